@@ -1,7 +1,6 @@
 //! A migration from one Redis server to one ZooKeeper server, with all clients on one rung or on several in turn.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -46,7 +45,7 @@ pub struct MigrateHarness {
     rungs: &'static [Rung],
     next: AtomicUsize,
     stores: Arc<LazyStores>,
-    prepared: OnceCell<()>,
+    sealed: OnceCell<()>,
     /// Before Redis and before ZooKeeper, or none.
     proxies: Vec<FaultProxy>,
     /// The locks that were deleted under their holders: the notes about these have no meaning, and end with their ttl.
@@ -61,8 +60,8 @@ impl MigrateHarness {
         stores: Arc<LazyStores>,
     ) -> Self {
         let (name, next, proxies) = (format!("{backend}::{flavour}"), AtomicUsize::new(0), Vec::new());
-        let (prepared, deleted) = (OnceCell::new(), Mutex::default());
-        Self { name, backend, flavour, rungs, next, stores, prepared, proxies, deleted }
+        let (sealed, deleted) = (OnceCell::new(), Mutex::default());
+        Self { name, backend, flavour, rungs, next, stores, sealed, proxies, deleted }
     }
 
     /// The same on other servers, or over other connections.
@@ -78,27 +77,10 @@ impl MigrateHarness {
             Stores { redis, zk: zk.unwrap_or_else(|error| panic!("{error}")) }
         };
         let stores = self.stores.get_or_init(start).await;
-        self.prepared.get_or_init(|| self.prepare(stores)).await;
-        stores
-    }
-
-    async fn prepare(&self, stores: &Stores) {
         if self.rungs.contains(&Rung::New) {
-            self.seal(&stores.zk).await;
+            self.sealed.get_or_init(|| self.seal(&stores.zk)).await;
         }
-        if self.rungs.contains(&Rung::Move) {
-            self.move_first(stores).await;
-        }
-    }
-
-    /// Moves a first lock, which raises the tokens of ZooKeeper. Until they are, `inspect` shows tokens too large.
-    async fn move_first(&self, Stores { redis, zk }: &Stores) {
-        let url = self.url_at([redis.addr(), zk.addr()], Duration::from_secs(10), Rung::Move);
-        let locks = connect(Flavour::Dyn, url).await.unwrap_or_else(|error| panic!("{error}"));
-        let first =
-            locks.mutex("the first to move").acquire().await.unwrap_or_else(|error| panic!("{error}"));
-        first.release().await.unwrap_or_else(|error| panic!("{error}"));
-        locks.close().await.unwrap_or_else(|error| panic!("{error}"));
+        stores
     }
 
     /// Writes the record of a migration that is finished.
@@ -128,12 +110,8 @@ impl MigrateHarness {
             [redis, zk] => [redis.addr(), zk.addr()],
             _ => [redis.addr(), zk.addr()],
         };
-        let rung = self.rungs[self.next.fetch_add(1, Ordering::Relaxed) % self.rungs.len()];
-        self.url_at([from, to], lease, rung)
-    }
-
-    fn url_at(&self, [from, to]: [SocketAddr; 2], lease: Duration, rung: Rung) -> String {
-        let lease = option(lease);
+        let (lease, rung) =
+            (option(lease), self.rungs[self.next.fetch_add(1, Ordering::Relaxed) % self.rungs.len()]);
         let from = format!("redis://{from}?ttl={lease}&prefix={}", self.prefix());
         // Every client of the suite stands for a process of its own.
         let to = format!("zk://{to}?session=private&session_timeout={lease}&dir={}", self.dir());
@@ -219,8 +197,8 @@ impl Harness for MigrateHarness {
     }
 
     fn shows_own_tokens(&self) -> bool {
-        // A holder of both was ahead on Redis: the mover has that token, and the node that of the raise.
-        !(self.rungs.len() > 1 && self.rungs.contains(&Rung::Move))
+        // A mover has the token of Redis if that was ahead. Its node shows what ZooKeeper's tokens were raised to.
+        !self.rungs.contains(&Rung::Move)
     }
 
     fn short_lease(&self) -> Duration {

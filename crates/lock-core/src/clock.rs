@@ -75,7 +75,7 @@ impl fmt::Debug for BootInstant {
     }
 }
 
-/// Saturates.
+/// The span in nanoseconds; saturates.
 const fn nanos(span: Duration) -> u64 {
     let nanos = span.as_nanos();
     if nanos > u64::MAX as u128 { u64::MAX } else { nanos as u64 }

@@ -66,7 +66,7 @@ fn clients_that_are_handed_the_lock_exclude_each_other() {
 }
 
 #[test]
-#[ignore = "full: more than ten minutes"]
+#[ignore = "full: six minutes"]
 fn clients_that_are_handed_the_lock_exclude_each_other_though_a_master_restarts_without_data() {
     let restart = Redlock::<2> { restarts: 1, quarantine: LONGEST_TTL, ..Redlock::HANDS_OVER };
     assert_holds(restart);

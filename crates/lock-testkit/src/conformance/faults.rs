@@ -239,7 +239,7 @@ pub(super) async fn a_restart_keeps_locks_and_tokens(harness: &dyn Harness) {
     // Restarted servers may not vote before the longest earlier lease has ended.
     let next = within(lease + PATIENCE, "the next holder", next).await.unwrap();
     assert!(next.token() > token, "token {} came after {token}", next.token());
-    // The first client may count the time until they vote a little longer.
+    // Each client counts by itself when restarted servers vote again.
     let next = Arc::new(next);
     let last = follow_through(&one, &name, &next);
     drop(next);
