@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use lock_testkit::process::{Child, Output};
 use serde_json::Value;
 
-use crate::worker::{NAMES, WORKER, name_of};
+use super::worker::{NAMES, WORKER, name_of};
 
 /// The lock clients of Python that the interop tests have installed, and their versions.
 const INSTALLED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/peers/python/bin/python");

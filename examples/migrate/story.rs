@@ -13,8 +13,8 @@ use polylock::migrate::{FinishTerms, Gate, Progress};
 use polylock::{Locks, Operator, Rung};
 use tokio::time::sleep;
 
-use crate::clients::{RedisOnly, python, start};
-use crate::counters::{Counters, Seen};
+use super::clients::{RedisOnly, python, start};
+use super::counters::{Counters, Seen};
 
 /// Processes that use this library, and clients that only know Redis: together twelve.
 const FLEET: usize = 9;

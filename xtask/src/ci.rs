@@ -11,7 +11,7 @@ use crate::{compare, msrv, peers, setup, test};
 /// Runs every step.
 ///
 /// No step sets RUSTFLAGS, and the features of the whole workspace are always `--all-features`, so that dependencies are
-/// built once for checking, once for the tests and once for the release build. The release build runs beside the tests.
+/// built once for checking and once for running.
 pub(crate) fn run() -> Result<(), Failure> {
     let mut steps = Steps::start();
     steps.command("format", cargo(["fmt", "--all", "--check"]))?;
@@ -60,17 +60,12 @@ pub(crate) fn run() -> Result<(), Failure> {
     let mut docs = cargo(words("doc --workspace --no-deps --all-features"));
     docs.env("RUSTDOCFLAGS", "-D warnings");
     steps.command("docs", docs)?;
-    test::full(&mut steps, vec![in_less_time(compare::build())])?;
-    steps.command("compare", in_less_time(compare::harness(&["--quick".into()])))?;
-    steps.command("faults", in_less_time(compare::harness(&["--faults".into(), "--quick".into()])))?;
+    test::full(&mut steps)?;
+    // As the tests built it: no target is judged here.
+    steps.command("compare", compare::harness("debug", &["--quick".into()])?)?;
+    steps.command("faults", compare::harness("debug", &["--faults".into(), "--quick".into()])?)?;
     steps.summary();
     Ok(())
-}
-
-/// Builds the harness in less time: no target is judged here.
-fn in_less_time(mut command: Command) -> Command {
-    command.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
-    command
 }
 
 /// Tools that are run when they are installed: they take long to build. Spelling; licences. (Advisories need the network, and are

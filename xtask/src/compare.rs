@@ -5,12 +5,13 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use crate::failure::Failure;
-use crate::{peers, setup, steps};
+use crate::{interrupt, peers, setup, steps};
 
 const HELP: &str = "\
 cargo xtask compare: installs what is missing (redis-server, ZooKeeper, Java; without --quick and --faults also the
-peers and Chromium, of which some may be missing), builds the harness in release mode (and the command polylock, which the scenario
-`command` measures) and runs it with the arguments below. Without the set-up: cargo run --release -p lock-bench -- [ARGS...]
+peers and Chromium, of which some may be missing), builds the harness (and, without --quick and --faults, the command polylock,
+which the scenario `command` measures) and runs it with the arguments below. Without the set-up:
+cargo run --release -p lock-bench -- [ARGS...]
 
 ";
 
@@ -25,27 +26,68 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
             setup::offer_optional()?;
         }
     }
-    if measures_the_command(args) {
-        let mut build = build_command();
-        let line = steps::command_line(&build);
-        let status = build.status().map_err(|error| Failure::new(format!("cannot run `{line}`: {error}")))?;
-        if !status.success() {
-            return Err(Failure::new(format!("`{line}` ended with {status}; its own output is above")));
+    build_and_run(Build::of(args), args)
+}
+
+/// Replaces this process by the harness.
+pub(crate) fn build_and_run(build: Build, args: &[OsString]) -> Result<(), Failure> {
+    let mut command = build.command();
+    let line = steps::command_line(&command);
+    let status = command.status().map_err(|error| Failure::new(format!("cannot run `{line}`: {error}")))?;
+    interrupt::check()?;
+    if !status.success() {
+        return Err(Failure::new(format!("`{line}` ended with {status}; its own output is above")));
+    }
+    let error = harness(build.folder(), args)?.exec();
+    Err(Failure::new(format!("cannot run the harness: {error}")))
+}
+
+/// How the harness is built.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Build {
+    /// As services build libraries, with the command `polylock`.
+    Release,
+    /// In half the time: for a first look, and for faults.
+    Quick,
+}
+
+impl Build {
+    fn of(args: &[OsString]) -> Self {
+        let is_quick = args.iter().any(|arg| QUICK.iter().any(|quick| arg == quick));
+        if is_quick && !measures_the_command(args) { Self::Quick } else { Self::Release }
+    }
+
+    /// The profile, and the folder of its programs.
+    fn folder(self) -> &'static str {
+        match self {
+            Self::Release => "release",
+            Self::Quick => "quick",
         }
     }
-    let error = harness(args).exec();
-    Err(Failure::new(format!("cannot run cargo: {error}")))
+
+    fn command(self) -> Command {
+        let mut command = steps::cargo(["build", "--profile", self.folder(), "--package", "lock-bench"]);
+        if self == Self::Release {
+            // Always both, so that what they depend on is built once.
+            command.args(["--package", "lock-cli"]);
+        }
+        // Tokio as users build it, without the flag for simulations in .cargo/config.toml.
+        if std::env::var_os("RUSTFLAGS").is_none() {
+            command.env("RUSTFLAGS", "");
+        }
+        command
+    }
 }
 
-/// The command that builds the harness.
-pub(crate) fn build() -> Command {
-    without_dice(steps::cargo(["build", "--release", "--package", "lock-bench"]))
+/// The harness from this folder of the target directory.
+pub(crate) fn harness(folder: &str, args: &[OsString]) -> Result<Command, Failure> {
+    let mut command = Command::new(steps::target_folder()?.join(folder).join("lock-bench"));
+    command.args(args).current_dir(steps::workspace());
+    Ok(command)
 }
 
-/// The command that builds the command `polylock`, by itself: it is measured as users have it.
-fn build_command() -> Command {
-    without_dice(steps::cargo(["build", "--release", "--package", "lock-cli"]))
-}
+/// What needs no figures of the last percent.
+const QUICK: [&str; 4] = ["--quick", "--faults", "--help", "-h"];
 
 /// Whether the scenario `command` is part of the run.
 fn measures_the_command(args: &[OsString]) -> bool {
@@ -62,24 +104,20 @@ fn measures_the_command(args: &[OsString]) -> bool {
     is_named || !has(&["--quick", "--scenario", "--claim"])
 }
 
-/// The command that builds the harness and runs it.
-pub(crate) fn harness(args: &[OsString]) -> Command {
-    let mut command = steps::cargo(["run", "--release", "--package", "lock-bench", "--"]);
-    command.args(args);
-    without_dice(command)
-}
-
-/// Measures tokio as users build it, without the flag for simulations in .cargo/config.toml.
-fn without_dice(mut command: Command) -> Command {
-    if std::env::var_os("RUSTFLAGS").is_none() {
-        command.env("RUSTFLAGS", "");
-    }
-    command
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_only_looked_at_is_built_quickly() {
+        let build = |line: &str| Build::of(&line.split_whitespace().map(OsString::from).collect::<Vec<_>>());
+        for line in ["--quick", "--faults", "--faults --backend zk", "--help"] {
+            assert_eq!(build(line), Build::Quick, "{line}");
+        }
+        for line in ["", "--claim 1", "--scenario held", "--quick --scenario command"] {
+            assert_eq!(build(line), Build::Release, "{line}");
+        }
+    }
 
     #[test]
     fn the_command_is_built_for_the_runs_that_measure_it() {

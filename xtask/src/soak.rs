@@ -1,10 +1,10 @@
 //! `cargo xtask soak`: runs the soak of the harness after the set-up.
 
 use std::ffi::OsString;
-use std::os::unix::process::CommandExt;
 
+use crate::compare::{self, Build};
 use crate::failure::Failure;
-use crate::{compare, setup};
+use crate::setup;
 
 /// Runs the set-up, then replaces this process by the harness.
 pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
@@ -12,6 +12,5 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
         setup::ensure()?;
     }
     let args: Vec<OsString> = ["soak".into()].into_iter().chain(args.iter().cloned()).collect();
-    let error = compare::harness(&args).exec();
-    Err(Failure::new(format!("cannot run cargo: {error}")))
+    compare::build_and_run(Build::Quick, &args)
 }

@@ -2,24 +2,24 @@
 //!
 //! | tier | runs | needs |
 //! |---|---|---|
-//! | first (default) | all tests without `#[ignore = "full: ..."]`, except for the harness | redis-server, ZooKeeper, PostgreSQL |
-//! | `--full` | everything, as CI does | the lock clients of other languages, too |
-//! | `--deep` | simulations with new seeds for some minutes | nothing |
+//! | first (default) | all tests that are not ignored, but for the harness | redis-server, ZooKeeper, PostgreSQL |
+//! | `--full` | what must pass before a change lands: also `#[ignore = "full: ..."]`, and the harness | the lock clients of other languages, too |
+//! | `--deep` | what runs at night: everything, also `#[ignore = "deep: ..."]`, then simulations with new seeds for some minutes | the same |
 //!
-//! Slow tests and those that need other clients are marked by `#[ignore]`, so that plain `cargo test` runs the first tier,
-//! too.
+//! Plain `cargo test` runs the first tier, too. Tests of the tier `--deep` are in modules named `deep`, by which the others leave
+//! them out. Tests that try at random try more in a higher tier: see `by_tier` of the test kit.
 
+mod cpu;
 mod lanes;
 mod output;
 mod programs;
 
 use std::ffi::OsString;
-use std::process::Command;
 use std::time::Duration;
 
 use self::lanes::{AT_A_TIME, Job, run_in_lanes};
 use self::output::Results;
-use self::programs::{Program, Selection};
+use self::programs::{Program, Selection, Tier};
 use crate::failure::Failure;
 use crate::steps::{Steps, seconds};
 use crate::{interrupt, peers, setup};
@@ -28,12 +28,16 @@ const USAGE: &str = "\
 Usage: cargo xtask test [--full] [NAME...]
        cargo xtask test --deep [--minutes N]
 
-Without arguments: the first tier, some ten minutes. With --full: all, as in CI. With --deep: new seeds for N minutes (10).
-NAME is a package (its first tier, all with --full), a test program, or a part of the names of tests; what it matches runs
-whatever its tier.";
+Without arguments: the first tier, some six minutes in a new clone. With --full: as CI. With --deep: as at night, everything, and
+new seeds for N minutes (10).
+NAME is a package (its first tier, more with --full), a test program, a module of one, or a part of the names of tests; what it
+matches runs whatever its tier.";
 
 /// How many of the slowest tests are shown.
 const SLOWEST: usize = 10;
+
+/// The processor time that the first tier may take: twice what it takes on a quiet machine, as machines differ.
+const BUDGET: Duration = Duration::from_secs(550);
 
 /// The request of the command line.
 #[derive(Debug, PartialEq)]
@@ -58,7 +62,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
             steps.run("set-up", setup::ensure_for_tests)?;
             steps.run("peers", peers::ensure)?;
             setup::offer_optional()?;
-            full(&mut steps, Vec::new())?;
+            full(&mut steps)?;
         }
         TestRequest::Named { full, names } => {
             for name in names {
@@ -103,19 +107,34 @@ impl TestRequest {
 /// Runs the first tier. Without the harness, which takes as long to build as everything else.
 fn first(steps: &mut Steps) -> Result<(), Failure> {
     steps.run("set-up", setup::ensure_for_tests)?;
-    let selection = Selection::all().without("lock-bench");
-    let programs = build(steps, &selection)?;
-    steps.leave_out("the harness (benches/), which `cargo xtask test --full` tests".into());
-    execute(steps, &programs, Vec::new(), |program| program.job())?;
-    steps.command("examples in the docs", selection.docs())
+    let programs = build(steps, &Selection::first())?;
+    steps.leave_out(
+        "the harness (benches/) and clients of other languages, for `cargo xtask test --full`".into(),
+    );
+    let results = execute(steps, &programs, |program| program.jobs(Tier::First))?;
+    steps.run("budget", || within_budget(results.cpu()))?;
+    steps.command("examples in the docs", Selection::docs(Some("lock-bench")))
 }
 
-/// Runs all tests and examples, and `beside` them these commands at a lower priority.
-pub(crate) fn full(steps: &mut Steps, beside: Vec<Command>) -> Result<(), Failure> {
-    let selection = Selection::all();
-    let programs = build(steps, &selection)?;
-    execute(steps, &programs, beside, |program| program.job().with_ignored())?;
-    steps.command("examples in the docs", selection.docs())
+/// Runs the tests that must pass before a change lands, and the examples.
+pub(crate) fn full(steps: &mut Steps) -> Result<(), Failure> {
+    let programs = build(steps, &Selection::all())?;
+    execute(steps, &programs, |program| program.jobs(Tier::Full))?;
+    steps.command("examples in the docs", Selection::docs(None))
+}
+
+/// Fails when the first tier takes more processor time than it may, so that it stays quick.
+fn within_budget(cpu: Duration) -> Result<(), Failure> {
+    eprintln!("    {} of CPU, of {}", seconds(cpu), seconds(BUDGET));
+    if cpu <= BUDGET {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "the first tier took {} of CPU, and may take {}: make a test above cheaper, move it to the full tier \
+         (`#[ignore = \"full: why\"]`), or raise BUDGET in xtask/src/test.rs",
+        seconds(cpu),
+        seconds(BUDGET)
+    )))
 }
 
 /// Runs the tests that match this name.
@@ -127,10 +146,12 @@ fn named(steps: &mut Steps, name: &str, full: bool) -> Result<(), Failure> {
         steps.run("peers", peers::ensure)?;
     }
     let filter = selection.filter().map(str::to_owned);
-    let results = execute(steps, &programs, Vec::new(), |program| match &filter {
-        Some(filter) => program.job().with_ignored().only(filter),
-        None if full || !selection.is_package() => program.job().with_ignored(),
-        None => program.job(),
+    let results = execute(steps, &programs, |program| {
+        vec![match &filter {
+            Some(filter) => program.job(Tier::First).with_ignored().only(filter),
+            None if selection.is_package() && !full => program.job(Tier::First),
+            None => program.job(Tier::Full),
+        }]
     })?;
     if results.ran == 0 {
         return Err(Failure::new(format!("no package, test program or test matches `{name}`")));
@@ -138,19 +159,20 @@ fn named(steps: &mut Steps, name: &str, full: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs the simulations with new seeds; they share the time.
+/// Runs everything, and then the simulations with new seeds; they share the time.
 fn deep(steps: &mut Steps, minutes: f64) -> Result<(), Failure> {
-    let programs = build(steps, &Selection::simulations())?;
+    steps.run("set-up", setup::ensure_for_tests)?;
+    steps.run("peers", peers::ensure)?;
+    setup::offer_optional()?;
+    let programs = build(steps, &Selection::all().optimized())?;
+    execute(steps, &programs, |program| program.jobs(Tier::Deep))?;
+    let programs: Vec<_> = programs.into_iter().filter(Program::simulates).collect();
     let rounds = programs.len().div_ceil(AT_A_TIME).max(1);
     let each = Duration::from_secs_f64(minutes * 60.0) / u32::try_from(rounds).unwrap_or(u32::MAX);
     eprintln!("    {} for each of {} programs", seconds(each), programs.len());
-    execute(steps, &programs, Vec::new(), |program| {
-        program
-            .job()
-            .with_ignored()
-            .only(MANY_SEEDS)
-            .env(SEED_SECONDS, &each.as_secs().max(1).to_string())
-            .in_front()
+    execute(steps, &programs, |program| {
+        let job = program.job(Tier::Deep).only(NO_SEED);
+        vec![job.env(SEED_SECONDS, &each.as_secs().max(1).to_string())]
     })?;
     Ok(())
 }
@@ -158,7 +180,7 @@ fn deep(steps: &mut Steps, minutes: f64) -> Result<(), Failure> {
 /// How long simulations run new seeds: see `Seeds` of the test kit.
 const SEED_SECONDS: &str = "SEED_SECONDS";
 /// The test of each simulation that does so.
-const MANY_SEEDS: &str = "none_of_many_seeds_breaks_a_promise";
+const NO_SEED: &str = "simulation::no_seed_breaks_a_promise";
 
 fn build(steps: &mut Steps, selection: &Selection) -> Result<Vec<Program>, Failure> {
     let mut programs = Vec::new();
@@ -169,10 +191,9 @@ fn build(steps: &mut Steps, selection: &Selection) -> Result<Vec<Program>, Failu
 fn execute(
     steps: &mut Steps,
     programs: &[Program],
-    beside: Vec<Command>,
-    job: impl Fn(&Program) -> Job,
+    jobs: impl Fn(&Program) -> Vec<Job>,
 ) -> Result<Results, Failure> {
-    let jobs = programs.iter().map(job).chain(beside.into_iter().map(Job::beside)).collect();
+    let jobs = programs.iter().flat_map(jobs).collect();
     let mut results = Results::default();
     let outcome = steps.run("tests", || {
         results = run_in_lanes(jobs);

@@ -16,6 +16,7 @@
 //! * [`conformance`]: the test suite of all backends.
 //! * [`history`] and [`checker`]: the events of all processes on one clock, and whether they are correct.
 //! * [`LogCapture`]: the log lines of the locks.
+//! * [`by_tier`]: how much a test tries.
 //! * [`cancel`]: drops a future after every number of polls.
 //!
 //! A server that is not installed is an error that names the package; no test is skipped silently.
@@ -43,6 +44,9 @@ mod server_process;
 pub mod simulation;
 #[cfg(feature = "models")]
 pub mod stories;
+#[cfg(test)]
+mod tests;
+mod tier;
 mod worker;
 pub mod zookeeper;
 
@@ -60,5 +64,6 @@ pub use migration::migration_url;
 pub use postgres::PostgresServer;
 pub use proxy::FaultProxy;
 pub use redis::{RedisCluster, RedisFive, RedisSentinel, RedisServer};
+pub use tier::by_tier;
 pub use worker::Worker;
 pub use zookeeper::{ZkEnsemble, ZooKeeper};

@@ -1,36 +1,44 @@
-//! Reserves a TCP port for a server, also while the server is down.
+//! TCP ports for servers, each of them once.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::ops::Range;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
 
-/// A loopback TCP port that stays reserved for one server while that server is down.
+/// A loopback TCP port that is never another server's, neither while this server is down nor after its end: clients that still
+/// look for a server must not find that of another test.
 ///
-/// The port lies below the range of the kernel's local ports for outgoing connections. A port that `bind(0)` picks does
-/// not: while its server is down, any client on the machine may get it as its local port, and the server cannot be
-/// restarted. A client that retries a dead server on loopback can even connect to itself.
+/// A process takes ports a block at a time, which nobody else on the machine has until it ends, and hands out each port once.
+/// The ports lie below the range of the kernel's local ports for outgoing connections. A port that `bind(0)` picks does not:
+/// while its server is down, any client on the machine may get it as its local port, and the server cannot be restarted. A
+/// client that retries a dead server on loopback can even connect to itself.
 #[derive(Debug)]
 pub(crate) struct Port {
     number: u16,
-    /// A name in the abstract socket namespace: a machine-wide mutex that ends with its process.
-    _claim: UnixListener,
 }
 
 impl Port {
     /// Reserves a port without a listener.
     pub(crate) fn pick(server: &str) -> Result<Self> {
-        let range = FIRST..first_ephemeral();
-        let span = u64::from(range.end - range.start);
-        // A random start, so that test processes that run side by side try different ports.
-        let start = RandomState::new().build_hasher().finish() % span;
-        (0..span)
-            .map(|step| range.start + ((start + step) % span) as u16)
-            .find_map(Self::claim)
-            .ok_or_else(|| Error::NoPort { server: server.to_owned() })
+        let number = ours().next().ok_or_else(|| Error::NoPort { server: server.to_owned() })?;
+        Ok(Self { number })
+    }
+
+    /// A listener on a port of its own.
+    pub(crate) fn listen(server: &str) -> Result<(Self, TcpListener)> {
+        loop {
+            let port = Self::pick(server)?;
+            // Somebody else may have taken it.
+            if let Ok(listener) = TcpListener::bind(port.addr()) {
+                return Ok((port, listener));
+            }
+        }
     }
 
     pub(crate) fn number(&self) -> u16 {
@@ -40,13 +48,65 @@ impl Port {
     pub(crate) fn addr(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.number))
     }
+}
 
-    fn claim(number: u16) -> Option<Self> {
-        let name = UnixAddr::from_abstract_name(format!("lock-testkit/port/{number}")).ok()?;
-        let claim = UnixListener::bind_addr(&name).ok()?;
-        TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
-        Some(Self { number, _claim: claim })
+impl Drop for Port {
+    fn drop(&mut self) {
+        ours().used.push_back(self.number);
     }
+}
+
+/// The ports of this process.
+#[derive(Debug)]
+struct Ours {
+    blocks: Vec<Block>,
+    fresh: Range<u16>,
+    /// Of servers that have ended, for when there is no fresh one on the whole machine.
+    used: VecDeque<u16>,
+}
+
+/// Ports that belong to one process.
+#[derive(Debug)]
+struct Block {
+    first: u16,
+    /// A name in the abstract socket namespace: a machine-wide mutex that ends with its process.
+    _claim: UnixListener,
+}
+
+impl Ours {
+    fn next(&mut self) -> Option<u16> {
+        loop {
+            // Another program may listen there.
+            if let Some(free) = self.fresh.find(|number| is_free(*number)) {
+                return Some(free);
+            }
+            let Some(block) = Block::claim() else { return self.used.pop_front() };
+            self.fresh = block.first..block.first + BLOCK;
+            self.blocks.push(block);
+        }
+    }
+}
+
+impl Block {
+    /// Takes one that nobody has.
+    fn claim() -> Option<Self> {
+        let blocks = (first_ephemeral() - FIRST) / BLOCK;
+        // A random start, so that processes that run side by side try different blocks, and not those of who has just ended.
+        let start = RandomState::new().build_hasher().finish() % u64::from(blocks);
+        (0..blocks).find_map(|step| {
+            let first = FIRST + (start as u16 + step) % blocks * BLOCK;
+            let name = UnixAddr::from_abstract_name(format!("lock-testkit/ports/{first}")).ok()?;
+            Some(Self { first, _claim: UnixListener::bind_addr(&name).ok()? })
+        })
+    }
+}
+
+fn ours() -> MutexGuard<'static, Ours> {
+    OURS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn is_free(number: u16) -> bool {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok()
 }
 
 fn first_ephemeral() -> u16 {
@@ -57,7 +117,11 @@ fn first_ephemeral() -> u16 {
         .unwrap_or(DEFAULT_FIRST_EPHEMERAL)
 }
 
+static OURS: Mutex<Ours> = Mutex::new(Ours { blocks: Vec::new(), fresh: 0..0, used: VecDeque::new() });
+
 const FIRST: u16 = 20_000;
+/// Enough for most programs.
+const BLOCK: u16 = 50;
 const DEFAULT_FIRST_EPHEMERAL: u16 = 32_768;
 
 #[cfg(test)]
@@ -65,26 +129,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_claimed_port_is_not_given_twice() {
-        let port = Port::pick("test").unwrap();
-        assert!(Port::claim(port.number()).is_none());
-        let number = port.number();
-        drop(port);
-        assert!(Port::claim(number).is_some());
+    fn no_port_is_given_twice() {
+        // Each is given back at once.
+        let mut given: Vec<_> = (0..3 * BLOCK).map(|_| Port::pick("test").unwrap().number()).collect();
+        given.sort_unstable();
+        given.dedup();
+        assert_eq!(given.len(), usize::from(3 * BLOCK));
+        assert!(given.iter().all(|number| (FIRST..first_ephemeral()).contains(number)));
+    }
+
+    #[test]
+    fn a_block_belongs_to_one_process() {
+        let block = Block::claim().unwrap();
+        let name = UnixAddr::from_abstract_name(format!("lock-testkit/ports/{}", block.first)).unwrap();
+        assert!(UnixListener::bind_addr(&name).is_err());
+        drop(block);
+        assert!(UnixListener::bind_addr(&name).is_ok());
     }
 
     #[test]
     fn a_port_with_a_listener_is_not_given() {
-        let port = Port::pick("test").unwrap();
-        let number = port.number();
-        let listener = TcpListener::bind(port.addr()).unwrap();
-        drop(port);
-        assert!(Port::claim(number).is_none());
-        drop(listener);
-    }
-
-    #[test]
-    fn ports_lie_below_the_ephemeral_range() {
-        assert!(Port::pick("test").unwrap().number() < first_ephemeral());
+        let block = Block::claim().unwrap();
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, block.first)).unwrap();
+        let fresh = block.first..block.first + 2;
+        let mut ours = Ours { blocks: vec![block], fresh: fresh.clone(), used: VecDeque::new() };
+        assert_eq!(ours.next(), Some(fresh.start + 1));
+        drop(taken);
     }
 }

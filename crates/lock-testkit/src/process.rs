@@ -3,9 +3,9 @@
 use std::env;
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -234,6 +234,24 @@ static SPAWNER: LazyLock<mpsc::Sender<Order>> = LazyLock::new(|| {
     .expect("the system has a thread to spare");
     orders
 });
+
+/// Removes a directory once this process has ended, however it ends.
+pub(crate) fn remove_at_exit(dir: &Path) -> Result<()> {
+    let what = |e| Error::io(format!("remember to remove {}", dir.display()), e);
+    let mut remover = REMOVER.lock().unwrap_or_else(PoisonError::into_inner);
+    if remover.is_none() {
+        let mut shell = Command::new("sh");
+        // Its input ends with this process. The servers, which end then too, may write for a moment yet.
+        shell.args(["-c", "while read -r dir; do set -- \"$@\" \"$dir\"; done; sleep 1; rm -rf -- \"$@\""]);
+        shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        *remover = shell.spawn().map_err(what)?.stdin;
+    }
+    let input = remover.as_mut().expect("its input is a pipe");
+    writeln!(input, "{}", dir.display()).map_err(what)
+}
+
+/// The input of a shell that removes what it has read.
+static REMOVER: Mutex<Option<ChildStdin>> = Mutex::new(None);
 
 fn find(program: &OsStr) -> Option<PathBuf> {
     let path = Path::new(program);

@@ -3,10 +3,12 @@
 mod connection;
 mod frames;
 mod ledger;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -15,6 +17,7 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
 use crate::error::{Error, Result};
+use crate::port::Port;
 
 /// A proxy between clients and one server, with faults that are switched while connections are open.
 ///
@@ -29,7 +32,7 @@ use crate::error::{Error, Result};
 /// A fault does only what TCP over a bad network could do. In particular a byte stream never continues after a gap: a
 /// connection that lost bytes stays silent in that direction until it is reset.
 pub struct FaultProxy {
-    addr: SocketAddr,
+    port: Port,
     shared: Arc<Shared>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -76,13 +79,12 @@ impl FaultProxy {
     ///
     /// [`Error::Io`] when the system has no port or thread to spare.
     pub fn start(upstream: SocketAddr, protocol: Protocol) -> Result<Self> {
-        let listen = || {
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let (port, listener) = Port::listen("a proxy")?;
+        let start = || {
             listener.set_nonblocking(true)?;
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-            Ok((listener.local_addr()?, listener, runtime))
+            tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()
         };
-        let (addr, listener, runtime) = listen().map_err(|e| Error::io("start a proxy", e))?;
+        let runtime = start().map_err(|e| Error::io("start a proxy", e))?;
         let shared = Arc::new(Shared::new(upstream, protocol));
         let (stop, stopped) = oneshot::channel();
         let thread = thread::Builder::new().name("testkit-proxy".to_owned()).spawn({
@@ -90,17 +92,17 @@ impl FaultProxy {
             move || runtime.block_on(connection::accept(shared, listener, stopped))
         });
         let thread = thread.map_err(|e| Error::io("start a thread", e))?;
-        Ok(Self { addr, shared, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { port, shared, stop: Some(stop), thread: Some(thread) })
     }
 
     /// The address for clients.
     pub fn addr(&self) -> SocketAddr {
-        self.addr
+        self.port.addr()
     }
 
     /// The port on 127.0.0.1 for clients.
     pub fn port(&self) -> u16 {
-        self.addr.port()
+        self.port.number()
     }
 
     /// Delays every byte in this direction, until the delay is set again.
@@ -253,7 +255,7 @@ impl Drop for FaultProxy {
 impl fmt::Debug for FaultProxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FaultProxy")
-            .field("addr", &self.addr)
+            .field("addr", &self.port.addr())
             .field("upstream", &self.shared.upstream)
             .field("protocol", &self.shared.protocol)
             .field("faults", &*self.shared.faults.borrow())

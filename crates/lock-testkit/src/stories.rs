@@ -159,7 +159,7 @@ pub fn check_page(page: &str, story: &str, text: &str) {
     static PAGE_IN_USE: Mutex<()> = Mutex::new(());
     let _in_use = PAGE_IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
     let path = format!("{DOCS}/{page}");
-    let (begin, end) = (format!("<!-- {story}: told by tests/models.rs -->\n\n"), "\n<!-- end -->");
+    let (begin, end) = (format!("<!-- {story}: told by tests/it/models.rs -->\n\n"), "\n<!-- end -->");
     let whole = read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
     let (before, rest) = whole.split_once(&begin).unwrap_or_else(|| panic!("no mark for {story} in {page}"));
     let (old, after) = rest.split_once(end).unwrap_or_else(|| panic!("no end of {story} in {page}"));

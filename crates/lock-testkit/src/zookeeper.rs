@@ -2,6 +2,7 @@
 
 mod class_archive;
 mod ensemble;
+mod idle;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use std::{env, ffi::OsString};
 
 pub use self::ensemble::ZkEnsemble;
+pub use self::idle::Borrowed;
 use crate::error::{Error, Result};
 use crate::port::Port;
 use crate::process::{locate, off_thread};

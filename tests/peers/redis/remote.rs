@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use serde_json::json;
 
 use super::{Client, Peer, Site};
-use crate::program::{Kind, Program, millis};
+use crate::peers::program::{Kind, Program, millis};
 
 /// A client in a process of its own.
 pub struct Remote {

@@ -8,7 +8,7 @@ use lock_testkit::{RedisFive, RedisServer};
 use tokio::sync::OnceCell;
 use tokio::time::sleep;
 
-use crate::program::Idle;
+use crate::peers::program::Idle;
 
 /// One Redis server.
 pub const ONE: usize = 1;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::program::{Kind, Program, millis};
+use crate::peers::program::{Kind, Program, millis};
 pub use site::Site;
 
 /// What there is to know of a client.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lock_testkit::ZooKeeper;
 use tokio::sync::OnceCell;
 
-use crate::program::Idle;
+use crate::peers::program::Idle;
 
 /// A server that is started when it is first needed, and the programs that talk to it.
 #[derive(Debug, Default)]

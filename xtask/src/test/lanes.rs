@@ -1,8 +1,8 @@
 //! Runs test programs in lanes.
 //!
-//! Cargo runs test programs one after another, and most of them wait: for sessions, leases and servers. Here three of the
+//! Cargo runs test programs one after another, and most of them wait: for sessions, leases and servers. Here four of the
 //! programs with real servers run at a time, each with more tests at a time than there are processors. Another lane, at a
-//! lower priority, has the programs that only compute, and builds of the caller: they do not disturb tests that measure time. A
+//! lower priority, has the programs that only compute: they do not disturb tests that measure time. A
 //! lane without jobs of its own takes from that one.
 //!
 //! The test programs end with this process, however it ends: a killed run leaves no servers.
@@ -17,12 +17,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 use std::vec::IntoIter;
 
+use super::cpu;
 use super::output::Results;
-use crate::steps::{command_line, seconds};
+use crate::steps::seconds;
 use crate::{interrupt, setup};
 
 /// How many foreground jobs run at a time.
-pub(super) const AT_A_TIME: usize = 3;
+pub(super) const AT_A_TIME: usize = 4;
 
 /// A command to run.
 #[derive(Debug)]
@@ -35,11 +36,6 @@ pub(super) struct Job {
 impl Job {
     pub(super) fn test(name: String, command: Command, in_background: bool) -> Self {
         Self { name, command, in_background }
-    }
-
-    /// A background command that is no test.
-    pub(super) fn beside(command: Command) -> Self {
-        Self { name: command_line(&command), command, in_background: true }
     }
 
     /// Includes ignored tests.
@@ -56,11 +52,6 @@ impl Job {
 
     pub(super) fn env(mut self, name: &str, value: &str) -> Self {
         self.command.env(name, value);
-        self
-    }
-
-    pub(super) fn in_front(mut self) -> Self {
-        self.in_background = false;
         self
     }
 
@@ -87,8 +78,6 @@ pub(super) fn run_in_lanes(jobs: Vec<Job>) -> Results {
     let streams = jobs.len() == 1;
     let (behind, front): (Vec<_>, Vec<_>) =
         jobs.into_iter().enumerate().partition(|(_, job)| job.in_background);
-    // Cargo names the programs of the whole library last, which take longest.
-    let front = front.into_iter().rev().collect::<Vec<_>>();
     let (front, behind) = (Mutex::new(front.into_iter()), Mutex::new(behind.into_iter()));
     let (report, received) = channel();
     let mut reports = Vec::new();
@@ -133,6 +122,8 @@ struct JobReport {
     lines: Vec<String>,
     outcome: io::Result<ExitStatus>,
     took: Duration,
+    /// The processor time; `None` where the system does not tell.
+    cpu: Option<Duration>,
 }
 
 impl JobReport {
@@ -141,10 +132,13 @@ impl JobReport {
         let started = Instant::now();
         let mut lines = Vec::new();
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut cpu = None;
         let outcome = command.spawn().and_then(|mut child| {
             let (line, printed) = channel();
             let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+            let (pid, (open, closes)) = (child.id(), channel());
             thread::scope(|scope| {
+                let meter = scope.spawn(move || cpu::of_tree(pid, &closes));
                 let other = line.clone();
                 scope.spawn(move || relay(stdout, &line));
                 scope.spawn(move || relay(stderr, &other));
@@ -152,16 +146,19 @@ impl JobReport {
                     show(&line);
                     lines.push(line);
                 }
+                drop(open);
+                cpu = meter.join().ok().flatten();
             });
             child.wait()
         });
-        Self { name, in_background, lines, outcome, took: started.elapsed() }
+        Self { name, in_background, lines, outcome, took: started.elapsed(), cpu }
     }
 
     /// Prints the output, unless it was printed already.
     fn show(&self, was_printed: bool) {
         let lane = if self.in_background { ", in the background" } else { "" };
-        eprintln!("\n    {}{lane}, {}", self.name, seconds(self.took));
+        let cpu = self.cpu.map_or_else(String::new, |cpu| format!(", {} of CPU", seconds(cpu)));
+        eprintln!("\n    {}{lane}, {}{cpu}", self.name, seconds(self.took));
         if !was_printed {
             self.lines.iter().for_each(|line| eprintln!("{line}"));
         }
@@ -173,6 +170,7 @@ impl JobReport {
         }
         let succeeded = self.outcome.as_ref().is_ok_and(ExitStatus::success);
         results.add(&self.name, &self.lines, succeeded);
+        results.add_cpu(&self.name, self.cpu);
     }
 }
 
@@ -236,10 +234,9 @@ mod tests {
             behind("behind", "false"),
             job("two", "no-such-program-here"),
             job("three", "true"),
-            Job::beside(Command::new("false")),
         ];
         let failure = run_in_lanes(jobs).judge().unwrap_err().to_string();
-        assert_eq!(failure, "failed: one, behind, two, false");
+        assert_eq!(failure, "failed: one, behind, two");
         run_in_lanes(vec![job("three", "true"), behind("behind", "true")]).judge().unwrap();
     }
 

@@ -13,6 +13,8 @@ pub(super) struct Results {
     /// The number of skipped tests by reason.
     pub(super) left_out: BTreeMap<String, usize>,
     slowest: Vec<(Duration, String)>,
+    /// The processor time of each program.
+    cpu: Vec<(Duration, String)>,
     failed: Vec<Failed>,
 }
 
@@ -53,8 +55,20 @@ impl Results {
         }
     }
 
-    /// Prints the slowest tests.
+    /// Adds the processor time of a program, where it is known.
+    pub(super) fn add_cpu(&mut self, program: &str, cpu: Option<Duration>) {
+        self.cpu.extend(cpu.map(|cpu| (cpu, program.to_owned())));
+    }
+
+    /// Prints the programs that took most processor time, and the slowest tests.
     pub(super) fn show(&mut self, slowest: usize) {
+        self.cpu.sort_unstable_by(|one, other| other.cmp(one));
+        if self.cpu.len() > 1 {
+            eprintln!("\n    {} of CPU; most of it:", seconds(self.cpu()));
+        }
+        for (cpu, program) in self.cpu.iter().take(slowest) {
+            eprintln!("{:>10}  {program}", seconds(*cpu));
+        }
         self.slowest.sort_unstable_by(|one, other| other.cmp(one));
         if !self.slowest.is_empty() {
             eprintln!("\n    {} tests ran; the slowest:", self.ran);
@@ -62,6 +76,11 @@ impl Results {
         for (took, test) in self.slowest.iter().take(slowest) {
             eprintln!("{:>10}  {test}", seconds(*took));
         }
+    }
+
+    /// The processor time of all programs.
+    pub(super) fn cpu(&self) -> Duration {
+        self.cpu.iter().map(|(cpu, _)| *cpu).sum()
     }
 
     /// Fails when a program has failed, and repeats the output of its failed tests.

@@ -11,35 +11,88 @@ use crate::failure::Failure;
 use crate::interrupt;
 use crate::steps::{cargo, command_line, workspace};
 
-/// Tests that only compute, without real servers and real time.
-const COMPUTING: &[&str] = &[
-    "crates/lock-redis/tests/simulation.rs",
-    "crates/lock-migrate/tests/models.rs",
-    "crates/lock-redlock/tests/models.rs",
-    "crates/lock-redlock/tests/simulation.rs",
-    "crates/lock-redlock/tests/virtual_time.rs",
-    "crates/lock-zk/tests/model.rs",
-    "crates/lock-zk/tests/simulation.rs",
+/// A program of integration tests.
+#[derive(Debug, PartialEq)]
+struct Known {
+    /// The name of its target, unlike all others.
+    target: &'static str,
+    package: &'static str,
+    /// Where its modules are, in the workspace.
+    folder: &'static str,
+    /// Modules that only compute, without real servers and real time.
+    computing: &'static [&'static str],
+    /// Whether libtest-mimic runs it, which does not know libtest's unstable options.
+    is_mimic: bool,
+    /// The tier of its first tests: the others do not build it.
+    tier: Tier,
+    /// Whether it runs the lock clients of other languages.
+    has_peers: bool,
+}
+
+/// How much is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tier {
+    First,
+    Full,
+    Deep,
+}
+
+impl Tier {
+    fn name(self) -> &'static str {
+        match self {
+            Self::First => "first",
+            Self::Full => "full",
+            Self::Deep => "deep",
+        }
+    }
+}
+
+/// Those that take longest first.
+const KNOWN: &[Known] = &[
+    libtest("zk", "lock-zk", "crates/lock-zk/tests/it", &["model", "simulation"]),
+    mimic("conformance", "polylock", "tests/conformance", Tier::First),
+    Known { has_peers: true, ..mimic("interop", "polylock", "tests/interop", Tier::Full) },
+    libtest("redis", "lock-redis", "crates/lock-redis/tests/it", &["simulation"]),
+    libtest("facade", "polylock", "tests/it", &[]),
+    libtest("migrate", "lock-migrate", "crates/lock-migrate/tests/it", &["models"]),
+    libtest("cli", "lock-cli", "crates/lock-cli/tests/it", &[]),
+    libtest(
+        "redlock",
+        "lock-redlock",
+        "crates/lock-redlock/tests/it",
+        &["models", "simulation", "virtual_time"],
+    ),
+    Known { tier: Tier::Full, ..libtest("harness", "lock-bench", "benches/tests/it", &[]) },
+    mimic("flock", "lock-flock", "crates/lock-flock/tests/conformance", Tier::First),
+    libtest("layers", "lock-layers", "crates/lock-layers/tests/it", &[]),
 ];
 
-/// Tests whose output is shown although they pass.
-const SHOWN: &[&str] =
-    &["crates/lock-redlock/tests/contention.rs", "tests/failover.rs", "tests/migration_story.rs"];
+const fn libtest(
+    target: &'static str,
+    package: &'static str,
+    folder: &'static str,
+    computing: &'static [&'static str],
+) -> Known {
+    Known { target, package, folder, computing, is_mimic: false, tier: Tier::First, has_peers: false }
+}
 
-/// Tests with the lock clients of other languages.
-const WITH_PEERS: &[&str] =
-    &["tests/interop.rs", "tests/interop_migration.rs", "tests/interop_zk.rs", "tests/migration_story.rs"];
+const fn mimic(target: &'static str, package: &'static str, folder: &'static str, tier: Tier) -> Known {
+    Known { target, package, folder, computing: &[], is_mimic: true, tier, has_peers: false }
+}
 
-/// Test programs without libtest, and so without its unstable options.
-const OWN_HARNESS: &[&str] = &[
-    "tests/conformance.rs",
-    "tests/election.rs",
-    "tests/interop.rs",
-    "tests/interop_migration.rs",
-    "tests/interop_zk.rs",
-    "tests/migration_processes.rs",
-    "tests/migration_story.rs",
-];
+impl Known {
+    fn of(target: &str) -> Option<&'static Self> {
+        KNOWN.iter().find(|known| known.target == target)
+    }
+
+    fn folder(&self) -> PathBuf {
+        workspace().join(self.folder)
+    }
+
+    fn has_module(&self, name: &str) -> bool {
+        self.folder().join(name).with_extension("rs").is_file()
+    }
+}
 
 /// A program of tests that cargo has built.
 #[derive(Debug, PartialEq)]
@@ -48,6 +101,8 @@ pub(super) struct Program {
     /// The folder of its package, in which it runs.
     package: PathBuf,
     source: PathBuf,
+    /// `None` for unit tests.
+    known: Option<&'static Known>,
 }
 
 impl Program {
@@ -58,42 +113,77 @@ impl Program {
             return None;
         }
         let path = |value: &Value| value.as_str().map(PathBuf::from);
+        let target = &message["target"];
+        let is_integration = target["kind"][0] == "test";
         Some(Self {
             executable: path(&message["executable"])?,
             package: path(&message["manifest_path"])?.parent()?.to_owned(),
-            source: path(&message["target"]["src_path"])?,
+            source: path(&target["src_path"])?,
+            known: target["name"].as_str().filter(|_| is_integration).and_then(Known::of),
         })
     }
 
     fn name(&self) -> String {
-        let root = workspace().canonicalize().unwrap_or_default();
-        self.source.strip_prefix(root).unwrap_or(&self.source).display().to_string()
-    }
-
-    fn is_in(&self, list: &[&str]) -> bool {
-        list.iter().any(|source| self.source.ends_with(source))
+        match self.known {
+            Some(known) => known.target.to_owned(),
+            None => {
+                let root = workspace().canonicalize().unwrap_or_default();
+                self.source.strip_prefix(root).unwrap_or(&self.source).display().to_string()
+            }
+        }
     }
 
     pub(super) fn needs_peers(&self) -> bool {
-        self.is_in(WITH_PEERS)
+        self.known.is_some_and(|known| known.has_peers)
     }
 
-    /// Runs it as cargo would.
-    pub(super) fn job(&self) -> Job {
+    pub(super) fn simulates(&self) -> bool {
+        self.known.is_some_and(|known| known.computing.contains(&"simulation"))
+    }
+
+    /// Runs a tier of it as cargo would: what computes in the background.
+    pub(super) fn jobs(&self, tier: Tier) -> Vec<Job> {
+        let modules = self.known.map_or(&[][..], |known| known.computing);
+        let Some(first) = modules.first() else { return vec![self.job(tier)] };
+        let path = |module: &&str| format!("{module}::");
+        let mut front = self.command(tier);
+        front.args(modules.iter().flat_map(|module| ["--skip".to_owned(), path(module)]));
+        let mut behind = self.command(tier);
+        // Otherwise libtest hides the output of tests that pass.
+        behind.arg("--show-output").args(modules.iter().map(path));
+        let more = if modules.len() > 1 { ", ..." } else { "" };
+        let name = format!("{} ({first}{more})", self.name());
+        vec![Job::test(self.name(), front, false), Job::test(name, behind, true)]
+    }
+
+    /// Runs a tier of it in the foreground.
+    pub(super) fn job(&self, tier: Tier) -> Job {
+        Job::test(self.name(), self.command(tier), false)
+    }
+
+    fn command(&self, tier: Tier) -> Command {
         let mut command = Command::new(&self.executable);
         command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package);
-        let computes = self.is_in(COMPUTING);
-        // Otherwise libtest hides the output of tests that pass.
-        if computes || self.is_in(SHOWN) {
-            command.arg("--show-output");
-        }
-        if !self.is_in(OWN_HARNESS) {
+        command.env("TEST_TIER", tier.name());
+        if !self.known.is_some_and(|known| known.is_mimic) {
             // The variable enables libtest's unstable options on stable Rust.
             command.args(["-Z", "unstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");
         }
-        Job::test(self.name(), command, computes)
+        match tier {
+            Tier::First => {}
+            Tier::Full => {
+                command.args(["--include-ignored", "--skip", DEEP]);
+            }
+            Tier::Deep => {
+                command.arg("--include-ignored");
+            }
+        }
+        command
     }
 }
+
+/// In the names of the tests that run at night.
+const DEEP: &str = "deep::";
 
 /// Which tests are built.
 #[derive(Debug, Default)]
@@ -101,25 +191,33 @@ pub(super) struct Selection {
     args: Vec<String>,
     filter: Option<String>,
     is_package: bool,
-    /// Whether it must have all programs that the lists of this file name.
-    is_whole: bool,
+    /// The programs that must be built.
+    must: Vec<&'static Known>,
 }
 
 impl Selection {
+    /// Unit tests and all programs. Examples are checked by the lints, and two programs run them.
     pub(super) fn all() -> Self {
-        Self { args: words("--workspace"), is_whole: true, ..Self::default() }
+        let must = KNOWN.iter().collect();
+        Self { args: words("--workspace --lib --bins --tests"), must, ..Self::default() }
     }
 
-    pub(super) fn simulations() -> Self {
-        Self { args: words("--workspace --test simulation"), ..Self::default() }
+    /// Without the programs that have no test in the first tier, and without the harness.
+    pub(super) fn first() -> Self {
+        let must: Vec<_> = KNOWN.iter().filter(|known| known.tier == Tier::First).collect();
+        let mut args = words("--workspace --exclude lock-bench --lib --bins");
+        args.extend(must.iter().flat_map(|known| ["--test".into(), known.target.into()]));
+        Self { args, must, ..Self::default() }
     }
 
-    pub(super) fn without(mut self, package: &str) -> Self {
-        self.args.extend(["--exclude".into(), package.into()]);
+    /// Built so that what computes for long is quick.
+    pub(super) fn optimized(mut self) -> Self {
+        self.args.extend(words("--profile deep"));
         self
     }
 
-    /// Selects by name: a package, a test program, or the programs whose sources have it in the name of a function.
+    /// Selects by name: a package, a test program, a module of one, or the programs whose sources have it in the name of a
+    /// function.
     pub(super) fn of(name: &str) -> Result<Self, Failure> {
         let packages =
             packages().map_err(|error| Failure::new(format!("cannot look for packages: {error}")))?;
@@ -127,24 +225,30 @@ impl Selection {
         if packages.iter().any(|(package, _)| *package == dashed) {
             return Ok(Self { args: vec!["--package".into(), dashed], is_package: true, ..Self::default() });
         }
-        let tests: Vec<_> = packages.iter().flat_map(|(_, folder)| tests_of(folder)).collect();
         let mut args = words("--workspace");
-        if tests.iter().any(|test| test.file_stem().is_some_and(|stem| stem == name)) {
+        if let Some(known) = Known::of(name) {
             args.extend(["--test".into(), name.to_owned()]);
-            return Ok(Self { args, ..Self::default() });
+            return Ok(Self { args, must: vec![known], ..Self::default() });
+        }
+        let modules: Vec<_> =
+            KNOWN.iter().filter(|known| !known.is_mimic && known.has_module(name)).collect();
+        if !modules.is_empty() {
+            args.extend(modules.iter().flat_map(|known| ["--test".into(), known.target.into()]));
+            return Ok(Self { args, filter: Some(format!("{name}::")), must: modules, ..Self::default() });
         }
         let function = name.rsplit("::").next().unwrap_or(name);
-        let mut programs: Vec<String> =
-            tests.iter().filter(|test| defines(test, function)).map(|test| stem(test)).collect();
         // The test kit lists the cases; the names of their tests begin with backends and flavours.
         let suite = workspace().join("crates/lock-testkit/src/conformance");
         let cases = fs::read_to_string(suite.join("cases.rs")).unwrap_or_default();
-        if name.contains("::") || cases.contains(function) {
-            programs.push("conformance".into());
-        }
-        programs.sort_unstable();
-        programs.dedup();
-        args.extend(programs.into_iter().flat_map(|program| ["--test".into(), program]));
+        let is_case = name.contains("::") || cases.contains(function);
+        let must: Vec<_> = KNOWN
+            .iter()
+            .filter(|known| {
+                let is_suite = known.target == "conformance" && is_case;
+                is_suite || any_file(&known.folder(), &|file| mentions(file, function))
+            })
+            .collect();
+        args.extend(must.iter().flat_map(|known| ["--test".into(), known.target.into()]));
         let is_unit = |file: &Path| !file.starts_with(&suite) && mentions(file, function);
         let with_units = packages.into_iter().filter(|(_, folder)| any_file(&folder.join("src"), &is_unit));
         let (libraries, binaries): (Vec<_>, Vec<_>) =
@@ -153,7 +257,7 @@ impl Selection {
         args.extend(libraries.first().map(|_| "--lib".into()));
         args.extend(binaries.into_iter().flat_map(|(package, _)| ["--bin".into(), binary(package)]));
         // Names made by macros are in no source.
-        Ok(Self { args, filter: Some(name.to_owned()), ..Self::default() })
+        Ok(Self { args, filter: Some(name.to_owned()), must, ..Self::default() })
     }
 
     /// The part of the names of the tests to run.
@@ -165,22 +269,17 @@ impl Selection {
         self.is_package
     }
 
-    /// Runs the examples in the docs.
-    pub(super) fn docs(&self) -> Command {
-        let mut command = self.command();
-        command.arg("--doc");
+    /// Runs the examples in the docs of all packages but this one.
+    pub(super) fn docs(without: Option<&str>) -> Command {
+        let mut command = cargo(["test", "--all-features", "--workspace", "--doc"]);
+        command.args(without.into_iter().flat_map(|package| ["--exclude", package]));
         command
     }
 
-    fn command(&self) -> Command {
+    /// Builds the tests, as `cargo test` does.
+    pub(super) fn build(&self) -> Result<Vec<Program>, Failure> {
         let mut command = cargo(["test", "--all-features"]);
         command.args(&self.args);
-        command
-    }
-
-    /// Builds the tests and the examples, as `cargo test` does.
-    pub(super) fn build(&self) -> Result<Vec<Program>, Failure> {
-        let mut command = self.command();
         command.args(["--no-run", "--message-format=json-render-diagnostics"]).stderr(Stdio::inherit());
         let line = command_line(&command);
         eprintln!("    {line}");
@@ -195,18 +294,28 @@ impl Selection {
         }
         let messages = String::from_utf8_lossy(&output.stdout);
         let mut programs: Vec<_> = messages.lines().filter_map(Program::of_message).collect();
-        // Cargo reports them in the order of their completion.
-        programs.sort_by(|one, other| one.source.cmp(&other.source));
-        let is_there = |source: &&&str| programs.iter().any(|program| program.source.ends_with(source));
-        let mut named = [COMPUTING, SHOWN, WITH_PEERS, OWN_HARNESS].into_iter().flatten();
-        // Otherwise a renamed test would silently run in the wrong lane or without its output.
-        match named.find(|source| !is_there(source)).filter(|_| self.is_whole) {
-            Some(absent) => Err(Failure::new(format!(
-                "`{line}` built no {absent}, which xtask/src/test/programs.rs names"
-            ))),
-            None => Ok(programs),
+        // Cargo reports them in the order of their completion. Those that take longest begin.
+        programs.sort_by_key(|program| {
+            // Unit tests are quick, but for those of the test kit.
+            let at = KNOWN.iter().position(|known| program.known == Some(known));
+            let is_kit = program.package.ends_with("lock-testkit");
+            (at.unwrap_or(if is_kit { 0 } else { KNOWN.len() }), program.source.clone())
+        });
+        // Otherwise what is renamed would silently run in the wrong lane, or not at all.
+        for known in &self.must {
+            if !programs.iter().any(|program| program.known == Some(*known)) {
+                return Err(absent(&format!("`{line}` built no {}", known.target)));
+            }
+            if let Some(module) = known.computing.iter().find(|module| !known.has_module(module)) {
+                return Err(absent(&format!("{} has no {module}.rs", known.folder)));
+            }
         }
+        Ok(programs)
     }
+}
+
+fn absent(what: &str) -> Failure {
+    Failure::new(format!("{what}, which xtask/src/test/programs.rs names"))
 }
 
 /// The packages of the workspace with their folders. Each folder in `crates/` is named after its package.
@@ -229,23 +338,6 @@ fn binary(package: String) -> String {
     if package == "lock-cli" { "polylock".into() } else { package }
 }
 
-fn tests_of(package: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(package.join("tests")).into_iter().flatten().flatten();
-    entries
-        .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|kind| kind == "rs"))
-        .collect()
-}
-
-fn stem(path: &Path) -> String {
-    path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// Whether a function of this test program has this in its name, in its file or its folder.
-fn defines(test: &Path, part: &str) -> bool {
-    mentions(test, part) || any_file(&test.with_extension(""), &|file| mentions(file, part))
-}
-
 fn any_file(folder: &Path, is_it: &impl Fn(&Path) -> bool) -> bool {
     fs::read_dir(folder).into_iter().flatten().flatten().any(|entry| {
         let path = entry.path();
@@ -253,6 +345,7 @@ fn any_file(folder: &Path, is_it: &impl Fn(&Path) -> bool) -> bool {
     })
 }
 
+/// Whether a function in this file has this in its name.
 fn mentions(file: &Path, part: &str) -> bool {
     file.extension().is_some_and(|kind| kind == "rs")
         && fs::read_to_string(file).is_ok_and(|text| {
@@ -270,15 +363,17 @@ fn words(text: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    const MESSAGE: &str = r#"{"reason":"compiler-artifact","package_id":"path+file:///p/crates/lock-zk#0.1.0","manifest_path":"/p/crates/lock-zk/Cargo.toml","target":{"kind":["test"],"crate_types":["bin"],"name":"model","src_path":"/p/crates/lock-zk/tests/model.rs","edition":"2024","doc":false,"doctest":false,"test":true},"profile":{"opt_level":"1","debuginfo":1,"debug_assertions":true,"overflow_checks":true,"test":true},"features":["tls"],"filenames":["/t/model-1"],"executable":"/t/model-1","fresh":true}"#;
+    const MESSAGE: &str = r#"{"reason":"compiler-artifact","package_id":"path+file:///p/crates/lock-zk#0.1.0","manifest_path":"/p/crates/lock-zk/Cargo.toml","target":{"kind":["test"],"crate_types":["bin"],"name":"zk","src_path":"/p/crates/lock-zk/tests/it/main.rs","edition":"2024","doc":false,"doctest":false,"test":true},"profile":{"opt_level":"1","debuginfo":1,"debug_assertions":true,"overflow_checks":true,"test":true},"features":["tls"],"filenames":["/t/zk-1"],"executable":"/t/zk-1","fresh":true}"#;
 
     #[test]
     fn test_programs_are_recognised_among_cargos_messages() {
         let program = Program::of_message(MESSAGE).unwrap();
-        assert_eq!(program.executable, PathBuf::from("/t/model-1"));
+        assert_eq!(program.executable, PathBuf::from("/t/zk-1"));
         assert_eq!(program.package, PathBuf::from("/p/crates/lock-zk"));
-        assert!(program.is_in(COMPUTING));
-        let library = MESSAGE.replace(r#""executable":"/t/model-1""#, r#""executable":null"#);
+        assert_eq!(program.known, Known::of("zk"));
+        let unit = MESSAGE.replace(r#""kind":["test"]"#, r#""kind":["lib"]"#);
+        assert_eq!(Program::of_message(&unit).unwrap().known, None);
+        let library = MESSAGE.replace(r#""executable":"/t/zk-1""#, r#""executable":null"#);
         assert_eq!(Program::of_message(&library), None);
         // The profile says whether a program is a test; an example may contain some.
         let example = MESSAGE
@@ -288,26 +383,64 @@ mod tests {
     }
 
     #[test]
-    fn the_output_of_some_programs_is_shown() {
-        let shows = |source: &str| {
-            let program = Program {
-                executable: "true".into(),
-                package: ".".into(),
-                source: format!("/p/{source}").into(),
-            };
-            program.job().args().any(|arg| arg == "--show-output")
-        };
-        for source in COMPUTING.iter().chain(SHOWN) {
-            assert!(shows(source), "{source}");
-        }
-        assert!(!shows("crates/lock-redlock/tests/masters.rs"));
+    fn what_computes_runs_in_the_background_and_nothing_runs_twice() {
+        let program = Program::of_message(MESSAGE).unwrap();
+        let args = program
+            .jobs(Tier::Full)
+            .iter()
+            .map(|job| job.args().collect::<Vec<_>>().join(" ".as_ref()))
+            .collect::<Vec<_>>();
+        assert_eq!(args.len(), 2);
+        assert!(args[0].to_string_lossy().ends_with("--skip model:: --skip simulation::"), "{args:?}");
+        assert!(args[1].to_string_lossy().ends_with("--show-output model:: simulation::"), "{args:?}");
     }
 
     #[test]
-    fn a_name_is_that_of_a_package_a_program_or_a_part_of_a_test() {
+    fn what_runs_at_night_is_in_modules_of_that_name() {
+        // These commands speak of the attribute.
+        for (_, folder) in packages().unwrap().into_iter().filter(|(package, _)| package != "xtask") {
+            let is_misplaced = |file: &Path| {
+                let text = fs::read_to_string(file).unwrap_or_default();
+                let outside = text.split("mod deep {").next().unwrap_or_default();
+                outside.contains("#[ignore = \"deep: ")
+            };
+            let file = |file: &Path| file.extension().is_some_and(|kind| kind == "rs") && is_misplaced(file);
+            for part in ["src", "tests"] {
+                assert!(
+                    !any_file(&folder.join(part), &file),
+                    "{} has a test of --deep outside",
+                    folder.display()
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_program_of_the_workspace_is_known() {
+        let with_tests = packages().unwrap().into_iter().filter(|(_, folder)| folder.join("tests").is_dir());
+        for (package, folder) in with_tests {
+            let known: Vec<_> = KNOWN.iter().filter(|known| known.package == package).collect();
+            for entry in fs::read_dir(folder.join("tests")).unwrap() {
+                let path = entry.unwrap().path();
+                let is_program =
+                    path.join("main.rs").is_file() || path.extension().is_some_and(|kind| kind == "rs");
+                assert!(
+                    !is_program || known.iter().any(|known| path.ends_with(known.folder)),
+                    "{}",
+                    path.display()
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_is_that_of_a_package_a_program_a_module_or_a_part_of_a_test() {
         let args = |name: &str| Selection::of(name).unwrap().args.join(" ");
         assert_eq!(args("lock_core"), "--package lock-core");
-        assert_eq!(args("topologies"), "--workspace --test topologies");
+        assert_eq!(args("redis"), "--workspace --test redis");
+        assert_eq!(args("connection"), "--workspace --test redis");
+        assert_eq!(Selection::of("connection").unwrap().filter(), Some("connection::"));
+        assert_eq!(args("topologies"), "--workspace --test redis --test redlock");
         assert_eq!(args("closed_locks_refuse"), "--workspace --test conformance");
         assert_eq!(args("permits_are_renewed_each"), "--workspace --test conformance");
         assert!(args("zk::dyn").contains("--test conformance"));

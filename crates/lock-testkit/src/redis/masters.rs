@@ -32,6 +32,19 @@ impl RedisFive {
         RedisServer::builder().start_n(n).await
     }
 
+    /// As after their first locks. A master without any key looks restarted, and does not vote for a while, to whoever connects
+    /// while others acquire the first ones.
+    ///
+    /// # Errors
+    ///
+    /// As for [`RedisServer::command`].
+    pub async fn have_been_used(&self) -> Result<()> {
+        for server in &self.servers {
+            server.command(&["SET", "polylock:tokens:used", "1"]).await?;
+        }
+        Ok(())
+    }
+
     /// `redlock://host:port,host:port,...`, with the password when there is one.
     pub fn url(&self) -> String {
         let addrs: Vec<_> = self.servers.iter().map(|server| server.addr().to_string()).collect();

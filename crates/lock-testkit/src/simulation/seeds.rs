@@ -27,11 +27,6 @@ const MOST_NEW: u64 = 1 << 22;
 impl Seeds {
     /// The seeds of this file, one per line with comments after `#`, and this many from zero on.
     pub fn new(file: impl Into<PathBuf>, count: u64) -> Self {
-        Self { file: file.into(), count, patience: None }
-    }
-
-    /// As [`new`](Self::new), but environment variables can change the number.
-    pub fn many(file: impl Into<PathBuf>, count: u64) -> Self {
         let patience = number_in("SEED_SECONDS").map(Duration::from_secs);
         Self { file: file.into(), count: number_in("SEEDS").unwrap_or(count), patience }
     }

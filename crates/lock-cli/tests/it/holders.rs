@@ -1,0 +1,184 @@
+//! `polylock holders`, `break` and `doctor` on real servers, and what the command says about itself.
+
+use std::process::Command;
+
+use crate::common::{POLYLOCK, Run, Terminal, eventually};
+use lock_testkit::{RedisFive, RedisServer, ZooKeeper};
+use polylock::{LockOptions, Locks};
+use serde_json::Value;
+use tempfile::TempDir;
+
+async fn polylock(url: &str, words: &str) -> Run {
+    let mut command = Command::new(POLYLOCK);
+    command.args(words.split_whitespace()).env("POLYLOCK_URL", url);
+    Run::of(command).await
+}
+
+async fn json(url: &str, words: &str) -> (i32, Value) {
+    let run = polylock(url, &format!("{words} --json")).await;
+    (run.code, run.document())
+}
+
+/// Waits until so many wait for the lock, as seen from outside.
+async fn waits(locks: &Locks, waiters: usize) {
+    let waiting = async || locks.inspect("orders/1").await.is_ok_and(|state| state.waiters == waiters);
+    eventually("the number of waiters", waiting).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn holders_and_waiters_on_redis() {
+    let redis = RedisServer::start().await.unwrap();
+    holders_and_waiters(&redis.url(), true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn holders_and_waiters_on_zookeeper() {
+    let zk = ZooKeeper::start().await.unwrap();
+    // Each of them is a process of its own.
+    holders_and_waiters(&format!("{}?session=private", zk.url()), false).await;
+}
+
+async fn holders_and_waiters(url: &str, expires: bool) {
+    let (observer, holder) = (Locks::connect(url).await.unwrap(), Locks::connect(url).await.unwrap());
+    polylock(url, "holders orders/1").await.is(0, &["the lock \"orders/1\" is free"]);
+    polylock(url, "holders --all").await.is(0, &["no lock is held"]);
+    let labelled = |label: &str| LockOptions::new().label(label);
+    let mutex = holder.mutex_with("orders/1", labelled("nightly \u{1b}[2J")).unwrap();
+    let guard = mutex.acquire().await.unwrap();
+    let mut waiters = Vec::new();
+    for label in ["first", "second"] {
+        let locks = Locks::connect(url).await.unwrap();
+        let mutex = locks.rw_with("orders/1", labelled(label)).unwrap();
+        waiters.push(tokio::spawn(async move { mutex.read().await }));
+        waits(&observer, waiters.len()).await;
+    }
+    let pid = std::process::id().to_string();
+    let token = guard.token().to_string();
+    let all = polylock(url, "holders --all").await;
+    all.is(0, &["LOCK", "orders/1", "exclusive", "nightly \\u{1b}[2J", &pid, "s ago", &token]);
+    let lines: Vec<_> = all.stdout.lines().collect();
+    assert!(
+        lines[2].contains("waiter 1") && lines[2].contains("first") && lines[2].contains("shared"),
+        "{lines:?}"
+    );
+    assert!(lines[3].contains("waiter 2") && lines[3].contains("second"), "{lines:?}");
+
+    let (code, document) = json(url, "holders orders/1").await;
+    let lock = &document["locks"][0];
+    assert_eq!((code, &lock["name"], &lock["waiters"]), (0, &"orders/1".into(), &2.into()), "{document}");
+    let first = &lock["holders"][0];
+    assert_eq!((&first["token"], &first["mode"]), (&guard.token().get().into(), &"exclusive".into()));
+    assert_eq!(first["holder"]["known"]["pid"], std::process::id(), "{document}");
+    assert_eq!(first["remaining_ms"].is_u64(), expires, "{document}");
+    assert_eq!(lock["queue"][1]["waiter"]["known"]["label"], "second", "{document}");
+    guard.release().await.unwrap();
+    for waiter in waiters {
+        waiter.await.unwrap().unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_master_is_shown() {
+    let masters = RedisFive::start().await.unwrap();
+    let locks = Locks::connect(&masters.url()).await.unwrap();
+    let guard = locks.mutex("orders/1").acquire().await.unwrap();
+    masters.servers()[4].kill();
+    let pid = format!("held by pid {}", std::process::id());
+    let run = polylock(&masters.url(), "holders orders/1").await;
+    run.is(0, &["exclusive", "unknown: ", &pid]);
+    assert_eq!(run.stdout.matches(&pid).count(), 4, "{run:?}");
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_holder_that_was_shown_loses_its_lock() {
+    let redis = RedisServer::start().await.unwrap();
+    let zk = ZooKeeper::start().await.unwrap();
+    for url in [redis.url(), zk.url()] {
+        polylock(&url, "break orders/1").await.is(64, &["not a terminal", "--yes"]);
+        let locks = Locks::connect(&url).await.unwrap();
+        polylock(&url, "break orders/1 --yes").await.is(1, &["is free"]);
+        let earlier = locks.mutex("orders/1").acquire().await.unwrap();
+        let old = earlier.token();
+        earlier.release().await.unwrap();
+        let guard = locks.mutex("orders/1").acquire().await.unwrap();
+        let stale = polylock(&url, &format!("break orders/1 --yes --token {old}")).await;
+        stale.is(1, &["another one holds"]);
+        assert!(guard.verify().await.unwrap() == polylock::GuardState::Valid);
+
+        let variables = [("POLYLOCK_URL", &*url)];
+        for (answer, code, text) in [("n\n", 1, "nothing was changed"), ("y\n", 0, "the lock is broken")] {
+            let mut terminal = Terminal::open(&format!("{POLYLOCK} break orders/1"), &variables);
+            terminal.shows("Break its lock? [y/N]", 1).await;
+            assert!(guard.is_valid());
+            terminal.types(answer);
+            let (ended, screen) = terminal.ends().await;
+            assert!(ended == code && screen.contains(text), "{screen}");
+        }
+        eventually("the loss", async || !matches!(guard.verify().await, Ok(polylock::GuardState::Valid)))
+            .await;
+
+        let guard = locks.mutex("orders/1").acquire().await.unwrap();
+        let (code, broken) = json(&url, &format!("break orders/1 --yes --token {}", guard.token())).await;
+        assert_eq!((code, &broken["broken"]), (0, &true.into()), "{broken}");
+        let readers =
+            [locks.rw("orders/1").read().await.unwrap(), locks.rw("orders/1").read().await.unwrap()];
+        polylock(&url, "break orders/1 --yes").await.is(64, &["2 holders share", "--token"]);
+        let last = readers[1].token();
+        polylock(&url, &format!("break orders/1 --yes --token {last}")).await.is(0, &["is broken"]);
+        assert_eq!(locks.inspect("orders/1").await.unwrap().holders.len(), 1);
+    }
+    // A client of another library has no token.
+    redis.command(&["SET", "lock:orders/2", "someone", "PX", "60000"]).await.unwrap();
+    let foreign = polylock(&redis.url(), "break orders/2 --yes").await;
+    foreign.is(0, &["someone", "keeps no token", "is broken"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_doctor_examines_the_servers() {
+    let evicts = RedisServer::builder().maxmemory_policy("allkeys-lru").config("maxmemory", "100mb");
+    let redis = evicts.start().await.unwrap();
+    polylock(&redis.url(), "doctor").await.is(1, &["warning", "allkeys-lru", "way out: "]);
+    let (code, document) = json(&redis.url(), "doctor").await;
+    assert_eq!((code, &document["passed"]), (1, &false.into()), "{document}");
+    let zk = ZooKeeper::start().await.unwrap();
+    let (code, document) = json(&zk.url(), "doctor").await;
+    assert_eq!(code == 0, document["passed"] == true, "{document}");
+    redis.kill();
+    for words in ["doctor", "holders orders/1", "holders --all", "break orders/1 --yes"] {
+        polylock(&redis.url(), words).await.is(69, &["error: redis", "way out: "]);
+    }
+    for (words, part) in [("holders", "<NAME|--all>"), ("break", "<NAME>"), ("holders a --all", "--all")] {
+        polylock(&redis.url(), words).await.is(64, &[part]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shells_and_manuals_know_all_commands() {
+    let commands = ["run", "holders", "break", "doctor", "migrate"];
+    polylock("", "--version").await.is(0, &["polylock 0."]);
+    for shell in ["bash", "zsh", "fish"] {
+        let run = polylock("", &format!("completions {shell}")).await;
+        run.is(0, &commands);
+        run.is(0, &["on-lost", "busy-exit-code"]);
+    }
+    polylock("", "man").await.is(0, &commands);
+    let folder = TempDir::new().unwrap();
+    let dir = folder.path().to_str().unwrap();
+    polylock("", &format!("man --dir {dir}/man1")).await.is(0, &[]);
+    for page in ["polylock", "polylock-run", "polylock-holders", "polylock-break", "polylock-migrate-set"] {
+        let text = std::fs::read_to_string(format!("{dir}/man1/{page}.1")).unwrap();
+        assert!(text.contains(".SH"), "{page}");
+    }
+    for command in commands {
+        polylock("", &format!("{command} --help")).await.is(0, &["Examples:", "polylock "]);
+    }
+    // A bash that loads the completions completes an option.
+    let mut complete = Command::new("bash");
+    let script = format!(
+        "source <({POLYLOCK} completions bash); COMP_WORDS=(polylock run --on-); COMP_CWORD=2; _polylock polylock --on- run; \
+         echo ${{COMPREPLY[@]}}"
+    );
+    complete.args(["-c", &script]);
+    Run::of(complete).await.is(0, &["--on-lost"]);
+}

@@ -1,0 +1,710 @@
+//! `polylock run` on real servers: the command that it runs, the signals, and what happens when the lock is lost.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use crate::common::{PATIENCE, POLYLOCK, Run, Terminal, eventually};
+use lock_testkit::process::{self, Child, Output};
+use lock_testkit::proxy::{Direction, FaultProxy, Protocol};
+use lock_testkit::{RedisFive, RedisServer, ZooKeeper};
+use polylock::Locks;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep, timeout};
+
+/// `polylock run` of this lock and command, with options before them.
+fn run(url: &str, options: &str, command: &[&str]) -> Command {
+    let mut run = Command::new("env");
+    // A test may be started in the background of a script, where these are ignored.
+    run.args(["--default-signal=INT,QUIT,HUP", POLYLOCK, "run"]).env("POLYLOCK_URL", url);
+    run.args(options.split_whitespace()).args(["job", "--"]).args(command);
+    run
+}
+
+/// The same with a script of a shell, to its end.
+async fn sh(url: &str, options: &str, script: &str) -> Run {
+    Run::of(run(url, options, &["sh", "-c", script])).await
+}
+
+/// A `polylock run` in the background.
+struct Background {
+    process: Child,
+    log: PathBuf,
+}
+
+impl Background {
+    /// Runs a script of bash; what it prints is appended to the log.
+    fn start(folder: &Path, url: &str, options: &str, script: &str) -> Self {
+        let log = folder.join(format!("log{}", fs::read_dir(folder).unwrap().count()));
+        let command = run(url, options, &["bash", "-c", script]);
+        let process = Child::spawn(&command, &Output::File(log.clone())).unwrap();
+        Self { process, log }
+    }
+
+    fn text(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    async fn prints(&self, text: &str) {
+        eventually(text, async || self.text().contains(text)).await;
+    }
+
+    fn children(&self) -> Vec<Pid> {
+        let children = fs::read_to_string(children_of(self.process.pid())).unwrap();
+        children.split_whitespace().map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap()).collect()
+    }
+
+    fn watchdog(&self) -> Option<Pid> {
+        self.children().into_iter().find(|pid| command_line(*pid).starts_with(b"polylock-watchdog"))
+    }
+
+    /// The process of its command.
+    fn command(&self) -> Pid {
+        let is_command = |pid: &Pid| !command_line(*pid).starts_with(b"polylock");
+        self.children().into_iter().find(is_command).expect("it runs")
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_raw(self.process.pid() as i32).unwrap(), signal).unwrap();
+    }
+
+    async fn ends(self) -> (i32, String) {
+        let log = self.log.clone();
+        let status: Option<ExitStatus> =
+            spawn_blocking(move || self.process.wait_for(PATIENCE)).await.unwrap();
+        let text = fs::read_to_string(log).unwrap();
+        println!("{text}[{status:?}]\n");
+        (status.expect("it does not end").code().expect("it ends by an exit"), text)
+    }
+}
+
+/// A script that holds a file lock while it runs, and prints `running`. The kernel keeps the lock as long as any process of it
+/// lives, so that [`takes_over`] notices two at once. It ignores SIGTERM, and so do its own children.
+fn stubborn(file: &Path) -> String {
+    format!(
+        "trap 'echo terminated' TERM; exec 9>{}; flock -n 9 || exit 99; echo running; \
+         (trap '' TERM; while :; do sleep 0.05; done) & while :; do wait; sleep 0.05; done",
+        file.display()
+    )
+}
+
+/// A waiter whose command fails if that of the holder before still runs.
+fn successor(folder: &Path, url: &str, file: &Path) -> Background {
+    let script = format!("flock -n {} echo succeeded || echo OVERLAP", file.display());
+    Background::start(folder, url, "--ttl 10s", &script)
+}
+
+async fn takes_over(successor: Background) {
+    let (code, text) = successor.ends().await;
+    assert!(code == 0 && text.contains("succeeded") && !text.contains("OVERLAP"), "{code}: {text}");
+}
+
+async fn waits(locks: &Locks, waiters: usize) {
+    let waiting = async || locks.inspect("job").await.is_ok_and(|state| state.waiters == waiters);
+    eventually("the number of waiters", waiting).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_can_be_kept_for_longer_than_the_command_runs() {
+    let redis = RedisServer::start().await.unwrap();
+    let keeps = "-n --ttl 1s --hold-at-least 10s";
+    let began = Instant::now();
+    sh(&redis.url(), keeps, "echo ran").await.is(0, &["ran"]);
+    sh(&redis.url(), keeps, "echo ran").await.is(75, &["busy"]);
+    sh(&redis.url(), "-w 60s", "echo ran").await.is(0, &["ran"]);
+    // The second polylock could begin before the lock of the first ended; not so the third.
+    assert!(began.elapsed() >= Duration::from_secs(10), "{:?}", began.elapsed());
+    let zk = ZooKeeper::start().await.unwrap();
+    sh(&zk.url(), keeps, "echo ran").await.is(64, &["hold_at_least"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_is_kept_when_polylock_or_its_command_is_killed() {
+    let redis = RedisServer::start().await.unwrap();
+    let masters = RedisFive::start().await.unwrap();
+    for url in [redis.url(), masters.url()] {
+        for is_polylock in [true, false] {
+            let (folder, began) = (TempDir::new().unwrap(), Instant::now());
+            let keeps = "-n --ttl 1s --hold-at-least 8s";
+            let holder = Background::start(folder.path(), &url, keeps, "echo running; exec sleep 60");
+            holder.prints("running").await;
+            let command = holder.command();
+            if is_polylock {
+                holder.process.kill();
+                eventually("the end of the command", async || command_line(command).is_empty()).await;
+            } else {
+                kill_process(command, Signal::KILL).unwrap();
+                assert_eq!(holder.ends().await.0, 137);
+            }
+            sh(&url, "-w 60s", "echo ran").await.is(0, &["ran"]);
+            assert!(began.elapsed() >= Duration::from_secs(8), "{:?}", began.elapsed());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_has_its_streams_its_exit_code_and_its_token() {
+    let redis = RedisServer::start().await.unwrap();
+    let url = redis.url();
+    let input: Vec<u8> = (0..1_048_576_u32).map(|n| b'a' + (n % 23) as u8).collect();
+    let cat = Run::with_input(run(&url, "", &["cat"]), input.clone()).await;
+    assert!(cat.code == 0 && cat.stdout.as_bytes() == input, "{}: {}", cat.code, cat.stdout.len());
+
+    for code in [0, 1, 64, 70, 75, 127, 255] {
+        sh(&url, "", &format!("echo out; echo err >&2; exit {code}")).await.is(code, &["out", "err"]);
+    }
+    for (signal, code) in [("KILL", 137), ("TERM", 143), ("USR2", 140)] {
+        sh(&url, "", &format!("kill -{signal} $$")).await.is(code, &[]);
+    }
+    let first = sh(&url, "", "echo $POLYLOCK_NAME $POLYLOCK_TOKEN").await;
+    let second = sh(&url, "", "echo $POLYLOCK_NAME $POLYLOCK_TOKEN").await;
+    let token = |run: &Run| run.stdout.trim().strip_prefix("job ").unwrap().parse::<u64>().unwrap();
+    assert!(token(&first) < token(&second), "{first:?} {second:?}");
+
+    // As a shell would: no shell is involved, nothing is left of the closed stream, and SIGPIPE is as ever.
+    Run::of(run(&url, "", &["echo", "$HOME", "a  b"])).await.is(0, &["$HOME a  b"]);
+    let line = format!("{POLYLOCK} run job -- sh -c 'echo lost; exit 5' >&-; echo $?");
+    shell(&url, &line).await.is(0, &["5"]);
+    let line = format!("{POLYLOCK} run job -- sh -c 'yes; exit 9' | head -1; echo ${{PIPESTATUS[0]}}");
+    shell(&url, &line).await.is(0, &["y\n", "9"]);
+    let line = format!("{POLYLOCK} run job -- yes | head -1; echo ${{PIPESTATUS[0]}}");
+    shell(&url, &line).await.is(0, &["y\n", "141"]);
+}
+
+async fn shell(url: &str, line: &str) -> Run {
+    let mut command = Command::new("bash");
+    command.args(["-c", line]).env("POLYLOCK_URL", url);
+    Run::of(command).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_gets_no_lock_says_why() {
+    let redis = RedisServer::start().await.unwrap();
+    let url = redis.url();
+    let locks = Locks::connect(&url).await.unwrap();
+    let guard = locks.mutex("job").acquire().await.unwrap();
+    for (options, code) in [("-n", 75), ("-w 0.1", 75), ("-w 100ms -E 9", 9), ("-n -E 0", 0)] {
+        sh(&url, options, "echo ran").await.is(code, &["\"job\" is busy", "polylock holders job"]);
+    }
+    sh(&url, "--shared -n", "echo ran").await.is(75, &["is busy"]);
+    guard.release().await.unwrap();
+    let reader = locks.rw("job").read().await.unwrap();
+    sh(&url, "--shared -n", "echo ran").await.is(0, &["ran"]);
+    sh(&url, "-n", "echo ran").await.is(75, &["is busy"]);
+    reader.release().await.unwrap();
+    let permit = locks.semaphore("job", 2).acquire().await.unwrap();
+    sh(&url, "--permits 2 -n", "echo ran").await.is(0, &["ran"]);
+    sh(&url, "--permits 1 -n", "echo ran").await.is(75, &["is busy"]);
+    permit.release().await.unwrap();
+
+    for (url, options, code, part) in [
+        ("", "", 64, "no store is named"),
+        ("memory://", "", 64, "end with this process"),
+        ("etcd://a", "", 64, "etcd:// is unknown"),
+        (&*url, "--json", 64, "leave out --json"),
+        (&*url, "--ttl soon", 64, "--ttl"),
+        (&*url, "-n -w 1", 64, "cannot be used with"),
+        (&*url, "--permits 0", 64, "--permits"),
+        ("redis://127.0.0.1:1", "", 69, "way out: "),
+    ] {
+        let run = sh(url, options, "echo ran").await;
+        run.is(code, &[part]);
+        assert!(!run.stdout.contains("ran\n"), "{run:?}");
+    }
+    let mut unreadable = run(&url, "--bad", &["cat", "--json"]);
+    unreadable.arg(OsStr::from_bytes(b"\xff"));
+    Run::of(unreadable).await.is(64, &["error: unexpected argument '--bad'"]);
+    Run::of(run(&url, "", &["no-such-command"])).await.is(127, &["does not exist", "sh -c"]);
+    let text = tempfile::NamedTempFile::new().unwrap();
+    let command = text.path().to_str().unwrap();
+    Run::of(run(&url, "", &[command])).await.is(126, &["cannot be run", "chmod +x"]);
+    let locked = locks.list("").await.unwrap();
+    assert!(!locks.inspect("job").await.unwrap().is_held(), "{locked:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_runs_lose_no_increment_on_redis() {
+    let redis = RedisServer::start().await.unwrap();
+    fifty_runs_lose_no_increment(&redis.url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_runs_lose_no_increment_on_redlock() {
+    let masters = RedisFive::start().await.unwrap();
+    masters.have_been_used().await.unwrap();
+    // Fifty processes that start at once are slow to hear of any answer.
+    fifty_runs_lose_no_increment(&format!("{}?master_timeout=5s&connect_timeout=10s", masters.url())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_runs_lose_no_increment_on_zookeeper() {
+    let zk = ZooKeeper::start().await.unwrap();
+    fifty_runs_lose_no_increment(&zk.url()).await;
+}
+
+async fn fifty_runs_lose_no_increment(url: &str) {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("number");
+    fs::write(&file, "0").unwrap();
+    let script = format!("n=$(cat {0}); sleep 0.01; echo $((n+1)) > {0}", file.display());
+    let runs = (0..50).map(|_| {
+        let command = run(url, "", &["sh", "-c", &script]);
+        tokio::spawn(async move { Run::of(command).await.code })
+    });
+    for run in Vec::from_iter(runs) {
+        assert_eq!(run.await.unwrap(), 0);
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap().trim(), "50");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_ends_a_wait_and_leaves_no_waiter() {
+    let redis = RedisServer::start().await.unwrap();
+    let zk = ZooKeeper::start().await.unwrap();
+    let folder = TempDir::new().unwrap();
+    for url in [redis.url(), zk.url()] {
+        let locks = Locks::connect(&url).await.unwrap();
+        let guard = locks.mutex("job").acquire().await.unwrap();
+        for (signal, code) in [
+            (Signal::INT, 130),
+            (Signal::TERM, 143),
+            (Signal::HUP, 129),
+            (Signal::QUIT, 131),
+            (Signal::USR1, 138),
+            (Signal::USR2, 140),
+        ] {
+            let run = Background::start(folder.path(), &url, "", "echo ran");
+            waits(&locks, 1).await;
+            run.signal(signal);
+            let (ended, text) = run.ends().await;
+            assert_eq!(ended, code, "{text}");
+            assert!(!text.contains("ran"), "{text}");
+            waits(&locks, 0).await;
+        }
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_goes_to_the_process_group_of_the_command() {
+    let redis = RedisServer::start().await.unwrap();
+    let folder = TempDir::new().unwrap();
+    let traps = "for s in INT HUP QUIT USR1 USR2; do trap \"echo outer $s\" $s; done; trap 'exit 3' TERM; \
+                 (trap 'echo inner USR1' USR1; trap 'echo inner TERM; exit' TERM; trap '' INT HUP QUIT USR2; echo inner; \
+                 while :; do sleep 0.02; done) & echo outer; while :; do sleep 0.02; done";
+    let run = Background::start(folder.path(), &redis.url(), "", traps);
+    run.prints("outer\n").await;
+    run.prints("inner\n").await;
+    for (signal, name) in [
+        (Signal::INT, "INT"),
+        (Signal::HUP, "HUP"),
+        (Signal::QUIT, "QUIT"),
+        (Signal::USR1, "USR1"),
+        (Signal::USR2, "USR2"),
+    ] {
+        run.signal(signal);
+        run.prints(&format!("outer {name}")).await;
+    }
+    run.prints("inner USR1").await;
+    run.signal(Signal::TERM);
+    let (code, text) = run.ends().await;
+    assert_eq!(code, 3, "{text}");
+
+    // What nohup ignores is ignored by both.
+    let mut command = Command::new("nohup");
+    command.args([POLYLOCK, "run", "job", "--", "sh", "-c", "kill -HUP 0; echo alive"]);
+    command.env("POLYLOCK_URL", redis.url());
+    Run::of(command).await.is(0, &["alive"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_lost_stops_the_command() {
+    let redis = RedisServer::start().await.unwrap();
+    let (url, folder) = (redis.url(), TempDir::new().unwrap());
+    let file = folder.path().join("file");
+    let locks = Locks::connect(&url).await.unwrap();
+
+    let polite = "trap 'echo cleaned; exit 0' TERM; echo running; while :; do sleep 0.02; done";
+    let run = Background::start(folder.path(), &url, "--ttl 4s", polite);
+    run.prints("running").await;
+    assert!(locks.break_lock("job").await.unwrap());
+    let (code, text) = run.ends().await;
+    assert!(
+        code == 70 && text.contains("is lost: the lock was removed") && text.contains("cleaned"),
+        "{code}: {text}"
+    );
+
+    let run = Background::start(folder.path(), &url, "--ttl 4s --grace 60s", &stubborn(&file));
+    run.prints("running").await;
+    assert!(locks.break_lock("job").await.unwrap());
+    let (code, text) = run.ends().await;
+    let signals = ["gets SIGTERM", "terminated", "gets SIGKILL"];
+    assert!(code == 70 && signals.iter().all(|part| text.contains(part)), "{code}: {text}");
+    takes_over(successor(folder.path(), &url, &file)).await;
+
+    // What a polite command leaves behind is killed as well.
+    let leaves = format!(
+        "exec 9>{}; flock -n 9; (trap '' TERM; echo running; while :; do sleep 0.05; done) & trap 'exit 0' TERM; wait",
+        file.display()
+    );
+    let run = Background::start(folder.path(), &url, "--ttl 4s", &leaves);
+    run.prints("running").await;
+    assert!(locks.break_lock("job").await.unwrap());
+    let (code, text) = run.ends().await;
+    assert_eq!(code, 70, "{text}");
+    takes_over(successor(folder.path(), &url, &file)).await;
+
+    let run = Background::start(folder.path(), &url, "--ttl 4s --on-lost kill", &stubborn(&file));
+    run.prints("running").await;
+    assert!(locks.break_lock("job").await.unwrap());
+    let (code, text) = run.ends().await;
+    assert!(code == 70 && !text.contains("terminated") && text.contains("gets SIGKILL"), "{code}: {text}");
+    takes_over(successor(folder.path(), &url, &file)).await;
+
+    let patient =
+        "trap 'echo terminated' TERM; echo running; while ! [ -e go ]; do sleep 0.02; done; echo done";
+    let run = Background::start(
+        folder.path(),
+        &url,
+        "--ttl 4s --on-lost warn",
+        &patient.replace("go", &file.with_extension("go").display().to_string()),
+    );
+    run.prints("running").await;
+    assert!(locks.break_lock("job").await.unwrap());
+    run.prints("goes on without it").await;
+    fs::write(file.with_extension("go"), "").unwrap();
+    let (code, text) = run.ends().await;
+    assert!(code == 70 && text.contains("done") && !text.contains("terminated"), "{code}: {text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_ends_before_its_lock_when_redis_is_cut_off_or_paused() {
+    let redis = RedisServer::start().await.unwrap();
+    let proxy = FaultProxy::start(redis.addr(), Protocol::Redis).unwrap();
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("file");
+    let url = format!("redis://{}", proxy.addr());
+    let holder = Background::start(folder.path(), &url, "--ttl 3s", &stubborn(&file));
+    holder.prints("running").await;
+    let next = successor(folder.path(), &redis.url(), &file);
+    waits(&Locks::connect(&redis.url()).await.unwrap(), 1).await;
+    proxy.black_hole(Direction::ToClient, true);
+    proxy.black_hole(Direction::ToServer, true);
+    takes_over(next).await;
+    let (code, text) = holder.ends().await;
+    assert!(code == 70 && text.contains("may be lost soon") && text.contains("terminated"), "{code}: {text}");
+
+    proxy.heal();
+    let holder = Background::start(folder.path(), &redis.url(), "--ttl 3s", &stubborn(&file));
+    holder.prints("running").await;
+    let next = successor(folder.path(), &redis.url(), &file);
+    waits(&Locks::connect(&redis.url()).await.unwrap(), 1).await;
+    redis.stop();
+    holder.prints("gets SIGKILL").await;
+    redis.cont();
+    takes_over(next).await;
+    assert_eq!(holder.ends().await.0, 70);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_ends_before_its_lock_when_nobody_reads_the_messages() {
+    let redis = RedisServer::start().await.unwrap();
+    let proxy = FaultProxy::start(redis.addr(), Protocol::Redis).unwrap();
+    let folder = TempDir::new().unwrap();
+    let [file, started] = ["file", "started"].map(|name| folder.path().join(name));
+    // The pipe of standard error is full before the lock is in danger.
+    let script = format!(
+        "trap '' TERM; exec 9>{}; flock -n 9 && yes >&2 & sleep 0.3; touch {}; while :; do sleep 0.05; done",
+        file.display(),
+        started.display()
+    );
+    let url = format!("redis://{}", proxy.addr());
+    let command = run(&url, "--ttl 3s", &["bash", "-c", &script]);
+    let mut holder = process::spawn(&command, Stdio::null(), Stdio::null(), Stdio::piped()).unwrap();
+    eventually("the start", async || started.exists()).await;
+    let next = successor(folder.path(), &redis.url(), &file);
+    waits(&Locks::connect(&redis.url()).await.unwrap(), 1).await;
+    proxy.black_hole(Direction::ToClient, true);
+    proxy.black_hole(Direction::ToServer, true);
+    takes_over(next).await;
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_ends_before_its_lock_when_zookeeper_is_cut_off_or_killed() {
+    let zk = ZooKeeper::builder().tick_time(Duration::from_millis(200)).start().await.unwrap();
+    let proxy = FaultProxy::start(zk.addr(), Protocol::ZooKeeper).unwrap();
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("file");
+    let session = "?session_timeout=2s";
+    let (url, cut) = (format!("{}{session}", zk.url()), format!("zk://{}{session}", proxy.addr()));
+    let holder = Background::start(folder.path(), &cut, "", &stubborn(&file));
+    holder.prints("running").await;
+    let next = successor(folder.path(), &url, &file);
+    waits(&Locks::connect(&url).await.unwrap(), 1).await;
+    proxy.black_hole(Direction::ToClient, true);
+    proxy.black_hole(Direction::ToServer, true);
+    takes_over(next).await;
+    let (code, text) = holder.ends().await;
+    assert!(code == 70 && text.contains("terminated"), "{code}: {text}");
+
+    let holder = Background::start(folder.path(), &url, "", &stubborn(&file));
+    holder.prints("running").await;
+    zk.kill();
+    let (code, text) = holder.ends().await;
+    assert!(code == 70 && text.contains("gets SIGKILL"), "{code}: {text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_ends_before_its_lock_when_polylock_is_killed_or_stopped() {
+    let redis = RedisServer::start().await.unwrap();
+    let (url, folder) = (redis.url(), TempDir::new().unwrap());
+    let file = folder.path().join("file");
+    for signal in [Signal::KILL, Signal::STOP] {
+        let holder = Background::start(folder.path(), &url, "--ttl 2s", &stubborn(&file));
+        holder.prints("running").await;
+        let next = successor(folder.path(), &url, &file);
+        waits(&Locks::connect(&url).await.unwrap(), 1).await;
+        holder.signal(signal);
+        takes_over(next).await;
+        if signal == Signal::STOP {
+            holder.signal(Signal::CONT);
+            let (code, text) = holder.ends().await;
+            assert!(code == 70 && text.contains("is lost"), "{code}: {text}");
+        }
+    }
+    // Without its watchdog it dies by the parent-death signal.
+    let holder = Background::start(folder.path(), &url, "--ttl 60s", "echo running; exec sleep 60");
+    holder.prints("running").await;
+    let (watchdog, command) = (holder.watchdog().unwrap(), holder.command());
+    // One that was killed would be replaced.
+    kill_process(watchdog, Signal::STOP).unwrap();
+    holder.process.kill();
+    eventually("the end of the command", async || command_line(command).is_empty()).await;
+    kill_process(watchdog, Signal::KILL).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watchdog_that_was_killed_is_replaced() {
+    let redis = RedisServer::start().await.unwrap();
+    let (url, folder) = (redis.url(), TempDir::new().unwrap());
+    let file = folder.path().join("file");
+    let holder = Background::start(folder.path(), &url, "--ttl 3s", &stubborn(&file));
+    holder.prints("running").await;
+    for round in 1..=2 {
+        let watchdog = holder.watchdog().expect("it has one");
+        kill_process(watchdog, Signal::KILL).unwrap();
+        let another = async || holder.watchdog().is_some_and(|another| another != watchdog);
+        eventually("another watchdog", another).await;
+        let says = async || holder.text().matches("was killed; another one").count() == round;
+        eventually("the message", says).await;
+    }
+    // It knows the command and the deadline.
+    let next = successor(folder.path(), &url, &file);
+    waits(&Locks::connect(&url).await.unwrap(), 1).await;
+    holder.signal(Signal::STOP);
+    takes_over(next).await;
+    holder.signal(Signal::CONT);
+    let (code, text) = holder.ends().await;
+    assert!(code == 70 && text.contains("is lost"), "{code}: {text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_that_was_stopped_runs_nothing_under_a_lock_of_the_past() {
+    let redis = RedisServer::start().await.unwrap();
+    let (url, folder) = (redis.url(), TempDir::new().unwrap());
+    let [file, go] = ["file", "go"].map(|name| folder.path().join(name));
+    let locks = Locks::connect(&url).await.unwrap();
+    let guard = locks.mutex("job").acquire().await.unwrap();
+    let stopped = successor(folder.path(), &url, &file);
+    waits(&locks, 1).await;
+    stopped.process.stop();
+    guard.release().await.unwrap();
+    // It gets the lock once that of the stopped waiter has expired.
+    let script = format!(
+        "exec 9>{}; flock -n 9 && echo running; while ! [ -e {} ]; do sleep 0.02; done",
+        file.display(),
+        go.display()
+    );
+    let next = Background::start(folder.path(), &url, "--ttl 2s", &script);
+    next.prints("running").await;
+    stopped.process.cont();
+    waits(&locks, 1).await;
+    fs::write(go, "").unwrap();
+    takes_over(stopped).await;
+    assert_eq!(next.ends().await.0, 0);
+}
+
+fn children_of(pid: u32) -> PathBuf {
+    format!("/proc/{pid}/task/{pid}/children").into()
+}
+
+fn command_line(pid: Pid) -> Vec<u8> {
+    fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restarted_command_leads_again() {
+    let redis = RedisServer::start().await.unwrap();
+    let (url, folder) = (redis.url(), TempDir::new().unwrap());
+    let locks = Locks::connect(&url).await.unwrap();
+    let script = "echo leads $POLYLOCK_TOKEN; while :; do sleep 0.02; done";
+    let [one, two] = [(); 2].map(|()| Background::start(folder.path(), &url, "--ttl 2s --restart", script));
+    let leads = |run: &Background| run.text().matches("leads").count();
+    for round in 1..=3 {
+        eventually("a leader", async || leads(&one) + leads(&two) == round).await;
+        waits(&locks, 1).await;
+        // Killed as if it had crashed, or the lock is lost.
+        if round == 1 {
+            assert!(locks.break_lock("job").await.unwrap());
+        } else {
+            let leader = locks.inspect("job").await.unwrap().holders[0].owner().unwrap().pid;
+            let children = fs::read_to_string(children_of(leader)).unwrap();
+            for pid in children.split_whitespace() {
+                if !fs::read(format!("/proc/{pid}/cmdline")).unwrap().starts_with(b"polylock") {
+                    kill_process(Pid::from_raw(pid.parse().unwrap()).unwrap(), Signal::KILL).unwrap();
+                }
+            }
+        }
+    }
+    eventually("a leader", async || leads(&one) + leads(&two) == 4).await;
+    one.signal(Signal::TERM);
+    two.signal(Signal::TERM);
+    assert_eq!((one.ends().await.0, two.ends().await.0), (143, 143));
+    assert!(!locks.inspect("job").await.unwrap().is_held());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_hangs_does_not_keep_a_command_that_has_ended() {
+    let redis = RedisServer::start().await.unwrap();
+    let masters = RedisFive::start().await.unwrap();
+    let zk = ZooKeeper::start().await.unwrap();
+    let folder = TempDir::new().unwrap();
+    let go = folder.path().join("go");
+    let script = format!("echo running; while ! [ -e {} ]; do sleep 0.02; done; exit 4", go.display());
+    for url in [redis.url(), masters.url(), zk.url()] {
+        // Longer than it takes to notice that the lock cannot be renewed.
+        let run = Background::start(folder.path(), &format!("{url}{}", lasting(&url)), "", &script);
+        run.prints("running").await;
+        hang(&redis, &masters, &zk, true);
+        fs::write(&go, "").unwrap();
+        let ended = Instant::now();
+        let (code, text) = run.ends().await;
+        let took = ended.elapsed();
+        hang(&redis, &masters, &zk, false);
+        let says = ["was not released", "ends with its lease or session, in about "];
+        assert!(code == 4 && says.iter().all(|part| text.contains(part)), "{code}: {text}");
+        // It takes 5 s on an idle machine.
+        assert!(took < Duration::from_secs(10), "{took:?} after the command");
+        fs::remove_file(&go).unwrap();
+    }
+}
+
+fn lasting(url: &str) -> &'static str {
+    if url.starts_with("zk") { "?session_timeout=30s" } else { "?ttl=30s" }
+}
+
+fn hang(redis: &RedisServer, masters: &RedisFive, zk: &ZooKeeper, hangs: bool) {
+    if hangs {
+        redis.stop();
+        masters.servers().iter().for_each(RedisServer::stop);
+        zk.stop();
+    } else {
+        redis.cont();
+        masters.servers().iter().for_each(RedisServer::cont);
+        zk.cont();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_is_that_of_the_command() {
+    let redis = RedisServer::start().await.unwrap();
+    let url = redis.url();
+    let variables = [("POLYLOCK_URL", &*url)];
+    let open =
+        |script: &str| Terminal::open(&format!("{POLYLOCK} run job -- bash -c '{script}'"), &variables);
+
+    let mut terminal = open("stty -echo; echo ready; read line; echo got $line; stty echo; exit 6");
+    terminal.shows("ready", 1).await;
+    terminal.types("words\n");
+    let (code, screen) = terminal.ends().await;
+    assert!(code == 6 && screen.contains("got words"), "{screen}");
+
+    // In the background of the terminal, and in its foreground.
+    for begin in ["", "stty -echo; "] {
+        let mut terminal = open(&format!(
+            "{begin}trap \"echo interrupted; exit 7\" INT; echo ready; while :; do sleep 0.02; done"
+        ));
+        terminal.shows("ready", 1).await;
+        terminal.types("\u{3}");
+        let (code, screen) = terminal.ends().await;
+        assert!(code == 7 && screen.matches("interrupted").count() == 1, "{screen}");
+    }
+    let mut terminal = open("trap \"\" INT; echo ready; read line; echo got $line");
+    terminal.shows("ready", 1).await;
+    terminal.types("\u{1a}\u{3}words\n");
+    let (code, screen) = terminal.ends().await;
+    assert!(code == 0 && screen.contains("got words"), "an orphaned job is not stopped: {screen}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shell_stops_and_continues_the_job() {
+    let redis = RedisServer::start().await.unwrap();
+    let url = redis.url();
+    let locks = Locks::connect(&url).await.unwrap();
+    let mut shell = Terminal::open("bash --norc -i", &[("POLYLOCK_URL", &url)]);
+    shell.shows("bash-", 1).await;
+    let count = |shell: &Terminal| shell.screen().matches("\ntick ").count();
+    let ticks = "i=0; while :; do echo tick $((++i)); sleep 0.05; done";
+    for (round, begin) in [(1, ""), (2, "stty -echo; ")] {
+        shell.types(&format!("{POLYLOCK} run job --ttl 20s -- bash -c '{begin}{ticks}'\n"));
+        shell.shows("tick 3\r", round).await;
+        shell.types("\u{1a}");
+        shell.shows("Stopped", round).await;
+        // The whole job stands still.
+        let before = count(&shell);
+        sleep(Duration::from_millis(500)).await;
+        assert_eq!(count(&shell), before, "{}", shell.screen());
+        assert!(locks.inspect("job").await.unwrap().is_held());
+        shell.types("fg\n");
+        eventually("more ticks", async || count(&shell) > before + 3).await;
+        shell.types("\u{3}");
+        shell.types(&format!("echo code$?-{round}\n"));
+        shell.shows(&format!("code130-{round}"), 1).await;
+        assert!(!locks.inspect("job").await.unwrap().is_held());
+    }
+    // A lock that was lost meanwhile: the command does not go on.
+    shell.types(&format!("{POLYLOCK} run job --ttl 1s -- bash -c 'trap \"\" TERM; {ticks}'\n"));
+    shell.shows("tick 3\r", 3).await;
+    shell.types("\u{1a}");
+    shell.shows("Stopped", 3).await;
+    let held = async || !locks.inspect("job").await.unwrap().is_held();
+    eventually("the end of the lock", held).await;
+    let before = count(&shell);
+    shell.types("fg\n");
+    shell.types("echo code$?-3\n");
+    shell.shows("code70-3", 1).await;
+    assert_eq!(count(&shell), before, "{}", shell.screen());
+    // A command that is killed leaves the terminal as it was.
+    shell.types(&format!("{POLYLOCK} run job --grace 0.1 -- bash -c 'stty -echo raw; trap \"\" TERM; echo $((40+2)); while :; do sleep 0.05; done'\n"));
+    shell.shows("42", 1).await;
+    assert!(locks.break_lock("job").await.unwrap());
+    shell.shows("removed on the server; the command gets SIGKILL", 1).await;
+    shell.types("stty -a | grep -o ' echo '; echo code$?-4\n");
+    shell.shows("code0-4", 1).await;
+    // Who reads from a pipe keeps the terminal.
+    shell.types(&format!(
+        "{POLYLOCK} run job -- seq 3 | bash -c 'cat; read line </dev/tty; echo got $line'\n"
+    ));
+    shell.shows("3\r\n", 1).await;
+    shell.types("words\n");
+    shell.shows("got words", 1).await;
+    shell.types("exit\n");
+    timeout(PATIENCE, shell.ends()).await.unwrap();
+}

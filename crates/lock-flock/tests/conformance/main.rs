@@ -1,0 +1,199 @@
+//! The conformance suite on files, with mutexes, and with write locks in their place.
+//!
+//! The same program is the worker of the cross-process cases when it is called with `--worker URL`, and another process with
+//! `--other DIR`.
+#![cfg(unix)]
+
+mod processes;
+
+use std::collections::BTreeSet;
+use std::env;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use libtest_mimic::{Arguments, Trial};
+use lock_core::backend::Support;
+use lock_core::{Capabilities, LeaseKind, Locks};
+use lock_flock::FlockConfig;
+use lock_testkit::conformance::{self, CASES, Fault, Handle, Harness};
+use tempfile::TempDir;
+
+const WORKER: &str = "--worker";
+/// A trial sleeps for most of its time.
+const THREADS: usize = 10;
+
+/// Why cases are none for files.
+const LEFT_OUT: &[(&[&str], &str)] = &[
+    (
+        &[
+            "signals_of_a_guard_end_before_its_release_is_answered",
+            "validity_counts_from_the_request",
+            "closing_does_not_wait_for_a_silent_server_for_ever",
+            "a_dead_server_is_reported_at_connect",
+            "a_dead_server_is_reported_at_acquire",
+            "a_silent_server_is_reported_at_acquire",
+            "a_lost_reply_leaves_nothing",
+            "a_reset_instead_of_a_reply_leaves_nothing",
+            "a_waiter_rides_out_a_short_outage",
+            "a_long_outage_ends_a_wait",
+            "a_waiter_cut_off_for_long_jumps_no_queue",
+            "a_holder_that_is_cut_off_suspects_a_loss_and_loses",
+            "a_holder_of_a_silent_server_loses",
+            "a_release_ends_during_an_outage",
+            "a_drop_during_an_outage_releases_in_the_end",
+            "a_restart_keeps_locks_and_tokens",
+            "a_downgrade_without_an_answer_gives_nothing_up",
+        ],
+        "the kernel keeps the locks: there is no connection to cut, and no server to restart",
+    ),
+    (&["a_stopped_holder_knows_that_it_lost"], "a process that is stopped keeps its files locked"),
+];
+
+fn main() -> ExitCode {
+    let words: Vec<_> = env::args().skip(1).collect();
+    if let [worker, url] = &words[..]
+        && worker == WORKER
+    {
+        return serve(url);
+    }
+    if let Some(ended) = processes::serve(&words) {
+        return ended;
+    }
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(THREADS);
+    let mut trials = Vec::new();
+    for handle in [Handle::Mutex, Handle::Write] {
+        let harness: Arc<dyn Harness> = Arc::new(FlockHarness::new(handle));
+        trials.extend(conformance::trials(&harness).into_iter().map(|trial| {
+            Trial::test(trial.name().to_owned(), move || {
+                trial.run();
+                Ok(())
+            })
+        }));
+        for (case, why) in conformance::left_out(&*harness) {
+            eprintln!("left out: {}::{}: {why}", harness.name(), case.name);
+        }
+    }
+    trials.extend(processes::trials());
+    trials.push(Trial::test("every_case_that_is_left_out_exists", || {
+        let cases: BTreeSet<_> = CASES.iter().map(|case| case.name).collect();
+        assert!(LEFT_OUT.iter().flat_map(|(names, _)| *names).all(|name| cases.contains(name)));
+        Ok(())
+    }));
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn serve(url: &str) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let connecting = async { FlockConfig::from_url(url)?.connect().await };
+    let served = runtime.expect("the system has threads to spare").block_on(conformance::serve(connecting));
+    if served.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// A directory, which is deleted with the last harness of it.
+struct FlockHarness {
+    name: &'static str,
+    handle: Handle,
+    dir: Arc<TempDir>,
+}
+
+impl FlockHarness {
+    fn new(handle: Handle) -> Self {
+        let name = if handle == Handle::Write { "flock::write" } else { "flock::mutex" };
+        Self { name, handle, dir: Arc::new(tempfile::tempdir().expect("a directory can be made")) }
+    }
+
+    fn url(&self, lease: Duration) -> String {
+        format!("flock://{}?session_timeout={}ms", self.dir.path().display(), lease.as_millis())
+    }
+
+    /// The files whose names contain this.
+    fn files(&self, part: &str) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.dir.path()).expect("the directory exists");
+        let paths = entries.map(|entry| entry.expect("the directory can be read").path());
+        paths.filter(|path| path.to_string_lossy().contains(part)).collect()
+    }
+}
+
+#[async_trait]
+impl Harness for FlockHarness {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn handle(&self) -> Handle {
+        self.handle
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = Capabilities::new("flock", LeaseKind::session(Duration::from_secs(10)));
+        (capabilities.shared, capabilities.listing) = (Support::Yes, Support::Yes);
+        capabilities.names_sharers = true;
+        capabilities.permits = Support::No("flock(2) knows one holder or any number of readers");
+        capabilities.revocation = Support::No("a file cannot notify its holders");
+        capabilities.breaks_one = Support::No("a broken file is broken for all its holders");
+        capabilities
+    }
+
+    fn leaves_out(&self, case: &str) -> Option<&'static str> {
+        LEFT_OUT.iter().find(|(names, _)| names.contains(&case)).map(|(_, why)| *why)
+    }
+
+    fn short_lease(&self) -> Duration {
+        Duration::from_secs(2)
+    }
+
+    async fn connect(&self, lease: Duration) -> lock_core::Result<Locks> {
+        FlockConfig::from_url(&self.url(lease))?.connect().await
+    }
+
+    async fn worker(&self, lease: Duration) -> Command {
+        let mut command = Command::new(env::current_exe().expect("the path of this program is known"));
+        command.args([WORKER, &self.url(lease)]);
+        command
+    }
+
+    /// What the kernel has locked: of holders and of waiters.
+    async fn leftovers(&self, part: &str) -> Vec<String> {
+        let locked = locked_files();
+        let is_locked = |path: &Path| fs::metadata(path).is_ok_and(|file| locked.contains(&file.ino()));
+        let files = self.files(part).into_iter().filter(|path| is_locked(path));
+        // The ledger is locked for a moment by whoever looks.
+        let files = files.filter(|path| path.extension().is_none_or(|extension| extension != "token"));
+        files.map(|path| path.display().to_string()).collect()
+    }
+
+    async fn delete_behind_the_back(&self, name: &str) {
+        let files = self.files(name);
+        assert!(!files.is_empty(), "{name} is not held");
+        files.iter().for_each(|file| fs::remove_file(file).expect("the file can be deleted"));
+    }
+
+    async fn link(&self) -> Box<dyn Harness> {
+        unreachable!("the cases with connections are left out")
+    }
+
+    async fn private(&self) -> Box<dyn Harness> {
+        Box::new(Self::new(self.handle))
+    }
+
+    async fn fault(&self, fault: Fault) {
+        unreachable!("the cases with {fault:?} are left out")
+    }
+
+    async fn restart(&self) {
+        unreachable!("the cases with a restart are left out")
+    }
+}
+
+/// The numbers of the files that are locked by `flock`, as the kernel lists them: without locking anything.
+fn locked_files() -> BTreeSet<u64> {
+    let locks = fs::read_to_string("/proc/locks").expect("the tests run on Linux");
+    let flocks = locks.lines().filter(|line| line.contains(" FLOCK ") && !line.contains("->"));
+    flocks.filter_map(|line| line.split_whitespace().nth(5)?.rsplit(':').next()?.parse().ok()).collect()
+}

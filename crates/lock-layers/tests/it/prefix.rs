@@ -1,0 +1,123 @@
+//! All names under a prefix.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::common::Stage;
+use lock_core::backend::Layer;
+use lock_core::{ErrorKind, HandOver, LockName, Locks, MemoryConfig, Result};
+use lock_layers::PrefixLayer;
+
+fn store_and_shop() -> (Locks, Locks) {
+    let store = MemoryConfig::new().connect().unwrap();
+    let shop = store.clone().layer(PrefixLayer::new("shop/").unwrap());
+    (store, shop)
+}
+
+#[tokio::test]
+async fn every_operation_goes_by_the_short_name() -> Result<()> {
+    let (store, shop) = store_and_shop();
+    let other = store.mutex("other/1").acquire().await?;
+    let exactly_the_prefix = store.mutex("shop/").acquire().await?;
+    let guard = shop.mutex("orders/42").acquire().await?;
+    assert_eq!(guard.name().as_str(), "orders/42");
+    assert!(store.inspect("shop/orders/42").await?.is_held() && shop.inspect("orders/42").await?.is_held());
+    assert!(!shop.inspect("1").await?.is_held());
+    let names = |listed: Vec<LockName>| listed.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(names(shop.list("").await?), ["orders/42"]);
+    assert_eq!(names(shop.list("orders/").await?), ["orders/42"]);
+    assert!(shop.list("shop/").await?.is_empty());
+    assert!(shop.request_revocation("orders/42").await?);
+    guard.revoke_requested().await;
+    assert!(shop.break_lock_if("orders/42", guard.token()).await?);
+    assert!(!guard.is_valid());
+    let guard = shop.mutex("orders/42").acquire().await?;
+    assert!(shop.break_lock("orders/42").await?);
+    assert!(!guard.is_valid() && other.is_valid() && exactly_the_prefix.is_valid());
+    Ok(())
+}
+
+#[tokio::test]
+async fn prefixes_nest() -> Result<()> {
+    let (store, shop) = store_and_shop();
+    let orders = shop.layer(PrefixLayer::new("orders/")?);
+    let guard = orders.mutex("42").acquire().await?;
+    assert!(store.inspect("shop/orders/42").await?.is_held());
+    drop(guard);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_election_is_observed_by_its_short_name() -> Result<()> {
+    let (store, shop) = store_and_shop();
+    let leadership = shop.election("leader").campaign("me").await?;
+    assert!(shop.election("leader").leader().await?.is_some());
+    assert!(store.election("shop/leader").leader().await?.is_some());
+    assert!(store.election("leader").leader().await?.is_none());
+    let mut observer = shop.election("leader").observe();
+    let seen = tokio::time::timeout(Duration::from_secs(60), observer.next()).await;
+    assert!(seen.is_ok());
+    drop(leadership);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_waiter_of_the_process_gets_the_lock_under_its_prefix() -> Result<()> {
+    let (store, shop) = store_and_shop();
+    let guard = shop.mutex("a").acquire().await?;
+    let mutex = shop.mutex("a");
+    let waiter = tokio::spawn(async move { mutex.acquire().await });
+    while shop.inspect("a").await?.waiters == 0 {
+        tokio::task::yield_now().await;
+    }
+    guard.release().await?;
+    let next = waiter.await.unwrap()?;
+    assert!(
+        next.is_valid() && store.inspect("shop/a").await?.is_held() && !store.inspect("a").await?.is_held()
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_lock_is_handed_over_under_its_prefix() -> Result<()> {
+    let stage = Stage::new();
+    let last = Arc::clone(&stage.last);
+    let shop = PrefixLayer::new("shop/")?.layer(Arc::new(stage));
+    let name_below = || last.lock().unwrap().as_ref().unwrap().name.to_string();
+    let mut lease = crate::common::lease(&shop, "a").await;
+    for _ in 0..2 {
+        assert_eq!(name_below(), "shop/a");
+        let HandOver::HandedOver(next) = lease.hand_over(&crate::common::request("a")).await? else {
+            panic!()
+        };
+        lease = next;
+    }
+    assert_eq!((name_below().as_str(), lease.token().get()), ("shop/a", 3));
+    Ok(())
+}
+
+#[tokio::test]
+async fn names_that_become_too_long_are_refused() {
+    let (_, shop) = store_and_shop();
+    let most = LockName::MAX_BYTES - "shop/".len();
+    assert!(shop.mutex("x".repeat(most)).acquire().await.is_ok());
+    let name = "x".repeat(most + 1);
+    for error in [
+        shop.mutex(&name).acquire().await.map(drop).unwrap_err(),
+        shop.inspect(&name).await.map(drop).unwrap_err(),
+        shop.break_lock(&name).await.map(drop).unwrap_err(),
+        shop.request_revocation(&name).await.map(drop).unwrap_err(),
+    ] {
+        assert_eq!((error.kind(), error.backend()), (ErrorKind::InvalidName, "memory"), "{error}");
+        assert!(error.to_string().contains("1025 bytes with its prefix"), "{error}");
+        assert!(error.to_string().contains("use at most 1019 bytes"), "{error}");
+    }
+}
+
+#[test]
+fn prefixes_that_leave_no_name_are_refused() {
+    for bad in [String::new(), "x".repeat(LockName::MAX_BYTES)] {
+        assert_eq!(PrefixLayer::new(bad).unwrap_err().kind(), ErrorKind::InvalidConfig);
+    }
+    assert!(PrefixLayer::new("x".repeat(LockName::MAX_BYTES - 1)).is_ok());
+}

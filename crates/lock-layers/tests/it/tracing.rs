@@ -1,0 +1,158 @@
+//! What is traced, and what never is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::common::{PASSED_ON, SECRET, Stage};
+use lock_core::backend::Layer;
+use lock_core::{Locks, LossReason};
+use lock_layers::TracingLayer;
+use lock_testkit::LogCapture;
+use tokio::time::{sleep, timeout};
+
+/// More than the interval of the checks.
+const A_WHILE: Duration = Duration::from_millis(250);
+
+/// The lines that contain this text.
+fn lines(log: &LogCapture, text: &str) -> Vec<String> {
+    log.lines().into_iter().map(|(_, line)| line).filter(|line| line.contains(text)).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_has_a_span_for_its_wait_and_one_for_its_hold() {
+    let (log, _guard) = LogCapture::begin();
+    let locks = Locks::new(Stage::new()).layer(TracingLayer::new());
+    locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+    let wait = lines(&log, "lock_wait");
+    assert_eq!(wait.len(), 1, "{wait:?}");
+    for field in ["lock=\"a\"", "backend=\"stage\"", "mode=\"exclusive\"", "wait=\"forever\""] {
+        assert!(wait[0].contains(field), "{wait:?}");
+    }
+    let hold = lines(&log, "lock_hold");
+    assert!(hold.len() == 1 && hold[0].contains("lock=\"a\"") && hold[0].contains("token=1"), "{hold:?}");
+    for (text, count) in [
+        ("message=acquired", 1),
+        ("outcome=\"acquired\"", 1),
+        ("message=released", 1),
+        ("end=\"released\"", 1),
+        ("lost", 0),
+        ("left", 0),
+    ] {
+        assert_eq!(lines(&log, text).len(), count, "{text}: {:?}", log.lines());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn waits_that_end_without_a_lock_have_their_outcome() {
+    let (log, _guard) = LogCapture::begin();
+    let locks = Locks::new(Stage::new()).layer(TracingLayer::new());
+    assert!(locks.mutex("busy").try_acquire().await.unwrap().is_none());
+    assert!(locks.mutex("down").acquire().await.is_err());
+    assert!(timeout(A_WHILE, locks.mutex("never").acquire()).await.is_err());
+    assert!(locks.inspect("a").await.is_err());
+    assert_eq!(lines(&log, "lock_wait").len(), 3);
+    for outcome in ["busy", "failed", "cancelled"] {
+        assert_eq!(lines(&log, &format!("outcome=\"{outcome}\"")).len(), 1, "{:?}", log.lines());
+    }
+    assert_eq!(lines(&log, "code=\"timeout\"").len(), 1);
+    assert_eq!(log.warnings("the acquisition failed").len(), 1);
+    assert_eq!(lines(&log, "operation=\"inspect\"").len(), 1);
+    assert!(lines(&log, "lock_hold").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_happens_to_a_held_lock_is_reported_once() {
+    let (log, _guard) = LogCapture::begin();
+    let stage = Stage::new();
+    let last = Arc::clone(&stage.last);
+    let locks = Locks::new(stage).layer(TracingLayer::new());
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    let lease = last.lock().unwrap().clone().unwrap();
+    lease.cell.extend_to(guard.valid_until() + A_WHILE);
+    sleep(A_WHILE).await;
+    assert_eq!(lines(&log, "message=renewed").len(), 1, "{:?}", log.lines());
+    lease.cell.suspect();
+    sleep(4 * A_WHILE).await;
+    assert_eq!(log.warnings("the server does not answer").len(), 1);
+    lease.cell.extend_to(guard.valid_until());
+    sleep(A_WHILE).await;
+    assert_eq!(lines(&log, "the server answers again").len(), 1);
+    assert!(guard.extend(Duration::from_secs(1)).await.is_err());
+    assert_eq!(lines(&log, "operation=\"extend\"").len(), 1);
+    lease.cell.lose(LossReason::SessionEnded);
+    sleep(A_WHILE).await;
+    let lost = log.warnings("message=lost");
+    assert!(lost.len() == 1 && lost[0].contains("reason=\"session_ended\""), "{lost:?}");
+    guard.release().await.unwrap();
+    assert_eq!(log.warnings("message=lost").len(), 1);
+    assert_eq!(lines(&log, "end=\"lost\"").len(), 1);
+    assert!(lines(&log, "message=released").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_just_before_the_release_is_reported() {
+    let (log, _guard) = LogCapture::begin();
+    let stage = Stage::new();
+    let last = Arc::clone(&stage.last);
+    let locks = Locks::new(stage).layer(TracingLayer::new());
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    last.lock().unwrap().clone().unwrap().cell.lose(LossReason::Removed);
+    guard.release().await.unwrap();
+    assert_eq!(log.warnings("reason=\"removed\"").len(), 1, "{:?}", log.lines());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hand_over_ends_one_hold_and_begins_another() {
+    for name in ["handed over", PASSED_ON] {
+        let (log, _guard) = LogCapture::begin();
+        let stage = Stage::new();
+        let last = Arc::clone(&stage.last);
+        let locks = Locks::new(stage).layer(TracingLayer::new());
+        let (mutex, first) = (locks.mutex(name), locks.mutex(name).acquire().await.unwrap());
+        let owner = first.owner();
+        let (next, _) = tokio::join!(mutex.acquire(), async {
+            tokio::task::yield_now().await;
+            first.release().await
+        });
+        let next = next.unwrap();
+        assert_eq!(next.token().get(), 2);
+        assert_eq!(next.owner() == owner, name == PASSED_ON, "the store knows one owner, and is not asked");
+        assert_eq!(lines(&log, "end=\"handed_over\"").len(), 1, "{:?}", log.lines());
+        assert_eq!(lines(&log, "lock_wait").len(), 1);
+        let holds = lines(&log, "lock_hold");
+        assert!(holds.len() == 2 && holds[1].contains("token=2"), "{holds:?}");
+        // The next holder is watched as the first one was.
+        last.lock().unwrap().clone().unwrap().cell.suspect();
+        sleep(A_WHILE).await;
+        let suspect = log.warnings("the server does not answer");
+        assert!(suspect.len() == 1 && suspect[0].contains("token=2"), "{suspect:?}");
+        next.release().await.unwrap();
+        assert_eq!(lines(&log, "end=\"released\"").len(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_left_to_its_time_to_live_has_ended() {
+    let (log, _guard) = LogCapture::begin();
+    let layered = TracingLayer::new().layer(Arc::new(Stage::new()));
+    drop(crate::common::lease(&layered, "a").await);
+    assert_eq!(lines(&log, "end=\"left\"").len(), 1, "{:?}", log.lines());
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_secret_is_logged() {
+    let (log, _guard) = LogCapture::begin();
+    let stage = Stage::new();
+    let last = Arc::clone(&stage.last);
+    let locks = Locks::new(stage).layer(TracingLayer::new());
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    let owner = guard.owner().to_string();
+    last.lock().unwrap().clone().unwrap().cell.suspect();
+    sleep(A_WHILE).await;
+    assert!(locks.mutex("down").acquire().await.is_err());
+    guard.release().await.unwrap();
+    assert!(log.lines().len() > 6);
+    for (_, line) in log.lines() {
+        assert!(!line.contains(SECRET) && !line.contains(&owner), "{line}");
+    }
+}

@@ -1,0 +1,20 @@
+//! The tests of lock-redis as its users see it: one program, a module per subject.
+
+#![allow(unreachable_pub, reason = "a test program is no library")]
+
+mod bugs;
+mod connection;
+mod fake_redis;
+mod gates;
+mod ghosts;
+mod inspect;
+mod logs;
+mod model;
+mod moved;
+mod observe;
+mod outcomes;
+mod queue;
+mod scripts;
+mod setnx;
+mod simulation;
+mod topologies;

@@ -1,0 +1,663 @@
+//! A real server, on which a lock is put into a state, operated on, and read again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use lock_core::{LockName, Mode, OwnerId, Result, Token};
+use lock_redis::request::{Ask, Entry, Extension, Hold, Rotated};
+use lock_redis::server::Server;
+use lock_redlock::ballot::{self, Claim, Proposal, Request, Voter, Wanted};
+use lock_testkit::RedisServer;
+use redis::aio::{MultiplexedConnection, PubSubSink, PubSubStream};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, IntoConnectionInfo, Pipeline, RedisResult, Value, cmd, pipe,
+};
+use redis_link::client::RedisClient;
+use redis_link::inspection::Inspection;
+use redis_link::keys::Keys;
+use redis_link::lock_answer::LockAnswer;
+use tokio::time::timeout;
+
+use super::model::{ASKED, EXTENDED, Effect, GRACE, Model, words};
+use super::op::Op;
+use super::state::{Family, Fence, Lock, NAMES, Place, Stand, State, Ttl, Who, mode_of_entry, ttl_text};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+/// What is left of these is recognised while a minute has not passed.
+const TTLS: [u32; 4] = [GRACE, 200, ASKED, EXTENDED];
+const THEIRS: &str = "theirs";
+const JUNK: &str = "no entry of a queue";
+const SHARED: &str = "polylock:shared";
+const PERMITS: &str = "polylock:permits";
+/// The largest token that a master can note.
+pub const LARGEST: u64 = (1 << f64::MANTISSA_DIGITS) - 1;
+/// Since when whoever claims the lock of a master claims it, by its clock; 0 is also what is written of one who does not
+/// say so.
+const SINCE: u64 = 0;
+/// The last message of a test: all earlier ones have arrived.
+const END: &str = "end";
+const FREE: &str = "polylock:free:*";
+
+pub struct Bench {
+    server: Server,
+    voter: Voter,
+    connection: MultiplexedConnection,
+    subscriptions: PubSubSink,
+    messages: PubSubStream,
+    heard: [bool; NAMES.len()],
+    tells_free: bool,
+    cases: u64,
+    // Last, so that it outlives the connections.
+    _redis: RedisServer,
+}
+
+/// One lock, its clients, and its state by the model.
+pub struct Case {
+    pub keys: Keys,
+    owners: Vec<OwnerId>,
+    model: Model,
+    /// The largest token so far.
+    last: u64,
+}
+
+impl Bench {
+    pub async fn new(tells_free: bool) -> Self {
+        let redis = RedisServer::start().await.unwrap();
+        let info = || redis.url().into_connection_info().unwrap();
+        let voter = Voter::new(Arc::new(RedisClient::new(Voter::options(info())).unwrap()));
+        let client = Client::open(redis.url()).unwrap();
+        // The default is half a second, which a busy machine may need.
+        let patient = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+        let connection = client.get_multiplexed_async_connection_with_config(&patient).await.unwrap();
+        let (mut subscriptions, messages) = client.get_async_pubsub().await.unwrap().split();
+        subscriptions.subscribe(END).await.unwrap();
+        // By a pattern, so that nobody is counted as waiting there.
+        subscriptions.psubscribe(FREE).await.unwrap();
+        let (server, heard) = (Server::single(info(), tells_free).unwrap(), [false; NAMES.len()]);
+        Self {
+            server,
+            voter,
+            connection,
+            subscriptions,
+            messages,
+            heard,
+            tells_free,
+            cases: 0,
+            _redis: redis,
+        }
+    }
+
+    /// A new lock in this state.
+    pub async fn case(&mut self, family: Family, state: State) -> Case {
+        let last = if state.fence == Fence::Full { LARGEST } else { 1000 };
+        self.case_after(last, family, state).await
+    }
+
+    /// The same, whose last token is this one if it has any.
+    pub async fn case_after(&mut self, last: u64, family: Family, state: State) -> Case {
+        self.cases += 1;
+        let name = LockName::new(format!("case-{}", self.cases)).unwrap();
+        let owners = NAMES.iter().map(|_| OwnerId::random()).collect();
+        let model = Model::new(family, state, self.tells_free);
+        let case = Case { keys: Keys::new("lock:", &name), owners, model, last };
+        self.put(&case).await;
+        self.listen_for(&case.model.alive).await;
+        case
+    }
+
+    /// Does this to the lock and to the model, compares answer, messages and state, and gives them.
+    pub async fn step(&mut self, case: &mut Case, op: Op) -> (Effect, State, Option<Token>) {
+        let before = case.model.state.clone();
+        let (answer, token) = self.run(case, op).await;
+        let (state, last) = self.read(case).await;
+        let notified = self.notified(case, last).await;
+
+        let expected = case.model.run(op);
+        self.listen_for(&case.model.alive).await;
+        let (seen, wanted) = (
+            format!("{op}: {answer:?}, notified {notified:?}, then {state}"),
+            format!(
+                "{op}: {:?}, notified {:?}, then {}",
+                expected.answer, expected.notified, case.model.state
+            ),
+        );
+        assert_eq!(seen, wanted, "left: the server, right: the model; before: {before}");
+        case.check_tokens(op, &before, token, last, &expected);
+        (expected, state, token)
+    }
+
+    /// Does this to the lock, whatever the model says, and gives the token and then the last one.
+    pub async fn on_server(&self, case: &Case, op: Op) -> (Option<Token>, Option<u64>) {
+        let (_, token) = self.run(case, op).await;
+        (token, self.read(case).await.1)
+    }
+
+    pub async fn redis<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
+        let mut command = Cmd::new();
+        for word in words {
+            command.arg(word);
+        }
+        command.query_async(&mut self.connection.clone()).await.unwrap()
+    }
+
+    async fn put(&self, case: &Case) {
+        let (keys, state) = (&case.keys, &case.model.state);
+        let mut pipe = pipe();
+        match &state.lock {
+            Lock::Free => {}
+            Lock::Hash => hash(&mut pipe, keys.lock()),
+            Lock::Held(who, ttl) => set(&mut pipe, keys.lock(), &case.held(*who), *ttl),
+            Lock::Bare(who, ttl) => set(&mut pipe, keys.lock(), &case.owner(*who).to_string(), *ttl),
+            Lock::Longer(who, ttl) => set(&mut pipe, keys.lock(), &case.longer(*who), *ttl),
+            Lock::Foreign(ttl) => set(&mut pipe, keys.lock(), THEIRS, *ttl),
+            Lock::Readers(ttl) => set(&mut pipe, keys.lock(), &case.shared(SHARED), *ttl),
+            Lock::Permits(ttl) => set(&mut pipe, keys.lock(), &case.shared(PERMITS), *ttl),
+        }
+        let now = self.now().await;
+        for (who, ttl) in &state.shares {
+            let ends = if *ttl == 0 { 1 } else { now + u64::from(*ttl) * 1000 };
+            pipe.cmd("ZADD").arg(keys.holders()).arg(ends).arg(case.owner(*who).to_string());
+        }
+        for place in &state.queue {
+            let entry = match place {
+                Place::Waits(who, mode) => case.entry(*who, *mode),
+                Place::Junk => JUNK.to_owned(),
+            };
+            pipe.cmd("RPUSH").arg(keys.queue()).arg(entry);
+        }
+        for stand in &state.line {
+            let (since, entry) = match stand {
+                Stand::Waits(who) => (since(*who), case.vote_entry(*who).to_string()),
+                Stand::Junk => (0, JUNK.to_owned()),
+            };
+            pipe.cmd("ZADD").arg(keys.line()).arg(since).arg(entry);
+        }
+        match state.fence {
+            Fence::Lost => {}
+            Fence::Hash => hash(&mut pipe, keys.tokens()),
+            Fence::Of(_) | Fence::Full => {
+                pipe.cmd("ZADD").arg(keys.tokens()).arg(case.last).arg("last");
+            }
+        }
+        if !pipe.is_empty() {
+            let _: Value = pipe.query_async(&mut self.connection.clone()).await.unwrap();
+        }
+    }
+
+    async fn run(&self, case: &Case, op: Op) -> (String, Option<Token>) {
+        let (keys, ours) = (&case.keys, |ours, what: &str| (if ours { what } else { "not ours" }).to_owned());
+        let ask = |who: Who, mode, entry| Ask {
+            keys,
+            owner: case.owner(who),
+            mode,
+            ttl: seconds(ASKED),
+            info: NAMES[who.0],
+            entry,
+            is_confirmation: matches!(op, Op::Confirm(..)),
+        };
+        match op {
+            Op::Claim(who, by) => verdict(self.voter.claim(&case.claim(who, by).request(None)).await),
+            Op::Outright(who, by) => {
+                let claim = case.claim(who, Some(by)).fast().unwrap();
+                match self.voter.claim_fast(&claim).await.transpose() {
+                    Some(answer) => verdict(answer),
+                    None => ("unclear".into(), None),
+                }
+            }
+            Op::LineUp(who) => {
+                let entry = case.vote_entry(who);
+                verdict(self.voter.claim(&case.claim(who, None).request(Some(&entry))).await)
+            }
+            Op::Vacate(who, leaves) => {
+                let entry = leaves.then(|| case.vote_entry(who));
+                let request = Request::vacate(keys, case.owner(who), case.proposed(1), entry.as_ref());
+                let vacated = self.voter.vacate(&request).await.unwrap();
+                let was_ours = ours(vacated.was_ours == Some(true), "vacated");
+                (if vacated.is_wanted { format!("{was_ours}, wanted") } else { was_ours }, None)
+            }
+            Op::Ask(who, mode) => verdict(self.server.ask(self.server.moment(), &ask(who, mode, None)).await),
+            Op::Queue(who, mode) | Op::Confirm(who, mode) => {
+                let entry = case.entry(who, mode);
+                verdict(self.server.ask(self.server.moment(), &ask(who, mode, Some(&entry))).await)
+            }
+            Op::Release(who) => {
+                let released = self.server.release(keys, case.owner(who), None).await.unwrap();
+                (ours(released == Some(true), "released"), None)
+            }
+            Op::Leave(who, mode) => {
+                let entry = case.entry(who, mode);
+                let released = self.server.release(keys, case.owner(who), Some(&entry)).await.unwrap();
+                (ours(released == Some(true), "released"), None)
+            }
+            Op::Rotate(from, to) => {
+                match self.server.rotate(case.owner(from), &ask(to, Mode::Exclusive, None)).await {
+                    Ok(Rotated::HandedOver(token)) => ("passed".into(), Some(token)),
+                    Ok(Rotated::NotOurs) => ("not ours".into(), None),
+                    Err(error) => (refused(&error), None),
+                }
+            }
+            Op::Extend(who) => {
+                let (owner, ttl) = (case.owner(who), seconds(EXTENDED));
+                let extended = match case.model.family {
+                    Family::Single => {
+                        let lease = Extension { keys, owner, hold: Hold::Shared, ttl };
+                        self.server.extend(self.server.moment(), &[lease]).await
+                    }
+                    Family::Master => self.voter.extend(&[ballot::Extension { keys, owner, ttl }]).await,
+                };
+                (ours(extended.unwrap().remove(0).unwrap(), "extended"), None)
+            }
+            Op::Keep(who) => {
+                let (owner, ttl) = (case.owner(who), seconds(EXTENDED));
+                let leases = [Extension { keys, owner, hold: Hold::HandedOver, ttl }];
+                let kept =
+                    self.server.extend(self.server.moment(), &leases).await.unwrap().remove(0).unwrap();
+                (ours(kept, "kept"), None)
+            }
+            Op::Downgrade(who) => {
+                let (owner, ttl) = (case.owner(who), seconds(EXTENDED));
+                let leases = [Extension { keys, owner, hold: Hold::Downgrading, ttl }];
+                let downgraded =
+                    self.server.extend(self.server.moment(), &leases).await.unwrap().remove(0).unwrap();
+                (ours(downgraded, "downgraded"), None)
+            }
+            Op::Raise(who, by) => {
+                let (owner, floor, ttl) = (case.owner(who), case.proposed(by), seconds(ASKED));
+                let raised = match case.model.family {
+                    Family::Single => self.server.raise(keys, owner, floor, ttl).await,
+                    Family::Master => self.voter.raise(keys, owner, floor, ttl).await,
+                };
+                (raised.map_or_else(|error| refused(&error), |raised| ours(raised, "raised")), None)
+            }
+            Op::Look(who) => match case.model.family {
+                Family::Single => {
+                    (case.sight(&self.server.inspect(keys, Some(case.owner(who))).await.unwrap()), None)
+                }
+                Family::Master => (case.vote(&self.voter.inspect(keys).await.unwrap()), None),
+            },
+            Op::Break => match case.model.family {
+                Family::Single => (self.server.break_lock(keys).await.unwrap(), None),
+                Family::Master => (self.voter.break_lock(keys).await.unwrap(), None),
+            },
+            other => {
+                self.happens(case, other).await;
+                (String::new(), None)
+            }
+        }
+    }
+
+    async fn happens(&self, case: &Case, op: Op) {
+        let key = case.keys.lock();
+        let command = match op {
+            Op::Set(ttl) => set_if(key, "NX", ttl),
+            Op::Overwrite(ttl) => set_if(key, "XX", ttl),
+            // On a string it is refused.
+            Op::SetHash => cmd("HSET").arg(key).arg("field").arg(1).to_owned(),
+            Op::Delete => cmd("UNLINK").arg(key).to_owned(),
+            Op::Expire(who) => {
+                let mut command = cmd("ZADD");
+                command.arg(case.keys.holders()).arg("XX").arg(1).arg(case.owner(who).to_string()).to_owned()
+            }
+            Op::FlushAll => cmd("FLUSHALL"),
+            Op::ScriptFlush => cmd("SCRIPT").arg("FLUSH").to_owned(),
+            _ => return,
+        };
+        let _: RedisResult<Value> = command.query_async(&mut self.connection.clone()).await;
+    }
+
+    /// The notifications since the last call. `last` is the last token now.
+    async fn notified(&mut self, case: &Case, last: Option<u64>) -> Vec<String> {
+        let _: u64 = self.redis(&["PUBLISH", END, ""]).await;
+        let mut notified = Vec::new();
+        loop {
+            let message = timeout(PATIENCE, self.messages.next()).await.unwrap().unwrap();
+            let (channel, text) = (message.get_channel_name(), message.get_payload::<String>().unwrap());
+            let key = case.keys.lock();
+            let text = text.replace(key, "KEY");
+            match text.split(' ').collect::<Vec<_>>()[..] {
+                _ if channel == END => return notified,
+                _ if channel == case.keys.channel() => notified.push("free".into()),
+                ["granted", owner, "KEY"] => {
+                    notified.push(format!("{} granted", case.addressee(owner, channel)));
+                }
+                ["passed", owner, token, "KEY"] if Some(token.parse().unwrap()) == last => {
+                    notified.push(format!("{} passed", case.addressee(owner, channel)));
+                }
+                ["next", owner, millis] => {
+                    let ends_in = ttl_text(label(millis.parse().unwrap()));
+                    notified.push(format!("{} next {ends_in}", case.addressee(owner, channel)));
+                }
+                _ => panic!("{channel} got {text:?}"),
+            }
+        }
+    }
+
+    /// The state of the lock, and the last token.
+    async fn read(&self, case: &Case) -> (State, Option<u64>) {
+        let keys = &case.keys;
+        let mut reads = pipe();
+        reads.ignore_errors();
+        reads.cmd("TYPE").arg(keys.lock()).cmd("GET").arg(keys.lock()).cmd("PTTL").arg(keys.lock());
+        reads.cmd("ZRANGE").arg(keys.holders()).arg(0).arg(-1).arg("WITHSCORES");
+        reads.cmd("LRANGE").arg(keys.queue()).arg(0).arg(-1);
+        reads.cmd("TYPE").arg(keys.tokens());
+        reads.cmd("ZRANGE").arg(keys.tokens()).arg(0).arg(-1).arg("WITHSCORES");
+        reads.cmd("ZRANGE").arg(keys.line()).arg(0).arg(-1);
+        let now = self.now().await;
+        let answers: Vec<RedisResult<Value>> = reads.query_async(&mut self.connection.clone()).await.unwrap();
+        let mut answers = answers.into_iter();
+        let mut next = || answers.next().unwrap();
+
+        let kind: String = text(next());
+        let (value, ttl) = (text(next()), label(from(next())));
+        let lock = match (kind.as_str(), value.as_str()) {
+            ("none", _) => Lock::Free,
+            ("hash", _) => Lock::Hash,
+            (_, THEIRS) => Lock::Foreign(ttl),
+            (_, value) if value.starts_with(SHARED) => Lock::Readers(ttl),
+            (_, value) if value.starts_with(PERMITS) => Lock::Permits(ttl),
+            (_, value) => case.lock(value, ttl),
+        };
+        let shares: Vec<(String, f64)> = from(next());
+        let shares = shares.into_iter().map(|(owner, ends)| (case.who(&owner).unwrap(), left(ends, now)));
+        let shares: BTreeMap<_, _> = shares.collect();
+        let entries: Vec<String> = from(next());
+        let queue = entries.iter().map(|entry| case.place(entry)).collect();
+        let (kind, noted) = (text(next()), next());
+        let line: Vec<String> = from(next());
+        let line = line.iter().map(|entry| case.stand(entry)).collect();
+        let (fence, token) = match kind.as_str() {
+            "none" => (Fence::Lost, None),
+            "hash" => (Fence::Hash, None),
+            _ => match last_token(&from::<Vec<(String, f64)>>(noted)) {
+                (Fence::Of(_), token) => (Fence::Of(case.latest(&value)), token),
+                full => full,
+            },
+        };
+        (State { lock, shares, queue, fence, line }, token)
+    }
+
+    async fn listen_for(&mut self, alive: &[bool; NAMES.len()]) {
+        for (who, alive) in alive.iter().enumerate() {
+            if *alive && !self.heard[who] {
+                self.subscriptions.subscribe(inbox(Who(who))).await.unwrap();
+            } else if !*alive && self.heard[who] {
+                self.subscriptions.unsubscribe(inbox(Who(who))).await.unwrap();
+            }
+        }
+        self.heard = *alive;
+    }
+
+    /// In milliseconds.
+    async fn now(&self) -> u64 {
+        let (seconds, micros): (u64, u64) = self.redis(&["TIME"]).await;
+        seconds * 1000 + micros / 1000
+    }
+}
+
+impl Case {
+    fn owner(&self, who: Who) -> OwnerId {
+        self.owners[who.0]
+    }
+
+    fn claim(&self, who: Who, by: Option<i64>) -> Claim<'_> {
+        let proposal = by.map(|by| Proposal { token: self.proposed(by), since: SINCE });
+        Claim { keys: &self.keys, owner: self.owner(who), ttl: seconds(ASKED), info: NAMES[who.0], proposal }
+    }
+
+    fn proposed(&self, by: i64) -> Token {
+        Token::new(self.last.checked_add_signed(self.model.above(by)).unwrap())
+    }
+
+    /// What the key of the lock is set to.
+    fn held(&self, who: Who) -> String {
+        match self.model.family {
+            Family::Single => format!("{} {} 1 {who}", self.owner(who), self.last),
+            Family::Master => format!("{} {SINCE} {who}", self.owner(who)),
+        }
+    }
+
+    /// The same of a lock that several may hold.
+    fn shared(&self, marker: &str) -> String {
+        match self.model.state.fence {
+            Fence::Of(Some(who)) => format!("{marker} {}", self.held(who)),
+            _ => marker.to_owned(),
+        }
+    }
+
+    /// The same, by a client whose id begins like this one's.
+    fn longer(&self, who: Who) -> String {
+        format!("{}0 {SINCE} {who}", self.owner(who))
+    }
+
+    /// The lock, when its key has a value that is known.
+    fn lock(&self, value: &str, ttl: Ttl) -> Lock {
+        let is = |text: String| value == text;
+        let who = (0..NAMES.len()).map(Who).find(|who| value.starts_with(&self.owner(*who).to_string()));
+        match who {
+            Some(who) if self.latest(value) == Some(who) => Lock::Held(who, ttl),
+            Some(who) if is(self.held(who)) || self.is_handed_over(value, who) => Lock::Held(who, ttl),
+            Some(who) if is(self.longer(who)) => Lock::Longer(who, ttl),
+            Some(who) if is(self.owner(who).to_string()) => Lock::Bare(who, ttl),
+            _ => panic!("the lock is {value:?}"),
+        }
+    }
+
+    /// Whether a master has handed the lock over to this one: the value has the proposed token in place of the start.
+    fn is_handed_over(&self, value: &str, who: Who) -> bool {
+        let words: Vec<_> = value.split(' ').collect();
+        let [owner, since, name] = words[..] else { return false };
+        let is_master = self.model.family == Family::Master;
+        is_master
+            && owner == self.owner(who).to_string()
+            && since.parse::<u64>().is_ok()
+            && name == NAMES[who.0]
+    }
+
+    /// The holder that a single server names in the value of the lock, which tells about it: the latest of several.
+    fn latest(&self, value: &str) -> Option<Who> {
+        let held =
+            value.strip_prefix(SHARED).or_else(|| value.strip_prefix(PERMITS)).unwrap_or(value).trim_start();
+        let [owner, token, since, name] = held.split(' ').collect::<Vec<_>>()[..] else { return None };
+        let who = self.who(owner).filter(|_| self.model.family == Family::Single)?;
+        assert_eq!(name, NAMES[who.0], "what is told about the owner");
+        token.parse::<u64>().ok().zip(since.parse::<u64>().ok()).map(|_| who)
+    }
+
+    /// The entry in the wait queue of one of several masters.
+    fn vote_entry(&self, who: Who) -> ballot::Entry {
+        let (grace, ttl, inbox) = (seconds(GRACE), seconds(ASKED), inbox(who));
+        let (owner, since, info) = (self.owner(who), since(who), NAMES[who.0]);
+        ballot::Entry::new(&Wanted { owner, inbox: &inbox, since, grace, ttl, info })
+    }
+
+    fn stand(&self, entry: &str) -> Stand {
+        let is_of = |who: &Who| entry == self.vote_entry(*who).to_string();
+        (0..NAMES.len()).map(Who).find(is_of).map_or(Stand::Junk, Stand::Waits)
+    }
+
+    fn who(&self, owner: &str) -> Option<Who> {
+        self.owners.iter().position(|other| other.to_string() == owner).map(Who)
+    }
+
+    fn entry(&self, who: Who, mode: Mode) -> String {
+        let (grace, ttl, inbox) = (seconds(GRACE), seconds(ASKED), inbox(who));
+        let entry = Entry { owner: self.owner(who), mode, grace, ttl, inbox: &inbox, info: NAMES[who.0] };
+        entry.to_string()
+    }
+
+    fn place(&self, entry: &str) -> Place {
+        let mut words = entry.split(' ');
+        let who = words.next().and_then(|owner| self.who(owner));
+        let mode = words.next().and_then(mode_of_entry);
+        match (who, mode) {
+            (Some(who), Some(mode)) => Place::Waits(who, mode),
+            _ => Place::Junk,
+        }
+    }
+
+    fn addressee(&self, owner: &str, channel: &str) -> Who {
+        let who = self.who(owner).unwrap();
+        assert_eq!(channel, inbox(who), "notified on the wrong channel");
+        who
+    }
+
+    fn sight(&self, sight: &Inspection) -> String {
+        let value = match sight.value.as_str() {
+            "" => String::new(),
+            THEIRS => "foreign".into(),
+            shared if shared.starts_with(SHARED) || shared.starts_with(PERMITS) => "shared".into(),
+            owner => self.who(owner).unwrap().to_string(),
+        };
+        let ours = if sight.is_ours { "ours" } else { "" };
+        words(&[&sight.kind, &value, &format!("waiters={}", sight.waiters), ours])
+    }
+
+    /// The same, of one of several masters.
+    fn vote(&self, sight: &Inspection) -> String {
+        let holder =
+            (0..NAMES.len()).map(Who).find(|who| sight.value.starts_with(&self.owner(*who).to_string()));
+        let is_held = sight.owner == sight.value;
+        let value = match (sight.value.as_str(), holder) {
+            ("", _) => String::new(),
+            (THEIRS, _) => "foreign".into(),
+            (SHARED | PERMITS, _) => "shared".into(),
+            (value, Some(who)) if value != self.owner(who).to_string() => format!("longer-{who}"),
+            (_, Some(who)) if !is_held => format!("bare-{who}"),
+            (_, who) => who.unwrap().to_string(),
+        };
+        if is_held && let Some(who) = holder {
+            assert!(sight.since.is_some(), "of the holder");
+            assert_eq!(sight.info, NAMES[who.0], "of the holder");
+        } else {
+            assert_eq!((sight.owner.as_str(), sight.since, sight.info.as_str()), ("", None, ""), "of nobody");
+        }
+        assert!(!sight.is_ours, "nobody was asked about");
+        assert!(sight.token.is_none_or(|token| token.get() == self.last), "{:?}", sight.token);
+        let token = if sight.token.is_some() { "token" } else { "" };
+        words(&[&sight.kind, &value, token, &format!("waiters={}", sight.waiters)])
+    }
+
+    /// Every token that is minted is larger than all before, and the fence has the last.
+    fn check_tokens(
+        &mut self,
+        op: Op,
+        before: &State,
+        token: Option<Token>,
+        last: Option<u64>,
+        effect: &Effect,
+    ) {
+        let (token, mints) = (token.map(Token::get), effect.mints);
+        let (previous, lost) = (self.last, op == Op::FlushAll);
+        if let Some(noted) = effect.noted {
+            let noted = noted.after(previous);
+            assert_eq!(last, Some(noted), "{op}");
+            assert!(token.is_none_or(|token| token == noted), "{op}: {token:?}, and noted was {noted}");
+        } else if mints > 0 {
+            let last = last.expect("a token was minted");
+            assert!(last >= previous + mints, "{op}: {last} after {previous}, with {mints} grants");
+            assert!(token.is_none_or(|token| token > previous && token <= last), "{op}: {token:?}");
+            assert!(mints > 1 || token.is_none_or(|token| token == last), "{op}: {token:?}, not {last}");
+        } else if !lost && before.fence != Fence::Lost && before.fence != Fence::Hash {
+            assert_eq!(last, Some(previous), "{op}: nothing was granted");
+            assert!(token.is_none_or(|token| token == previous), "{op}: {token:?}");
+        }
+        self.last = previous.max(last.unwrap_or_default());
+    }
+}
+
+fn hash(pipe: &mut Pipeline, key: &str) {
+    pipe.cmd("HSET").arg(key).arg("field").arg(1);
+}
+
+fn set(pipe: &mut Pipeline, key: &str, value: &str, ttl: Ttl) {
+    pipe.cmd("SET").arg(key).arg(value);
+    if let Some(seconds) = ttl {
+        pipe.arg("EX").arg(seconds);
+    }
+}
+
+fn set_if(key: &str, condition: &str, ttl: Ttl) -> Cmd {
+    let mut command = cmd("SET");
+    command.arg(key).arg(THEIRS).arg(condition);
+    if let Some(seconds) = ttl {
+        command.arg("EX").arg(seconds);
+    }
+    command
+}
+
+fn verdict(verdict: Result<LockAnswer>) -> (String, Option<Token>) {
+    match verdict {
+        Ok(LockAnswer::Granted(token)) => ("granted".into(), Some(token)),
+        Ok(LockAnswer::Busy { ends_in, foreign_type, position: place }) => {
+            let ends_in = ends_in.map_or_else(
+                || "never".into(),
+                |left| ttl_text(label(i64::try_from(left.as_millis()).unwrap())),
+            );
+            let kind = foreign_type.map(|kind| format!(" {kind}")).unwrap_or_default();
+            let place = place.map(|place| format!(" place={place}")).unwrap_or_default();
+            (format!("busy {ends_in}{kind}{place}"), None)
+        }
+        Ok(LockAnswer::Broken) => panic!("the connection broke"),
+        Err(error) => (refused(&error), None),
+    }
+}
+
+fn refused(error: &lock_core::Error) -> String {
+    assert_eq!(error.outcome(), lock_core::Outcome::NotApplied, "{error}");
+    let is_known = |text: String| text.contains("WRONGTYPE") || text.contains("centuries ahead");
+    assert!(is_known(error.to_string()), "{error}");
+    "refused".into()
+}
+
+fn inbox(who: Who) -> String {
+    format!("inbox:{who}")
+}
+
+/// In microseconds since 1970.
+fn since(who: Who) -> u64 {
+    1_700_000_000_000_000 + who.0 as u64
+}
+
+fn seconds(seconds: u32) -> Duration {
+    Duration::from_secs(seconds.into())
+}
+
+fn left(ends: f64, now: u64) -> u32 {
+    let left = ends as i64 - now as i64;
+    if left <= 0 { 0 } else { label(left).unwrap() }
+}
+
+/// What a time to live in milliseconds was when it was set.
+fn label(millis: i64) -> Ttl {
+    match millis {
+        -1 => None,
+        ..=0 => Some(0),
+        millis => {
+            let set = TTLS.into_iter().find(|ttl| {
+                let ttl = i64::from(*ttl) * 1000;
+                millis <= ttl && millis > ttl - 60_000
+            });
+            Some(set.unwrap_or_else(|| panic!("a time to live of {millis} ms")))
+        }
+    }
+}
+
+fn from<T: redis::FromRedisValue>(answer: RedisResult<Value>) -> T {
+    redis::from_redis_value_ref(&answer.unwrap()).unwrap()
+}
+
+/// What a master knows of the last token, and that token.
+fn last_token(noted: &[(String, f64)]) -> (Fence, Option<u64>) {
+    let [(member, token)] = noted else { panic!("it notes one token: {noted:?}") };
+    assert_eq!(member, "last");
+    let token = *token as u64;
+    (if token == LARGEST { Fence::Full } else { Fence::Of(None) }, Some(token))
+}
+
+/// A string; empty where there is none, or something else.
+fn text(answer: RedisResult<Value>) -> String {
+    answer.ok().and_then(|value| redis::from_redis_value_ref(&value).ok()).unwrap_or_default()
+}

@@ -1,0 +1,195 @@
+//! What servers or operators get wrong, and what users see.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::common::config;
+use lock_core::{ErrorKind, LockName};
+use lock_testkit::ZooKeeper;
+use lock_zk::ZkConfig;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_server_before_3_5_is_refused_with_its_version() {
+    for (words, found) in [(true, "3.4.14"), (false, "a version that it does not report")] {
+        let server = OldServer::start(words);
+        let config = ZkConfig::new(server.address.clone()).session_timeout(Duration::from_secs(4));
+        let error = config.connect().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains("older than ZooKeeper 3.5"), "{error}");
+        assert!(error.to_string().contains(found), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+#[ignore = "full: an ensemble"]
+async fn a_read_only_server_is_no_server() {
+    let options = ZooKeeper::builder().property("readonlymode.enabled", "true");
+    let ensemble = crate::common::Servers::from(options.start_ensemble(3).await.unwrap());
+    let config = || {
+        let config = ZkConfig::new(ensemble.connect_string()).private_session(true);
+        config.session_timeout(Duration::from_secs(4)).connect_timeout(Duration::from_secs(5))
+    };
+    let locks = config().connect().await.unwrap();
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    ensemble.kill(0);
+    ensemble.kill(1);
+    // The remaining server only reads, and would show the lock as held for ever.
+    while ensemble.nodes()[2].mode().await.as_deref() != Some("read-only") {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    tokio::time::timeout(Duration::from_secs(20), guard.lost()).await.expect("nobody confirms the lock");
+    assert!(guard.verify().await.is_ok_and(|standing| matches!(standing, lock_core::GuardState::Lost(_))));
+    let error = config().connect().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("majority"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+#[ignore = "full: an ensemble"]
+async fn no_lock_is_taken_through_an_observer() {
+    let ensemble = ZooKeeper::builder().observers(1).start_ensemble(2).await.unwrap();
+    let ensemble = crate::common::Servers::from(ensemble);
+    let observer = &ensemble.nodes()[2];
+    assert_eq!(observer.mode().await.as_deref(), Some("observer"));
+    let config = |hosts| {
+        let config = ZkConfig::new(hosts).private_session(true);
+        config.session_timeout(Duration::from_secs(4)).connect_timeout(Duration::from_secs(20))
+    };
+    let error = config(observer.connect_string()).connect().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+    for text in [observer.connect_string().as_str(), "all of these servers are observers"] {
+        assert!(error.to_string().contains(text), "{error}");
+    }
+
+    // Beside others it is left alone.
+    let mut guards = Vec::new();
+    for number in 0..10 {
+        let locks = config(ensemble.connect_string()).connect().await.unwrap();
+        guards.push((locks.mutex(format!("lock {number}")).acquire().await.unwrap(), locks));
+    }
+    // There is only this question, once those have gone that asked it for its number.
+    let start = Instant::now();
+    while observer.mntr().await.unwrap()["zk_num_alive_connections"] != "1" {
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", observer.four_letter("cons").await);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let report = guards[0].1.doctor().await.unwrap();
+    let of_observer = report.findings.iter().filter(|finding| finding.server == observer.addr().to_string());
+    assert!(of_observer.into_iter().any(|finding| finding.what.contains("has no vote")), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+#[ignore = "full: an ensemble"]
+async fn an_observer_that_comes_back_later_gets_no_session() {
+    let ensemble = ZooKeeper::builder().observers(1).start_ensemble(3).await.unwrap();
+    let ensemble = crate::common::Servers::from(ensemble);
+    let [first, .., observer] = ensemble.nodes() else { panic!("there are four") };
+    observer.kill();
+    let hosts = format!("{},{}", first.connect_string(), observer.connect_string());
+    let config = ZkConfig::new(hosts).private_session(true).session_timeout(crate::common::LONG);
+    let locks = config.connect_timeout(Duration::from_secs(20)).connect().await.unwrap();
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    observer.start_again().await.unwrap();
+    first.kill();
+    // Its session has nowhere to go.
+    let start = Instant::now();
+    while guard.is_valid() {
+        assert!(start.elapsed() < crate::common::LONG * 3, "it is served");
+        let connections = observer.four_letter("cons").await.unwrap();
+        assert!(!connections.contains("sid="), "{connections}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn every_name_has_a_directory_of_its_own() {
+    let server = crate::common::server().await;
+    let (locks, other) = (config(&server).connect().await.unwrap(), crate::common::client(&server).await);
+    let longest = "\u{1f600}".repeat(256);
+    let names = ["zookeeper", ".", "..", "a/b", "a%2Fb", "a\0b", "\u{e000}\u{ffff}", "!token-base", &longest];
+    let mut guards = Vec::new();
+    for name in names {
+        guards.push(locks.mutex(name).try_acquire().await.unwrap().expect(name));
+    }
+    let directories = other.list_children("/locks").await.unwrap();
+    assert_eq!(directories.len(), names.len(), "{directories:?}");
+    for guard in guards {
+        guard.release().await.unwrap();
+    }
+    for name in [String::new(), "n".repeat(LockName::MAX_BYTES + 1)] {
+        let error = locks.mutex(&name).acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidName, "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_dir_below_an_ephemeral_node_is_reported() {
+    use lock_zk::zookeeper_client::{Acls, CreateMode};
+
+    let (server, everybody) = (crate::common::server().await, Acls::anyone_all());
+    let other = crate::common::client(&server).await;
+    other.create("/gone-soon", b"", &CreateMode::Ephemeral.with_acls(everybody)).await.unwrap();
+    let locks = config(&server).dir("/gone-soon").connect().await.unwrap();
+    let error = locks.mutex("a").acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+    assert!(error.to_string().contains("/gone-soon/a is below an ephemeral node"), "{error}");
+}
+
+/// As much of a server of version 3.4 as a client sees of it before it is refused.
+struct OldServer {
+    address: String,
+}
+
+impl OldServer {
+    fn start(words: bool) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                // The client may leave at any time.
+                drop(stream.map(|stream| serve(stream, words)));
+            }
+        });
+        Self { address }
+    }
+}
+
+fn serve(mut stream: TcpStream, words: bool) -> std::io::Result<()> {
+    let mut head = [0; 4];
+    stream.read_exact(&mut head)?;
+    if &head == b"srvr" {
+        let answer = if words {
+            "Zookeeper version: 3.4.14-4c25d480e, built on 03/06/2019\nMode: leader\n"
+        } else {
+            ""
+        };
+        return stream.write_all(answer.as_bytes());
+    }
+    let mut body = vec![0; i32::from_be_bytes(head) as usize];
+    stream.read_exact(&mut body)?;
+    // Protocol, timeout, session, password, not read-only.
+    let answer = [
+        &0_i32.to_be_bytes()[..],
+        &4_000_i32.to_be_bytes(),
+        &7_i64.to_be_bytes(),
+        &16_i32.to_be_bytes(),
+        &[1; 16],
+        &[0],
+    ];
+    frame(&mut stream, &answer.concat())?;
+    loop {
+        stream.read_exact(&mut head)?;
+        body.resize(i32::from_be_bytes(head) as usize, 0);
+        stream.read_exact(&mut body)?;
+        // There is no such node, whatever is asked for; a ping finds all well.
+        let error = if body[..4] == (-2_i32).to_be_bytes() { 0_i32 } else { -101 };
+        frame(&mut stream, &[&body[..4], &1_i64.to_be_bytes(), &error.to_be_bytes()].concat())?;
+    }
+}
+
+fn frame(stream: &mut TcpStream, body: &[u8]) -> std::io::Result<()> {
+    stream.write_all(&i32::try_from(body.len()).unwrap().to_be_bytes())?;
+    stream.write_all(body)
+}

@@ -1,0 +1,71 @@
+//! What an examination of the servers finds.
+
+use std::time::Duration;
+
+use crate::common::{Server, Servers, TIMEOUT, config};
+use lock_core::DoctorReport;
+use lock_testkit::ZooKeeper;
+use lock_zk::ZkConfig;
+
+fn finds(report: &DoctorReport, text: &str) -> bool {
+    report.findings.iter().any(|finding| finding.to_string().contains(text))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_server_that_is_well_has_no_warnings() {
+    let server: Server = ZooKeeper::builder().max_session_timeout(TIMEOUT).start().await.unwrap().into();
+    let report =
+        config(&server).session_timeout(2 * TIMEOUT).connect().await.unwrap().doctor().await.unwrap();
+    for text in [
+        "the session timeout is 4s",
+        "a session_timeout of 8s was requested",
+        &format!("{}: ZooKeeper 3.", server.addr()),
+        "standalone",
+        "is alone",
+        "grants session timeouts from 400 to 4000 ms",
+    ] {
+        assert!(finds(&report, text), "{text} is missing:\n{report}");
+    }
+    assert!(!finds(&report, "warning"), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn every_server_of_an_ensemble_is_examined() {
+    let ensemble = Servers::start().await;
+    let config = ZkConfig::new(ensemble.connect_string()).session_timeout(Duration::from_secs(30));
+    let locks = config.connect().await.unwrap();
+    let report = locks.doctor().await.unwrap();
+    let of = |text: &str| report.findings.iter().filter(|finding| finding.what.ends_with(text)).count();
+    assert_eq!((of(", leader"), of(", follower")), (1, 2), "{report}");
+    assert_eq!(report.warnings().count(), 0, "{report}");
+
+    let leader = ensemble.leader().await.unwrap();
+    let away = (leader + 1) % 3;
+    ensemble.kill(away);
+    let report = locks.doctor().await.unwrap();
+    let warnings: Vec<_> = report.warnings().collect();
+    assert_eq!(warnings.len(), 1, "{report}");
+    assert_eq!(warnings[0].server, ensemble.nodes()[away].addr().to_string());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+#[ignore = "full: an ensemble"]
+async fn a_session_that_is_too_short_for_the_ticks_of_an_ensemble_is_warned_of() {
+    let (tick, least) = (Duration::from_secs(3), Duration::from_secs(1));
+    let ticking = || ZooKeeper::builder().tick_time(tick).min_session_timeout(least);
+    let ensemble = Servers::from(ticking().start_ensemble(3).await.unwrap());
+    let alone = Server::from(ticking().start().await.unwrap());
+    let report = async |hosts: String, session| {
+        ZkConfig::new(hosts).session_timeout(session).connect().await.unwrap().doctor().await.unwrap()
+    };
+    let short = report(ensemble.connect_string(), TIMEOUT).await;
+    let warnings = short.warnings().filter(|warning| warning.what.contains("shorter than two ticks of 3s"));
+    assert_eq!(warnings.count(), 3, "{short}");
+    for long_enough in [
+        report(ensemble.connect_string(), tick * 2).await,
+        // It counts its own sessions itself.
+        report(alone.connect_string(), TIMEOUT).await,
+    ] {
+        assert!(!finds(&long_enough, "ticks"), "{long_enough}");
+    }
+}

@@ -1,0 +1,125 @@
+//! Writes that take effect only while the lock is held.
+
+use crate::common::{SHORT, children, client, config, mkdir, proxy, through};
+use lock_core::{ErrorKind, GuardState, LossReason, MemoryConfig, Released, Token};
+use lock_testkit::proxy::Direction;
+use lock_zk::zookeeper_client::{Acls, CreateMode, Error};
+use lock_zk::{Committed, FencedExt, ZkLayout};
+
+fn is_applied(committed: &Committed) -> bool {
+    matches!(committed, Committed::Applied(_))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn writes_take_effect_all_or_not_at_all() {
+    let server = crate::common::server().await;
+    let (locks, other) = (config(&server).connect().await.unwrap(), client(&server).await);
+    mkdir(&other, "/orders").await;
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    let made = guard.fenced().unwrap().create("/orders/1", "new").create("/orders/2", "new").commit().await;
+    let Committed::Applied(results) = made.unwrap() else { panic!("nothing is in the way") };
+    assert_eq!(results.len(), 2, "one for each");
+    let all = guard.fenced().unwrap();
+    let all = all.check("/orders", None).set("/orders/1", "paid", Some(0)).delete("/orders/2", None);
+    assert!(is_applied(&all.commit().await.unwrap()));
+    assert_eq!(other.get_data("/orders/1").await.unwrap().0, b"paid");
+    assert!(other.check_stat("/orders/2").await.unwrap().is_none());
+
+    let none = guard.fenced().unwrap().create("/orders/3", "new").set("/orders/1", "again", Some(0));
+    match none.commit().await.unwrap() {
+        Committed::Refused { index, error } => assert_eq!((index, error), (1, Error::BadVersion)),
+        committed => panic!("{committed:?}"),
+    }
+    assert!(other.check_stat("/orders/3").await.unwrap().is_none());
+    assert!(is_applied(&guard.fenced().unwrap().commit().await.unwrap()), "nothing to write");
+    assert!(guard.is_valid());
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_writer_that_became_a_reader_is_known_by_its_new_node() {
+    let server = crate::common::server().await;
+    let (locks, other) = (config(&server).connect().await.unwrap(), client(&server).await);
+    mkdir(&other, "/order").await;
+    let mut guard = locks.rw("a").write().await.unwrap();
+    guard.downgrade().await.unwrap();
+    assert!(is_applied(&guard.fenced().unwrap().set("/order", "read", None).commit().await.unwrap()));
+    let floor = Token::new(guard.token().get() + 1_000_000);
+    guard.raise_token(floor).await.unwrap();
+    let reader = locks.rw("a").read().await.unwrap();
+    assert!(reader.token() > floor && guard.token() < floor);
+    assert_eq!(reader.release().await.unwrap(), Released::Released);
+    let writes = guard.fenced().unwrap().set("/order", "late", None);
+    let node = children(&other, "a").await.pop().unwrap();
+    other.delete(&format!("/locks/a/{node}"), None).await.unwrap();
+    assert_eq!(writes.commit().await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(guard.raise_token(floor).await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(other.get_data("/order").await.unwrap().0, b"read");
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_lock_that_is_lost_writes_nothing() {
+    let server = crate::common::server().await;
+    let proxy = proxy(&server);
+    let (locks, other) = (through(&proxy).connect().await.unwrap(), client(&server).await);
+    mkdir(&other, "/order").await;
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    // The writes are on their way when another client gets the lock.
+    proxy.hold(Direction::ToServer);
+    let writing = async {
+        let late = guard.fenced().unwrap().set("/order", "late", None).commit().await;
+        assert_eq!(late.unwrap_err().kind(), ErrorKind::Lost);
+    };
+    let losing = async {
+        while proxy.queued(Direction::ToServer) == 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        let node = children(&other, "a").await.pop().unwrap();
+        other.delete(&format!("/locks/a/{node}"), None).await.unwrap();
+        proxy.deliver();
+    };
+    tokio::join!(writing, losing);
+    assert_eq!(other.get_data("/order").await.unwrap().0, b"");
+    assert_eq!(guard.state(), GuardState::Lost(LossReason::Removed));
+    assert_eq!(guard.fenced().unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_session_that_ended_writes_nothing() {
+    let server = crate::common::server().await;
+    let proxy = proxy(&server);
+    let (config, other) = (through(&proxy).session_timeout(SHORT), client(&server).await);
+    let locks = crate::common::opened(&config).await;
+    mkdir(&other, "/order").await;
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    let writes = guard.fenced().unwrap().set("/order", "late", None);
+    proxy.black_hole(Direction::ToServer, true);
+    proxy.black_hole(Direction::ToClient, true);
+    crate::common::until_children(&other, "a", 0).await;
+    proxy.heal();
+    assert_eq!(writes.commit().await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(other.get_data("/order").await.unwrap().0, b"");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_cannot_be_fenced_is_reported() {
+    let server = crate::common::server().await;
+    let memory = MemoryConfig::new().connect().unwrap();
+    let guard = memory.mutex("a").acquire().await.unwrap();
+    assert_eq!(guard.fenced().unwrap_err().kind(), ErrorKind::Unsupported);
+    let plain = config(&server).layout(ZkLayout::Plain).connect().await.unwrap();
+    let guard = plain.mutex("a").acquire().await.unwrap();
+    assert_eq!(guard.fenced().unwrap_err().kind(), ErrorKind::Unsupported);
+
+    let (locks, other) = (config(&server).connect().await.unwrap(), client(&server).await);
+    let read_only = CreateMode::Persistent.with_acls(Acls::anyone_read());
+    other.create("/theirs", b"", &read_only).await.unwrap();
+    let guard = locks.mutex("b").acquire().await.unwrap();
+    let error = guard.fenced().unwrap().set("/theirs", "ours", None).commit().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(error.to_string().contains("/theirs"), "{error}");
+    let error = guard.fenced().unwrap().set("no/path", "", None).commit().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
+}

@@ -1,0 +1,347 @@
+//! What a follower that lags behind does to a lock; and the ghost: a node whose creation the follower does not know of.
+//!
+//! The story of the ghost. The leader proposes the creation of a node, and the client is cut off before the others agree.
+//! Its session moves to a follower, and what it reads there is from before the creation. So it makes another node, waits
+//! behind its own first one, and no client gets the lock while the session lives.
+//!
+//! It is not enough for it that a follower hears late of what was agreed: the answer that lets a session move comes behind
+//! all that was agreed before, over the same connection. The creation must still be open then.
+
+use std::time::{Duration, Instant};
+
+use crate::common::*;
+use lock_core::{GuardState, Locks, Released};
+use lock_testkit::proxy::{Direction, FaultProxy, opcode, zk_opcode};
+use lock_testkit::{ZkEnsemble, ZooKeeper};
+use lock_zk::zookeeper_client::{Acls, Client, CreateMode};
+use lock_zk::{ZkConfig, ZkLayout, ZkRecipe, ZkWait};
+use tokio::time::{sleep, timeout};
+
+/// For sessions, and for what comes to pass sooner or later.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Three servers. Clients find the leader first, and the follower on request.
+struct Stage {
+    ensemble: ZkEnsemble,
+    leader: usize,
+    follower: usize,
+    third: usize,
+    to_leader: FaultProxy,
+    to_follower: FaultProxy,
+    /// The test's own, at the leader.
+    client: Client,
+}
+
+impl Stage {
+    async fn new() -> Self {
+        // A server may be silent for this many ticks before it is dropped.
+        let options = ZooKeeper::builder().proxied_links().config("syncLimit", "150");
+        let ensemble = options.start_ensemble(3).await.unwrap();
+        let leader = ensemble.leader().await.unwrap();
+        let (follower, third) = ((leader + 1) % 3, (leader + 2) % 3);
+        let [to_leader, to_follower] = [leader, follower].map(|index| proxy(&ensemble.nodes()[index]));
+        let client = client(&ensemble.nodes()[leader]).await;
+        to_follower.refuse(true);
+        Self { ensemble, leader, follower, third, to_leader, to_follower, client }
+    }
+
+    fn node(&self, index: usize) -> &ZooKeeper {
+        &self.ensemble.nodes()[index]
+    }
+
+    fn link(&self, follower: usize) -> &FaultProxy {
+        self.ensemble.link(follower, self.leader)
+    }
+
+    fn hosts(&self) -> String {
+        format!("{},{}", self.to_leader.addr(), self.to_follower.addr())
+    }
+
+    /// A client of this library that connects to the given server.
+    async fn locks(&self, layout: ZkLayout, recipe: ZkRecipe) -> Locks {
+        let config = ZkConfig::new(self.hosts()).session_timeout(PATIENCE).private_session(true);
+        opened(&config.layout(layout).recipe(recipe)).await
+    }
+
+    async fn at(&self, index: usize) -> Locks {
+        opened(&config(self.node(index)).session_timeout(PATIENCE)).await
+    }
+
+    /// Waits until all know the same: a client that knows more than a server is not let in there.
+    async fn is_level(&self) {
+        let zxid = async |index| {
+            let answer = self.node(index).four_letter("srvr").await.unwrap();
+            answer.lines().find(|line| line.starts_with("Zxid:")).unwrap().to_owned()
+        };
+        until("all servers know the same", async || {
+            let leader = zxid(self.leader).await;
+            zxid(self.follower).await == leader && zxid(self.third).await == leader
+        })
+        .await;
+    }
+
+    /// What the leader proposes from now on is not agreed upon, so that no creation is answered.
+    async fn nobody_agrees(&self) -> Counts {
+        self.is_level().await;
+        self.link(self.third).hold(Direction::ToServer);
+        self.link(self.follower).hold(Direction::ToClient);
+        self.to_follower.reset_counters();
+        self.to_follower.cut_when(zk_opcode(opcode::CREATE2));
+        self.to_leader.refuse(true);
+        self.counts().await
+    }
+
+    async fn counts(&self) -> Counts {
+        let counters = self.node(self.leader).mntr().await.unwrap();
+        let count = |name| counters[name].parse().unwrap();
+        Counts { proposals: count("zk_proposal_count"), moves: count("zk_revalidate_count") }
+    }
+
+    /// Waits until the leader has proposed the creation. It would drop what it has not got to when its client is cut off,
+    /// and refuse what arrives after the move of the session.
+    async fn is_proposed(&self, before: &Counts) {
+        until("the creation is proposed", async || self.counts().await.proposals > before.proposals).await;
+    }
+
+    /// Cuts the client off, and lets its session move to the follower, where it is before the creation.
+    async fn session_moves(&self, before: Counts) {
+        self.is_proposed(&before).await;
+        self.to_leader.rst();
+        self.to_follower.refuse(false);
+        until("the session moves", async || self.counts().await.moves > before.moves).await;
+        // The follower's own consent is not to arrive.
+        self.link(self.follower).delay(Direction::ToServer, PATIENCE * 10);
+        self.link(self.follower).deliver();
+    }
+
+    /// All that was proposed is agreed upon, and the follower gets to know it.
+    fn all_agree(&self) {
+        for follower in [self.follower, self.third] {
+            self.link(follower).heal();
+        }
+    }
+
+    /// Ends this client. The next ones find the leader only.
+    async fn back(&self, locks: Locks) {
+        assert_eq!(self.to_follower.fired(), 0, "another node was asked for");
+        locks.close().await.unwrap();
+        for proxy in [&self.to_leader, &self.to_follower] {
+            proxy.heal();
+        }
+        self.to_follower.refuse(true);
+    }
+
+    /// How often a node of the lock `a` was created or deleted.
+    async fn changes(&self) -> i32 {
+        self.client.check_stat("/locks/a").await.unwrap().map_or(0, |stat| stat.cversion)
+    }
+
+    /// Looks whether the clients have left anything. They must be dropped.
+    async fn ends(self) {
+        let Self { ensemble, client, .. } = self;
+        drop(client);
+        for node in ensemble.nodes() {
+            nothing_is_left(node).await;
+        }
+    }
+}
+
+/// What the leader has done.
+struct Counts {
+    proposals: u64,
+    /// How many sessions it was asked to let move.
+    moves: u64,
+}
+
+async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so().await {
+        assert!(start.elapsed() < PATIENCE, "not so: {what}");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn connect_raw(stage: &Stage) -> Client {
+    Client::connector().with_session_timeout(PATIENCE).connect(&stage.hosts()).await.unwrap()
+}
+
+/// What Curator, kazoo and others do, which list without `sync`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+#[ignore = "full: an ensemble"]
+async fn a_mere_listing_leaves_a_ghost() {
+    let stage = Stage::new().await;
+    mkdir(&stage.client, "/locks/a").await;
+    let client = connect_raw(&stage).await;
+    let mode = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+    let before = stage.nobody_agrees().await;
+    let first = client.create("/locks/a/guid-lock-", b"", &mode);
+    stage.session_moves(before).await;
+    assert!(first.await.is_err(), "its answer is lost");
+    stage.to_follower.heal();
+    let listed = timeout(PATIENCE, client.list_children("/locks/a")).await.unwrap().unwrap();
+    assert!(listed.is_empty(), "the follower knows of it: {listed:?}");
+    let second = client.create("/locks/a/guid-lock-", b"", &mode);
+    stage.all_agree();
+    let (_, second) = timeout(PATIENCE, second).await.unwrap().unwrap();
+    assert_eq!(second.into_i64(), 1);
+    let nodes = children(&stage.client, "a").await;
+    assert_eq!(nodes, ["guid-lock-0000000000", "guid-lock-0000000001"]);
+    for node in nodes {
+        let stat = stage.client.check_stat(&format!("/locks/a/{node}")).await.unwrap().unwrap();
+        assert_eq!(stat.ephemeral_owner, client.session_id().0, "{node}");
+    }
+    drop(client);
+    stage.ends().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn an_acquisition_finds_its_node_behind_a_check() {
+    let stage = Stage::new().await;
+    let other = stage.at(stage.leader).await;
+    for layout in LAYOUTS {
+        let locks = stage.locks(layout, ZkRecipe::Queue).await;
+        locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+        let before = stage.nobody_agrees().await;
+        let mutex = locks.mutex("a");
+        let acquisition = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+        stage.session_moves(before).await;
+        until("it asks the follower", async || stage.to_follower.requests() > 0).await;
+        // Time for a listing, and for another creation.
+        sleep(Duration::from_millis(300)).await;
+        assert!(!acquisition.is_finished(), "{layout:?}");
+        stage.all_agree();
+        let guard = timeout(PATIENCE, acquisition).await.unwrap().unwrap();
+        assert_eq!(children(&stage.client, "a").await.len(), 1, "{layout:?}");
+        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
+        assert!(other.mutex("a").try_acquire().await.unwrap().is_none());
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        assert_eq!(children(&stage.client, "a").await.len(), 0, "{layout:?}");
+        stage.back(locks).await;
+    }
+    drop(other);
+    stage.ends().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+#[ignore = "full: an ensemble"]
+async fn a_dropped_acquisition_leaves_no_ghost() {
+    let stage = Stage::new().await;
+    let other = stage.at(stage.leader).await;
+    for layout in LAYOUTS {
+        for late in [false, true] {
+            let locks = stage.locks(layout, ZkRecipe::Queue).await;
+            locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+            let (before, changes) = (stage.nobody_agrees().await, stage.changes().await);
+            let mutex = locks.mutex("a");
+            let acquisition = tokio::spawn(async move { mutex.acquire().await });
+            stage.is_proposed(&before).await;
+            if !late {
+                acquisition.abort();
+            }
+            stage.session_moves(before).await;
+            until("it asks the follower", async || stage.to_follower.requests() > 0).await;
+            acquisition.abort();
+            assert!(acquisition.await.is_err_and(|error| error.is_cancelled()));
+            // Time for as many looks as there may be.
+            sleep(Duration::from_secs(1)).await;
+            stage.all_agree();
+            until("the node came and went", async || stage.changes().await == changes + 2).await;
+            assert_eq!(children(&stage.client, "a").await.len(), 0, "{layout:?} {late}");
+            let guard = other.mutex("a").try_acquire().await.unwrap().unwrap();
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            stage.back(locks).await;
+        }
+    }
+    drop(other);
+    stage.ends().await;
+}
+
+/// The node is its own, and not one to wait for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+#[ignore = "full: an ensemble"]
+async fn a_fixed_node_is_known_again() {
+    let stage = Stage::new().await;
+    for by in [ZkWait::Watch, ZkWait::Poll] {
+        let locks = stage.locks(ZkLayout::Curator, ZkRecipe::Ephemeral(by)).await;
+        locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+        let before = stage.nobody_agrees().await;
+        let mutex = locks.mutex("a");
+        let acquisition = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+        stage.session_moves(before).await;
+        until("it asks the follower", async || stage.to_follower.requests() > 0).await;
+        sleep(Duration::from_millis(300)).await;
+        assert!(!acquisition.is_finished(), "{by:?}");
+        stage.all_agree();
+        let guard = timeout(PATIENCE, acquisition).await.unwrap().unwrap();
+        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        assert_eq!(stage.client.check_stat("/locks/a").await.unwrap(), None);
+        stage.back(locks).await;
+    }
+    stage.ends().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+#[ignore = "full: an ensemble"]
+async fn a_try_at_a_follower_that_lags_may_fail_and_never_wins_wrongly() {
+    let stage = Stage::new().await;
+    let (ours, theirs) = (stage.at(stage.follower).await, stage.at(stage.leader).await);
+    let guard = theirs.mutex("a").acquire().await.unwrap();
+    stage.is_level().await;
+    stage.link(stage.follower).hold(Direction::ToClient);
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    until_children(&stage.client, "a", 0).await;
+    assert!(ours.mutex("a").try_acquire().await.unwrap().is_none(), "the follower still shows a holder");
+    stage.link(stage.follower).deliver();
+    stage.is_level().await;
+    let guard = ours.mutex("a").try_acquire().await.unwrap().unwrap();
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    stage.is_level().await;
+
+    // Now it shows that the lock is free, and it is not.
+    stage.link(stage.follower).hold(Direction::ToClient);
+    let guard = theirs.mutex("a").acquire().await.unwrap();
+    let mutex = ours.mutex("a");
+    let trial = tokio::spawn(async move { mutex.try_acquire().await.unwrap() });
+    until_children(&stage.client, "a", 2).await;
+    sleep(Duration::from_millis(200)).await;
+    assert!(!trial.is_finished(), "what it waits for has not arrived");
+    stage.link(stage.follower).deliver();
+    assert!(timeout(PATIENCE, trial).await.unwrap().unwrap().is_none(), "there are two holders");
+    until_children(&stage.client, "a", 1).await;
+    assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    drop((ours, theirs));
+    stage.ends().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+#[ignore = "full: an ensemble"]
+async fn a_waiter_at_a_follower_that_lags_gets_its_turn_later_and_keeps_its_place() {
+    let stage = Stage::new().await;
+    let (ours, theirs) = (stage.at(stage.follower).await, stage.at(stage.leader).await);
+    let mut last = None;
+    for _ in 0..3 {
+        let guard = theirs.mutex("a").acquire().await.unwrap();
+        assert!(Some(guard.token()) > last);
+        let mutex = ours.mutex("a");
+        let waiter = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+        until_children(&stage.client, "a", 2).await;
+        // It watches.
+        sleep(Duration::from_millis(200)).await;
+        stage.is_level().await;
+        stage.link(stage.follower).hold(Direction::ToClient);
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        until_children(&stage.client, "a", 1).await;
+        assert!(theirs.mutex("a").try_acquire().await.unwrap().is_none(), "it is overtaken");
+        sleep(Duration::from_millis(200)).await;
+        assert!(!waiter.is_finished(), "it cannot know yet");
+        stage.link(stage.follower).deliver();
+        let guard = timeout(PATIENCE, waiter).await.unwrap().unwrap();
+        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
+        last = Some(guard.token());
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+    }
+    drop((ours, theirs));
+    stage.ends().await;
+}

@@ -1,0 +1,308 @@
+//! The backends under test, with their servers.
+
+mod layers;
+mod migrate;
+mod redis;
+mod zk;
+
+use std::env;
+use std::fmt;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::Locks;
+use lock_testkit::conformance::{Connecting, Fault, Handle, Harness, MemoryHarness};
+use lock_testkit::proxy::{Direction, FaultProxy};
+use polylock::{MigrationConfig, Redis, RedisConfig, Rung, Zk, ZkConfig};
+
+use crate::broken_locks::{self, Defect};
+
+pub use layers::Layers;
+use layers::LayersHarness;
+pub use migrate::MigrateHarness;
+pub use redis::{RedisHarness, Servers};
+pub use zk::ZkHarness;
+
+/// The first argument of a process that is a worker.
+pub const WORKER: &str = "--worker";
+
+/// The backends, by the scheme of their URL, a recipe of `redis` that is one of its own, and the rungs of `migrate`.
+pub const BACKENDS: [&str; 10] = [
+    "memory",
+    "redis",
+    "redlock",
+    "setnx",
+    "zk",
+    "migrate-old",
+    "migrate-shadow",
+    "migrate-dual",
+    "migrate-move",
+    "migrate-new",
+];
+
+/// What the first tier leaves to the full one: all rungs but one that locks both stores, and mixtures.
+pub const IN_THE_FULL_TIER: [&str; 8] = [
+    "migrate-old",
+    "migrate-shadow",
+    "migrate-move",
+    "migrate-new",
+    "migrate-old-dual",
+    "migrate-old-move",
+    "migrate-dual-move",
+    "migrate-shadow-move",
+];
+
+/// What the full tier leaves to the deep one: what is made of mutexes, or takes their place, on stores that are slow to start
+/// and to expire; and the mixtures that two others contain.
+pub fn is_in_the_deep_tier(backend: &str, flavour: &str) -> bool {
+    match flavour {
+        "write" | "permit" | "reentrant" | "multi-of-one" | "multi-of-two" => {
+            !matches!(backend, "memory" | "redis")
+        }
+        _ => matches!(backend, "migrate-old-dual" | "migrate-shadow-move"),
+    }
+}
+
+const RUNGS: [(&str, &[Rung]); 5] = [
+    ("migrate-old", &[Rung::Old]),
+    ("migrate-shadow", &[Rung::Shadow]),
+    ("migrate-dual", &[Rung::Dual]),
+    ("migrate-move", &[Rung::Move]),
+    ("migrate-new", &[Rung::New]),
+];
+
+/// Rungs side by side.
+pub const MIXTURES: [(&str, &[Rung]); 4] = [
+    ("migrate-old-dual", &[Rung::Old, Rung::Dual]),
+    ("migrate-old-move", &[Rung::Old, Rung::Move]),
+    ("migrate-dual-move", &[Rung::Dual, Rung::Move]),
+    ("migrate-shadow-move", &[Rung::Shadow, Rung::Move]),
+];
+
+/// Every case.
+pub const ALL_THEMES: &[&str] = &[];
+
+/// The cases that several clients or processes may run on different rungs.
+pub const THEMES_OF_MIXTURES: &[&str] = &[
+    "exclusion",
+    "waiting",
+    "release",
+    "lifetime",
+    "tokens",
+    "cancellation",
+    "faults",
+    "processes",
+    "modes",
+    "readers",
+    "permits",
+];
+
+/// How clients are made.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Flavour {
+    /// By the backend's own configuration.
+    Typed,
+    /// By the facade, from nothing but a URL.
+    Dyn,
+    /// As `Dyn`, and locks for one at a time are write locks.
+    Write,
+    /// As `Dyn`, and locks for one at a time are semaphores of one permit.
+    Permit,
+    /// As `Dyn`, and locks for one at a time are acquired twice by one owner.
+    Reentrant,
+    /// As `Dyn`, and locks for one at a time are the only one of several.
+    MultiOfOne,
+    /// As `Dyn`, and locks for one at a time are acquired with another.
+    MultiOfTwo,
+    /// As `Dyn`, through layers.
+    Layers(Layers),
+    /// For the broken locks.
+    Broken(Defect),
+}
+
+impl Flavour {
+    /// The ways that users have.
+    pub const ALL: [Self; 7] = [
+        Self::Typed,
+        Self::Dyn,
+        Self::Write,
+        Self::Permit,
+        Self::Reentrant,
+        Self::MultiOfOne,
+        Self::MultiOfTwo,
+    ];
+
+    const LAYERS: [Self; 5] = [
+        Self::Layers(Layers::All),
+        Self::Layers(Layers::Tracing),
+        Self::Layers(Layers::Metrics),
+        Self::Layers(Layers::Prefix),
+        Self::Layers(Layers::Chaos),
+    ];
+
+    /// The layers over a backend: each alone over memory, where that is cheap, and all of them over a server of either kind.
+    pub fn layers(backend: &str) -> &'static [Self] {
+        match backend {
+            "memory" => &Self::LAYERS,
+            "redis" | "zk" => &Self::LAYERS[..1],
+            _ => &[],
+        }
+    }
+
+    /// The flavours of a backend. How a client is made does not depend on the rung: so one rung has those of a backend. What
+    /// is made of mutexes alone depends on the backend only by them: so it is tested where those differ most.
+    pub fn of(backend: &str) -> &'static [Self] {
+        match backend {
+            "migrate-old" | "migrate-shadow" | "migrate-dual" | "migrate-new" => &[Self::Dyn],
+            "memory" | "redis" => &Self::ALL,
+            "redlock" | "zk" => {
+                &[Self::Typed, Self::Dyn, Self::Write, Self::Permit, Self::Reentrant, Self::MultiOfTwo]
+            }
+            _ => &[Self::Typed, Self::Dyn, Self::Write, Self::Permit],
+        }
+    }
+
+    /// The flavour that is written so.
+    pub fn parse(text: &str) -> Option<Self> {
+        let all = Self::ALL.into_iter().chain(Self::LAYERS).chain(broken_locks::defects().map(Self::Broken));
+        all.into_iter().find(|flavour| flavour.to_string() == text)
+    }
+
+    /// By what locks are taken that are for one at a time.
+    pub fn handle(self) -> Handle {
+        match self {
+            Self::Write => Handle::Write,
+            Self::Permit => Handle::Permit,
+            Self::Reentrant => Handle::Reentrant,
+            Self::MultiOfOne => Handle::MultiOfOne,
+            Self::MultiOfTwo => Handle::MultiOfTwo,
+            Self::Typed | Self::Dyn | Self::Layers(_) | Self::Broken(_) => Handle::Mutex,
+        }
+    }
+}
+
+impl fmt::Display for Flavour {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Typed => f.write_str("typed"),
+            Self::Dyn => f.write_str("dyn"),
+            Self::Write => f.write_str("write"),
+            Self::Permit => f.write_str("permit"),
+            Self::Reentrant => f.write_str("reentrant"),
+            Self::MultiOfOne => f.write_str("multi-of-one"),
+            Self::MultiOfTwo => f.write_str("multi-of-two"),
+            Self::Layers(layers) => write!(f, "layers-{layers}"),
+            Self::Broken(defect) => write!(f, "{defect:?}"),
+        }
+    }
+}
+
+/// Every backend in [its flavours](Flavour::of), which share its servers: those are started when the first needs them, and
+/// end with the last.
+///
+/// `redis` are the servers of the backend of that name.
+pub fn harnesses(redis: &Arc<Servers>) -> Vec<Arc<dyn Harness>> {
+    let (redlock, zk, both) = (Arc::default(), Arc::default(), Arc::default());
+    let mut all: Vec<Arc<dyn Harness>> = Vec::new();
+    for &flavour in Flavour::layers("memory") {
+        let memory = MemoryHarness::new(format!("memory::{flavour}"), move |url| connect(flavour, url));
+        all.push(Arc::new(LayersHarness::new(flavour, Box::new(memory))));
+    }
+    let layers = Flavour::Layers(Layers::All);
+    let over_redis = RedisHarness::new("redis", 1, layers, Arc::clone(redis));
+    all.push(Arc::new(LayersHarness::new(layers, Box::new(over_redis))));
+    let over_zk = ZkHarness::new(layers, Arc::clone(&zk));
+    all.push(Arc::new(LayersHarness::new(layers, Box::new(over_zk))));
+    for flavour in Flavour::ALL {
+        let name = format!("memory::{flavour}");
+        let memory = match flavour {
+            Flavour::Typed => MemoryHarness::new(name, |url| connect(Flavour::Typed, url)),
+            _ => MemoryHarness::new(name, |url| connect(Flavour::Dyn, url)),
+        };
+        all.push(Arc::new(memory.by(flavour.handle())));
+        all.push(Arc::new(RedisHarness::new("redis", 1, flavour, Arc::clone(redis))));
+        if Flavour::of("setnx").contains(&flavour) {
+            all.push(Arc::new(RedisHarness::setnx(flavour, Arc::clone(redis))));
+        }
+        if Flavour::of("redlock").contains(&flavour) {
+            all.push(Arc::new(RedisHarness::new("redlock", 5, flavour, Arc::clone(&redlock))));
+        }
+        if Flavour::of("zk").contains(&flavour) {
+            all.push(Arc::new(ZkHarness::new(flavour, Arc::clone(&zk))));
+        }
+        for (name, rungs) in RUNGS.into_iter().filter(|(name, _)| Flavour::of(name).contains(&flavour)) {
+            all.push(Arc::new(MigrateHarness::new(name, rungs, flavour, Arc::clone(&both))));
+        }
+    }
+    all
+}
+
+/// Migrations whose clients and processes are on different rungs.
+pub fn mixtures() -> Vec<Arc<dyn Harness>> {
+    let both = Arc::default();
+    let harness = |(name, rungs)| MigrateHarness::new(name, rungs, Flavour::Dyn, Arc::clone(&both));
+    MIXTURES.into_iter().map(|mixture| Arc::new(harness(mixture)) as Arc<dyn Harness>).collect()
+}
+
+/// A client for the store of this URL.
+pub fn connect(flavour: Flavour, url: String) -> Connecting {
+    Box::pin(async move {
+        let scheme = url.split(':').next().unwrap_or_default();
+        match (flavour, scheme) {
+            (Flavour::Typed, "memory") => polylock::MemoryConfig::from_url(&url)?.connect(),
+            (Flavour::Typed, "redis") => RedisConfig::from_url(&url)?.connect().await,
+            (Flavour::Typed, "redlock") => polylock::RedlockConfig::from_url(&url)?.connect().await,
+            (Flavour::Typed, "zk") => ZkConfig::from_url(&url)?.connect().await,
+            (Flavour::Typed, "migrate") => {
+                let (config, from, to) = MigrationConfig::from_url(&url)?;
+                let from = Redis::connect(RedisConfig::from_url(&from)?).await?;
+                let to = Zk::connect(ZkConfig::from_url(&to)?).await?;
+                Ok(Locks::new(config.open(Arc::new(from), Arc::new(to)).await?))
+            }
+            (Flavour::Typed, _) => panic!("{scheme} is no backend"),
+            (Flavour::Layers(layers), _) => {
+                polylock::Locks::connect(&url).await.map(|locks| Locks::clone(&layers.over(locks)))
+            }
+            (Flavour::Broken(defect), _) => broken_locks::connect(defect, url).await,
+            _ => polylock::Locks::connect(&url).await.map(|locks| Locks::clone(&locks)),
+        }
+    })
+}
+
+/// This program, as a worker with such a client.
+pub fn worker(flavour: Flavour, url: &str) -> Command {
+    let mut command = Command::new(env::current_exe().expect("the path of this program is known"));
+    command.args([WORKER, &flavour.to_string(), url]);
+    command
+}
+
+/// A time as URL options want it.
+fn option(time: Duration) -> String {
+    format!("{}ms", time.as_millis())
+}
+
+fn set_fault(proxies: &[FaultProxy], fault: Fault) {
+    assert!(!proxies.is_empty(), "only a link has connections that {fault:?} could happen to");
+    for proxy in proxies {
+        proxy.heal();
+        match fault {
+            Fault::None => {}
+            Fault::Cut => {
+                proxy.refuse(true);
+                proxy.rst();
+            }
+            Fault::CutAfterRequest => {
+                proxy.cut_after_request(1);
+                proxy.refuse(true);
+            }
+            Fault::Hold => {
+                proxy.hold(Direction::ToServer);
+                proxy.hold(Direction::ToClient);
+            }
+            Fault::LoseReplies => proxy.black_hole(Direction::ToClient, true),
+            Fault::DelayReplies(delay) => proxy.delay(Direction::ToClient, delay),
+            other => panic!("{other:?} is not known here"),
+        }
+    }
+}

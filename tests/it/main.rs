@@ -1,0 +1,13 @@
+//! The library as its users see it: one program, a module per subject.
+
+mod bad_input;
+mod bad_migrations;
+mod blocking;
+mod examples;
+mod failover;
+mod fencing;
+mod migration_failover;
+mod migration_sources;
+mod pages;
+mod runtimes;
+mod third_party;
