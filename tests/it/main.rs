@@ -6,6 +6,7 @@ mod blocking;
 mod examples;
 mod failover;
 mod fencing;
+mod fork;
 mod migration_failover;
 mod migration_sources;
 mod pages;

@@ -37,7 +37,8 @@
 //! # The end of a process
 //!
 //! A dropped guard is released by the threads of the runtime, which end with `main`. Call [`Locks::close`] before, which waits
-//! for them. After `fork` without `exec` these threads do not exist in the child: connect there only if the parent never did.
+//! for them. After `fork` without `exec` these threads do not exist in the child, so a call there on locks of the parent fails
+//! at once: connect in the child, which gets threads of its own.
 //!
 //! Source of the idea: `reqwest::blocking`, and the crate `postgres` over `tokio-postgres`.
 

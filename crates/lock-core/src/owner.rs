@@ -3,7 +3,6 @@
 use std::fmt;
 use std::process;
 
-use rand::RngCore;
 use serde::{Deserialize, Serialize};
 
 /// The identity of one acquisition: 128 random bits, written as 32 hexadecimal digits.
@@ -28,7 +27,7 @@ use serde::{Deserialize, Serialize};
 pub struct OwnerId([u8; 16]);
 
 impl OwnerId {
-    /// A new identity from the operating system's random numbers.
+    /// A new identity from the operating system's random numbers: children of a fork never share one.
     ///
     /// # Panics
     ///
@@ -36,7 +35,7 @@ impl OwnerId {
     #[must_use]
     pub fn random() -> Self {
         let mut bytes = [0; 16];
-        crate::random::rng().fill_bytes(&mut bytes);
+        crate::random::fill_identity(&mut bytes);
         Self(bytes)
     }
 

@@ -1,10 +1,26 @@
 //! The source of random numbers, which tests can seed.
 
-use rand::RngCore;
+use rand::rngs::OsRng;
+use rand::{RngCore, TryRngCore};
 
-/// The random numbers of this thread: from the operating system, unless a test has [seeded](seed) them.
+/// The random numbers of this thread, for pauses: seeded by the operating system, unless a test has [seeded](seed) them.
 pub fn rng() -> impl RngCore {
     Source
+}
+
+/// Fills an identity from the operating system itself, unless a test has [seeded](seed) this thread: a generator in memory goes on
+/// alike in the children of a fork, and in a virtual machine that is resumed twice.
+///
+/// # Panics
+///
+/// If the operating system has no random numbers.
+pub(crate) fn fill_identity(bytes: &mut [u8]) {
+    #[cfg(feature = "test-util")]
+    if SEEDED.with_borrow(Option::is_some) {
+        rng().fill_bytes(bytes);
+        return;
+    }
+    OsRng.try_fill_bytes(bytes).expect("the operating system has random numbers");
 }
 
 /// Seeds the random numbers of this thread, so that a test can be replayed. For tests only: owner ids can be guessed.

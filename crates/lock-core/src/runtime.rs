@@ -1,5 +1,6 @@
 //! The tokio runtimes on which locks are used.
 
+use std::process;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -28,6 +29,8 @@ pub fn current(backend: &'static str) -> Result<Handle> {
 #[derive(Debug)]
 pub(crate) struct Runtimes {
     backend: &'static str,
+    /// The process that connected.
+    process: u32,
     /// The first one.
     home: OnceLock<Handle>,
     /// Whether there are several, one of them with a single thread.
@@ -37,11 +40,23 @@ pub(crate) struct Runtimes {
 impl Runtimes {
     pub(crate) fn new(backend: &'static str) -> Self {
         let home = Handle::try_current().map_or_else(|_| OnceLock::new(), OnceLock::from);
-        Self { backend, home, may_pause: AtomicBool::new(false) }
+        Self { backend, process: process::id(), home, may_pause: AtomicBool::new(false) }
     }
 
     /// Notes the runtime of the caller, and returns it as [`current`] does.
+    ///
+    /// # Errors
+    ///
+    /// As for [`current`], and [`Unsupported`](ErrorKind::Unsupported) in a child of the process that connected: it has the
+    /// sockets of its parent, but none of the threads that read them.
     pub(crate) fn enter(&self) -> Result<Handle> {
+        if self.process != process::id() {
+            return Err(Error::new(ErrorKind::Unsupported, self.backend)
+                .with_message(
+                    "these locks were connected before a fork, and the connection stayed with the parent",
+                )
+                .with_hint("connect in the child, after the fork"));
+        }
         let here = current(self.backend)?;
         let home = self.home.get_or_init(|| here.clone());
         let has_one_thread = |runtime: &Handle| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread;

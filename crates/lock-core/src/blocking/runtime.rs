@@ -1,6 +1,7 @@
 //! The runtime behind the blocking types, and the wait of a thread for its answer.
 
 use std::pin::pin;
+use std::process;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
@@ -31,16 +32,46 @@ pub(super) fn wait<T>(operation: &'static str, future: impl Future<Output = Resu
 }
 
 /// The runtime of the process. It is never shut down: guards may be dropped at any time.
+///
+/// The child of a fork has none of its parent's threads, and so starts a runtime of its own.
 fn runtime() -> Result<&'static Runtime> {
-    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
-    static STARTING: Mutex<()> = Mutex::new(());
-    if let Some(runtime) = RUNTIME.get() {
-        return Ok(runtime);
+    let us = process::id();
+    let ours = |slot: &'static OnceLock<OfProcess>| {
+        Some(slot.get_or_init(|| OfProcess { process: us, ..OfProcess::default() }))
+            .filter(|slot| slot.process == us)
+    };
+    if let Some(slot) = RUNTIMES.iter().find_map(ours) {
+        return slot.runtime();
     }
-    let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
-    match RUNTIME.get() {
-        Some(runtime) => Ok(runtime),
-        None => start().map(|runtime| RUNTIME.get_or_init(|| runtime)),
+    Err(Error::new(ErrorKind::Unsupported, NO_BACKEND)
+        .with_message(format!(
+            "{GENERATIONS} processes, each the child of the one before, have used blocking locks"
+        ))
+        .with_hint("run another program instead of a fork (exec)"))
+}
+
+/// The runtimes of this process and of those that it was forked from.
+static RUNTIMES: [OnceLock<OfProcess>; GENERATIONS] = [const { OnceLock::new() }; GENERATIONS];
+const GENERATIONS: usize = 16;
+
+/// The runtime of one process.
+#[derive(Debug, Default)]
+struct OfProcess {
+    process: u32,
+    runtime: OnceLock<Runtime>,
+    starting: Mutex<()>,
+}
+
+impl OfProcess {
+    fn runtime(&self) -> Result<&Runtime> {
+        if let Some(runtime) = self.runtime.get() {
+            return Ok(runtime);
+        }
+        let _starting = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.runtime.get() {
+            Some(runtime) => Ok(runtime),
+            None => start().map(|runtime| self.runtime.get_or_init(|| runtime)),
+        }
     }
 }
 

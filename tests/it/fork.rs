@@ -1,0 +1,159 @@
+//! A process that forks: its children are holders of their own, and what it connected stays with it.
+
+use std::env;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio, exit};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fork::{Fork, fork, waitpid};
+use lock_core::OwnerId;
+use lock_testkit::process::spawn;
+use lock_testkit::{RedisFive, RedisServer};
+use polylock::{ErrorKind, Locks, blocking};
+use tokio::runtime::Runtime;
+
+/// Longer than anything takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a child asks, and then holds.
+const WHILE: Duration = Duration::from_secs(2);
+const PARENT: &str = "POLYLOCK_FORK";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_children_one_gets_the_lock() {
+    let (redis, masters) = (RedisServer::start().await.unwrap(), RedisFive::start().await.unwrap());
+    masters.have_been_used().await.unwrap();
+    for url in [redis.url(), format!("{}?master_timeout=5s", masters.url())] {
+        for kind in ["asynchronous", "blocking"] {
+            let said = parent(kind, &url).await;
+            let count = |what: &str| said.iter().filter(|line| line.starts_with(what)).count();
+            assert_eq!((count("holds "), count("busy")), (1, 1), "{kind} on {url}: {said:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_of_the_parent_are_refused_in_a_child_at_once() {
+    let redis = RedisServer::start().await.unwrap();
+    for kind in ["inherited", "inherited-blocking"] {
+        let said = parent(kind, &redis.url()).await;
+        assert_eq!(said, ["refused", "the parent holds"], "{kind}");
+    }
+}
+
+/// Runs this program as the process that forks, and returns what it and its children say.
+async fn parent(kind: &str, url: &str) -> Vec<String> {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(["--exact", "fork::the_parent", "--nocapture", "--quiet"]);
+    command.env(PARENT, format!("{kind} {url}"));
+    let mut child = spawn(&command, Stdio::null(), Stdio::piped(), Stdio::inherit()).unwrap();
+    let output = BufReader::new(child.stdout.take().unwrap());
+    let said = thread::spawn(move || {
+        let lines = output.lines().map(Result::unwrap);
+        lines.filter_map(|line| Some(line.strip_prefix("> ")?.to_owned())).collect()
+    });
+    let said = tokio::task::spawn_blocking(|| said.join().unwrap());
+    let said = tokio::time::timeout(PATIENCE, said).await.expect("it ends").unwrap();
+    child.wait().unwrap();
+    said
+}
+
+#[test]
+fn the_parent() {
+    let Ok(words) = env::var(PARENT) else { return };
+    let (kind, url) = words.split_once(' ').unwrap();
+    match kind {
+        "asynchronous" => two_children(|| holds(url)),
+        "blocking" => two_children(|| holds_by_blocking(url)),
+        "inherited" => inherits(url),
+        _ => inherits_by_blocking(url),
+    }
+}
+
+fn two_children(child: impl Fn()) {
+    // A generator in memory would go on alike in both.
+    let _ = OwnerId::random();
+    let children = [in_a_child(&child), in_a_child(&child)];
+    for child in children {
+        waitpid(child).unwrap();
+    }
+}
+
+fn in_a_child(work: impl Fn()) -> i32 {
+    match fork().unwrap() {
+        Fork::Parent(child) => child,
+        Fork::Child => {
+            // Nobody ends the child of a child.
+            thread::spawn(|| {
+                thread::sleep(PATIENCE / 2);
+                exit(1)
+            });
+            work();
+            exit(0)
+        }
+    }
+}
+
+fn say(what: &str) {
+    println!("\n> {what}");
+}
+
+fn holds(url: &str) {
+    Runtime::new().unwrap().block_on(async {
+        let locks = Locks::connect(url).await.unwrap();
+        let Some(guard) = locks.mutex("a").try_acquire_for(WHILE).await.unwrap() else { return say("busy") };
+        say(&format!("holds {}", guard.owner()));
+        tokio::time::sleep(2 * WHILE).await;
+        guard.release().await.unwrap();
+    });
+}
+
+fn holds_by_blocking(url: &str) {
+    let locks = blocking::Locks::connect(url).unwrap();
+    let Some(guard) = locks.mutex("a").try_acquire_for(WHILE).unwrap() else { return say("busy") };
+    say(&format!("holds {}", guard.owner()));
+    thread::sleep(2 * WHILE);
+    guard.release().unwrap();
+}
+
+fn inherits(url: &str) {
+    let runtime = Runtime::new().unwrap();
+    let locks = runtime.block_on(Locks::connect(url)).unwrap();
+    let guard = runtime.block_on(locks.mutex("a").acquire()).unwrap();
+    let child = in_a_child(|| {
+        let refused = Runtime::new().unwrap().block_on(async {
+            let began = Instant::now();
+            let errors = [
+                locks.mutex("b").try_acquire_for(PATIENCE).await.unwrap_err(),
+                locks.inspect("a").await.unwrap_err(),
+                guard.verify().await.unwrap_err(),
+            ];
+            began.elapsed() < WHILE && errors.iter().all(is_refusal)
+        });
+        say(if refused { "refused" } else { "something else" });
+    });
+    waitpid(child).unwrap();
+    runtime.block_on(guard.verify()).unwrap();
+    runtime.block_on(guard.release()).unwrap();
+    say("the parent holds");
+}
+
+fn inherits_by_blocking(url: &str) {
+    let locks = blocking::Locks::connect(url).unwrap();
+    let guard = locks.mutex("a").acquire().unwrap();
+    let child = in_a_child(|| {
+        let began = Instant::now();
+        let errors = [locks.mutex("b").try_acquire_for(PATIENCE).unwrap_err(), guard.verify().unwrap_err()];
+        let refused = began.elapsed() < WHILE && errors.iter().all(is_refusal);
+        say(if refused { "refused" } else { "something else" });
+    });
+    waitpid(child).unwrap();
+    guard.verify().unwrap();
+    guard.release().unwrap();
+    say("the parent holds");
+}
+
+fn is_refusal(error: &polylock::Error) -> bool {
+    let text = error.to_string();
+    error.kind() == ErrorKind::Unsupported && text.contains("before a fork") && text.contains("in the child")
+}
