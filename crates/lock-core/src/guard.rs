@@ -655,6 +655,8 @@ impl HeldLock {
 
     /// Hands the lock over to the next task of this process, or releases it.
     async fn end(&mut self, origin: &Arc<Origin>) -> Result<Released> {
+        // From here on it may not be renewed any more: where this future is dropped, no other task gets this lease.
+        self.is_altered.store(true, Ordering::Relaxed);
         if let Some(left) = self.left_to_hold() {
             return self.leave_for(left, origin).await;
         }
@@ -696,9 +698,18 @@ mod tests {
     };
     use async_trait::async_trait;
 
-    /// The memory backend, with a hand-over from task to task.
+    /// The memory backend, with a hand-over from task to task, which may take a second.
     #[derive(Clone, Debug)]
-    struct HandOverMemory(Memory);
+    struct HandOverMemory {
+        memory: Memory,
+        is_slow: bool,
+    }
+
+    impl HandOverMemory {
+        fn locks(is_slow: bool) -> Locks {
+            Locks::new(Self { memory: Memory::open(MemoryConfig::new()).unwrap(), is_slow })
+        }
+    }
 
     #[derive(Debug)]
     struct HandOverLease {
@@ -709,11 +720,11 @@ mod tests {
     #[async_trait]
     impl Backend for HandOverMemory {
         fn capabilities(&self) -> &Capabilities {
-            self.0.capabilities()
+            self.memory.capabilities()
         }
 
         async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
-            Ok(match self.0.acquire(request).await? {
+            Ok(match self.memory.acquire(request).await? {
                 Acquired::Held(inner) => {
                     Acquired::Held(Box::new(HandOverLease { backend: self.clone(), inner }))
                 }
@@ -722,15 +733,15 @@ mod tests {
         }
 
         async fn inspect(&self, name: &LockName) -> Result<LockState> {
-            self.0.inspect(name).await
+            self.memory.inspect(name).await
         }
 
         async fn break_lock(&self, name: &LockName) -> Result<bool> {
-            self.0.break_lock(name).await
+            self.memory.break_lock(name).await
         }
 
         async fn close(&self) -> Result<()> {
-            self.0.close().await
+            self.memory.close().await
         }
     }
 
@@ -757,11 +768,18 @@ mod tests {
         }
 
         async fn release(&mut self) -> Result<Released> {
+            if self.backend.is_slow {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
             self.inner.release().await
         }
 
+        fn pass_on(&mut self) -> bool {
+            self.backend.is_slow
+        }
+
         async fn hand_over(&mut self, next: &AcquireRequest) -> Result<HandOver> {
-            self.inner.release().await?;
+            self.release().await?;
             match self.backend.acquire(next.clone()).await? {
                 Acquired::Held(lease) => Ok(HandOver::HandedOver(lease)),
                 Acquired::Busy => panic!("another client was faster"),
@@ -819,7 +837,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn signals_end_when_the_lock_is_handed_over() {
-        let locks = Locks::new(HandOverMemory(Memory::open(MemoryConfig::new()).unwrap()));
+        let locks = HandOverMemory::locks(false);
         let guard = locks.mutex("a").acquire().await.unwrap();
         let (validity, cancelled) = (guard.validity(), guard.cancellation_token());
         let mutex = locks.mutex("a");
@@ -832,9 +850,26 @@ mod tests {
         assert!(next.validity().is_valid() && !next.cancellation_token().is_cancelled());
     }
 
+    /// What a backend has begun to release, whose renewal it may have stopped, is nothing to pass on.
+    #[tokio::test(start_paused = true)]
+    async fn a_release_that_is_dropped_passes_the_lease_on_to_nobody() {
+        let locks = HandOverMemory::locks(true);
+        let guard = locks.mutex("a").acquire().await.unwrap();
+        let owner = guard.owner();
+        let mutex = locks.mutex("a");
+        let next = tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            mutex.acquire().await.unwrap()
+        });
+        tokio::time::timeout(Duration::from_millis(100), guard.release()).await.unwrap_err();
+        let next = next.await.unwrap();
+        assert_ne!(next.owner(), owner, "the lease of the dropped release was passed on");
+        assert_eq!(next.release().await.unwrap(), Released::Released);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_lock_that_is_handed_over_to_a_reader_is_shared_with_the_next() {
-        let locks = Locks::new(HandOverMemory(Memory::open(MemoryConfig::new()).unwrap()));
+        let locks = HandOverMemory::locks(false);
         let writer = locks.rw("a").write().await.unwrap();
         let readers = [(); 3].map(|()| {
             let lock = locks.rw("a");

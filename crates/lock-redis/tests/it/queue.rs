@@ -1484,3 +1484,28 @@ async fn an_heir_whose_deadline_has_passed_does_not_keep_the_lock() {
     give_back(guard).await;
     crew.site.nothing_is_left().await;
 }
+
+/// The release waits for a renewal that is under way, and is given up then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_after_a_release_that_was_dropped_during_a_renewal_is_renewed() {
+    let ttl = Duration::from_secs(3);
+    let mut crew = Crew::new().await;
+    crew.locks = connect(&format!("redis://{}?ttl=3s", crew.proxy.addr())).await;
+    let guard = take(&crew.locks).await;
+    crew.proxy.hold(Direction::ToClient);
+    // A third of the ttl, and a part of it.
+    sleep(ttl / 2).await;
+    let mutex = crew.locks.mutex("a");
+    let next = tokio::spawn(async move {
+        sleep(Duration::from_millis(20)).await;
+        mutex.acquire().await.unwrap()
+    });
+    timeout(Duration::from_millis(100), guard.release()).await.unwrap_err();
+    crew.proxy.heal();
+    let guard = timeout(PATIENCE, next).await.unwrap().unwrap();
+    assert!(guard.extend(ttl).await.is_ok(), "its renewal had been stopped");
+    sleep(ttl * 2).await;
+    assert!(guard.is_valid(), "nobody renews it");
+    give_back(guard).await;
+    crew.site.nothing_is_left().await;
+}
