@@ -166,7 +166,8 @@ impl Locks {
     /// Removes the lock from all its holders, and returns whether there were any.
     ///
     /// For operators. A holder learns of it by its next renewal or its watch. Until then it goes on working, so two
-    /// processes may work at once.
+    /// processes may work at once. On Redis, a lock that is broken within the half millisecond in which it is acquired may
+    /// leave that holder a larger token than the next one has.
     ///
     /// # Errors
     ///
@@ -188,7 +189,9 @@ impl Locks {
 
     /// Removes the lock from the holder with this token, if it still holds the lock, and returns whether it did.
     ///
-    /// A later holder is never affected, and other sharers keep the lock. For operators. A holder learns of it as with
+    /// A later grant of the store is never affected, and other sharers keep the lock. The tasks of one process that pass the
+    /// lock on among themselves share one grant, and the store shows the token of the first: it breaks the lock for whichever
+    /// of them has it. For operators. A holder learns of it as with
     /// [`break_lock`](Self::break_lock).
     ///
     /// Use the token that [`inspect`](Self::inspect) shows. It can differ from that of the guard: after

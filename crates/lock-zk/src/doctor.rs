@@ -24,8 +24,9 @@ pub(crate) async fn examine(session: &Session, config: &ZkConfig) -> Result<Vec<
     let servers: Vec<_> = config.hosts.split(',').collect();
     let asked = servers.iter().map(|server| join(ask(server, "srvr"), ask(server, "conf")));
     let answers = join_all(asked).await;
-    let mut modes = Vec::new();
+    let (mut modes, mut limits) = (Vec::new(), Vec::new());
     for (server, (srvr, conf)) in servers.iter().zip(&answers) {
+        limits.extend(conf.as_ref().ok().map(|conf| (*server, Limits::of(conf))));
         let mode = findings.server(server, srvr, conf);
         if let (Some("leader" | "follower"), Ok(conf)) = (mode, conf) {
             findings.tick(server, conf, session.timeout);
@@ -33,7 +34,29 @@ pub(crate) async fn examine(session: &Session, config: &ZkConfig) -> Result<Vec<
         modes.extend(mode);
     }
     findings.ensemble(&modes, servers.len());
+    findings.limits(&limits);
     Ok(findings.0)
+}
+
+/// What a server allows of sessions, in milliseconds: shortest, longest, and its tick.
+#[derive(Debug, PartialEq)]
+struct Limits<'a>([&'a str; 3]);
+
+impl<'a> Limits<'a> {
+    fn of(conf: &'a str) -> Self {
+        Self(
+            ["minSessionTimeout", "maxSessionTimeout", "tickTime"]
+                .map(|name| field(conf, name).unwrap_or("unknown")),
+        )
+    }
+}
+
+/// Whether servers of this version are known to lose writes that they have acknowledged, where a leader dies and another
+/// truncates its log. Sources: ZOOKEEPER-4643, 4646 and 4785, repaired in 3.8.4 and 3.9.2; ZOOKEEPER-4925, of 3.9.3.
+fn loses_writes(version: &str) -> bool {
+    let mut numbers = version.split(['.', '-']).map(|number| number.parse::<u32>().unwrap_or(0));
+    let version = [(); 3].map(|()| numbers.next().unwrap_or(0));
+    matches!(version, [3, 6 | 7, _] | [3, 8, 0..=3] | [3, 9, 0 | 1 | 3])
 }
 
 #[derive(Default)]
@@ -87,6 +110,10 @@ impl Findings {
             let what = "has no containers: the directories of unused locks are not removed";
             self.note(server, what, "upgrade it");
         }
+        if mode != "standalone" && loses_writes(found) {
+            let what = "this version may lose acknowledged writes when a leader dies: a lock is granted twice, or tokens fall";
+            self.warn(server, what, "upgrade it to 3.8.4, 3.9.4 or newer (ZOOKEEPER-4643, 4646, 4785, 4925)");
+        }
         match mode {
             "standalone" => {
                 self.note(server, "is alone: while it is down, no lock can be acquired", "run three servers");
@@ -104,8 +131,7 @@ impl Findings {
         let what = conf.as_ref().map_or_else(
             |_| "conf is not allowed: its limits of the session timeout are unknown".to_owned(),
             |conf| {
-                let limit = |name| field(conf, name).unwrap_or("unknown");
-                let (min, max) = (limit("minSessionTimeout"), limit("maxSessionTimeout"));
+                let Limits([min, max, _]) = Limits::of(conf);
                 format!("grants session timeouts from {min} to {max} ms")
             },
         );
@@ -151,6 +177,23 @@ impl Findings {
         }
     }
 
+    /// A session is negotiated anew at each reconnection, by the limits of the server that it comes to.
+    fn limits(&mut self, servers: &[(&str, Limits<'_>)]) {
+        let Some(((_, first), others)) = servers.split_first() else { return };
+        if others.iter().all(|(_, limits)| limits == first) {
+            return;
+        }
+        let each = servers
+            .iter()
+            .map(|(server, Limits([min, max, tick]))| format!("{server} {min} to {max}, tick {tick}"));
+        let each = each.collect::<Vec<_>>().join("; ");
+        let what = format!(
+            "the servers differ in their limits of a session (in ms: {each}): a reconnection may shorten the session, and it may \
+             expire before its locks are lost here"
+        );
+        self.warn("", &what, "give all servers the same minSessionTimeout, maxSessionTimeout and tickTime");
+    }
+
     fn note(&mut self, server: &str, what: &str, advice: &str) {
         self.0.push(Finding::new(FindingLevel::Note, server, what, advice));
     }
@@ -172,10 +215,10 @@ mod tests {
             findings.server("h:1", &srvr, &conf);
             findings.0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
         };
-        let says = |mode: &str| format!("Zookeeper version: 3.8.0-x, built on y\nMode: {mode}\n");
+        let says = |mode: &str| format!("Zookeeper version: 3.8.4-x, built on y\nMode: {mode}\n");
         let follower = examined(Ok(&says("follower")));
         assert!(
-            follower.contains("h:1: ZooKeeper 3.8.0, follower") && follower.contains("conf is not allowed")
+            follower.contains("h:1: ZooKeeper 3.8.4, follower") && follower.contains("conf is not allowed")
         );
         assert!(!follower.contains("warning"), "{follower}");
         assert!(examined(Ok(&says("observer"))).contains("has no vote"));
@@ -189,6 +232,38 @@ mod tests {
         assert!(
             examined(Err(io::ErrorKind::ConnectionRefused.into())).contains("warning: h:1: does not answer")
         );
+    }
+
+    #[test]
+    fn versions_that_lose_writes_are_warned_of() {
+        for version in ["3.6.3", "3.7.2", "3.8.0", "3.8.3", "3.9.0", "3.9.1", "3.9.3", "3.8.0-SNAPSHOT"] {
+            assert!(loses_writes(version), "{version}");
+        }
+        for version in ["3.5.10", "3.8.4", "3.8.6", "3.9.2", "3.9.4", "3.9.5", "3.10.0", "of unknown version"]
+        {
+            assert!(!loses_writes(version), "{version}");
+        }
+        let warnings = |mode: &str| {
+            let mut findings = Findings::default();
+            let srvr = Ok(format!("Zookeeper version: 3.8.0-x, built on y\nMode: {mode}\n"));
+            findings.server("h:1", &srvr, &Err(io::ErrorKind::PermissionDenied.into()));
+            findings.0.iter().filter(|finding| finding.level == FindingLevel::Warning).count()
+        };
+        assert_eq!((warnings("follower"), warnings("leader"), warnings("standalone")), (1, 1, 0));
+    }
+
+    #[test]
+    fn servers_that_differ_in_their_limits_are_warned_of() {
+        let warnings = |longest: [u32; 3]| {
+            let confs = longest
+                .map(|most| format!("tickTime=2000\nminSessionTimeout=4000\nmaxSessionTimeout={most}\n"));
+            let mut findings = Findings::default();
+            findings.limits(&confs.each_ref().map(|conf| ("h:1", Limits::of(conf))));
+            findings.0.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(warnings([40_000; 3]), [""; 0]);
+        let warnings = warnings([30_000, 30_000, 4_000]);
+        assert!(warnings.len() == 1 && warnings[0].contains("h:1 4000 to 4000, tick 2000"), "{warnings:?}");
     }
 
     #[test]

@@ -37,13 +37,18 @@ async fn every_server_of_an_ensemble_is_examined() {
     let report = locks.doctor().await.unwrap();
     let of = |text: &str| report.findings.iter().filter(|finding| finding.what.ends_with(text)).count();
     assert_eq!((of(", leader"), of(", follower")), (1, 2), "{report}");
-    assert_eq!(report.warnings().count(), 0, "{report}");
+    // That of some distributions is warned of, on each server.
+    let others = |report: &DoctorReport| {
+        let warnings = report.warnings().filter(|warning| !warning.what.contains("lose acknowledged writes"));
+        warnings.cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(others(&report), [], "{report}");
 
     let leader = ensemble.leader().await.unwrap();
     let away = (leader + 1) % 3;
     ensemble.kill(away);
     let report = locks.doctor().await.unwrap();
-    let warnings: Vec<_> = report.warnings().collect();
+    let warnings = others(&report);
     assert_eq!(warnings.len(), 1, "{report}");
     assert_eq!(warnings[0].server, ensemble.nodes()[away].addr().to_string());
 }
