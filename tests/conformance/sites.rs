@@ -53,14 +53,15 @@ pub const IN_THE_FULL_TIER: [&str; 8] = [
     "migrate-shadow-move",
 ];
 
-/// What the full tier leaves to the deep one: what is made of mutexes, or takes their place, on stores that are slow to start
-/// and to expire; and the mixtures that two others contain.
+/// What the full tier leaves to the deep one. Memory and Redis have all flavours in the full tier; the other stores, which take
+/// long to start and to expire, have the one that most programs use, and layers; and migrations the rungs and the mixture that
+/// differ most.
 pub fn is_in_the_deep_tier(backend: &str, flavour: &str) -> bool {
-    match flavour {
-        "write" | "permit" | "reentrant" | "multi-of-one" | "multi-of-two" => {
-            !matches!(backend, "memory" | "redis")
-        }
-        _ => matches!(backend, "migrate-old-dual" | "migrate-shadow-move"),
+    match backend {
+        "memory" | "redis" => false,
+        "redlock" | "setnx" | "zk" => !matches!(flavour, "dyn" | "layers-all"),
+        "migrate-dual" | "migrate-move" | "migrate-new" | "migrate-dual-move" => flavour != "dyn",
+        _ => true,
     }
 }
 

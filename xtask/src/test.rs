@@ -17,7 +17,7 @@ mod programs;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use self::lanes::{AT_A_TIME, Job, run_in_lanes};
+use self::lanes::{Job, run_in_lanes};
 use self::output::Results;
 use self::programs::{Program, Selection, Tier};
 use crate::failure::Failure;
@@ -111,7 +111,7 @@ fn first(steps: &mut Steps) -> Result<(), Failure> {
     steps.leave_out(
         "the harness (benches/) and clients of other languages, for `cargo xtask test --full`".into(),
     );
-    let results = execute(steps, &programs, |program| program.jobs(Tier::First))?;
+    let results = execute(steps, &programs, Tier::First, |program| program.jobs(Tier::First))?;
     steps.run("budget", || within_budget(results.cpu()))?;
     steps.command("examples in the docs", Selection::docs(Some("lock-bench")))
 }
@@ -119,7 +119,7 @@ fn first(steps: &mut Steps) -> Result<(), Failure> {
 /// Runs the tests that must pass before a change lands, and the examples.
 pub(crate) fn full(steps: &mut Steps) -> Result<(), Failure> {
     let programs = build(steps, &Selection::all())?;
-    execute(steps, &programs, |program| program.jobs(Tier::Full))?;
+    execute(steps, &programs, Tier::Full, |program| program.jobs(Tier::Full))?;
     steps.command("examples in the docs", Selection::docs(None))
 }
 
@@ -146,7 +146,7 @@ fn named(steps: &mut Steps, name: &str, full: bool) -> Result<(), Failure> {
         steps.run("peers", peers::ensure)?;
     }
     let filter = selection.filter().map(str::to_owned);
-    let results = execute(steps, &programs, |program| {
+    let results = execute(steps, &programs, Tier::Full, |program| {
         vec![match &filter {
             Some(filter) => program.job(Tier::First).with_ignored().only(filter),
             None if selection.is_package() && !full => program.job(Tier::First),
@@ -165,12 +165,12 @@ fn deep(steps: &mut Steps, minutes: f64) -> Result<(), Failure> {
     steps.run("peers", peers::ensure)?;
     setup::offer_optional()?;
     let programs = build(steps, &Selection::all().optimized())?;
-    execute(steps, &programs, |program| program.jobs(Tier::Deep))?;
+    execute(steps, &programs, Tier::Deep, |program| program.jobs(Tier::Deep))?;
     let programs: Vec<_> = programs.into_iter().filter(Program::simulates).collect();
-    let rounds = programs.len().div_ceil(AT_A_TIME).max(1);
+    let rounds = programs.len().div_ceil(Tier::Deep.at_a_time()).max(1);
     let each = Duration::from_secs_f64(minutes * 60.0) / u32::try_from(rounds).unwrap_or(u32::MAX);
     eprintln!("    {} for each of {} programs", seconds(each), programs.len());
-    execute(steps, &programs, |program| {
+    execute(steps, &programs, Tier::Deep, |program| {
         let job = program.job(Tier::Deep).only(NO_SEED);
         vec![job.env(SEED_SECONDS, &each.as_secs().max(1).to_string())]
     })?;
@@ -191,12 +191,13 @@ fn build(steps: &mut Steps, selection: &Selection) -> Result<Vec<Program>, Failu
 fn execute(
     steps: &mut Steps,
     programs: &[Program],
+    tier: Tier,
     jobs: impl Fn(&Program) -> Vec<Job>,
 ) -> Result<Results, Failure> {
     let jobs = programs.iter().flat_map(jobs).collect();
     let mut results = Results::default();
     let outcome = steps.run("tests", || {
-        results = run_in_lanes(jobs);
+        results = run_in_lanes(jobs, tier.at_a_time());
         interrupt::check()?;
         results.show(SLOWEST);
         results.judge()

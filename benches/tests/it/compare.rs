@@ -125,30 +125,6 @@ fn locks_under_load_are_measured_beside_their_floors() {
 }
 
 #[test]
-fn peers_take_part() {
-    let out = tempfile::tempdir().unwrap();
-    let args = "--quick --backend redis --backend redlock --backend zk --scenario peers --processes 2";
-    let args: Vec<_> = args.split_whitespace().collect();
-    let output = compare(out.path(), &args).output().unwrap();
-    assert!(output.status.success(), "{}", text(&output));
-    let results = results(out.path());
-    let missing = results["meta"]["settings"]["peers.missing"].as_str().unwrap_or_default();
-    for peer in "redis rslock rlock async-redis-lock distkit redis-py redisson redisson-fair redsync redlock pottery node-redlock \
-                 redsync-five zk lock-client curator kazoo etcd"
-        .split_whitespace()
-    {
-        let found =
-            results["rows"].as_array().unwrap().iter().find(|row| {
-                row["backend"] == peer && row["metric"] == "waiter_p50" && row["ratio"].is_number()
-            });
-        // Go and Maven may not be installed.
-        let excused = ["redsync", "redsync-five", "etcd", "redisson", "redisson-fair"].contains(&peer)
-            && missing.contains(&format!("without {peer}: "));
-        assert!(found.is_some() || excused, "{peer} is not in {results}");
-    }
-}
-
-#[test]
 fn an_interrupted_run_leaves_nothing_behind() {
     let (out, temporary) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut command = compare(out.path(), &["--quick", "--backend", "redis", "--scenario", "contended"]);
@@ -264,4 +240,34 @@ fn processes_with(environment: &str) -> Vec<String> {
         })
         .map(|process| std::fs::read_to_string(process.join("cmdline")).unwrap_or_default())
         .collect()
+}
+
+/// What runs at night.
+mod deep {
+    use super::*;
+
+    #[test]
+    #[ignore = "deep: a minute and more"]
+    fn peers_take_part() {
+        let out = tempfile::tempdir().unwrap();
+        let args = "--quick --backend redis --backend redlock --backend zk --scenario peers --processes 2";
+        let args: Vec<_> = args.split_whitespace().collect();
+        let output = compare(out.path(), &args).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+        let results = results(out.path());
+        let missing = results["meta"]["settings"]["peers.missing"].as_str().unwrap_or_default();
+        for peer in "redis rslock rlock async-redis-lock distkit redis-py redisson redisson-fair redsync redlock pottery node-redlock \
+                     redsync-five zk lock-client curator kazoo etcd"
+            .split_whitespace()
+        {
+            let found =
+                results["rows"].as_array().unwrap().iter().find(|row| {
+                    row["backend"] == peer && row["metric"] == "waiter_p50" && row["ratio"].is_number()
+                });
+            // Go and Maven may not be installed.
+            let excused = ["redsync", "redsync-five", "etcd", "redisson", "redisson-fair"].contains(&peer)
+                && missing.contains(&format!("without {peer}: "));
+            assert!(found.is_some() || excused, "{peer} is not in {results}");
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Runs test programs in lanes.
 //!
-//! Cargo runs test programs one after another, and most of them wait: for sessions, leases and servers. Here four of the
+//! Cargo runs test programs one after another, and most of them wait: for sessions, leases and servers. Here some of the
 //! programs with real servers run at a time, each with more tests at a time than there are processors. Another lane, at a
 //! lower priority, has the programs that only compute: they do not disturb tests that measure time. A
 //! lane without jobs of its own takes from that one.
@@ -21,9 +21,6 @@ use super::cpu;
 use super::output::Results;
 use crate::steps::seconds;
 use crate::{interrupt, setup};
-
-/// How many foreground jobs run at a time.
-pub(super) const AT_A_TIME: usize = 4;
 
 /// A command to run.
 #[derive(Debug)]
@@ -73,8 +70,8 @@ impl Job {
 
 type Queue = Mutex<IntoIter<(usize, Job)>>;
 
-/// Runs all jobs, even when one has failed.
-pub(super) fn run_in_lanes(jobs: Vec<Job>) -> Results {
+/// Runs all jobs, even when one has failed: so many foreground jobs at a time.
+pub(super) fn run_in_lanes(jobs: Vec<Job>, at_a_time: usize) -> Results {
     let streams = jobs.len() == 1;
     let (behind, front): (Vec<_>, Vec<_>) =
         jobs.into_iter().enumerate().partition(|(_, job)| job.in_background);
@@ -82,7 +79,7 @@ pub(super) fn run_in_lanes(jobs: Vec<Job>) -> Results {
     let (report, received) = channel();
     let mut reports = Vec::new();
     thread::scope(|scope| {
-        let lanes = std::iter::repeat_n(vec![&front, &behind], AT_A_TIME).chain([vec![&behind]]);
+        let lanes = std::iter::repeat_n(vec![&front, &behind], at_a_time).chain([vec![&behind]]);
         for queues in lanes {
             let report = report.clone();
             scope.spawn(move || run_lane(&queues, streams, &report));
@@ -235,9 +232,9 @@ mod tests {
             job("two", "no-such-program-here"),
             job("three", "true"),
         ];
-        let failure = run_in_lanes(jobs).judge().unwrap_err().to_string();
+        let failure = run_in_lanes(jobs, 3).judge().unwrap_err().to_string();
         assert_eq!(failure, "failed: one, behind, two");
-        run_in_lanes(vec![job("three", "true"), behind("behind", "true")]).judge().unwrap();
+        run_in_lanes(vec![job("three", "true"), behind("behind", "true")], 3).judge().unwrap();
     }
 
     #[test]

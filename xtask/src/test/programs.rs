@@ -45,6 +45,14 @@ impl Tier {
             Self::Deep => "deep",
         }
     }
+
+    /// How many foreground programs run at a time: those of the first tier mostly wait.
+    pub(super) fn at_a_time(self) -> usize {
+        match self {
+            Self::First => 4,
+            Self::Full | Self::Deep => 3,
+        }
+    }
 }
 
 /// Those that take longest first.

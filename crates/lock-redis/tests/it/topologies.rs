@@ -1005,9 +1005,14 @@ async fn connections_that_work_are_used_also_when_the_map_cannot_be_read_again()
     door.is_shut.store(true, Ordering::Relaxed);
     cluster.masters()[0].command(&["CLIENT", "KILL", "TYPE", "normal"]).await.unwrap();
     assert!(locks.mutex(&broken).acquire().await.is_err());
-    let knocks = door.knocks.load(Ordering::Relaxed);
-    locks.mutex(&works).acquire().await.unwrap().release().await.unwrap();
-    assert_eq!(door.knocks.load(Ordering::Relaxed), knocks, "a connection that works needs no map");
+    let mut needs_no_map = false;
+    for _ in 0..20 {
+        // Others may still be after the one that broke.
+        let knocks = door.knocks.load(Ordering::Relaxed);
+        locks.mutex(&works).acquire().await.unwrap().release().await.unwrap();
+        needs_no_map |= door.knocks.load(Ordering::Relaxed) == knocks;
+    }
+    assert!(needs_no_map, "a connection that works is used without the map");
     door.is_shut.store(false, Ordering::Relaxed);
     // Who reads the map, and is not polled meanwhile, holds up nobody.
     let mutex = locks.mutex(&broken);
@@ -1552,13 +1557,13 @@ mod tls {
     async fn with_our_own_authority() {
         let certificates = Arc::new(Certificates::new().unwrap());
         let server = RedisServer::builder().tls(&certificates, false).start().await.unwrap();
-        let url = format!("rediss://{}", server.tls_addr());
-        works(&format!("{url}?tls_ca={}", certificates.ca().display())).await;
-        works(&format!("{url}?tls_insecure_skip_verify=true")).await;
+        let url = format!("rediss://{}?connect_timeout=10s", server.tls_addr());
+        works(&format!("{url}&tls_ca={}", certificates.ca().display())).await;
+        works(&format!("{url}&tls_insecure_skip_verify=true")).await;
 
         let another = Certificates::new().unwrap();
         // Whom the system trusts, or another authority, is not whom the test made.
-        for url in [url.clone(), format!("{url}?tls_ca={}", another.ca().display())] {
+        for url in [url.clone(), format!("{url}&tls_ca={}", another.ca().display())] {
             let error = connect(&url).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error} {error:?}");
             assert!(error.to_string().contains("tls_ca"), "{error} {error:?}");

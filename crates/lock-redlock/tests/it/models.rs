@@ -48,14 +48,6 @@ fn a_shorter_quarantine_is_too_short() {
 }
 
 #[test]
-#[ignore = "full: searches far for a counterexample"]
-fn a_restarted_master_must_not_confirm_extensions_either() {
-    let extends =
-        Redlock::<2> { restarts: 1, quarantine: LONGEST_TTL, quarantine_extends: true, ..Redlock::SOUND };
-    check_page("SAFETY.md", "extension", &counterexample(extends, EXCLUSION));
-}
-
-#[test]
 fn a_lease_that_counts_from_the_answer_breaks_exclusion() {
     let mistaken = Redlock::<2> { counts_from_answer: true, ..Redlock::SOUND };
     check_page("SAFETY.md", "answer", &counterexample(mistaken, EXCLUSION));
@@ -64,18 +56,6 @@ fn a_lease_that_counts_from_the_answer_breaks_exclusion() {
 #[test]
 fn a_minority_that_hands_the_lock_over_is_not_enough() {
     let mistaken = Redlock::<2> { mistake: Some(Mistake::CountsMinority), ..Redlock::HANDS_OVER };
-    counterexample(mistaken, EXCLUSION);
-}
-
-#[test]
-#[ignore = "full: searches far for a counterexample"]
-fn a_restarted_master_must_not_count_where_it_hands_the_lock_over() {
-    let mistaken = Redlock::<2> {
-        restarts: 1,
-        quarantine: LONGEST_TTL,
-        mistake: Some(Mistake::CountsQuarantined),
-        ..Redlock::HANDS_OVER
-    };
     counterexample(mistaken, EXCLUSION);
 }
 
@@ -106,6 +86,26 @@ fn without_the_write_back_tokens_do_not_increase() {
 /// Models that are searched at night.
 mod deep {
     use super::*;
+
+    #[test]
+    #[ignore = "deep: a large model"]
+    fn a_restarted_master_must_not_confirm_extensions_either() {
+        let extends =
+            Redlock::<2> { restarts: 1, quarantine: LONGEST_TTL, quarantine_extends: true, ..Redlock::SOUND };
+        check_page("SAFETY.md", "extension", &counterexample(extends, EXCLUSION));
+    }
+
+    #[test]
+    #[ignore = "deep: a large model"]
+    fn a_restarted_master_must_not_count_where_it_hands_the_lock_over() {
+        let mistaken = Redlock::<2> {
+            restarts: 1,
+            quarantine: LONGEST_TTL,
+            mistake: Some(Mistake::CountsQuarantined),
+            ..Redlock::HANDS_OVER
+        };
+        counterexample(mistaken, EXCLUSION);
+    }
 
     #[test]
     #[ignore = "deep: a large model"]
