@@ -72,11 +72,8 @@ impl Servers {
     async fn fail_over(&self) {
         self.master().kill();
         self.replica().cont();
-        until("the replica is promoted", async || {
-            let role = self.replica().command(&["ROLE"]).await.unwrap();
-            role.array().is_some_and(|role| role[0].text() == Some("master"))
-        })
-        .await;
+        let is_promoted = async || self.replica().role().await.as_deref() == Some("master");
+        until("the replica is promoted", is_promoted).await;
     }
 
     /// What is in the place of a lock on the master that was promoted.

@@ -156,6 +156,13 @@ impl RedisServer {
         off_thread(move || inner.command(&words.iter().map(String::as_str).collect::<Vec<_>>())).await
     }
 
+    /// Its role in a replication, `master` or `slave`; `None` while it does not answer: a server closes its connections when its
+    /// role changes.
+    pub async fn role(&self) -> Option<String> {
+        let answer = self.command(&["ROLE"]).await.ok()?;
+        answer.array()?.first()?.text().map(str::to_owned)
+    }
+
     /// Repeats a command until the answer contains `text`.
     pub(crate) async fn wait_for_answer(&self, words: &[&str], text: &str) -> Result<()> {
         let start = Instant::now();

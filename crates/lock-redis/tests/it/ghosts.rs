@@ -341,8 +341,7 @@ async fn a_planned_failover_leaves_no_ghosts_that_cost_time() {
     let failover = ["SENTINEL", "FAILOVER", RedisSentinel::NAME];
     let answer = sentinel.sentinels()[0].command(&failover).await.unwrap();
     assert!(!answer.is_error(), "{answer:?}");
-    while sentinel.servers()[0].command(&["ROLE"]).await.unwrap().array().unwrap()[0].text() != Some("slave")
-    {
+    while sentinel.servers()[0].role().await.as_deref() != Some("slave") {
         assert!(before.elapsed() < PATIENCE, "there is no failover");
         sleep(Duration::from_millis(50)).await;
     }

@@ -168,8 +168,7 @@ async fn follows_a_failover(recipe: &str) {
     let answer = sentinel.sentinels()[0].command(&failover).await.unwrap();
     assert_eq!(answer.text(), Some("OK"), "{answer:?}");
     let start = Instant::now();
-    while sentinel.servers()[0].command(&["ROLE"]).await.unwrap().array().unwrap()[0].text() != Some("slave")
-    {
+    while sentinel.servers()[0].role().await.as_deref() != Some("slave") {
         assert!(start.elapsed() < PATIENCE, "no failover");
         sleep(Duration::from_millis(20)).await;
     }
