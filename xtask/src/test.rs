@@ -28,7 +28,7 @@ const USAGE: &str = "\
 Usage: cargo xtask test [--full] [NAME...]
        cargo xtask test --deep [--minutes N]
 
-Without arguments: the first tier, some six minutes in a new clone. With --full: as CI. With --deep: as at night, everything, and
+Without arguments: the first tier, some seven minutes in a new clone. With --full: as CI. With --deep: as at night, everything, and
 new seeds for N minutes (10).
 NAME is a package (its first tier, more with --full), a test program, a module of one, or a part of the names of tests; what it
 matches runs whatever its tier.";
