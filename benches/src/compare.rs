@@ -213,6 +213,8 @@ async fn measure(
                 }
             }
             results.join_repeats(&starts);
+            let first = starts.first().copied().unwrap_or_default();
+            progress.print(&table::measured(&results.rows[first..], Look::of_stdout()));
             progress.step();
         }
     }

@@ -28,7 +28,7 @@ pub(crate) use self::row::Row;
 use self::row::is_overlaps;
 #[cfg(test)]
 pub(crate) use self::sample::sample;
-use self::scenario::{BACKENDS, SCENARIOS, ordered};
+use self::scenario::{BACKENDS, ordered};
 pub(crate) use self::scenario::{Scenario, has_rivals};
 
 /// The results of a run, in the shape of `results.json`.
@@ -131,16 +131,9 @@ impl Results {
         self.rows.push(row);
     }
 
-    /// The rows by scenario: the known ones first, then any other in the order of their first row.
+    /// The rows by scenario.
     pub(crate) fn scenarios(&self) -> Vec<Scenario<'_>> {
-        let names = ordered(self.rows.iter().map(|row| row.scenario.as_str()), SCENARIOS);
-        names
-            .into_iter()
-            .map(|name| Scenario {
-                name,
-                rows: self.rows.iter().filter(|row| row.scenario == name).collect(),
-            })
-            .collect()
+        Scenario::all_in(&self.rows)
     }
 
     /// The promises of this backend.

@@ -28,12 +28,7 @@ impl Look {
 
 /// All results: the tables of each scenario, the promises, the verdict and the machine.
 pub(crate) fn render(results: &Results, look: Look) -> String {
-    let mut text = String::new();
-    for scenario in results.scenarios() {
-        let about = scenario.about();
-        let colon = if about.is_empty() { "" } else { ": " };
-        let _ = writeln!(text, "{}{colon}{about}\n{}\n", scenario.name, blocks(&scenario, look));
-    }
+    let mut text = measured(&results.rows, look);
     for backend in results.backends() {
         if let Some(promises) = promises(results, backend, look) {
             let _ = writeln!(text, "promises of {backend}\n{promises}\n");
@@ -66,6 +61,17 @@ pub(crate) fn render(results: &Results, look: Look) -> String {
         }
     }
     text.push('\n');
+    text
+}
+
+/// The tables of the scenarios that have these rows.
+pub(crate) fn measured(rows: &[Row], look: Look) -> String {
+    let mut text = String::new();
+    for scenario in Scenario::all_in(rows) {
+        let about = scenario.about();
+        let colon = if about.is_empty() { "" } else { ": " };
+        let _ = writeln!(text, "{}{colon}{about}\n{}\n", scenario.name, blocks(&scenario, look));
+    }
     text
 }
 

@@ -47,7 +47,7 @@ pub(crate) fn build_and_run(build: Build, args: &[OsString]) -> Result<(), Failu
 pub(crate) enum Build {
     /// As services build libraries, with the command `polylock`.
     Release,
-    /// In half the time: for a first look, and for faults.
+    /// In a third of the time: for a first look, and for faults.
     Quick,
 }
 

@@ -12,6 +12,13 @@ pub(crate) struct Scenario<'a> {
 }
 
 impl<'a> Scenario<'a> {
+    /// The scenarios of these rows: the known ones first, then any other in the order of their first row.
+    pub(crate) fn all_in(rows: &'a [Row]) -> Vec<Self> {
+        let names = ordered(rows.iter().map(|row| row.scenario.as_str()), SCENARIOS);
+        let of = |name| Self { name, rows: rows.iter().filter(|row| row.scenario == name).collect() };
+        names.into_iter().map(of).collect()
+    }
+
     /// The backends: the known ones first.
     pub(crate) fn backends(&self) -> Vec<&'a str> {
         ordered(self.rows.iter().map(|row| row.backend.as_str()), BACKENDS)
