@@ -197,7 +197,7 @@ fn execute(
     let jobs = programs.iter().flat_map(jobs).collect();
     let mut results = Results::default();
     let outcome = steps.run("tests", || {
-        results = run_in_lanes(jobs, tier.at_a_time());
+        results = run_in_lanes(jobs, lanes(tier));
         interrupt::check()?;
         results.show(SLOWEST);
         results.judge()
@@ -206,6 +206,15 @@ fn execute(
         steps.leave_out(format!("{tests} tests: {reason}"));
     }
     outcome.map(|()| results)
+}
+
+/// How many foreground programs run at a time: half as many on a machine that is busy with other work, where tests that wait
+/// for each other would wait too long.
+fn lanes(tier: Tier) -> usize {
+    match cpu::others_are_busy() {
+        true => tier.at_a_time() / 2,
+        false => tier.at_a_time(),
+    }
 }
 
 #[cfg(test)]

@@ -40,6 +40,33 @@ pub(super) fn of_tree(root: u32, closes: &Receiver<()>) -> Option<Duration> {
     }
 }
 
+/// Whether other work takes more than half of the processors, while this program waits; `false` where `/proc` does not tell.
+pub(super) fn others_are_busy() -> bool {
+    let Some(before) = Load::now() else { return false };
+    thread::sleep(SAMPLE);
+    Load::now().is_some_and(|after| 2 * (after.idle - before.idle) < after.all - before.all)
+}
+
+/// The time of all processors since the start of the machine, in ticks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Load {
+    all: u64,
+    idle: u64,
+}
+
+impl Load {
+    fn now() -> Option<Self> {
+        Self::read(&fs::read_to_string("/proc/stat").ok()?)
+    }
+
+    /// Reads the first line: user, nice, system, idle, iowait, ...
+    fn read(stat: &str) -> Option<Self> {
+        let fields = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
+        let times: Vec<u64> = fields.map(str::parse).collect::<Result<_, _>>().ok()?;
+        Some(Self { all: times.iter().sum(), idle: times.get(3)? + times.get(4)? })
+    }
+}
+
 /// The time of each process that descends from this one, with the children that it has waited for.
 fn descendants(root: u32, all: &BTreeMap<u32, Process>) -> BTreeMap<u32, u64> {
     let is_ours = |process: &Process| {
@@ -88,6 +115,8 @@ fn ticks(ticks: u64) -> Duration {
 const TICKS_PER_SECOND: u64 = 100;
 /// Cheap enough not to count itself.
 const INTERVAL: Duration = Duration::from_millis(500);
+/// Long enough to tell a busy machine from a moment's work.
+const SAMPLE: Duration = Duration::from_millis(500);
 /// Between looks at a program that has closed its output, and ends now.
 const MOMENT: Duration = Duration::from_millis(5);
 
@@ -103,6 +132,13 @@ mod tests {
             Some(Process { parent: 7, is_zombie: false, own: 120, of_children: 11 })
         );
         assert_eq!(Process::read("42 (a"), None);
+    }
+
+    #[test]
+    fn idle_time_includes_waits_for_disks() {
+        let stat = "cpu  10 1 5 100 7 0 2 0 0 0\ncpu0 1 1 1 1 1 0 0 0 0 0\n";
+        assert_eq!(Load::read(stat), Some(Load { all: 125, idle: 107 }));
+        assert_eq!(Load::read("intr 1"), None);
     }
 
     #[test]

@@ -230,8 +230,8 @@ impl Selection {
         let packages =
             packages().map_err(|error| Failure::new(format!("cannot look for packages: {error}")))?;
         let dashed = name.replace('_', "-");
-        if packages.iter().any(|(package, _)| *package == dashed) {
-            return Ok(Self { args: vec!["--package".into(), dashed], is_package: true, ..Self::default() });
+        if let Some((package, folder)) = packages.iter().find(|(package, _)| *package == dashed) {
+            return Ok(Self::of_package(package, folder));
         }
         let mut args = words("--workspace");
         if let Some(known) = Known::of(name) {
@@ -266,6 +266,25 @@ impl Selection {
         args.extend(binaries.into_iter().flat_map(|(package, _)| ["--bin".into(), binary(package)]));
         // Names made by macros are in no source.
         Ok(Self { args, filter: Some(name.to_owned()), must, ..Self::default() })
+    }
+
+    /// The unit tests and the programs of a package.
+    ///
+    /// The command is selected with it, of which nothing is built: its dependencies enable most features that the workspace
+    /// enables, so that what was built for all tests need not be built again for these.
+    fn of_package(package: &str, folder: &Path) -> Self {
+        let mut args = words("--package lock-cli");
+        if package != "lock-cli" {
+            args.extend(["--package".into(), package.to_owned()]);
+        }
+        if folder.join("src/lib.rs").is_file() {
+            args.push("--lib".into());
+        } else {
+            args.extend(["--bin".into(), binary(package.to_owned())]);
+        }
+        let must: Vec<_> = KNOWN.iter().filter(|known| known.package == package).collect();
+        args.extend(must.iter().flat_map(|known| ["--test".into(), known.target.into()]));
+        Self { args, is_package: true, must, ..Self::default() }
     }
 
     /// The part of the names of the tests to run.
@@ -444,7 +463,8 @@ mod tests {
     #[test]
     fn a_name_is_that_of_a_package_a_program_a_module_or_a_part_of_a_test() {
         let args = |name: &str| Selection::of(name).unwrap().args.join(" ");
-        assert_eq!(args("lock_core"), "--package lock-core");
+        assert_eq!(args("lock_core"), "--package lock-cli --package lock-core --lib");
+        assert_eq!(args("lock-cli"), "--package lock-cli --bin polylock --test cli");
         assert_eq!(args("redis"), "--workspace --test redis");
         assert_eq!(args("connection"), "--workspace --test redis");
         assert_eq!(Selection::of("connection").unwrap().filter(), Some("connection::"));
