@@ -115,7 +115,7 @@ impl Harness for RedisHarness {
     }
 
     fn short_lease(&self) -> Duration {
-        Duration::from_millis(800)
+        Duration::from_millis(1600)
     }
 
     async fn connect(&self, lease: Duration) -> lock_core::Result<Locks> {

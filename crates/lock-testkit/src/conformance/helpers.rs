@@ -110,6 +110,15 @@ pub(super) fn must_be_of(error: &Error, harness: &dyn Harness) {
     assert!(error.backend() == backend || harness.parts().contains(&error.backend()), "{error:?}");
 }
 
+/// Waits until so many stand in the queue, as far as the backend tells.
+pub(super) async fn they_wait(locks: &Client, name: &str, count: usize) {
+    if !locks.capabilities().counts_waiters {
+        return tokio::time::sleep(NOISE).await;
+    }
+    let sees = || async { (locks.inspect(name).await.unwrap().waiters >= count).then_some(()) };
+    eventually(SOON, &format!("{count} waiters in sight"), sees).await;
+}
+
 /// Releases a lock that must still be held.
 pub(super) async fn give_back(guard: impl Into<Held>) {
     let guard = guard.into();
