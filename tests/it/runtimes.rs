@@ -155,6 +155,58 @@ fn a_holder_keeps_its_lock_when_the_runtime_of_the_one_before_ends() {
     }
 }
 
+/// As with a web server that has a runtime of one thread for each core.
+#[test]
+fn a_runtime_whose_thread_computes_takes_the_locks_of_no_other() {
+    const COMPUTES: Duration = Duration::from_secs(4);
+    let servers = Servers::start();
+    let [redis, masters, ensemble] = servers.urls();
+    let urls =
+        [format!("{redis}?ttl=1s"), format!("{masters}?ttl=1s"), format!("{ensemble}?session_timeout=2s")];
+    std::thread::scope(|scope| {
+        for url in &urls {
+            scope.spawn(move || {
+                let stays = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+                let locks = stays.block_on(Locks::connect(url)).unwrap();
+                // It used the locks first.
+                let busy = one_thread();
+                let kept = busy.block_on(locks.mutex("of the busy one").acquire()).unwrap();
+                let other = scope.spawn(move || {
+                    one_thread().block_on(async {
+                        let guard = locks.mutex("of the other one").acquire().await.unwrap();
+                        let lost = timeout(COMPUTES, guard.lost()).await;
+                        assert!(lost.is_err(), "{url}: {lost:?}");
+                        guard.extend(Duration::from_secs(2)).await.unwrap();
+                        assert_eq!(guard.release().await.unwrap(), Released::Released, "{url}");
+                    });
+                });
+                busy.block_on(async { std::thread::sleep(COMPUTES + Duration::from_secs(1)) });
+                other.join().unwrap();
+                drop(kept);
+            });
+        }
+    });
+}
+
+/// A guard that was moved to another runtime, while its own is paused.
+#[test]
+fn a_guard_of_a_paused_runtime_answers_within_its_lease() {
+    let servers = Servers::start();
+    let [redis, masters, _] = servers.urls();
+    for url in [format!("{redis}?ttl=1s"), format!("{masters}?ttl=1s")] {
+        let stays = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let locks = stays.block_on(Locks::connect(&url)).unwrap();
+        let paused = one_thread();
+        let guard = paused.block_on(locks.mutex("moves").acquire()).unwrap();
+        stays.block_on(async {
+            let extended = timeout(PATIENCE, guard.extend(Duration::from_secs(1))).await;
+            assert_eq!(extended.expect("an answer").unwrap_err().kind(), ErrorKind::Lost, "{url}");
+            let released = timeout(PATIENCE, guard.release()).await;
+            assert_eq!(released.expect("an answer").unwrap(), Released::AlreadyLost, "{url}");
+        });
+    }
+}
+
 #[test]
 fn an_outage_that_has_another_cause_keeps_its_hint() {
     let (one, two) = (one_thread(), one_thread());

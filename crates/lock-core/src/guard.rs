@@ -684,7 +684,8 @@ fn deliver(next: &NextWaiter, lease: Box<dyn Lease>, turn: Turn<Guard>, origin: 
     };
     let spec = Arc::clone(&next.spec);
     let guard = Guard::new(lease, turn, spec, next.runtime.clone(), Arc::clone(origin));
-    queues.deliver(&next.spec.name, next, guard);
+    let patience = guard.remaining();
+    queues.deliver(&next.spec.name, next, guard, patience);
     // A sharer gives up the turn. Earlier it would have gone to the waiter that has the lock by now.
     drop(spent);
 }

@@ -98,14 +98,18 @@ impl LockHandle {
 
 async fn acquire(connection: &Connection, spec: &Arc<LockSpec>, wait: Wait) -> Result<Option<Guard>> {
     let runtime = connection.origin.runtimes.enter()?;
-    let event = match wait {
-        _ if wait.is_expired() => connection.queues.try_turn(&spec.name, spec.mode).map(QueueEvent::Turn),
-        _ => wait_for_turn(connection, spec, wait, &runtime).await,
-    };
-    let turn = match event {
-        Some(QueueEvent::Turn(turn)) => turn,
-        Some(QueueEvent::HandedOver(guard)) => return Ok(Some(guard)),
-        None => return Ok(None),
+    let turn = loop {
+        let event = match wait {
+            _ if wait.is_expired() => connection.queues.try_turn(&spec.name, spec.mode).map(QueueEvent::Turn),
+            _ => wait_for_turn(connection, spec, wait, &runtime).await,
+        };
+        match event {
+            Some(QueueEvent::Turn(turn)) => break turn,
+            // This task was not polled for a while.
+            Some(QueueEvent::HandedOver(guard)) if !guard.is_valid() => {}
+            Some(QueueEvent::HandedOver(guard)) => return Ok(Some(guard)),
+            None => return Ok(None),
+        }
     };
     let acquired = connection.backend.acquire(spec.request(wait)).await;
     match acquired.map_err(|error| connection.origin.runtimes.explain(error))? {

@@ -1,14 +1,14 @@
 //! The wait queue of one process: of all its tasks that want a lock, one talks to the server.
 
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
-use tokio::runtime::Handle;
-use tokio::sync::{Notify, oneshot};
+use tokio::runtime::{self, Handle};
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::lock_spec::LockSpec;
 use crate::{AcquireRequest, GuardState, LockName, LossReason, Mode, Validity, Wait};
@@ -16,10 +16,15 @@ use crate::{AcquireRequest, GuardState, LockName, LossReason, Mode, Validity, Wa
 /// The number of a turn or of a waiter.
 type Id = NonZeroU64;
 
-/// How often one waiter checks whether the holder lost its lock.
+/// How often the queues that have waiters are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// How long a waiter may leave what it was given: nobody may poll it again, and others wait for it.
+const TAKE_WITHIN: Duration = Duration::from_secs(1);
 
 /// First-in, first-out queues, one per lock name in use. `G` is what a holder hands over to the next waiter: a guard.
+///
+/// A task on each runtime that has waiters checks their queues: it serves those behind a holder that lost its lock, and takes
+/// back what a waiter was given and does not take. A waiter that is not polled thus stops nobody.
 #[derive(Debug)]
 pub(crate) struct LocalQueues<G> {
     queues: Mutex<Queues<G>>,
@@ -28,6 +33,10 @@ pub(crate) struct LocalQueues<G> {
 #[derive(Debug)]
 struct Queues<G> {
     by_name: HashMap<LockName, Queue<G>, RandomState>,
+    /// The queues that have waiters, or had some at the last check.
+    with_waiters: HashSet<LockName, RandomState>,
+    /// The runtimes on which a task checks them.
+    checked_on: HashSet<runtime::Id, RandomState>,
     /// Numbers turns and waiters.
     last_id: Id,
 }
@@ -46,20 +55,27 @@ struct Queue<G> {
 
 #[derive(Debug)]
 struct Waiters<G> {
-    in_order: VecDeque<Waiter<G>>,
-    /// The waiter that watches the holder, so that the others need not wake up.
-    watcher: Option<Id>,
+    in_order: VecDeque<Waiter>,
+    served: Vec<Served<G>>,
 }
 
 #[derive(Debug)]
-struct Waiter<G> {
+struct Waiter {
     id: Id,
     spec: Arc<LockSpec>,
     wait: Wait,
     runtime: Handle,
-    event: oneshot::Sender<QueueEvent<G>>,
-    /// Notified when this waiter becomes the watcher.
-    watches: Arc<Notify>,
+    /// Notified when it is served.
+    served: Arc<Notify>,
+}
+
+/// A waiter whose wait has ended, though it has not been polled since.
+#[derive(Debug)]
+struct Served<G> {
+    waiter: Waiter,
+    event: QueueEvent<G>,
+    /// When it is to be taken back.
+    until: Instant,
 }
 
 /// What ends the wait of the first waiter.
@@ -75,7 +91,7 @@ pub(crate) enum QueueEvent<G> {
 /// a holder that lost the lock does not block its successors.
 #[derive(Debug)]
 pub(crate) struct Turn<G> {
-    /// `None` for a turn beside that of another task, and for one that was handed over.
+    /// `None` for a turn beside that of another task.
     id: Option<Id>,
     queues: Arc<LocalQueues<G>>,
     name: LockName,
@@ -108,16 +124,16 @@ struct QueueEntry<'a, G> {
     name: &'a LockName,
     /// `None` once it was removed with an event.
     id: Option<Id>,
-    event: oneshot::Receiver<QueueEvent<G>>,
-    watches: Arc<Notify>,
+    served: Arc<Notify>,
 }
 
-impl<G> LocalQueues<G> {
+impl<G: Send + 'static> LocalQueues<G> {
     /// Waits for the turn or for a hand-over.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the queue. A turn that was given already goes to the next waiter, a guard is dropped.
+    /// Dropping the future leaves the queue. A turn that was given already goes to the next waiter, a guard is dropped. A
+    /// future that is not polled loses both after a second, and its place.
     pub(crate) async fn wait(
         self: &Arc<Self>,
         spec: &Arc<LockSpec>,
@@ -128,27 +144,27 @@ impl<G> LocalQueues<G> {
             Ok(turn) => return QueueEvent::Turn(turn),
             Err(entry) => entry,
         };
-        let (id, event, watches, name) = (&mut entry.id, &mut entry.event, &entry.watches, entry.name);
-        let watch_the_holder = async {
-            watches.notified().await;
-            loop {
-                self.advance_if_lost(name);
-                tokio::time::sleep(CHECK_INTERVAL).await;
+        self.check_on(runtime);
+        loop {
+            entry.served.notified().await;
+            if let Some(event) = entry.take() {
+                return event;
             }
-        };
-        tokio::select! {
-            biased;
-            event = event => match event {
-                Ok(event) => {
-                    *id = None;
-                    event
-                }
-                Err(_) => unreachable!("a waiter is removed by itself, or with an event"),
-            },
-            () = watch_the_holder => unreachable!("it loops for ever"),
         }
     }
 
+    /// Starts the task that checks the queues on this runtime, if it does not run.
+    fn check_on(self: &Arc<Self>, runtime: &Handle) {
+        if !self.queues().checked_on.insert(runtime.id()) {
+            return;
+        }
+        // Made here, so that it is dropped even if the runtime never polls the task.
+        let checks = Checks { queues: Arc::clone(self), runtime: Some(runtime.id()) };
+        drop(runtime.spawn(checks.run()));
+    }
+}
+
+impl<G> LocalQueues<G> {
     /// Takes the turn for an acquisition that would wait, if no task has it.
     pub(crate) fn free_turn(self: &Arc<Self>, name: &LockName, mode: Mode) -> Option<Turn<G>> {
         self.take_if_free(&mut self.queues(), name, mode)
@@ -167,13 +183,14 @@ impl<G> LocalQueues<G> {
         })
     }
 
-    /// Delivers the guard to this waiter if it still waits, else drops the guard.
-    pub(crate) fn deliver(&self, name: &LockName, next: &NextWaiter, guard: G) {
-        let waiter = self.queues().by_name.get_mut(name).and_then(|queue| queue.remove(next.id));
-        if let Some(waiter) = waiter {
-            // Fails if the waiter has left since; that drops the guard.
-            drop(waiter.event.send(QueueEvent::HandedOver(guard)));
-        }
+    /// Delivers the guard to this waiter if it still waits, else drops the guard. Where the waiter does not take it within
+    /// `patience`, the guard is dropped as well.
+    pub(crate) fn deliver(&self, name: &LockName, next: &NextWaiter, guard: G, patience: Duration) {
+        let mut queues = self.queues();
+        // The guard is dropped after the mutex is unlocked: its destructor locks it again.
+        let Some(queue) = queues.by_name.get_mut(name) else { return };
+        let Some(waiter) = queue.waiters.as_mut().and_then(|waiters| waiters.remove(next.id)) else { return };
+        queue.serve(waiter, QueueEvent::HandedOver(guard), patience.min(TAKE_WITHIN));
     }
 
     /// The number of tasks that wait behind the one that has the turn.
@@ -191,19 +208,15 @@ impl<G> LocalQueues<G> {
         if let Some(turn) = self.take_if_free(&mut queues, name, spec.mode) {
             return Ok(turn);
         }
-        let (sender, event) = oneshot::channel();
-        let (id, watches) = (queues.next_id(), Arc::new(Notify::new()));
-        let waiter = Waiter {
-            id,
-            spec: Arc::clone(spec),
-            wait,
-            runtime: runtime.clone(),
-            event: sender,
-            watches: Arc::clone(&watches),
-        };
+        let (id, served) = (queues.next_id(), Arc::new(Notify::new()));
+        let (spec, runtime) = (Arc::clone(spec), runtime.clone());
+        let waiter = Waiter { id, spec, wait, runtime, served: Arc::clone(&served) };
         let queue = queues.by_name.entry(name.clone()).or_default();
-        queue.waiters.get_or_insert_default().push(waiter);
-        Err(QueueEntry { queues: self, name, id: Some(id), event, watches })
+        queue.waiters.get_or_insert_default().in_order.push_back(waiter);
+        if !queues.with_waiters.contains(name) {
+            queues.with_waiters.insert(name.clone());
+        }
+        Err(QueueEntry { queues: self, name, id: Some(id), served })
     }
 
     fn take_if_free(
@@ -230,28 +243,33 @@ impl<G> LocalQueues<G> {
         self.advance(name, |queue| queue.held.as_ref().is_some_and(is_lost));
     }
 
-    /// Gives the turn to the first waiter that still waits, if the current turn has ended.
+    /// Gives the turn to the first waiter, if the current turn has ended.
     fn advance(self: &Arc<Self>, name: &LockName, has_ended: impl FnOnce(&Queue<G>) -> bool) {
         let mut queues = self.queues();
         let id = queues.next_id();
-        let Entry::Occupied(mut entry) = queues.by_name.entry(name.clone()) else { return };
-        let queue = entry.get_mut();
-        if !has_ended(queue) {
-            return;
-        }
+        let Some(queue) = queues.by_name.get_mut(name).filter(|queue| has_ended(queue)) else { return };
         (queue.turn, queue.mode, queue.held) = (None, None, None);
-        while let Some(waiter) = queue.pop() {
-            let mode = waiter.spec.mode;
-            match waiter.event.send(QueueEvent::Turn(self.turn_of(id, name))) {
-                Ok(()) => {
-                    (queue.turn, queue.mode) = (Some(id), Some(mode));
-                    return;
-                }
-                Err(QueueEvent::Turn(mut turn)) => turn.id = None,
-                Err(QueueEvent::HandedOver(_)) => unreachable!("it was a turn"),
-            }
+        if let Some(waiter) = queue.waiters.as_mut().and_then(|waiters| waiters.in_order.pop_front()) {
+            (queue.turn, queue.mode) = (Some(id), Some(waiter.spec.mode));
+            queue.serve(waiter, QueueEvent::Turn(self.turn_of(id, name)), TAKE_WITHIN);
+        } else if !queue.has_waiters() {
+            queues.by_name.remove(name);
         }
-        entry.remove();
+    }
+
+    /// Checks the queues that have waiters, and returns whether there are any left.
+    fn check(self: &Arc<Self>) -> bool {
+        let names: Vec<_> = self.queues().with_waiters.iter().cloned().collect();
+        for name in &names {
+            self.advance_if_lost(name);
+            let taken_back = self.queues().take_back(name);
+            // Outside the mutex: their destructors lock it again.
+            drop(taken_back);
+        }
+        let mut queues = self.queues();
+        let Queues { by_name, with_waiters, .. } = &mut *queues;
+        with_waiters.retain(|name| by_name.get(name).is_some_and(Queue::has_waiters));
+        !with_waiters.is_empty()
     }
 
     fn queues(&self) -> MutexGuard<'_, Queues<G>> {
@@ -264,19 +282,42 @@ impl<G> Queues<G> {
         self.last_id = self.last_id.saturating_add(1);
         self.last_id
     }
+
+    /// Takes what this waiter was given; it has left the queue then.
+    fn take(&mut self, name: &LockName, waiter: Id) -> Option<QueueEvent<G>> {
+        let queue = self.by_name.get_mut(name)?;
+        let served = &mut queue.waiters.as_mut()?.served;
+        let at = served.iter().position(|served| served.waiter.id == waiter)?;
+        let event = served.swap_remove(at).event;
+        if queue.turn.is_none() && !queue.has_waiters() {
+            self.by_name.remove(name);
+        }
+        Some(event)
+    }
+
+    /// Takes back what waiters have not taken in time. They wait again, as the last ones.
+    fn take_back(&mut self, name: &LockName) -> Vec<QueueEvent<G>> {
+        let waiters = self.by_name.get_mut(name).and_then(|queue| queue.waiters.as_mut());
+        waiters.map_or_else(Vec::new, |waiters| waiters.take_back(Instant::now()))
+    }
 }
 
 impl<G> Queue<G> {
-    fn pop(&mut self) -> Option<Waiter<G>> {
-        self.waiters.as_mut()?.pop()
-    }
-
-    fn remove(&mut self, waiter: Id) -> Option<Waiter<G>> {
-        self.waiters.as_mut()?.remove(waiter)
-    }
-
-    fn in_order(&self) -> impl ExactSizeIterator<Item = &Waiter<G>> {
+    fn in_order(&self) -> impl ExactSizeIterator<Item = &Waiter> {
         self.waiters.as_ref().map_or_else(Default::default, |waiters| waiters.in_order.iter())
+    }
+
+    /// Whether tasks wait, or were served and have not noticed.
+    fn has_waiters(&self) -> bool {
+        let are_there = |waiters: &Waiters<G>| !waiters.in_order.is_empty() || !waiters.served.is_empty();
+        self.waiters.as_deref().is_some_and(are_there)
+    }
+
+    /// Ends the wait of a waiter that is not in the queue any more.
+    fn serve(&mut self, waiter: Waiter, event: QueueEvent<G>, patience: Duration) {
+        waiter.served.notify_one();
+        let served = Served { waiter, event, until: Instant::now() + patience };
+        self.waiters.get_or_insert_default().served.push(served);
     }
 
     /// Whether an acquisition that does not wait may ask the server beside the task that has the turn: if it could share
@@ -290,38 +331,64 @@ impl<G> Queue<G> {
 }
 
 impl<G> Waiters<G> {
-    fn push(&mut self, waiter: Waiter<G>) {
-        self.in_order.push_back(waiter);
-        self.choose_watcher();
-    }
-
-    fn pop(&mut self) -> Option<Waiter<G>> {
-        let waiter = self.in_order.pop_front();
-        self.removed(waiter)
-    }
-
-    fn remove(&mut self, waiter: Id) -> Option<Waiter<G>> {
+    fn remove(&mut self, waiter: Id) -> Option<Waiter> {
         let at = self.in_order.iter().position(|other| other.id == waiter)?;
-        let waiter = self.in_order.remove(at);
-        self.removed(waiter)
+        self.in_order.remove(at)
     }
 
-    fn removed(&mut self, waiter: Option<Waiter<G>>) -> Option<Waiter<G>> {
-        if self
-            .watcher
-            .take_if(|watcher| waiter.as_ref().is_some_and(|waiter| waiter.id == *watcher))
-            .is_some()
-        {
-            self.choose_watcher();
+    fn take_back(&mut self, now: Instant) -> Vec<QueueEvent<G>> {
+        let mut taken_back = Vec::new();
+        while let Some(at) = self.served.iter().position(|served| self.is_overdue(served, now)) {
+            let Served { waiter, event, .. } = self.served.swap_remove(at);
+            self.in_order.push_back(waiter);
+            taken_back.push(event);
         }
-        waiter
+        taken_back
     }
 
-    /// Makes the last waiter the watcher if there is none: it is likely to wait the longest.
-    fn choose_watcher(&mut self) {
-        if let (None, Some(last)) = (self.watcher, self.in_order.back()) {
-            self.watcher = Some(last.id);
-            last.watches.notify_one();
+    /// Whether others wait for what this waiter does not take. For a lock they may be anywhere, for a turn they are here.
+    fn is_overdue(&self, served: &Served<G>, now: Instant) -> bool {
+        let is_waited_for = match served.event {
+            QueueEvent::HandedOver(_) => true,
+            QueueEvent::Turn(_) => !self.in_order.is_empty(),
+        };
+        is_waited_for && served.until <= now
+    }
+}
+
+/// The task that checks the queues on one runtime.
+#[derive(Debug)]
+struct Checks<G> {
+    queues: Arc<LocalQueues<G>>,
+    /// `None` once it has ended.
+    runtime: Option<runtime::Id>,
+}
+
+impl<G> Checks<G> {
+    async fn run(mut self) {
+        loop {
+            tokio::time::sleep(CHECK_INTERVAL).await;
+            if !self.queues.check() && self.end() {
+                return;
+            }
+        }
+    }
+
+    /// Ends the task unless somebody waits again.
+    fn end(&mut self) -> bool {
+        let mut queues = self.queues.queues();
+        let ends = queues.with_waiters.is_empty();
+        if ends && let Some(runtime) = self.runtime.take() {
+            queues.checked_on.remove(&runtime);
+        }
+        ends
+    }
+}
+
+impl<G> Drop for Checks<G> {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime {
+            self.queues.queues().checked_on.remove(&runtime);
         }
     }
 }
@@ -345,7 +412,7 @@ impl<G> Turn<G> {
     pub(crate) fn next_waiter(&self) -> Option<NextWaiter> {
         let queues = self.queues.queues();
         let queue = queues.by_name.get(&self.name).filter(|queue| queue.turn == self.id)?;
-        let first = queue.in_order().next().filter(|first| !first.event.is_closed())?;
+        let first = queue.in_order().next()?;
         let (spec, runtime) = (Arc::clone(&first.spec), first.runtime.clone());
         Some(NextWaiter { id: first.id, spec, wait: first.wait, runtime })
     }
@@ -359,25 +426,42 @@ impl<G> Drop for Turn<G> {
     }
 }
 
+impl<G> QueueEntry<'_, G> {
+    /// Takes what the waiter was given, if it was not taken back.
+    fn take(&mut self) -> Option<QueueEvent<G>> {
+        let event = self.queues.queues().take(self.name, self.id?)?;
+        self.id = None;
+        Some(event)
+    }
+}
+
 impl<G> Drop for QueueEntry<'_, G> {
     fn drop(&mut self) {
         let Some(id) = self.id else { return };
         let mut queues = self.queues.queues();
-        let removed = queues.by_name.get_mut(self.name).and_then(|queue| queue.remove(id));
-        // Outside the mutex: the destructor of the waiter may lock it again.
-        drop((queues, removed));
+        let waiters = queues.by_name.get_mut(self.name).and_then(|queue| queue.waiters.as_mut());
+        let was_waiting = waiters.is_some_and(|waiters| waiters.remove(id).is_some());
+        let event = if was_waiting { None } else { queues.take(self.name, id) };
+        // Outside the mutex: its destructor locks it again.
+        drop((queues, event));
     }
 }
 
 impl<G> Default for LocalQueues<G> {
     fn default() -> Self {
-        Self { queues: Mutex::new(Queues { by_name: HashMap::default(), last_id: Id::MIN }) }
+        let queues = Queues {
+            by_name: HashMap::default(),
+            with_waiters: HashSet::default(),
+            checked_on: HashSet::default(),
+            last_id: Id::MIN,
+        };
+        Self { queues: Mutex::new(queues) }
     }
 }
 
 impl<G> Default for Waiters<G> {
     fn default() -> Self {
-        Self { in_order: VecDeque::new(), watcher: None }
+        Self { in_order: VecDeque::new(), served: Vec::new() }
     }
 }
 
@@ -525,5 +609,52 @@ mod tests {
             drop(last.await.unwrap());
             assert!(queue.queues().by_name.is_empty());
         }
+    }
+
+    fn unpolled(queue: &Arc<LocalQueues<()>>) -> std::pin::Pin<Box<impl Future<Output = QueueEvent<()>>>> {
+        let queue = Arc::clone(queue);
+        let mut waiter =
+            Box::pin(
+                async move { queue.wait(&spec(Mode::Exclusive), Wait::Forever, &Handle::current()).await },
+            );
+        assert!(waiter.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        waiter
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiter_that_is_not_polled_keeps_neither_the_turn_nor_the_lock() {
+        let queue = Arc::<LocalQueues<()>>::default();
+        let name = LockName::new("a").unwrap();
+        let (holder, mut waiter) = (turn(&queue).await, unpolled(&queue));
+        drop(holder);
+        // Nobody else waits for the turn.
+        tokio::time::sleep(3 * TAKE_WITHIN).await;
+        assert!(queue.try_turn(&name, Mode::Exclusive).is_none());
+        let next = tokio::time::timeout(2 * CHECK_INTERVAL, turn(&queue)).await.unwrap();
+        // Others may wait for a lock elsewhere.
+        queue.deliver(&name, &next.next_waiter().unwrap(), (), TAKE_WITHIN);
+        assert_eq!(queue.waiters(&name), 0);
+        tokio::time::sleep(TAKE_WITHIN + 2 * CHECK_INTERVAL).await;
+        assert_eq!(queue.waiters(&name), 1, "it waits again");
+        drop(next);
+        let event = tokio::time::timeout(TAKE_WITHIN, &mut waiter).await.unwrap();
+        assert!(matches!(event, QueueEvent::Turn(_)));
+        drop(event);
+        assert!(queue.queues().by_name.is_empty());
+        tokio::time::sleep(2 * CHECK_INTERVAL).await;
+        assert!(queue.queues().checked_on.is_empty(), "nobody waits, and yet it is checked");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiters_that_are_not_polled_hide_no_loss() {
+        let (queue, clock) = (Arc::<LocalQueues<()>>::default(), Clock::tokio());
+        let holder = turn(&queue).await;
+        holder.hold(&ValidityCell::new(clock.clone(), clock.now() + Duration::from_secs(3)).validity());
+        let (_first, second) = (unpolled(&queue), turn(&queue));
+        let mut second = Box::pin(second);
+        assert!(second.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        let _last = unpolled(&queue);
+        let limit = Duration::from_secs(3) + TAKE_WITHIN + 3 * CHECK_INTERVAL;
+        drop(tokio::time::timeout(limit, second).await.unwrap());
     }
 }

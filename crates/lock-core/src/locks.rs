@@ -17,6 +17,12 @@ use crate::{
 /// Keep one for the whole process: the tasks of one `Locks` wait in a queue of the process, and one of them
 /// talks to the server.
 ///
+/// # Runtimes
+///
+/// Several tokio runtimes may use one `Locks`. The connection, or the session of ZooKeeper, runs on the runtime that made it:
+/// connect on one that keeps running, not on one whose only thread computes. A lease is renewed on the runtime of the task
+/// that acquired it, as long as that runtime is driven, and on another one once it has ended.
+///
 /// # Examples
 ///
 /// ```

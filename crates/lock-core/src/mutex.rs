@@ -81,8 +81,11 @@ impl Mutex {
     /// # Cancel safety
     ///
     /// Dropping the future leaves the wait queue, and nothing behind: if the lock had
-    /// been granted already, it is released in the background. A future that is kept but not polled keeps its
-    /// position, as with tokio's own mutex: later waiters of this process wait for it.
+    /// been granted already, it is released in the background.
+    ///
+    /// Poll the future or drop it. One that is kept and not polled, in a `select!` loop for instance, loses after a second
+    /// what a task of this process has handed over to it, and its position. If it is the one that waits at the server,
+    /// later waiters of this process wait for it; on ZooKeeper those of all processes do once the lock is its own.
     ///
     /// [`ErrorKind::Unavailable`]: crate::ErrorKind::Unavailable
     /// [`ErrorKind::InvalidName`]: crate::ErrorKind::InvalidName

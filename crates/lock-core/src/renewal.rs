@@ -6,6 +6,7 @@ mod renew;
 mod renewer;
 mod schedule;
 mod task;
+mod tasks;
 
 pub use renew::{Renew, Renewed, Terms};
 pub use renewer::{Renewal, Renewer};

@@ -11,7 +11,8 @@ use tokio::sync::oneshot;
 
 use super::renew::{Renew, Renewed, Terms};
 use super::schedule::ScheduledLease;
-use super::task::{RenewalControl, RenewalTask};
+use super::task::RenewalControl;
+use super::tasks::RenewalTasks;
 use crate::error::NO_BACKEND;
 use crate::{Clock, Error, ValidityCell};
 
@@ -19,46 +20,48 @@ use crate::{Clock, Error, ValidityCell};
 ///
 /// It never acquires a lock. It stops renewing a lease at the first answer that the lock is lost, at its deadline and at
 /// its `max_hold`. At most one renewal of a lease is in flight at any time, so the answer recorded last is the last one
-/// that the server gave. A single task does the work; it runs only while there is something to renew.
+/// that the server gave. A task on the runtime of their holders does the work; it runs only while there is something to
+/// renew, and moves to another runtime when its own ends.
 pub struct Renewer<R: Renew> {
-    task: Arc<RenewalTask<R>>,
+    tasks: Arc<RenewalTasks<R>>,
 }
 
 impl<R: Renew> Renewer<R> {
     /// A renewer without leases.
     #[must_use]
     pub fn new(renew: R, clock: Clock) -> Self {
-        Self { task: Arc::new(RenewalTask::new(renew, clock)) }
+        Self { tasks: Arc::new(RenewalTasks::new(renew, clock)) }
     }
 
     /// The backend's part of the renewal.
     #[must_use]
     pub fn renew(&self) -> &R {
-        &self.task.renew
+        &self.tasks.renew
     }
 
-    /// Adds a lease, whose validity is written to `cell`. After [`stop_all`](Self::stop_all) it is not renewed.
+    /// Adds a lease of a holder on this runtime, whose validity is written to `cell`. After [`stop_all`](Self::stop_all) it is not renewed.
     ///
     /// # Panics
     ///
     /// Outside a tokio runtime.
     pub fn add(&self, key: R::Key, terms: Terms, cell: ValidityCell) -> Renewal {
         let longest_ttl = AtomicU64::new(millis(terms.ttl));
-        let lease = ScheduledLease::new(key, terms, cell.clone(), self.task.clock.now(), Handle::current());
-        let id = self.task.add(lease);
-        Renewal { id, cell, longest_ttl, task: Arc::<RenewalTask<R>>::clone(&self.task) }
+        let lease = ScheduledLease::new(key, terms, cell.clone(), self.tasks.clock.now());
+        let task = self.tasks.on(Handle::current());
+        Renewal { id: task.add(lease), cell, longest_ttl, task }
     }
 
     /// Stops the renewal of all leases for good: they expire at the end of their ttl. From then on renewals return
     /// [`Closed`](crate::ErrorKind::Closed) while the lease lasts, those in flight too.
     pub fn stop_all(&self) {
-        self.task.schedule().close();
+        self.tasks.close();
     }
 }
 
 impl<R: Renew> fmt::Debug for Renewer<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Renewer").field("leases", &self.task.schedule().leases.len()).finish_non_exhaustive()
+        let leases: usize = self.tasks.all().iter().map(|task| task.schedule().leases.len()).sum();
+        f.debug_struct("Renewer").field("leases", &leases).finish_non_exhaustive()
     }
 }
 
@@ -71,19 +74,24 @@ pub struct Renewal {
 }
 
 impl Renewal {
-    /// Stops the renewal, and waits until none is in flight.
+    /// Stops the renewal, and waits until none is in flight; no longer than the lease lasts, as the runtime that has sent it
+    /// may be paused.
     ///
     /// # Cancel safety
     ///
     /// When the future is dropped, the renewal has stopped, but a request may still be in flight.
     pub async fn stop(&self) {
+        let validity = self.cell.validity();
         while self.task.remove(self.id) {
             let mut answered = pin!(self.task.answered().notified());
             answered.as_mut().enable();
             if !self.task.remove(self.id) {
                 return;
             }
-            answered.await;
+            tokio::select! {
+                () = answered => {}
+                _ = validity.lost() => return,
+            }
         }
     }
 
@@ -123,11 +131,17 @@ impl Renewal {
     async fn renew_now(&self, ttl: Option<Duration>) -> Renewed {
         let (sender, answer) = oneshot::channel();
         Arc::clone(&self.task).renew_now(self.id, ttl, sender);
-        // The sender is dropped without an answer when the lease has ended, or renewal has stopped.
-        answer.await.unwrap_or_else(|_| match self.task.is_closed() && self.cell.validity().is_valid() {
-            true => Renewed::Unknown(Error::closed(NO_BACKEND)),
-            false => Renewed::Lost,
-        })
+        let validity = self.cell.validity();
+        tokio::select! {
+            biased;
+            // The sender is dropped without an answer when the lease has ended, or renewal has stopped.
+            answer = answer => answer.unwrap_or_else(|_| match self.task.is_closed() && validity.is_valid() {
+                true => Renewed::Unknown(Error::closed(NO_BACKEND)),
+                false => Renewed::Lost,
+            }),
+            // The runtime that renews the lease may be paused.
+            () = async { _ = validity.lost().await; tokio::time::sleep(LATE).await } => Renewed::Lost,
+        }
     }
 }
 
@@ -142,6 +156,9 @@ impl fmt::Debug for Renewal {
         f.debug_struct("Renewal").field("id", &self.id).finish_non_exhaustive()
     }
 }
+
+/// How long an answer may come after the end of the lease.
+const LATE: Duration = Duration::from_secs(1);
 
 fn millis(ttl: Duration) -> u64 {
     u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)
@@ -187,6 +204,10 @@ mod tests {
         let (clock, calls) = (Clock::tokio(), Arc::new(AtomicUsize::new(0)));
         let server = Server { clock: clock.clone(), answer, calls: Arc::clone(&calls), delay };
         (clock.clone(), Renewer::new(server, clock), calls)
+    }
+
+    fn is_idle<R: Renew>(renewer: &Renewer<R>) -> bool {
+        renewer.tasks.all().iter().all(|task| task.schedule().wakes.is_none())
     }
 
     fn unknown() -> Renewed {
@@ -291,7 +312,7 @@ mod tests {
         drop(renewals);
         tokio::time::sleep(TTL * 2).await;
         assert!(cells.iter().all(|cell| !cell.validity().is_valid()));
-        assert!(renewer.task.schedule().wakes.is_none());
+        assert!(is_idle(&renewer));
     }
 
     #[tokio::test(start_paused = true)]
@@ -516,7 +537,7 @@ mod tests {
             assert!(cell.validity().is_valid(), "lease {number}");
         }
         drop(lasting);
-        assert!(renewer.task.schedule().wakes.is_none(), "there is no runtime left");
+        assert!(is_idle(&renewer), "there is no runtime left");
     }
 
     #[tokio::test(start_paused = true)]
@@ -563,6 +584,6 @@ mod tests {
         drop(runtime);
         let _entered = handle.enter();
         let _renewal = renewer.add(0, FOREVER, lease(&clock));
-        assert!(renewer.task.schedule().wakes.is_none(), "the next lease gets a task of its own runtime");
+        assert!(is_idle(&renewer), "the next lease gets a task of its own runtime");
     }
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use rand::Rng;
-use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
 
 use super::renew::{Renewed, Terms};
@@ -36,8 +35,6 @@ pub(super) struct ScheduledLease<K> {
     pub(super) terms: Terms,
     cell: ValidityCell,
     pub(super) due: BootInstant,
-    /// The runtime of the holder: renewal moves there when its own runtime ends.
-    pub(super) runtime: Handle,
     /// A lease at rest has none, and there may be many leases.
     exchange: Option<Box<Exchange>>,
 }
@@ -63,9 +60,9 @@ pub(super) struct Batch<K> {
 }
 
 impl<K> ScheduledLease<K> {
-    pub(super) fn new(key: K, terms: Terms, cell: ValidityCell, now: BootInstant, runtime: Handle) -> Self {
+    pub(super) fn new(key: K, terms: Terms, cell: ValidityCell, now: BootInstant) -> Self {
         let due = if terms.auto { now + interval(terms.ttl) } else { BootInstant::NEVER };
-        let lease = Self { key, due, runtime, exchange: None, terms, cell };
+        let lease = Self { key, due, exchange: None, terms, cell };
         // A lease may begin with less than its ttl.
         lease.set_loss_reason(lease.cell.validity().until());
         lease
@@ -148,6 +145,17 @@ impl Default for Exchange {
 }
 
 impl<K> Schedule<K> {
+    pub(super) fn new(closed: bool) -> Self {
+        Self {
+            leases: HashMap::default(),
+            due: BTreeSet::new(),
+            in_flight: HashSet::default(),
+            next_id: 0,
+            closed,
+            wakes: None,
+        }
+    }
+
     pub(super) fn add(&mut self, lease: ScheduledLease<K>) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
@@ -166,12 +174,6 @@ impl<K> Schedule<K> {
             let error = Error::closed(NO_BACKEND).with_outcome(Outcome::Unknown);
             lease.answer(&Renewed::Unknown(error));
         }
-    }
-
-    /// The runtime of a holder, other than these.
-    pub(super) fn runtime_except(&self, ended: &HashSet<Id>) -> Option<Handle> {
-        let mut runtimes = self.leases.values().map(|lease| &lease.runtime);
-        runtimes.find(|runtime| !ended.contains(&runtime.id())).cloned()
     }
 
     /// Takes the leases that are due by `horizon`; `None` when there are none.
@@ -251,19 +253,6 @@ impl<K> Schedule<K> {
         } else if lease.terms.auto {
             lease.due = now + pause;
             self.due.insert((lease.due, id));
-        }
-    }
-}
-
-impl<K> Default for Schedule<K> {
-    fn default() -> Self {
-        Self {
-            leases: HashMap::default(),
-            due: BTreeSet::new(),
-            in_flight: HashSet::default(),
-            next_id: 0,
-            closed: false,
-            wakes: None,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The task that sends the renewals when they are due. It runs only while there is something to renew.
+//! The task that sends the renewals of one runtime when they are due. It runs only while there is something to renew.
 
 use std::collections::HashSet;
 use std::mem;
@@ -11,11 +11,13 @@ use tokio::sync::{Notify, oneshot};
 
 use super::renew::{Renew, Renewed};
 use super::schedule::{Batch, Schedule, ScheduledLease, TICK};
-use crate::{BootInstant, Clock};
+use super::tasks::RenewalTasks;
+use crate::BootInstant;
 
 pub(super) struct RenewalTask<R: Renew> {
-    pub(super) renew: R,
-    pub(super) clock: Clock,
+    tasks: Arc<RenewalTasks<R>>,
+    /// That of its holders, or another one once that has ended.
+    runtime: Mutex<Handle>,
     schedule: Mutex<Schedule<R::Key>>,
     /// Notified when a renewal became due earlier than planned.
     sooner: Notify,
@@ -34,9 +36,14 @@ pub(super) trait RenewalControl: Send + Sync {
 }
 
 impl<R: Renew> RenewalTask<R> {
-    pub(super) fn new(renew: R, clock: Clock) -> Self {
-        let schedule = Mutex::default();
-        Self { renew, clock, schedule, sooner: Notify::new(), answered: Notify::new() }
+    pub(super) fn new(tasks: Arc<RenewalTasks<R>>, runtime: Handle, closed: bool) -> Self {
+        let schedule = Mutex::new(Schedule::new(closed));
+        let runtime = Mutex::new(runtime);
+        Self { tasks, runtime, schedule, sooner: Notify::new(), answered: Notify::new() }
+    }
+
+    pub(super) fn runtime(&self) -> Handle {
+        self.runtime.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(super) fn schedule(&self) -> MutexGuard<'_, Schedule<R::Key>> {
@@ -57,35 +64,40 @@ impl<R: Renew> RenewalTask<R> {
     /// Plans a renewal, and starts the task if it does not run.
     fn plan(self: &Arc<Self>, mut schedule: MutexGuard<'_, Schedule<R::Key>>, id: u64, due: BootInstant) {
         let Some(lease) = schedule.leases.get_mut(&id) else { return };
-        let (earlier, runtime) = (mem::replace(&mut lease.due, due), lease.runtime.clone());
+        let earlier = mem::replace(&mut lease.due, due);
         schedule.due.remove(&(earlier, id));
         schedule.due.insert((due, id));
         match schedule.wakes {
             None => {
                 drop(schedule);
-                self.start(Some(Handle::try_current().unwrap_or(runtime)));
+                self.start();
             }
             Some(wakes) if due < wakes => self.sooner.notify_one(),
             Some(_) => {}
         }
     }
 
-    /// Starts the task if there is something to renew: on this runtime, or on that of any holder if this one has ended.
-    fn start(self: &Arc<Self>, mut on: Option<Handle>) {
+    /// Starts the task if there is something to renew: on its runtime; once that has ended, on that of another holder or of
+    /// the caller.
+    pub(super) fn start(self: &Arc<Self>) {
         let mut ended = HashSet::new();
+        let mut runtime = self.runtime();
         loop {
             let mut schedule = self.schedule();
             let Some(&(due, _)) = schedule.due.first().filter(|_| schedule.wakes.is_none()) else { return };
-            let Some(runtime) = on.take().or_else(|| schedule.runtime_except(&ended)) else { return };
             schedule.wakes = Some(due);
             // Outside the mutex: a runtime that was shut down drops the task at once, which locks it again.
             drop(schedule);
             let settled = Arc::new(AtomicBool::new(false));
             drop(runtime.spawn(Arc::clone(self).run(Arc::clone(&settled))));
             if !settled.swap(true, Ordering::AcqRel) {
+                *self.runtime.lock().unwrap_or_else(PoisonError::into_inner) = runtime;
                 return;
             }
             ended.insert(runtime.id());
+            let here = || Handle::try_current().ok().filter(|here| !ended.contains(&here.id()));
+            let Some(other) = self.tasks.runtime_except(&ended).or_else(here) else { return };
+            runtime = other;
         }
     }
 
@@ -96,7 +108,7 @@ impl<R: Renew> RenewalTask<R> {
             let mut running = running;
             while let Some(wake) = self.next_wake() {
                 tokio::select! {
-                    () = self.clock.sleep_until(wake) => self.renew_due().await,
+                    () = self.tasks.clock.sleep_until(wake) => self.renew_due().await,
                     () = self.sooner.notified() => {}
                 }
             }
@@ -109,7 +121,7 @@ impl<R: Renew> RenewalTask<R> {
     /// Never later than planned before: if a lock is acquired and released again and again, the task already sleeps until
     /// early enough, and need not be woken for each lease.
     fn next_wake(&self) -> Option<BootInstant> {
-        let now = self.clock.now();
+        let now = self.tasks.clock.now();
         let mut schedule = self.schedule();
         let due = schedule.due.first().map(|(due, _)| *due);
         let planned = schedule.wakes.filter(|planned| *planned > now);
@@ -118,12 +130,12 @@ impl<R: Renew> RenewalTask<R> {
     }
 
     async fn renew_due(&self) {
-        let mut horizon = self.clock.now() + TICK;
+        let mut horizon = self.tasks.clock.now() + TICK;
         while let Some(batch) = self.take_due(horizon) {
             // A lease that was renewed just now is not due again, however short its ttl.
-            horizon = self.clock.now();
-            let answers = self.renew.renew(&batch.leases).await;
-            let now = self.clock.now();
+            horizon = self.tasks.clock.now();
+            let answers = self.tasks.renew.renew(&batch.leases).await;
+            let now = self.tasks.clock.now();
             let mut schedule = self.schedule();
             for (id, answer) in batch.ids.iter().zip(answers) {
                 schedule.record(*id, answer, now);
@@ -135,7 +147,7 @@ impl<R: Renew> RenewalTask<R> {
     }
 
     fn take_due(&self, horizon: BootInstant) -> Option<Batch<R::Key>> {
-        let now = self.clock.now();
+        let now = self.tasks.clock.now();
         self.schedule().take_due(horizon, now)
     }
 }
@@ -164,7 +176,7 @@ impl<R: Renew> RenewalControl for RenewalTask<R> {
         lease.terms.ttl = ttl.unwrap_or(lease.terms.ttl);
         lease.add_caller(answer);
         if !in_flight {
-            self.plan(schedule, id, self.clock.now());
+            self.plan(schedule, id, self.tasks.clock.now());
         }
     }
 }
@@ -179,10 +191,10 @@ struct Running<R: Renew> {
 impl<R: Renew> Drop for Running<R> {
     fn drop(&mut self) {
         let Some(task) = self.task.take() else { return };
-        task.schedule().interrupted(task.clock.now());
+        task.schedule().interrupted(task.tasks.clock.now());
         task.answered.notify_waiters();
         if self.settled.swap(true, Ordering::AcqRel) {
-            task.start(None);
+            task.start();
         }
     }
 }

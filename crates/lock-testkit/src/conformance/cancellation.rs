@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use lock_core::backend::LeasePolicy;
 use lock_core::{GuardState, LockOptions};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::Harness;
 use super::helpers::{
-    LONG, SOON, at_most_left, client, fresh, give_back, must_be_busy, nothing_left, take, take_lease, within,
+    LONG, NOISE, SOON, at_most_left, client, fresh, give_back, must_be_busy, nothing_left, take, take_lease,
+    take_within, within,
 };
 use crate::cancel::cancel_after;
 
@@ -139,4 +140,34 @@ pub(super) async fn a_cancelled_extend_leaves_the_lease_usable(harness: &dyn Har
     }
     assert!(done, "not extended after {MOST_POLLS} polls");
     drop((one, two));
+}
+
+/// As in a loop of `select!` that is busy with another branch.
+pub(super) async fn a_waiter_that_is_not_polled_stops_nobody(harness: &dyn Harness) {
+    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    let (held, mutex) = (take(&one, &name).await, one.mutex(&name));
+    let mut waiter = Box::pin(mutex.acquire());
+    assert!(poll_for(Duration::ZERO, &mut waiter).await.is_none(), "two hold the lock");
+    // To that waiter, by a hand-over.
+    give_back(held).await;
+    give_back(take_within(LONG, &two, &name).await).await;
+    give_back(take_within(LONG, &one, &name).await).await;
+    give_back(within(SOON, "the lock", waiter).await.unwrap()).await;
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn a_waiter_in_the_store_that_is_not_polled_stops_nobody(harness: &dyn Harness) {
+    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    let (held, mutex) = (take(&two, &name).await, one.mutex(&name));
+    let mut waiter = Box::pin(mutex.acquire());
+    assert!(poll_for(NOISE, &mut waiter).await.is_none(), "two hold the lock");
+    give_back(held).await;
+    give_back(take_within(LONG, &two, &name).await).await;
+    give_back(within(SOON, "the lock", waiter).await.unwrap()).await;
+    nothing_left(harness, &name).await;
+}
+
+/// Polls the future for this time, once at least.
+async fn poll_for<F: Future + Unpin>(time: Duration, future: &mut F) -> Option<F::Output> {
+    timeout(time, future).await.ok()
 }

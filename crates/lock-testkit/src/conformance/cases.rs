@@ -210,6 +210,10 @@ cases! {
         a_cancelled_release_still_releases: every_backend,
         a_cancelled_extend_leaves_the_lease_usable: every_backend,
     }
+    cancellation, once {
+        a_waiter_that_is_not_polled_stops_nobody: every_backend,
+        a_waiter_in_the_store_that_is_not_polled_stops_nobody: leases_with_a_server,
+    }
     faults, always {
         a_dead_server_is_reported_at_connect: with_a_server,
         a_dead_server_is_reported_at_acquire: with_a_server => fails_and_recovers(Fault::Cut),
@@ -357,6 +361,11 @@ fn with_a_server(capabilities: &Capabilities) -> Result<(), &'static str> {
     } else {
         Err("the store is local to this process: no server, no other process")
     }
+}
+
+fn leases_with_a_server(capabilities: &Capabilities) -> Result<(), &'static str> {
+    leases(capabilities)?;
+    with_a_server(capabilities)
 }
 
 fn readers(capabilities: &Capabilities) -> Result<(), &'static str> {
