@@ -247,6 +247,8 @@ impl Voter {
                 let is_usual = matches!(*answers, [Value::Okay, Value::Int(1), Value::Int(1)]);
                 Ok(is_usual.then_some(LockAnswer::Granted(claim.token)))
             }
+            // Of a refusal, the script says more.
+            Some(Err(Failure::Refused(_))) => Ok(None),
             Some(Err(Failure::Dropped)) => Ok(Some(LockAnswer::Broken)),
             Some(Err(failure)) => Err(self.endpoint().failed(failure)),
         }

@@ -5,7 +5,8 @@
 -- Returns the token, or {0, ms until the lock expires, type of the key, position in the queue}; -1 is none.
 -- Idempotent for an owner, but the ttl counts from the last call.
 if holds(ARGV[1]) then
-  -- A share, of which this is the latest grant.
+  -- A share, of which this is the latest grant. As to ZREM, see mint.lua.
+  redis.pcall('ZREM', KEYS[2], '')
   local token = mint(fence_ttl)
   if not token.err then
     share(ARGV[1], marked() .. ' ' .. text_of(ARGV[1], token, ARGV[3]), ARGV[2])

@@ -22,6 +22,8 @@ local function settle(shared)
 end
 
 local function share(owner, shared, ttl)
+  -- See mint.lua.
+  redis.call('ZREM', holders, '')
   redis.call('ZADD', holders, now + ttl, owner)
   settle(shared)
 end

@@ -4,6 +4,8 @@
 if not is_ours then
   return 0
 end
+-- See mint.lua.
+redis.pcall('ZREM', KEYS[2], '')
 local token = mint(ARGV[5] or '604800000')
 if not token.err then
   redis.call('SET', KEYS[1], ARGV[2] .. ' ' .. token .. ' ' .. micros .. ' ' .. ARGV[4], 'PX', ARGV[3])

@@ -27,18 +27,17 @@ local function write(fence, value, sent, fence_ttl)
   if tonumber(sent) < tonumber(fence.sent) then
     return
   end
-  local left = redis.call('PTTL', KEYS[3])
+  -- First, as it needs no memory: see mint.lua.
+  redis.call('PEXPIRE', KEYS[3], math.max(redis.call('PTTL', KEYS[3]), tonumber(fence_ttl)))
   redis.call('SET', KEYS[3], text_of(fence, value, sent), 'KEEPTTL')
-  if left < tonumber(fence_ttl) then
-    redis.call('PEXPIRE', KEYS[3], fence_ttl)
-  end
   if redis.call('PTTL', KEYS[2]) < fence_ttl / 2 then
     redis.call('PEXPIRE', KEYS[2], fence_ttl)
   end
   redis.call('SET', KEYS[1], value)
 end
 
--- Notes that the owner no longer holds the lock: another client may write the same time in the same millisecond.
+-- Notes that the owner no longer holds the lock: another client may write the same time in the same millisecond. To be called
+-- after another write, see mint.lua.
 local function forget(fence)
   local parts = {fence.token, fence.owner, fence.since, fence.info}
   redis.call('SET', KEYS[3], table.concat(parts, ' '), 'KEEPTTL')

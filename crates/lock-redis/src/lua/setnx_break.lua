@@ -9,9 +9,9 @@ if kind == 'string' then
   end
   kind = is_over(value, ARGV[2], ARGV[3]) and 'none' or kind
   local fence = read_fence()
+  redis.call('DEL', KEYS[1])
   if fence then
     forget(fence)
   end
-  redis.call('DEL', KEYS[1])
 end
 return kind

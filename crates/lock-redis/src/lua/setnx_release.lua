@@ -5,6 +5,6 @@ local held = holds(ARGV[1])
 if not held then
   return 0
 end
-forget(held)
 redis.call('DEL', KEYS[1])
+forget(held)
 return 1

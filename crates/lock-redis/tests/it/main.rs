@@ -5,6 +5,7 @@
 mod bugs;
 mod connection;
 mod fake_redis;
+mod full_memory;
 mod gates;
 mod ghosts;
 mod inspect;

@@ -9,18 +9,27 @@
 --
 -- The wait queue is ordered by the start of each wait, and so alike on all masters. It is a hint: whoever finds the lock free
 -- may have it.
+--
+-- When its memory is full, Redis refuses SET and ZADD, but not after another write of the same script. So what keeps, hands
+-- over or waits for a lock begins with a write that needs no memory: if it has no other, with a ZREM that removes nothing. What
+-- acquires a free lock does not.
 local entry = ARGV[5]
 local is_ours = is_owners(string.match(ARGV[1], '^%x*'))
-if not is_ours and not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
-  local added = entry and redis.pcall('ZADD', KEYS[3], 'NX', ARGV[6], entry)
-  if type(added) == 'number' then
-    -- Waiters ask again every two seconds; a queue without living waiters expires.
-    redis.call('PEXPIRE', KEYS[3], 5000)
+if value and not is_ours then
+  if entry then
+    redis.pcall('ZREM', KEYS[3], '')
+    if type(redis.pcall('ZADD', KEYS[3], 'NX', ARGV[6], entry)) == 'number' then
+      -- Waiters ask again every two seconds; a queue without living waiters expires.
+      redis.call('PEXPIRE', KEYS[3], 5000)
+    end
   end
   return {0, redis.call('PTTL', KEYS[1]), redis.call('TYPE', KEYS[1]).ok}
 end
 if is_ours then
+  redis.pcall('ZREM', KEYS[2], '')
   redis.call('SET', KEYS[1], ARGV[1], 'PX', math.max(redis.call('PTTL', KEYS[1]), tonumber(ARGV[2])))
+else
+  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 end
 
 local token = next_token(ARGV[3] ~= '' and ARGV[3] or block_of(micros))

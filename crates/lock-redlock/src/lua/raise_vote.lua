@@ -8,4 +8,6 @@ local last = last_token()
 if type(last) == 'table' then
   return last
 end
+-- See acquire.lua.
+redis.pcall('ZREM', KEYS[2], '')
 return is_larger(ARGV[2], last or '') and note(ARGV[2], ARGV[3]) or 1

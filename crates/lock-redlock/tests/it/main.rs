@@ -2,6 +2,7 @@
 
 mod contention;
 mod fleet;
+mod full_memory;
 mod ghosts;
 mod hand_over;
 mod masks;
