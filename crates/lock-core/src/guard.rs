@@ -389,7 +389,8 @@ impl Guard {
 
     /// Makes all later tokens of this name larger than `floor`: one round trip.
     ///
-    /// For a move from another store, whose tokens were larger.
+    /// For a move from another store, whose tokens were larger. Of callers that share the lock, one that was granted it before may
+    /// still get a smaller token, if it learns of its grant only now.
     ///
     /// # Errors
     ///

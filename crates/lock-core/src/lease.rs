@@ -108,7 +108,7 @@ pub trait Lease: Any + Debug + Send + Sync {
             .with_hint("release the lock, then acquire it as a reader"))
     }
 
-    /// Makes all later tokens larger than `floor`.
+    /// Makes all later tokens larger than `floor`: those of all locks of this name that the store grants from now on.
     ///
     /// # Errors
     ///

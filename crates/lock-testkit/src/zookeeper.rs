@@ -139,6 +139,33 @@ impl ZooKeeper {
         }
     }
 
+    /// Restarts a standalone server as so many elections of a leader leave an ensemble: its next transaction has a number that is
+    /// as many times 2^32 larger.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start); [`Error::Io`] when the snapshot cannot be renamed.
+    ///
+    /// # Panics
+    ///
+    /// If the server left no snapshot.
+    pub async fn skip_epochs(&self, count: u64) -> Result<()> {
+        // It starts with a snapshot of all data, whose name is the last transaction.
+        self.restart().await?;
+        self.kill();
+        let data = self.inner.process.dir().join("data").join("version-2");
+        let failed = |error| Error::io(format!("rename a snapshot in {}", data.display()), error);
+        let names = fs::read_dir(&data)
+            .map_err(failed)?
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let last =
+            names.filter_map(|name| u64::from_str_radix(name.strip_prefix("snapshot.")?, 16).ok()).max();
+        let path = |transaction: u64| data.join(format!("snapshot.{transaction:x}"));
+        let last = last.expect("a server that has started has a snapshot");
+        fs::rename(path(last), path(last + (count << 32))).map_err(failed)?;
+        self.start_again().await
+    }
+
     /// Restarts a killed server with the same port and data, and waits until it serves.
     ///
     /// A node of an ensemble serves only while a majority runs: to restart a majority, [`launch`](Self::launch) the nodes

@@ -140,10 +140,9 @@ pub(crate) async fn attempt(
         Some(Ok(Some((node, minted)))) => {
             Ok(Some(Box::new(ZkLease::new(own, node, own_watch, &minted, request))))
         }
-        Some(Err(Stop::StartOver)) => Err(Stop::StartOver),
-        Some(Err(failed)) => {
+        Some(Err(stopped)) => {
             give_up(own).await;
-            Err(failed)
+            Err(stopped)
         }
         Some(Ok(None)) | None => {
             // The deletion fires the watch of the node, which would take a request to remove.
@@ -164,18 +163,15 @@ async fn grant(
 ) -> Result<Option<(Arc<CreatedNode>, Minted)>, Stop> {
     let session = Arc::clone(&own.session);
     let recipe = own.lock.recipe;
-    let granted = alongside(base.number(&session), async {
+    let granted = alongside(base.ranges(&session), async {
         match recipe {
             ZkRecipe::Queue => contend(own, own_watch, request, deadline).await,
             ZkRecipe::Ephemeral(wait) => ephemeral::contend(own, wait, request, deadline).await,
         }
     });
     let Some(node) = granted.await? else { return Ok(None) };
-    match base.token(&session, node.czxid).await {
-        Ok(minted) => Ok(Some((node, minted))),
-        Err(_) if session.has_ended() => Err(Stop::StartOver),
-        Err(error) => Err(Stop::Failed(error)),
-    }
+    let minted = base.mint(&session, &node.path, node.czxid).await?;
+    Ok(Some((node, minted)))
 }
 
 /// Polls `other`, which starts first, until `main` is ready.

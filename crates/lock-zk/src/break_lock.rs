@@ -91,7 +91,7 @@ impl Breaking {
                 continue;
             };
             match base.token(session, origin.czxid).await {
-                Ok(its) if its.token == token => left.extend(HolderNode::of(read.path, &read.stat)),
+                Ok(Some(its)) if its.token == token => left.extend(HolderNode::of(read.path, &read.stat)),
                 Ok(_) => {}
                 Err(_) if session.has_ended() => return Err(Fault::SessionEnded),
                 Err(error) => return Ok(Err(error)),

@@ -106,7 +106,7 @@ async fn read_holder(
             ZkRecipe::Queue => holder.asked = origin.time(),
             ZkRecipe::Ephemeral(_) => holder.since = origin.time(),
         }
-        holder.token = base.token(session, origin.czxid).await.ok().map(|minted| minted.token);
+        holder.token = base.token(session, origin.czxid).await.ok().flatten().map(|minted| minted.token);
     }
     Ok(Some(holder))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::{
-    AcquireRequest, BootInstant, Error, GuardState, Lease, LeasePolicy, LossReason, Mode, OwnerId, Released,
+    AcquireRequest, BootInstant, Error, GuardState, Lease, LeasePolicy, LossReason, OwnerId, Released,
     Result, Revocation, Token, TokenBlock, Validity, ValidityCell,
 };
 use tokio::sync::oneshot;
@@ -16,7 +16,7 @@ use crate::held_node::{self, OwnWatch};
 use crate::node::{CreatedNode, Deletion, Downgraded};
 use crate::own_node::OwnNode;
 use crate::session::Session;
-use crate::token::{Minted, NotRaised};
+use crate::token::{Minted, NotWritten};
 
 /// A held lock: its node is the lowest, and only its deletion or the end of the session changes that.
 #[derive(Debug)]
@@ -24,8 +24,6 @@ pub(crate) struct ZkLease {
     pub(crate) own: OwnNode,
     /// The node when the lock was granted. The token is computed from its `czxid`.
     node: Arc<CreatedNode>,
-    /// Whether the lock was granted exclusively.
-    exclusive: bool,
     tokens: TokenBlock,
     /// The validity of this lock alone: its node was deleted, or it expired.
     cell: ValidityCell,
@@ -57,7 +55,6 @@ impl ZkLease {
         Self {
             own,
             node,
-            exclusive: request.mode == Mode::Exclusive,
             tokens,
             cell,
             expiry,
@@ -173,13 +170,13 @@ impl Lease for ZkLease {
             return Err(Error::lost(BACKEND));
         }
         let session = &self.own.session;
-        // The holder after this one has a later node. Of holders that share the lock, another one may have an earlier node.
-        let after = u64::try_from(self.node.czxid).ok().filter(|_| self.exclusive).unwrap_or_default();
+        // The holder after this one has a later node.
+        let after = u64::try_from(self.node.czxid).unwrap_or_default();
         let base = session.base(&self.own.lock.dir);
         let raised = async { base.raise(session, &self.latest_node().await.path, after, floor).await };
         session.answer_about(self.path(), raised).await?.map_err(|error| match error {
-            NotRaised::Failed(error) => error,
-            NotRaised::Lost => self.lost(),
+            NotWritten::Failed(error) => error,
+            NotWritten::Lost => self.lost(),
         })
     }
 

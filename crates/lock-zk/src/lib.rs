@@ -56,6 +56,7 @@ mod shutdown_gate;
 mod tls;
 mod token;
 mod token_base;
+mod token_ranges;
 mod wait;
 mod watched_node;
 mod watches;

@@ -59,7 +59,7 @@ impl MigrationTarget for Zk {
         let lease = own(lease)?;
         let (session, dir) = (&lease.own.session, &lease.own.lock.dir);
         let base = self.share().base(session, dir);
-        let (_, raised) = session.answer_about(dir, base.number(session)).await??;
+        let (_, raised) = session.answer_about(dir, base.ranges(session)).await??;
         let [created, raised] = [lease.czxid(), raised].map(|zxid| u64::try_from(zxid).unwrap_or_default());
         Ok(LockAge::new(created, created.max(raised)))
     }

@@ -3,13 +3,15 @@
 //! | base of the `dir` | tokens of a grant |
 //! |---|---|
 //! | none | a [block](TokenBlock) of 16, from 16 × `czxid` on: tasks of the process may hand the lock over among themselves |
-//! | a number | one: that number + `czxid` |
+//! | numbers | one: a number of the base for each transaction |
 //!
-//! The base is one number for all locks of a `dir`, in a node beside their directories. It does not exist until somebody
-//! [raises](lock_core::Guard::raise_token) a token, as when locks move here from a store with larger tokens. It only
-//! grows. Only a holder writes it, by compare-and-set, in one transaction with a check of its own node. Above a base tokens are
-//! not in blocks, as an election of a leader skips 2^32 transactions: 16 times that, and tokens would soon be days ahead of
-//! the clock of a Redis that locks move from, which remembers them for a limited time.
+//! The base is that of all locks of a `dir`, in a node beside their directories. It does not exist until somebody
+//! [raises](lock_core::Guard::raise_token) a token, as when locks move here from a store with larger tokens. Its numbers only
+//! grow. Only a holder writes it, by compare-and-set, in one transaction with a check of its own node.
+//!
+//! Tokens above a base must not run ahead of the clock of a Redis that locks move from. So they are not in blocks, and an
+//! election of a leader, which skips 2^32 transactions, does not skip as many of them: the base has [`TokenRanges`], and the
+//! first holder that is granted a lock after an election extends it.
 //!
 //! # Why tokens grow
 //!
@@ -36,8 +38,12 @@
 //! whose token is older than the last raise. A downgraded reader's node names the transaction that counts. If that was
 //! overwritten, as by a revocation request, no token of readers is shown.
 //!
-//! A base counts as no less than 16 times the transaction that wrote it last. So it is larger than all blocks of grants that do
-//! not know of it, which come from earlier transactions.
+//! A new base counts as no less than 16 times the transaction that wrote it. So it is larger than all blocks of grants that do
+//! not know of it, which come from earlier transactions. Whoever writes it later makes no number of it smaller: a later grant
+//! has a larger one, whichever of both knew more.
+//!
+//! Sharers are granted a lock in any order. So a raise counts for nodes that are created after that of the raiser: another
+//! sharer whose grant is older may still compute a smaller token than the floor.
 //!
 //! A session that ends takes its watches and its locks along, and the next session uses nothing of what it knew.
 //!
@@ -48,9 +54,10 @@ use tokio::time::Instant;
 use zookeeper_client::{self as zk, CreateMode, Stat};
 
 use crate::ensemble::Change;
-use crate::error::{BACKEND, Fault, Right, error};
+use crate::error::{BACKEND, Fault, Right, Stop, error};
 use crate::session::{PAUSE, Session};
-use crate::token_base::{TokenBase, beyond_blocks};
+use crate::token_base::TokenBase;
+use crate::token_ranges::TokenRanges;
 
 /// The token of a grant.
 pub(crate) struct Minted {
@@ -59,33 +66,46 @@ pub(crate) struct Minted {
     pub(crate) is_block: bool,
 }
 
-/// Why the base cannot be raised.
-pub(crate) enum NotRaised {
+/// Why the base is not written.
+pub(crate) enum NotWritten {
     /// The own node does not exist any more.
     Lost,
     Failed(Error),
 }
 
 impl TokenBase {
-    /// The token of a lock that has been granted, whose node was created by this transaction.
-    pub(crate) async fn token(&self, session: &Session, czxid: i64) -> Result<Minted> {
-        let (number, _) = self.number(session).await?;
-        let created = u64::try_from(czxid).map_err(|_| {
-            Error::new(ErrorKind::Unexpected, BACKEND)
-                .with_message(format!("the server reports transaction {czxid} for a created node"))
-        })?;
-        let is_block = number == 0;
+    /// The token of a lock that has been granted, whose node `own` was created by this transaction. A base that does not reach
+    /// it is extended first.
+    pub(crate) async fn mint(&self, session: &Session, own: &str, czxid: i64) -> Result<Minted, Stop> {
+        let stop = |error| if session.has_ended() { Stop::StartOver } else { Stop::Failed(error) };
+        if let Some(minted) = self.token(session, czxid).await.map_err(stop)? {
+            return Ok(minted);
+        }
+        let created = transaction(czxid).map_err(stop)?;
+        // Boxed, to keep the future of an acquisition small.
+        match Box::pin(self.change(session, own, |ranges| ranges.reach(created))).await {
+            Ok(()) => {}
+            Err(NotWritten::Lost) => return Err(Stop::StartOver),
+            Err(NotWritten::Failed(error)) => return Err(stop(error)),
+        }
+        // One that is older than what the base still knows queues up again.
+        self.token(session, czxid).await.map_err(stop)?.ok_or(Stop::StartOver)
+    }
+
+    /// The token of a lock whose node was created by this transaction; none if the base does not reach it.
+    pub(crate) async fn token(&self, session: &Session, czxid: i64) -> Result<Option<Minted>> {
+        let (ranges, _) = self.ranges(session).await?;
+        let (created, is_block) = (transaction(czxid)?, ranges.is_empty());
         let token = match is_block {
-            true => created.checked_mul(TokenBlock::SIZE),
-            false => number.checked_add(created),
+            true => created.saturating_mul(TokenBlock::SIZE),
+            false => match ranges.token(created) {
+                Some(token) => token,
+                None => return Ok(None),
+            },
         };
-        match token.filter(|&token| i64::try_from(TokenBlock::end(token)).is_ok()) {
-            Some(token) => Ok(Minted { token: Token::new(token), is_block }),
-            None => Err(error(
-                ErrorKind::Exhausted,
-                format!("there are no tokens above {number} (in {})", self.path()),
-                "use another dir, and have the resources forget the tokens of this one",
-            )),
+        match i64::try_from(TokenBlock::end(token)) {
+            Ok(_) => Ok(Some(Minted { token: Token::new(token), is_block })),
+            Err(_) => Err(self.exhausted()),
         }
     }
 
@@ -97,49 +117,56 @@ impl TokenBase {
         own: &str,
         after: u64,
         floor: Token,
-    ) -> Result<(), NotRaised> {
+    ) -> Result<(), NotWritten> {
+        self.change(session, own, |ranges| ranges.raise(after, floor.get())).await
+    }
+
+    /// Changes the base while the node `own` exists, unless `change` finds nothing to do.
+    async fn change(
+        &self,
+        session: &Session,
+        own: &str,
+        change: impl Fn(&mut TokenRanges) -> bool + Send,
+    ) -> Result<(), NotWritten> {
         let until = Instant::now() + session.timeout;
         loop {
-            let (number, version) = self.read(session).await.map_err(NotRaised::Failed)?;
-            let Some(needed) = self.needed(number, after, floor.get()) else { return Ok(()) };
-            let fault = match self.write(session, own, needed, version).await {
+            let (ranges, version) = self.read(session).await.map_err(NotWritten::Failed)?;
+            let mut ranges = self.saw(ranges);
+            if !change(&mut ranges) {
+                return Ok(());
+            }
+            if i64::try_from(ranges.end()).is_err() {
+                return Err(NotWritten::Failed(self.exhausted()));
+            }
+            let fault = match self.write(session, own, &ranges, version).await {
                 Ok(()) => {
-                    self.saw(needed);
+                    self.saw(ranges);
                     return Ok(());
                 }
-                Err((Some(0), fault)) if fault.is_no_node() => return Err(NotRaised::Lost),
-                Err((_, Fault::SessionEnded)) => return Err(NotRaised::Lost),
+                Err((Some(0), fault)) if fault.is_no_node() => return Err(NotWritten::Lost),
+                Err((_, Fault::SessionEnded)) => return Err(NotWritten::Lost),
                 Err((_, fault)) => fault,
             };
-            // Another holder raised it, or the answer was lost: the next read shows which.
+            // Another holder wrote it, or the answer was lost: the next read shows which.
             let again = matches!(
                 fault,
                 Fault::Unknown(_)
                     | Fault::Refused(zk::Error::BadVersion | zk::Error::NodeExists | zk::Error::NoNode)
             );
             if !again || Instant::now() >= until {
-                return Err(NotRaised::Failed(fault.on(self.path())));
+                return Err(NotWritten::Failed(fault.on(self.path())));
             }
             tokio::time::sleep(PAUSE).await;
             let passed = session.retry_until_definite(|| session.pass_quorum(self.path())).await;
-            passed.map_err(|fault| NotRaised::Failed(fault.on(self.path())))?;
-        }
-    }
-
-    /// The base for tokens beyond `floor`, unless they are beyond it with the present one.
-    fn needed(&self, number: u64, after: u64, floor: u64) -> Option<u64> {
-        let needed = floor.saturating_sub(after);
-        match self.saw(number) {
-            0 if (after + 1).saturating_mul(TokenBlock::SIZE) > floor => None,
-            number => (number < needed).then_some(needed.max(1)),
+            passed.map_err(|fault| NotWritten::Failed(fault.on(self.path())))?;
         }
     }
 
     /// Reads the base as this server knows it, which may be outdated.
-    async fn read(&self, session: &Session) -> Result<(u64, Option<Stat>)> {
+    async fn read(&self, session: &Session) -> Result<(TokenRanges, Option<Stat>)> {
         match session.retry_until_definite(|| session.data(self.path())).await {
-            Ok((data, stat)) => Ok((beyond_blocks(self.parse(&data)?, &stat), Some(stat))),
-            Err(fault) if fault.is_no_node() => Ok((0, None)),
+            Ok((data, stat)) => Ok((self.parse(&data, &stat)?, Some(stat))),
+            Err(fault) if fault.is_no_node() => Ok((TokenRanges::default(), None)),
             Err(fault) => Err(fault.on(self.path())),
         }
     }
@@ -148,10 +175,10 @@ impl TokenBase {
         &self,
         session: &Session,
         own: &str,
-        number: u64,
+        ranges: &TokenRanges,
         before: Option<Stat>,
     ) -> Result<(), (Option<usize>, Fault)> {
-        let (path, data) = (self.path(), number.to_string());
+        let (path, data) = (self.path(), ranges.to_string());
         let (data, acl, mode) = (data.as_bytes(), session.acl.acls(), CreateMode::Persistent);
         let (write, right) = match before {
             Some(stat) => (Change::Set { path, data, version: Some(stat.version) }, Right::Write),
@@ -160,4 +187,18 @@ impl TokenBase {
         let written = session.multi(&[Change::Check { path: own, version: None }, write]).await;
         written.map(drop).map_err(|(at, fault)| (at, fault.needing(right, path)))
     }
+    fn exhausted(&self) -> Error {
+        error(
+            ErrorKind::Exhausted,
+            format!("there are no larger tokens (in {})", self.path()),
+            "use another dir, and have the resources forget the tokens of this one",
+        )
+    }
+}
+
+fn transaction(zxid: i64) -> Result<u64> {
+    u64::try_from(zxid).map_err(|_| {
+        Error::new(ErrorKind::Unexpected, BACKEND)
+            .with_message(format!("the server reports transaction {zxid} for a created node"))
+    })
 }

@@ -271,6 +271,49 @@ async fn a_holder_of_a_shared_lock_raises_too() {
     writer.release().await.unwrap();
 }
 
+/// What elections of a leader skip, in transactions.
+const ELECTION: u64 = 1 << 32;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_sharer_raises_the_tokens_of_all_locks_no_higher_than_it_must() {
+    let server = ZooKeeper::start().await.unwrap();
+    server.skip_epochs(30).await.unwrap();
+    let locks = config(&server).connect().await.unwrap();
+    let mut floor = REDIS;
+    for _ in 0..5 {
+        let reader = locks.rw("a").read().await.unwrap();
+        reader.raise_token(floor).await.unwrap();
+        reader.release().await.unwrap();
+        let other = token(&locks, "b").await;
+        assert!(other > floor && other.get() - floor.get() < 1_000, "{other} above {floor}");
+        floor = other;
+    }
+    locks.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn elections_skip_few_tokens_above_a_base() {
+    let server = ZooKeeper::start().await.unwrap();
+    let connect = async || config(&server).connect().await.unwrap();
+    let locks = connect().await;
+    raise(&locks, "a", REDIS).await;
+    let (mut last, elections) = (token(&locks, "a").await, 4);
+    let first = last;
+    for _ in 0..elections {
+        locks.close().await.unwrap();
+        server.skip_epochs(1).await.unwrap();
+        let locks = connect().await;
+        for name in ["a", "b", "a"] {
+            let next = token(&locks, name).await;
+            assert!(next > last, "{next} after {last}");
+            last = next;
+        }
+        locks.close().await.unwrap();
+    }
+    let skipped = last.get() - first.get();
+    assert!(skipped < elections * ELECTION / 100, "{skipped} tokens");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn the_answer_to_a_raise_is_lost() {
     for then in [Then::Reset, Then::Hang] {
