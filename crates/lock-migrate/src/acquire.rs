@@ -241,6 +241,14 @@ impl Attempt<'_> {
         }
     }
 
+    /// Whether the tokens of the new store are far behind those of the old one. They follow once in a while, and not for each lock:
+    /// sharers raise the old store above them, and both would drive each other up.
+    fn falls_behind(&self, new: &Half, old: &Half) -> bool {
+        let is_far = old.token().get() - new.token().get() > micros(HOUR / 2);
+        // A clock that is far ahead of this host's would raise the tokens of the new store for good.
+        is_far && check_lead(old.token(), micros(wall_clock())).is_ok()
+    }
+
     /// The clock of the old store. One that is far ahead of this host's would raise the tokens of the new store for good.
     async fn trusted_time(&self, source: &dyn MigrationSource) -> Result<u64> {
         let clock = source.time(&self.request.name).await?;
@@ -285,12 +293,9 @@ impl Attempt<'_> {
             self.context.check_lead(&self.request.name, new.token(), LARGEST_LEAD).await?;
             // Before the guard is handed out: the next holder on the old store gets a larger token.
             old.raise_token(new.token()).await?;
-        } else if let Err(error) = self.context.check_lead(&self.request.name, old.token(), HOUR / 2).await {
-            // The seal raises the new store above the old one's clock by an hour. So it has to know of tokens that are ahead.
-            tracing::debug!(%error, "the tokens of the new store follow");
-            if self.can_follow(&old).await? {
-                new.raise_token(old.token()).await?;
-            }
+        } else if self.falls_behind(&new, &old) && self.can_follow(&old).await? {
+            // The seal raises the new store by hours above its own tokens. So these follow, even if the old store is gone then.
+            new.raise_token(old.token()).await?;
         }
         Ok(Climbed::Held(Box::new(LadderLease::both(self.context, self.rung, &self.request.name, new, old))))
     }

@@ -272,7 +272,8 @@ fn check_ahead(token: Token, clock: u64, largest: Duration) -> Result<()> {
             "the token {token} is more than {hours} h ahead of the old store's clock, {clock}"
         ))
         .with_hint(
-            "wait until the clock has caught up, or set it right; locks that have moved are not affected",
+            "set the clock right, or wait until it has caught up; until then, `polylock migrate set old` frees the locks that \
+             have not moved, and those that have moved are not affected",
         ))
 }
 

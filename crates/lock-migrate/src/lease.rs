@@ -66,6 +66,7 @@ impl LadderLease {
         let loss = ValidityCell::new(context.clock.clone(), BootInstant::NEVER);
         let validity = loss.validity().and(new.validity().clone()).and(old.validity().clone());
         let token = new.token().max(old.token());
+        context.process.note_token(old.token());
         let watched = Watched { validity: validity.clone(), runtime: context.runtime.clone() };
         let lease = Self::of(context, rung, name, (new, Some(old), Some(watched)), token, (validity, loss));
         context.held.add(&lease.halves);

@@ -36,6 +36,9 @@ pub struct MemberInfo {
     pub behind: Option<Rung>,
     /// The longest time to live of a lease on the old store, in ms.
     pub longest_ttl_ms: u64,
+    /// At least the largest token of the old store that it has seen; 0 if it has seen none.
+    #[serde(default)]
+    pub largest_token: u64,
     /// How often its shadow locks found that the old store had granted a lock twice.
     pub double_grants: u64,
 }

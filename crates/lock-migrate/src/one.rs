@@ -34,6 +34,9 @@ impl OneLease {
         request: &AcquireRequest,
     ) -> Self {
         let guard = context.process.count(rung);
+        if rung < Rung::New {
+            context.process.note_token(lease.token());
+        }
         let shadow =
             (rung == Rung::Shadow).then(|| Shadow::begin(context, request, lease.validity().clone()));
         Self { lease, shadow, guard, name: request.name.clone(), context: Arc::clone(context) }
@@ -98,8 +101,9 @@ impl Lease for OneLease {
 
     async fn raise_token(&self, floor: Token) -> Result<()> {
         if self.guard.rung < Rung::New {
-            // The seal raises the tokens of the new store above the old one's clock by so much.
+            // The seal raises the tokens of the new store above the old one's clock by more than that.
             self.context.check_lead(&self.name, floor, HOUR).await?;
+            self.context.process.note_token(floor);
         }
         self.lease.raise_token(floor).await
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use lock_core::migration::{Member, StoredRecord};
-use lock_core::{LockName, OwnerId, OwnerInfo, Result};
+use lock_core::{LockName, OwnerId, OwnerInfo, Result, Token};
 use tokio::sync::watch;
 
 use crate::member::MemberInfo;
@@ -25,6 +25,8 @@ pub(crate) struct Process {
     guards: [AtomicUsize; Rung::ALL.len()],
     /// In ms.
     longest_ttl: AtomicU64,
+    /// Of the old store, rounded up.
+    largest_token: AtomicU64,
     double_grants: AtomicU64,
     /// The rung that was registered last, and since when it is in force.
     since: Mutex<Option<(Rung, SystemTime)>>,
@@ -46,6 +48,7 @@ impl Process {
             known: watch::Sender::new(None),
             guards: Default::default(),
             longest_ttl: AtomicU64::new(0),
+            largest_token: AtomicU64::new(0),
             double_grants: AtomicU64::new(0),
             since: Mutex::default(),
         })
@@ -127,6 +130,14 @@ impl Process {
         Duration::from_millis(self.longest_ttl.load(Ordering::Relaxed))
     }
 
+    /// Notes a token of the old store. Rounded up, it is registered some times an hour, and not for each lock.
+    pub(crate) fn note_token(&self, token: Token) {
+        let token = token.get().checked_next_multiple_of(ROUNDED_TO).unwrap_or(u64::MAX);
+        if self.largest_token.load(Ordering::Relaxed) < token {
+            self.largest_token.fetch_max(token, Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn note_double_grant(&self) {
         self.double_grants.fetch_add(1, Ordering::Relaxed);
     }
@@ -177,6 +188,7 @@ impl Member for Process {
             since: self.since(rung),
             behind: self.lowest_held().filter(|&held| held < rung),
             longest_ttl_ms: self.longest_ttl.load(Ordering::Relaxed),
+            largest_token: self.largest_token.load(Ordering::Relaxed),
             double_grants: self.double_grants(),
         };
         info.to_bytes()
@@ -202,3 +214,6 @@ impl Drop for CountedGuard {
         self.process.guards[self.rung as usize].fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+/// Some ten minutes, in microseconds.
+const ROUNDED_TO: u64 = 600_000_000;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::backend::{AcquireRequest, Acquired, LeasePolicy, Mode, Wait};
+use lock_core::backend::{AcquireRequest, Acquired, LeasePolicy, Wait};
 use lock_core::migration::Writer;
 use lock_core::{Error, ErrorKind, LockName, Result, Token};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -218,17 +218,19 @@ impl Operator {
         let name = LockName::new(format!("{PREFIX}seal"))?;
         // Before the lock is acquired: the walk may take long, and may fail.
         let old = if terms.source_is_gone { 0 } else { self.tokens_of_the_source(&name).await? };
+        let sessions = self.sessions().await?;
+        let seen = sessions.iter().filter_map(|session| Some(session.member.as_ref()?.largest_token)).max();
         let wait = Wait::Until(Instant::now() + LOCK_LIMIT);
         let request = AcquireRequest::exclusive(name.clone(), wait, LeasePolicy::default(), Self::owner());
-        // As a sharer: what it raises is above the tokens of all locks, also of those that wait since before.
-        let Acquired::Held(mut lease) = self.to.acquire(request.in_mode(Mode::Shared)).await? else {
+        let Acquired::Held(mut lease) = self.to.acquire(request).await? else {
             return Err(Error::new(ErrorKind::Unavailable, BACKEND)
                 .with_message("another operator holds the lock of the seal")
                 .with_hint("wait until it has finished")
                 .on(&name));
         };
-        let largest = old.max(micros(wall_clock())).max(lease.token().get());
-        let floor = largest.saturating_add(micros(HOUR));
+        // The clock of this host may be wrong. Holders of both have raised the new store to half an hour below the old one.
+        let largest = old.max(micros(wall_clock())).max(seen.unwrap_or_default()).max(lease.token().get());
+        let floor = largest.saturating_add(micros(SEAL_LEAD));
         let raised = match i64::try_from(floor) {
             Ok(_) => lease.raise_token(Token::new(floor)).await,
             Err(_) => refused(
@@ -294,6 +296,8 @@ fn is_silent(error: &Error) -> bool {
     error.kind() == ErrorKind::Unavailable
 }
 
+/// How far the seal raises the tokens of the new store: further than a token of the old one that nobody has told of.
+const SEAL_LEAD: Duration = Duration::from_secs(2 * HOUR.as_secs());
 /// How often it is looked again.
 const LOOK: Duration = Duration::from_secs(1);
 /// How long another operator may hold the lock of the seal.

@@ -1,11 +1,14 @@
 //! Looks for what would endanger a migration, before it begins.
 
+use std::iter;
+use std::time::Duration;
+
 use lock_core::backend::{AcquireRequest, Acquired, LeasePolicy, Wait};
 use lock_core::{ErrorKind, Finding, FindingLevel, LockName, Result, Token};
 use tokio::time::Instant;
 
 use super::{Operator, PREFIX};
-use crate::context::check_lead;
+use crate::context::{check_lead, micros, wall_clock};
 use crate::record::Record;
 use crate::shadow;
 
@@ -81,27 +84,42 @@ impl Operator {
         Ok(findings)
     }
 
-    /// How far the tokens of the new store are ahead of those of the old one.
+    /// How far the tokens of the new store are ahead of those of the old one, and the old one's clock of this host's.
     async fn tokens(&self) -> Result<Vec<Finding>> {
+        let Some((token, clock)) = self.newest_tokens().await? else { return Ok(Vec::new()) };
+        let lead = match check_lead(token, clock) {
+            Err(error) => warning(error.message(), error.hint().unwrap_or_default()),
+            Ok(()) if token > Token::new(clock) => {
+                let lead = Duration::from_micros(token.get() - clock);
+                let what = format!("the tokens of the new store are {lead:?} ahead of those of the old one");
+                note(&what, "")
+            }
+            Ok(()) => note("the tokens of the new store will be raised above those of the old one", ""),
+        };
+        Ok(iter::once(lead).chain(other_clock(clock, micros(wall_clock()))).collect())
+    }
+
+    /// A new token of the new store, and the clock of the old one; none while another operator looks.
+    pub(super) async fn newest_tokens(&self) -> Result<Option<(Token, u64)>> {
         let name = LockName::new(format!("{PREFIX}preflight"))?;
-        let wait = Wait::Until(Instant::now() + std::time::Duration::from_secs(5));
+        let wait = Wait::Until(Instant::now() + LOCK_LIMIT);
         let request = AcquireRequest::exclusive(name.clone(), wait, LeasePolicy::default(), Self::owner());
-        let Acquired::Held(mut lease) = self.to.acquire(request).await? else { return Ok(Vec::new()) };
+        let Acquired::Held(mut lease) = self.to.acquire(request).await? else { return Ok(None) };
         let token = lease.token();
         let _ = lease.release().await;
-        let clock = self.source().await?.time(&name).await?;
-        Ok(match check_lead(token, clock) {
-            Err(error) => vec![warning(error.message(), error.hint().unwrap_or_default())],
-            Ok(()) if token > Token::new(clock) => {
-                let lead = std::time::Duration::from_micros(token.get() - clock);
-                vec![note(
-                    &format!("the tokens of the new store are {lead:?} ahead of those of the old one"),
-                    "",
-                )]
-            }
-            Ok(()) => vec![note("the tokens of the new store will be raised above those of the old one", "")],
-        })
+        Ok(Some((token, self.source().await?.time(&name).await?)))
     }
+}
+
+/// Warns of a clock of this host that differs from that of the old store.
+fn other_clock(old: u64, host: u64) -> Option<Finding> {
+    let difference = Duration::from_micros(old.abs_diff(host));
+    let what = format!(
+        "the clock of this host is {} that of the old store by {difference:.0?}",
+        if host < old { "behind" } else { "ahead of" }
+    );
+    let advice = "set both right: once the old store is gone, tokens continue from this host's clock and what processes have seen";
+    (difference > CLOCKS_DIFFER).then(|| warning(&what, advice))
 }
 
 fn note(what: &str, advice: &str) -> Finding {
@@ -110,4 +128,25 @@ fn note(what: &str, advice: &str) -> Finding {
 
 fn warning(what: &str, advice: &str) -> Finding {
     Finding::new(FindingLevel::Warning, "", what, advice)
+}
+
+/// How long another operator may hold the lock of this look.
+const LOCK_LIMIT: Duration = Duration::from_secs(5);
+/// More than the clocks of hosts that are set right.
+const CLOCKS_DIFFER: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_differs_is_a_warning() {
+        let (minute, noon) = (60_000_000, 1_790_000_000_000_000);
+        assert!(other_clock(noon, noon + minute).is_none());
+        for (host, part) in [(noon - 120 * minute, "behind that"), (noon + 2 * minute, "ahead of that")] {
+            let finding = other_clock(noon, host).unwrap();
+            assert_eq!(finding.level, FindingLevel::Warning);
+            assert!(finding.what.contains(part), "{finding}");
+        }
+    }
 }

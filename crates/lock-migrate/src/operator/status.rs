@@ -10,6 +10,7 @@ use serde::Serialize;
 use tokio::time::sleep;
 
 use super::{FinishTerms, Obstacle, Operator};
+use crate::context::check_lead;
 use crate::member::SessionInfo;
 use crate::record::{Phase, Record};
 use crate::rung::Rung;
@@ -226,6 +227,13 @@ impl Operator {
                 format!("the old store granted a lock twice, {} times", status.double_grants),
                 "look at its failovers and at pauses of its clients",
             ));
+        }
+        if status.old_store.is_none()
+            && record.highest() >= Rung::Dual
+            && let Some(Err(error)) =
+                self.newest_tokens().await?.map(|(token, clock)| check_lead(token, clock))
+        {
+            obstacles.push(Obstacle::new(error.message(), error.hint().unwrap_or_default()));
         }
         // The gate says so itself.
         if let Some(error) = &status.old_store

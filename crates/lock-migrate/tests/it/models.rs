@@ -71,6 +71,10 @@ mistakes! {
     #[ignore = "full: searches far for a counterexample"]
     a_sharer_with_an_older_node_lets_tokens_fall:
         "older-sharer", tokens(tokens::Mistake::OlderSharer), INCREASE;
+    a_sharer_that_raises_by_its_whole_token_gets_far_ahead:
+        "whole-token", tokens(tokens::Mistake::SharersRaiseByWhole), LEAD;
+    elections_that_count_get_tokens_far_ahead:
+        "elections-count", tokens(tokens::Mistake::ElectionsCount), LEAD;
     a_grant_from_before_the_seal_lets_tokens_fall:
         "granted-before-seal", tokens(tokens::Mistake::GrantedBeforeSeal), INCREASE;
     #[ignore = "full: searches far for a counterexample"]

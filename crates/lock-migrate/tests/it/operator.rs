@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::backend::Backend;
-use lock_core::{ErrorKind, Guard, Locks};
+use lock_core::{ErrorKind, Guard, Locks, Token};
 use lock_migrate::{FinishTerms, Gate, MigrationConfig, Operator, Phase, Progress, Rung};
 use lock_redis::{Redis, RedisConfig};
 use lock_testkit::{RedisServer, ZooKeeper};
@@ -380,6 +380,54 @@ async fn tokens_of_a_closed_store_that_cannot_be_read_or_surpassed_refuse_the_se
 }
 
 #[tokio::test]
+async fn the_seal_without_the_old_store_is_above_what_processes_saw_whatever_the_operators_clock_says() {
+    // Raised by hand, they are as far ahead of the operator's clock as if that were wrong.
+    let ahead = || std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap() + Duration::from_secs(6 * 3_600);
+    for (rung, leave) in [(Rung::Old, false), (Rung::Dual, true)] {
+        let servers = Servers::start().await;
+        let (operator, locks) = (servers.operator().await, servers.process().await);
+        operator.set(rung, "*").await.unwrap();
+        until_followed(&operator, 1).await;
+        let redis = Locks::from_dyn(servers.redis().await);
+        let guard = hold(&redis, "a").await;
+        guard.raise_token(Token::new(ahead().as_micros() as u64)).await.unwrap();
+        guard.release().await.unwrap();
+        let guard = hold(&locks, "a").await;
+        let seen = guard.token();
+        assert!(u128::from(seen.get()) > ahead().as_micros() - 60_000_000, "{rung}: {seen}");
+        guard.release().await.unwrap();
+        operator.set(Rung::Move, "*").await.unwrap();
+        until_followed(&operator, 1).await;
+        match leave {
+            // Only the new store knows then.
+            true => locks.close().await.unwrap(),
+            false => until_registered(&operator, seen).await,
+        }
+        servers.redis.kill();
+        let record = passed(operator.finish(&FinishTerms::new().source_is_gone(), silent).await.unwrap());
+        assert!(record.floor > seen.get(), "{rung}: {} is not above {seen}", record.floor);
+        if !leave {
+            let guard = hold(&locks, "a").await;
+            assert!(guard.token() > seen, "{rung}: {} after {seen}", guard.token());
+            guard.release().await.unwrap();
+        }
+    }
+}
+
+/// Waits until the only process has registered that it saw a token as large as this.
+async fn until_registered(operator: &Operator, token: Token) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let status = operator.brief_status().await.unwrap();
+        if status.sessions[0].member.as_ref().unwrap().largest_token >= token.get() {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{status:?}");
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test]
 async fn tokens_that_are_more_than_a_day_ahead_are_refused() {
     let servers = Servers::start().await;
     let (operator, locks) = (servers.operator().await, servers.process().await);
@@ -387,7 +435,7 @@ async fn tokens_that_are_more_than_a_day_ahead_are_refused() {
     let zk = Locks::from_dyn(servers.zk().await);
     let guard = hold(&zk, "a").await;
     let ahead = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap() + Duration::from_secs(2 * 86_400);
-    guard.raise_token(lock_core::Token::new(ahead.as_micros() as u64)).await.unwrap();
+    guard.raise_token(Token::new(ahead.as_micros() as u64)).await.unwrap();
     guard.release().await.unwrap();
     let findings = operator.preflight().await.unwrap();
     let warned =
@@ -398,6 +446,9 @@ async fn tokens_that_are_more_than_a_day_ahead_are_refused() {
         until_followed(&operator, 1).await;
         let error = locks.mutex("b").try_acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
+        assert!(error.to_string().contains("set old"), "{error}");
+        let obstacles = operator.status().await.unwrap().obstacles;
+        assert!(obstacles.iter().any(|obstacle| obstacle.to_string().contains("set old")), "{obstacles:?}");
         assert!(!servers.is_moved("b").await);
     }
     // Nothing is left of it on either store.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{Backend, ErrorKind, Guard, GuardState, Locks, LossReason};
+use lock_core::{Backend, ErrorKind, Guard, GuardState, Locks, LossReason, Token};
 use lock_migrate::{Migration, MigrationConfig, Rung};
 use lock_redis::{Redis, RedisConfig};
 use lock_testkit::{RedisServer, ZooKeeper};
@@ -169,6 +169,57 @@ async fn tokens_increase_through_a_walk_over_the_rungs() {
         );
         guard.release().await.unwrap();
     }
+}
+
+/// The token base of the locks on ZooKeeper, and how often it was written.
+async fn base(servers: &Servers) -> Option<i32> {
+    let client = zookeeper_client::Client::connect(&servers.zk.connect_string()).await.unwrap();
+    client.check_stat("/locks/!token-base").await.unwrap().map(|stat| stat.version)
+}
+
+/// How far the tokens of ZooKeeper are ahead of the clock of Redis.
+async fn lead(zk: &Locks) -> Duration {
+    let guard = hold(zk, "lead").await;
+    let (token, clock) = (guard.token().get(), std::time::UNIX_EPOCH.elapsed().unwrap().as_micros() as u64);
+    guard.release().await.unwrap();
+    Duration::from_micros(token.saturating_sub(clock))
+}
+
+#[tokio::test]
+async fn the_lead_of_the_new_tokens_is_bounded_through_modes_elections_and_raises() {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let servers = Servers::start().await;
+    servers.zk.skip_epochs(30).await.unwrap();
+    let mover = servers.on(Rung::Move).await;
+    for _ in 0..2 {
+        hold(&mover, "m").await.release().await.unwrap();
+    }
+    mover.close().await.unwrap();
+    for _ in 0..3 {
+        let (dual, zk) = (servers.on(Rung::Dual).await, Locks::from_dyn(servers.zk().await));
+        let written = base(&servers).await;
+        for round in 0..8 {
+            dual.rw("d").read().await.unwrap().release().await.unwrap();
+            dual.semaphore("s", 3).acquire().await.unwrap().release().await.unwrap();
+            dual.rw("d").write().await.unwrap().release().await.unwrap();
+            assert!(lead(&zk).await < HOUR + HOUR / 10, "round {round}: {:?} ahead", lead(&zk).await);
+        }
+        let writes = base(&servers).await.unwrap() - written.unwrap();
+        assert!(writes <= 1, "the base was written {writes} times");
+        dual.close().await.unwrap();
+        zk.close().await.unwrap();
+        servers.zk.skip_epochs(1).await.unwrap();
+    }
+    // What a sharer raises by hand comes on top once.
+    let (dual, zk) = (servers.on(Rung::Dual).await, Locks::from_dyn(servers.zk().await));
+    let reader = dual.rw("d").read().await.unwrap();
+    reader.raise_token(Token::new(reader.token().get() + 2 * HOUR.as_micros() as u64)).await.unwrap();
+    for _ in 0..4 {
+        dual.rw("d").read().await.unwrap().release().await.unwrap();
+    }
+    reader.release().await.unwrap();
+    let lead = lead(&zk).await;
+    assert!(HOUR < lead && lead < 4 * HOUR, "{lead:?} ahead");
 }
 
 #[tokio::test]

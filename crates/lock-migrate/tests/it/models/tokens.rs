@@ -1,7 +1,8 @@
 //! Which token a holder gets, while the lock of a name is on Redis, on both and on ZooKeeper in turn.
 //!
 //! Tokens of Redis are the larger of its clock and the last token plus one. Those of ZooKeeper are a base plus the number of
-//! the transaction that created the holder's node. What is left out, and why nothing is lost by that:
+//! the transaction that created the holder's node, of which an election skips as many as the base reserves. What is left out,
+//! and why nothing is lost by that:
 //!
 //! * Locks exclude each other: [the other model](super::exclusion) says so. A client that crashes loses what it has at
 //!   once.
@@ -16,8 +17,16 @@ use stateright::{Model, Property};
 const CLIENTS: usize = 2;
 /// By how much a raise is ahead of the clock.
 const HOUR: u16 = 10;
+/// How far the tokens of ZooKeeper may be behind those of Redis.
+const HALF_HOUR: u16 = HOUR / 2;
 /// By how much an election raises the transaction number: by more than an hour.
 const ELECTION: u16 = 20;
+/// By how much it raises the tokens: by what the base reserves.
+const REACH: u16 = 2;
+/// By how much a sharer raises Redis above its own token.
+const FOR_SHARERS: u16 = 1;
+/// The last transaction before a search: there were elections.
+const FIRST: u16 = 40;
 /// How far tokens of ZooKeeper may be ahead of the clock of Redis.
 const DAY: u16 = 30;
 /// A tick of the clock.
@@ -25,7 +34,7 @@ const TICK: u16 = 30;
 /// For how many ticks Redis remembers the last token of a name.
 const MEMORY: u8 = 2;
 /// The first and the last time of a search.
-const TIMES: (u16, u16) = (30, 120);
+const TIMES: (u16, u16) = (100, 190);
 
 /// The rules, with at most one mistake.
 #[derive(Clone, Copy, Debug)]
@@ -45,9 +54,13 @@ pub(crate) enum Mistake {
     TombstoneBeforeRaise,
     /// The base is raised to an hour more than the last token.
     RaiseAboveLast,
+    /// A sharer raises the base by its whole last token.
+    SharersRaiseByWhole,
+    /// An election skips as many tokens as transactions.
+    ElectionsCount,
     /// A tombstone is removed without the token of ZooKeeper.
     RemovalWithoutRaise,
-    /// Tokens of ZooKeeper that are far ahead of the clock are not refused.
+    /// The same, and tokens of ZooKeeper that are far ahead of the clock are not refused.
     AnyLead,
     /// A sharer goes by a tombstone that is newer than its node.
     OlderSharer,
@@ -151,6 +164,8 @@ pub(crate) enum Action {
     Rely(usize),
     /// A client that has both holds the lock.
     HoldBoth(usize),
+    /// A sharer that has both raises the last token of Redis above its own of ZooKeeper, and gets R again.
+    RaiseRedis(usize),
     RaiseBase(usize),
     WriteTombstone(usize),
     HoldMoved(usize),
@@ -165,8 +180,7 @@ pub(crate) enum Action {
 /// The first property that is checked.
 pub(crate) const INCREASE: &str = "tokens increase";
 /// The second one.
-pub(crate) const LEAD: &str =
-    "without elections, tokens of ZooKeeper stay within a day of the clock of Redis, until the seal";
+pub(crate) const LEAD: &str = "tokens of ZooKeeper stay within a day of the clock of Redis, until the seal";
 
 impl Tale for Tokens {
     fn step(&self, last: &State, action: Action) -> State {
@@ -174,7 +188,7 @@ impl Tale for Tokens {
         match action {
             Action::Tick => state.tick(),
             Action::Elect => {
-                state.zxid += ELECTION;
+                state.zxid += self.skipped();
                 state.elections += 1;
             }
             Action::TakeOld { client, shares } => {
@@ -214,9 +228,24 @@ impl Tale for Tokens {
                     state.hold(client, z.max(r), true);
                 }
             }
+            Action::RaiseRedis(client) => {
+                if let Step::HasBoth { czxid, z, .. } = state.clients[client].step {
+                    state.remember(z + FOR_SHARERS);
+                    state.release_r(client);
+                    state.clients[client].step = Step::HasZ { czxid, z, moves: false };
+                }
+            }
             Action::RaiseBase(client) => match state.clients[client].step {
-                Step::HasBoth { czxid, r, .. } => state.raise_base(czxid, r, self.mistake),
-                Step::HasMoved { czxid, token } => state.raise_base(czxid, token, self.mistake),
+                Step::HasBoth { czxid, r, moves: false, .. } => {
+                    state.raise_base(client, czxid, r, self.mistake);
+                }
+                Step::HasBoth { czxid, r: token, .. } | Step::HasMoved { czxid, token } => {
+                    let floor = match self.mistake {
+                        Some(Mistake::RaiseAboveLast) => token + HOUR,
+                        _ => token.max(state.clock + HOUR),
+                    };
+                    state.raise_base(client, czxid, floor, self.mistake);
+                }
                 _ => {}
             },
             Action::WriteTombstone(client) => {
@@ -242,7 +271,9 @@ impl Tale for Tokens {
                 // By a lock of another name, so this one may be held or waited for.
                 let (_, z) = state.create_node();
                 let floor = state.clock.max(z) + HOUR;
-                (state.base, state.floor) = (state.base.max(floor), Some(floor));
+                state.zxid += 1;
+                state.raised_at = state.zxid;
+                (state.base, state.floor) = (state.base.max(floor - state.zxid), Some(floor));
             }
             Action::HoldSealed(client) => {
                 if let Step::HasZ { z, .. } = state.clients[client].step {
@@ -272,7 +303,7 @@ impl Model for Tokens {
             redis: Redis::Free,
             clock: TIMES.0,
             last: None,
-            zxid: 0,
+            zxid: FIRST,
             base: 0,
             raised_at: 0,
             floor: None,
@@ -313,11 +344,11 @@ impl Model for Tokens {
         vec![
             Property::always(INCREASE, |_, state: &State| !state.inverted),
             Property::always(LEAD, |_, state: &State| {
-                state.elections > 0 || state.is_sealed() || state.base + state.zxid <= state.clock + DAY
+                state.is_sealed() || state.base + state.zxid <= state.clock + DAY
             }),
             Property::sometimes(
                 "the base was raised for a name that had moved before",
-                |_, state: &State| state.base > TIMES.0 + HOUR,
+                |_, state: &State| state.base + FIRST > TIMES.0 + TICK,
             ),
             Property::sometimes("Redis forgot the last token", |_, state: &State| {
                 state.largest > 0 && state.last.is_none()
@@ -376,7 +407,13 @@ impl Tokens {
                 }
             }
             Step::HasBoth { z, .. } if !self.allows(state, z) => {}
-            Step::HasBoth { moves: false, .. } => actions.push(Action::HoldBoth(client)),
+            Step::HasBoth { z, r, moves: false, .. } if shares && z > r => {
+                actions.push(Action::RaiseRedis(client));
+            }
+            Step::HasBoth { czxid, r, moves: false, .. } => {
+                let is_behind = state.base + czxid + HALF_HOUR < r;
+                actions.push(if is_behind { Action::RaiseBase(client) } else { Action::HoldBoth(client) });
+            }
             Step::HasBoth { czxid, r, .. } => {
                 let is_raised = state.base + czxid >= r;
                 let writes = is_raised || self.mistake == Some(Mistake::TombstoneBeforeRaise);
@@ -394,6 +431,14 @@ impl Tokens {
     /// Whether the token of ZooKeeper is not too far ahead of the clock of Redis.
     fn allows(&self, state: &State, z: u16) -> bool {
         z <= state.clock + DAY || self.mistake == Some(Mistake::AnyLead)
+    }
+
+    /// How many tokens an election skips.
+    fn skipped(&self) -> u16 {
+        match self.mistake {
+            Some(Mistake::AnyLead | Mistake::ElectionsCount) => ELECTION,
+            _ => REACH,
+        }
     }
 }
 
@@ -442,14 +487,12 @@ impl State {
         }
     }
 
-    fn raise_base(&mut self, czxid: u16, r: u16, mistake: Option<Mistake>) {
-        let floor = match mistake {
-            Some(Mistake::RaiseAboveLast) => r + HOUR,
-            _ => r.max(self.clock + HOUR),
-        };
+    /// Raises the base so that nodes after this one get more than `floor`.
+    fn raise_base(&mut self, client: usize, czxid: u16, floor: u16, mistake: Option<Mistake>) {
+        let by_whole = mistake == Some(Mistake::SharersRaiseByWhole) && self.clients[client].shares;
         self.zxid += 1;
         self.raised_at = self.zxid;
-        self.base = self.base.max(floor - czxid);
+        self.base = self.base.max(if by_whole { floor } else { floor.saturating_sub(czxid) });
     }
 
     fn tick(&mut self) {
@@ -470,6 +513,10 @@ impl State {
 
     fn end(&mut self, client: usize) {
         self.clients[client] = Client { step: Step::Idle, shares: false };
+        self.release_r(client);
+    }
+
+    fn release_r(&mut self, client: usize) {
         self.redis = match self.redis {
             Redis::Exclusive(owner) if usize::from(owner) == client => Redis::Free,
             Redis::Shared(sharers) => match sharers & !(1 << client) {
@@ -536,6 +583,10 @@ impl State {
                 Step::HasBoth { z, r, .. } => holds(client, z.max(r)),
                 _ => String::new(),
             },
+            Action::RaiseRedis(client) => {
+                let last = next.last.map_or(0, |last| last.token);
+                format!("{} raises the last token of Redis to {last}, and releases R", name(client))
+            }
             Action::RaiseBase(client) => format!(
                 "{} raises the base: later tokens of ZooKeeper are larger than {}",
                 name(client),
