@@ -166,6 +166,21 @@ impl ZooKeeper {
         self.start_again().await
     }
 
+    /// Sets a value of `zoo.cfg`, in force from the next start on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] when the file cannot be written.
+    pub fn reconfigure(&self, name: &str, value: &str) -> Result<()> {
+        let path = self.inner.process.dir().join("zoo.cfg");
+        let add = |path: &Path| {
+            let mut file = fs::OpenOptions::new().append(true).open(path)?;
+            // Of two lines with one name ZooKeeper takes the later.
+            writeln!(file, "{name}={value}")
+        };
+        add(&path).map_err(|e| Error::io(format!("write {}", path.display()), e))
+    }
+
     /// Restarts a killed server with the same port and data, and waits until it serves.
     ///
     /// A node of an ensemble serves only while a majority runs: to restart a majority, [`launch`](Self::launch) the nodes

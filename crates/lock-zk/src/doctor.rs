@@ -177,7 +177,7 @@ impl Findings {
         }
     }
 
-    /// A session is negotiated anew at each reconnection, by the limits of the server that it comes to.
+    /// A session is negotiated anew at each reconnection, and does not move to a server that grants less.
     fn limits(&mut self, servers: &[(&str, Limits<'_>)]) {
         let Some(((_, first), others)) = servers.split_first() else { return };
         if others.iter().all(|(_, limits)| limits == first) {
@@ -188,8 +188,8 @@ impl Findings {
             .map(|(server, Limits([min, max, tick]))| format!("{server} {min} to {max}, tick {tick}"));
         let each = each.collect::<Vec<_>>().join("; ");
         let what = format!(
-            "the servers differ in their limits of a session (in ms: {each}): a reconnection may shorten the session, and it may \
-             expire before its locks are lost here"
+            "the servers differ in their limits of a session (in ms: {each}): a session does not move to a server that grants \
+             less than it has, and its locks are lost if there is no other"
         );
         self.warn("", &what, "give all servers the same minSessionTimeout, maxSessionTimeout and tickTime");
     }

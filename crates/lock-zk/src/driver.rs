@@ -13,46 +13,87 @@ use zookeeper_client::SaslOptions;
 #[cfg(feature = "tls")]
 use zookeeper_client::TlsOptions;
 use zookeeper_client::{
-    Acls, Client, CreateMode, Error, MultiWriteError, MultiWriteResult, SessionState, Stat, StateWatcher,
+    Acl, Acls, Client, Connector, CreateMode, Error, MultiWriteError, MultiWriteResult, MultiWriter, Stat,
 };
 
 use crate::acl::NodeAcl;
+use crate::connection::{Connection, Dialer};
 use crate::ensemble::{Answer, Change, Ensemble, SessionClient, States, Watching};
+use crate::link::Link;
 use crate::observers::Members;
-use crate::shutdown_gate::ShutdownGate;
+use crate::reconnect::Reconnection;
 #[cfg(feature = "tls")]
 use crate::tls::install_provider;
 
-/// A session of the driver, for an [`Ensemble`] with a [`Connector`](zookeeper_client::Connector) of its own.
+/// A session of the driver, for an [`Ensemble`] with a [`Connector`] of its own.
+///
+/// It keeps the session timeout of its opening: it never moves to a server that grants less, and ends if all do.
 ///
 /// ```no_run
 /// # async fn open() -> Result<(), lock_zk::zookeeper_client::Error> {
-/// use lock_zk::DriverSession;
-/// use lock_zk::zookeeper_client::Client;
+/// use std::time::Duration;
 ///
-/// let session = DriverSession::open(Client::connector().connect("localhost:2181")).await?;
+/// use lock_zk::DriverSession;
+///
+/// let timeout = Duration::from_secs(10);
+/// let session = DriverSession::open("a:2181,b:2181", timeout, |connector, host| async move {
+///     connector.with_auth("digest", b"user:password").connect(&host).await
+/// })
+/// .await?;
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]
 pub struct DriverSession {
-    client: Client,
-    gate: Arc<ShutdownGate>,
+    id: i64,
+    timeout: Duration,
+    chroot: String,
+    link: Arc<Link>,
 }
 
 impl DriverSession {
-    /// Opens a session on the current tokio runtime. If `connecting` connects several clients, it must return the last
-    /// one.
+    /// Opens a session on the current tokio runtime, with the servers at these hosts: `host:port,...`.
     ///
-    /// It takes the future, not a connected [`Client`]: the watches of a client panic when its runtime shuts down before
-    /// them, and only while connecting can the driver's task be wrapped to prevent that.
+    /// `connect` connects to one of them by this connector, which has the session and the timeouts. It is called for every
+    /// connection, and for sessions that only show which timeout a server grants.
     ///
     /// # Errors
     ///
-    /// Those of `connecting`.
-    pub async fn open(connecting: impl Future<Output = Result<Client, Error>>) -> Result<Self, Error> {
-        let (client, gate) = ShutdownGate::guard(connecting).await?;
-        Ok(Self { client, gate })
+    /// Those of `connect`.
+    pub async fn open<F>(
+        hosts: &str,
+        session_timeout: Duration,
+        connect: impl Fn(Connector, String) -> F + Send + Sync + 'static,
+    ) -> Result<Self, Error>
+    where
+        F: Future<Output = Result<Client, Error>> + Send + 'static,
+    {
+        let connect = Arc::new(move |connector, host| connect(connector, host).boxed());
+        let mut dialer = Dialer::new(hosts, session_timeout, connect);
+        let mut connection = dialer.open().await?;
+        let granted = connection.client.session_timeout();
+        if granted.as_millis() != session_timeout.as_millis() {
+            // The driver derives its silence timeout from the requested session timeout.
+            dialer.session_timeout = granted;
+            connection = dialer.open().await?;
+        }
+        // Another server may have granted another timeout.
+        dialer.session_timeout = connection.client.session_timeout();
+        let client = &connection.client;
+        let (id, chroot) = (client.session_id().0, client.path().to_owned());
+        Ok(Self {
+            id,
+            timeout: dialer.session_timeout,
+            chroot,
+            link: Reconnection::start(dialer, connection),
+        })
+    }
+}
+
+/// The session is closed once all requests under way are dropped.
+impl Drop for DriverSession {
+    fn drop(&mut self) {
+        self.link.leave();
     }
 }
 
@@ -79,29 +120,21 @@ pub(crate) struct Driver {
 impl Ensemble for Driver {
     async fn open(&self, session_timeout: Duration) -> Result<Arc<dyn SessionClient>, Error> {
         let mut session = self.connect(&self.hosts, session_timeout).await?;
-        let granted = session.timeout();
-        if granted.as_millis() != session_timeout.as_millis() {
-            // The driver derives its silence timeout from the requested session timeout.
-            session = self.connect(&self.hosts, granted).await?;
-        }
-        match session.client.get_config().await {
+        let config = session.link.send(async |on: Connection| on.client.get_config().await).await;
+        match config {
             // Servers have this node since version 3.5.
             Err(Error::NoNode) => return Err(Error::Unimplemented),
             Ok((config, _)) => {
                 let members = Members::parse(&config);
                 if members.have_observers() {
-                    session = self.connect_to_voters(&session, granted, &members).await?;
+                    session = self.connect_to_voters(&session, session.timeout, &members).await?;
                 }
             }
             Err(Error::NoAuth) => {}
             Err(error) => return Err(error),
         }
-        if let Some(acl) = self.create_chroot.as_ref().filter(|_| !self.chroot.is_empty()) {
-            session.client.mkdir(&self.chroot, &CreateMode::Persistent.with_acls(acl.acls())).await?;
-        }
-        if !self.chroot.is_empty() {
-            let below = session.client.chroot(self.chroot.clone());
-            session.client = below.map_err(|_| Error::BadArguments(&"the chroot"))?;
+        if let Some(acl) = self.create_chroot.clone().filter(|_| !self.chroot.is_empty()) {
+            session.create_chroot(acl).await?;
         }
         Ok(Arc::new(session))
     }
@@ -144,33 +177,29 @@ impl Driver {
     }
 
     async fn connect(&self, hosts: &str, session_timeout: Duration) -> Result<DriverSession, Error> {
-        let mut connector = Client::connector()
-            .with_session_timeout(session_timeout)
-            .with_connection_timeout(silence(session_timeout))
-            .with_fail_eagerly();
+        let driver = self.clone();
+        DriverSession::open(hosts, session_timeout, move |connector, host| {
+            driver.clone().connect_to_one(connector, host)
+        })
+        .await
+    }
+
+    async fn connect_to_one(self, mut connector: Connector, host: String) -> Result<Client, Error> {
         if let Some(digest) = &self.digest {
             connector = connector.with_auth("digest", digest.as_bytes());
         }
         #[cfg(feature = "sasl")]
-        if let Some(sasl) = &self.sasl {
-            connector = connector.with_sasl(sasl.clone());
+        if let Some(sasl) = self.sasl {
+            connector = connector.with_sasl(sasl);
         }
+        let host = format!("{host}{}", self.chroot);
         #[cfg(feature = "tls")]
-        if let Some(tls) = &self.tls {
+        if let Some(tls) = self.tls {
             install_provider();
-            return DriverSession::open(connector.with_tls(tls.clone()).secure_connect(hosts)).await;
+            return connector.with_tls(tls).secure_connect(&host).await;
         }
-        DriverSession::open(connector.connect(hosts)).await
+        connector.connect(&host).await
     }
-}
-
-/// How long a server may be silent, and a connection attempt take, before the driver tries the next server.
-///
-/// The driver then tries all servers in any order, and may reach the silent one a second time. Two silences must fit into
-/// the validity of the session and into the time that a caller waits, half of the session timeout. So this is a fifth and
-/// not the driver's two fifths; at least a second where that fits, as a busy server may be slow.
-fn silence(session_timeout: Duration) -> Duration {
-    (session_timeout / 5).max((session_timeout * 2 / 5).min(Duration::from_secs(1)))
 }
 
 /// The number of the server that opened this session: the highest byte of the session id.
@@ -187,21 +216,33 @@ impl fmt::Debug for Driver {
     }
 }
 
+impl DriverSession {
+    async fn create_chroot(&self, acl: NodeAcl) -> Result<(), Error> {
+        let path = self.chroot.clone();
+        self.link
+            .send(async move |on: Connection| {
+                let above = on.client.chroot("/").map_err(|_| Error::BadArguments(&"the chroot"))?;
+                above.mkdir(&path, &CreateMode::Persistent.with_acls(acl.acls())).await
+            })
+            .await
+    }
+}
+
 impl SessionClient for DriverSession {
     fn id(&self) -> i64 {
-        self.client.session_id().0
+        self.id
     }
 
     fn timeout(&self) -> Duration {
-        self.client.session_timeout()
+        self.timeout
     }
 
     fn chroot(&self) -> &str {
-        self.client.path()
+        &self.chroot
     }
 
     fn states(&self) -> Box<dyn States> {
-        Box::new(self.client.state_watcher())
+        Box::new(self.link.states())
     }
 
     fn create<'a>(
@@ -212,91 +253,166 @@ impl SessionClient for DriverSession {
         acl: Acls<'a>,
     ) -> Answer<'a, (String, Stat)> {
         let sequential = matches!(mode, CreateMode::EphemeralSequential | CreateMode::PersistentSequential);
-        let created = self.client.create(path, data, &mode.with_acls(acl));
-        Box::pin(async move {
-            let (stat, sequence) = created.await?;
-            Ok((if sequential { format!("{path}{sequence}") } else { path.to_owned() }, stat))
+        let (path, data, acl) = (path.to_owned(), data.to_owned(), acl.to_vec());
+        self.link.send(move |on| async move {
+            let (stat, sequence) = on.client.create(&path, &data, &mode.with_acls(Acls::new(&acl))).await?;
+            Ok((if sequential { format!("{path}{sequence}") } else { path }, stat))
         })
     }
 
     fn delete<'a>(&'a self, path: &'a str, version: Option<i32>) -> Answer<'a, ()> {
-        Box::pin(self.client.delete(path, version))
+        let path = path.to_owned();
+        self.link.send(move |on| async move { on.client.delete(&path, version).await })
     }
 
     fn stat<'a>(&'a self, path: &'a str) -> Answer<'a, Option<Stat>> {
-        Box::pin(self.client.check_stat(path))
+        let path = path.to_owned();
+        self.link.send(move |on| async move { on.client.check_stat(&path).await })
     }
 
     fn watch_stat<'a>(&'a self, path: &'a str) -> Answer<'a, (Option<Stat>, Watching)> {
-        let answer = self.client.check_and_watch_stat(path);
-        Box::pin(answer.map(|answer| answer.map(|(stat, watcher)| (stat, self.gate.watching(watcher)))))
+        let path = path.to_owned();
+        self.link.send(move |on| async move {
+            let (stat, watcher) = on.client.check_and_watch_stat(&path).await?;
+            Ok((stat, on.gate.watching(watcher)))
+        })
     }
 
     fn data<'a>(&'a self, path: &'a str) -> Answer<'a, (Vec<u8>, Stat)> {
-        Box::pin(self.client.get_data(path))
+        let path = path.to_owned();
+        self.link.send(move |on| async move { on.client.get_data(&path).await })
     }
 
     fn watch_data<'a>(&'a self, path: &'a str) -> Answer<'a, (Vec<u8>, Stat, Watching)> {
-        let answer = self.client.get_and_watch_data(path);
-        let watching = |(data, stat, watcher)| (data, stat, self.gate.watching(watcher));
-        Box::pin(answer.map(move |answer| answer.map(watching)))
+        let path = path.to_owned();
+        self.link.send(move |on| async move {
+            let (data, stat, watcher) = on.client.get_and_watch_data(&path).await?;
+            Ok((data, stat, on.gate.watching(watcher)))
+        })
     }
 
     fn set_data<'a>(&'a self, path: &'a str, data: &'a [u8], version: Option<i32>) -> Answer<'a, Stat> {
-        Box::pin(self.client.set_data(path, data, version))
+        let (path, data) = (path.to_owned(), data.to_owned());
+        self.link.send(move |on| async move { on.client.set_data(&path, &data, version).await })
     }
 
     fn children<'a>(&'a self, path: &'a str) -> Answer<'a, (Vec<String>, Stat)> {
-        Box::pin(self.client.get_children(path))
+        let path = path.to_owned();
+        self.link.send(move |on| async move { on.client.get_children(&path).await })
     }
 
     fn watch_children<'a>(&'a self, path: &'a str) -> Answer<'a, (Vec<String>, Watching)> {
-        let answer = self.client.list_and_watch_children(path);
-        let watching = |(names, watcher)| (names, self.gate.watching(watcher));
-        Box::pin(answer.map(move |answer| answer.map(watching)))
+        let path = path.to_owned();
+        self.link.send(move |on| async move {
+            let (names, watcher) = on.client.list_and_watch_children(&path).await?;
+            Ok((names, on.gate.watching(watcher)))
+        })
     }
 
     fn multi<'a>(
         &'a self,
         changes: &'a [Change<'a>],
     ) -> BoxFuture<'a, Result<Vec<MultiWriteResult>, MultiWriteError>> {
-        let mut writer = self.client.new_multi_writer();
-        for change in changes {
-            let added = match *change {
-                Change::Check { path, version } => writer.add_check_version(path, version.unwrap_or(-1)),
-                Change::Create { path, data, mode, acl } => {
-                    writer.add_create(path, data, &mode.with_acls(acl))
-                }
-                Change::Set { path, data, version } => writer.add_set_data(path, data, version),
-                Change::Delete { path, version } => writer.add_delete(path, version),
-            };
-            if let Err(source) = added {
-                return Box::pin(std::future::ready(Err(MultiWriteError::RequestFailed { source })));
+        let changes: Vec<_> = changes.iter().map(OwnedChange::of).collect();
+        self.link.send(move |on| async move {
+            let mut writer = on.client.new_multi_writer();
+            for change in &changes {
+                change.add_to(&mut writer)?;
             }
+            writer.commit().await
+        })
+    }
+}
+
+/// A [`Change`] that waits for a connection.
+struct OwnedChange {
+    path: String,
+    kind: ChangeKind,
+}
+
+enum ChangeKind {
+    Check(Option<i32>),
+    Create { data: Vec<u8>, mode: CreateMode, acl: Vec<Acl> },
+    Set { data: Vec<u8>, version: Option<i32> },
+    Delete(Option<i32>),
+}
+
+impl OwnedChange {
+    fn of(change: &Change<'_>) -> Self {
+        let kind = match *change {
+            Change::Check { version, .. } => ChangeKind::Check(version),
+            Change::Create { data, mode, acl, .. } => {
+                ChangeKind::Create { data: data.to_owned(), mode, acl: acl.to_vec() }
+            }
+            Change::Set { data, version, .. } => ChangeKind::Set { data: data.to_owned(), version },
+            Change::Delete { version, .. } => ChangeKind::Delete(version),
+        };
+        Self { path: change.path().to_owned(), kind }
+    }
+
+    fn add_to(&self, writer: &mut MultiWriter<'_>) -> Result<(), Error> {
+        let path = &self.path;
+        match &self.kind {
+            ChangeKind::Check(version) => writer.add_check_version(path, version.unwrap_or(-1)),
+            ChangeKind::Create { data, mode, acl } => {
+                writer.add_create(path, data, &mode.with_acls(Acls::new(acl)))
+            }
+            ChangeKind::Set { data, version } => writer.add_set_data(path, data, *version),
+            ChangeKind::Delete(version) => writer.add_delete(path, *version),
         }
-        Box::pin(writer.commit())
     }
 }
 
-impl States for StateWatcher {
-    fn changed(&mut self) -> BoxFuture<'_, SessionState> {
-        Box::pin(Self::changed(self))
-    }
-
-    fn now(&self) -> SessionState {
-        self.peek_state()
-    }
-}
 const ONLY_OBSERVERS: &str = "all of these servers are observers, and locks need a server that votes";
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lock_testkit::ZooKeeper;
+    use lock_testkit::proxy::{FaultProxy, Protocol};
+    use zookeeper_client::SessionState;
 
-    #[test]
-    fn two_silences_fit_into_half_of_a_timeout_that_is_long_enough() {
-        let silences = [1_000, 2_500, 4_000, 5_000, 10_000, 40_000]
-            .map(|millis| silence(Duration::from_millis(millis)).as_millis());
-        assert_eq!(silences, [400, 1_000, 1_000, 1_000, 2_000, 8_000]);
+    async fn through(proxy: &FaultProxy) -> DriverSession {
+        let connect = |connector: Connector, host: String| async move { connector.connect(&host).await };
+        DriverSession::open(&proxy.addr().to_string(), Duration::from_secs(8), connect).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn requests_wait_for_a_connection_in_their_order() {
+        let server = ZooKeeper::start().await.unwrap();
+        let proxy = FaultProxy::start(server.addr(), Protocol::ZooKeeper).unwrap();
+        let session = through(&proxy).await;
+        let mut states = session.states();
+        let (_, watching) = session.watch_stat("/n0000000000").await.unwrap();
+        proxy.refuse(true);
+        proxy.rst();
+        assert_eq!(states.changed().await, SessionState::Disconnected);
+        assert!(!watching.await.path.starts_with('/'), "its node may have changed");
+
+        let create = || session.create("/n", b"", CreateMode::PersistentSequential, Acls::anyone_all());
+        let (first, given_up, second, listing) = (create(), create(), create(), session.children("/"));
+        drop(given_up);
+        proxy.refuse(false);
+        let (names, _) = listing.await.unwrap();
+        assert_eq!(names.iter().filter(|name| name.starts_with('n')).count(), 2);
+        assert_eq!(second.await.unwrap().0, "/n0000000001");
+        assert_eq!(first.await.unwrap().0, "/n0000000000");
+        assert_eq!(states.now(), SessionState::SyncConnected);
+    }
+
+    #[tokio::test]
+    async fn a_session_is_closed_although_it_has_no_connection() {
+        let server = ZooKeeper::start().await.unwrap();
+        let proxy = FaultProxy::start(server.addr(), Protocol::ZooKeeper).unwrap();
+        let session = through(&proxy).await;
+        let mut states = session.states();
+        session.create("/e", b"", CreateMode::Ephemeral, Acls::anyone_all()).await.unwrap();
+        proxy.refuse(true);
+        proxy.rst();
+        assert_eq!(states.changed().await, SessionState::Disconnected);
+        drop(session);
+        proxy.refuse(false);
+        assert_eq!(states.changed().await, SessionState::Closed);
+        assert_eq!(server.mntr().await.unwrap()["zk_ephemerals_count"], "0");
     }
 }

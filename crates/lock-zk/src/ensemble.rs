@@ -29,14 +29,18 @@ pub trait Ensemble: fmt::Debug + Send + Sync + 'static {
 ///   if the future is dropped. Requests reach the server, and are answered, in the order of the calls.
 /// * A watch fires before any answer arrives that shows the change.
 /// * The session is kept alive and moves from server to server by itself. Requests wait while there is no connection,
-///   and fail when their connection breaks or the session ends. Watches survive a reconnection.
+///   and fail when their connection breaks or the session ends. Watches survive a reconnection, or fire when the connection breaks.
+/// * The session keeps one timeout. Every connection negotiates it anew, and the server counts by the shorter one at once. So the
+///   session does not move to a server that grants less; if it has moved to one, it ends before it answers or is
+///   [connected](SessionState::SyncConnected).
+/// * What is read after a reconnection is not older than what was read before it.
 /// * The session is closed, and its ephemeral nodes are deleted, once the last reference and the futures of all requests
 ///   have been dropped.
 pub trait SessionClient: Send + Sync + 'static {
     /// The id of the session, which its ephemeral nodes carry.
     fn id(&self) -> i64;
 
-    /// The session timeout that was negotiated.
+    /// The session timeout that was negotiated at the opening, and holds for the whole session.
     fn timeout(&self) -> Duration;
 
     /// The chroot, which the servers see in front of every path; empty if there is none.

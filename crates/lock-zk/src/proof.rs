@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use lock_core::BootInstant;
-use zookeeper_client::{self as zk, MultiWriteError};
+use zookeeper_client::{self as zk, MultiWriteError, MultiWriteResult};
 
 use crate::ensemble::{Change, SessionClient};
 use crate::error::Fault;
@@ -76,8 +76,12 @@ impl Proofs {
 /// Checks a node, whatever the result: the leader logs even a failed check, and answers once a majority has it. A
 /// refusal of the request as a whole comes from one server only.
 pub(crate) async fn pass_quorum(client: &dyn SessionClient, path: &str) -> Result<(), zk::Error> {
-    let check = [Change::Check { path, version: None }];
-    match client.multi(&check).await {
+    is_checked(client.multi(&[Change::Check { path, version: None }]).await)
+}
+
+/// Whether the quorum committed a check, by its answer.
+pub(crate) fn is_checked(answer: Result<Vec<MultiWriteResult>, MultiWriteError>) -> Result<(), zk::Error> {
+    match answer {
         Ok(_) => Ok(()),
         Err(MultiWriteError::OperationFailed { source, .. })
             if matches!(Fault::of(source.clone()), Fault::Refused(_)) =>

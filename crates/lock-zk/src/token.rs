@@ -28,9 +28,9 @@
 //!   A's node is deleted. Or the event of that deletion arrives, on a connection that has not broken since A's node was
 //!   seen. So if the base changed before that deletion, its event arrives no later than the grant, and B reads the base
 //!   again before it computes a token. Without an event, the base that B knows is new enough, at no round trip.
-//! * After a reconnection, the driver sets the watches again before it sends anything else, and the server sends the missed
+//! * After a reconnection, all watches have fired, or are set again before anything else is sent, and the server sends the missed
 //!   events in any order. So B lists the queue again then ([`ConnectionContinuity`]), and the answer comes after all of them.
-//!   A server that is behind the answers that B has seen refuses the session; but an event does not tell its transaction.
+//!   What a session reads is not older than what it has read before; but an event does not tell its transaction.
 //!   So when the base is read again, the read follows a write that the quorum committed meanwhile. A `sync` would not do: a
 //!   leader that was cut off answers it, and may not know of the change.
 //!

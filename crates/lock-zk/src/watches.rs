@@ -1,8 +1,7 @@
 //! The watches of a session: their events, and how many bytes of paths they may take.
 //!
-//! After every reconnection the driver sets all watches again, in one request for up to [128 KiB](MOST) of paths. Further
-//! requests would have the same number, and their answers would end the new connection, again and again, until the session
-//! expires (`docs/BUGS.md`). So a session never watches more.
+//! After a reconnection all watches are set anew, so a session watches [128 KiB](MOST) of paths at most. (The driver's own
+//! reconnection fails beyond that: `docs/BUGS.md`.)
 //!
 //! A lock claims the bytes of one path when it gets its session: a holder watches its own node, and a waiter at least one
 //! ahead of it. Further watches of a waiter are charged on top while they exist. When a session is
@@ -143,7 +142,7 @@ impl Drop for Claim {
     }
 }
 
-/// The paths that the driver sets again in one request.
+/// The paths that a session watches at most.
 const MOST: usize = 128 * 1024;
 /// From here on a session is full. The rest is for token bases, for longer node names of other clients, and for locks
 /// that got the session at the same moment.
@@ -207,10 +206,10 @@ mod tests {
     }
 
     proptest! {
-        /// In any order of claims, watches and drops: no more is watched than the driver can set again, and in the end
+        /// In any order of claims, watches and drops: no more is watched than the limit, and in the end
         /// nothing is charged.
         #[test]
-        fn no_more_is_watched_than_one_request_has(steps in prop::collection::vec((0..4_u8, 0..64_usize, 1..5_000_usize), 1..400)) {
+        fn no_more_is_watched_than_the_limit(steps in prop::collection::vec((0..4_u8, 0..64_usize, 1..5_000_usize), 1..400)) {
             let watches = WatchBudget::new("/app");
             let (mut claims, mut rooms) = (Vec::new(), Vec::<Arc<Room>>::new());
             for (what, at, bytes) in steps {

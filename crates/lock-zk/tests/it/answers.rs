@@ -10,9 +10,11 @@ use crate::common::*;
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
-use lock_core::{ErrorKind, Guard, GuardState, LockOptions, Locks, LossReason, Released, Token};
+use lock_core::{ErrorKind, Guard, GuardState, Locks, LossReason, Released, Token};
 use lock_testkit::ZooKeeper;
-use lock_zk::zookeeper_client::{Acls, Client, CreateMode, Error, MultiWriteError, MultiWriteResult, Stat};
+use lock_zk::zookeeper_client::{
+    Acls, Connector, CreateMode, Error, MultiWriteError, MultiWriteResult, Stat,
+};
 use lock_zk::{
     Answer, Change, DriverSession, Ensemble, SessionClient, States, Watching, ZkLayout, ZkRecipe, ZkWait,
 };
@@ -58,8 +60,8 @@ impl fmt::Debug for Meddler {
 #[async_trait]
 impl Ensemble for Meddler {
     async fn open(&self, session_timeout: Duration) -> Result<Arc<dyn SessionClient>, Error> {
-        let connector = Client::connector().with_session_timeout(session_timeout);
-        let inner = Arc::new(DriverSession::open(connector.connect(&self.hosts)).await?);
+        let connect = |connector: Connector, host: String| async move { connector.connect(&host).await };
+        let inner = Arc::new(DriverSession::open(&self.hosts, session_timeout, connect).await?);
         Ok(Arc::new(Meddled { inner, script: Arc::clone(&self.script) }))
     }
 }
@@ -278,52 +280,6 @@ async fn a_refusal_after_a_lost_answer_does_not_end_a_downgrade() {
         give_back(guard).await;
         assert_eq!(children(&client, "a").await.len(), 0, "{error}: the reader's node is left");
     }
-}
-
-/// Finds the first server unfit, and connects once more.
-#[derive(Debug)]
-struct Choosy {
-    hosts: String,
-}
-
-#[async_trait]
-impl Ensemble for Choosy {
-    async fn open(&self, session_timeout: Duration) -> Result<Arc<dyn SessionClient>, Error> {
-        let connect = || Client::connector().with_session_timeout(session_timeout).connect(&self.hosts);
-        let connecting = async {
-            let unfit = connect().await?;
-            let mut states = unfit.state_watcher();
-            drop(unfit);
-            while !states.changed().await.is_terminated() {}
-            sleep(Duration::from_millis(50)).await;
-            connect().await
-        };
-        Ok(Arc::new(DriverSession::open(connecting).await?))
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_watches_of_a_client_outlive_one_that_was_connected_before() {
-    let server = server().await;
-    let client = client(&server).await;
-    let holder = connect(&server).await;
-    let ensemble = Arc::new(Choosy { hosts: server.connect_string() });
-    let locks = opened(&config(&server).ensemble(ensemble)).await;
-    let guard = holder.mutex("a").acquire().await.unwrap();
-    let lock = locks.mutex("a");
-    let waiter = tokio::spawn(async move { lock.acquire().await });
-    until_children(&client, "a", 2).await;
-    for _ in 0..50 {
-        sleep(Duration::from_millis(10)).await;
-        assert_eq!(children(&client, "a").await.len(), 2, "a holder and a waiter");
-    }
-    give_back(guard).await;
-    give_back(timeout(SOON, waiter).await.expect("its turn comes").unwrap().unwrap()).await;
-    // The end of a lock is kept.
-    let hold = LockOptions::new().max_hold(Duration::from_millis(200));
-    let guard = locks.mutex_with("a", hold).unwrap().acquire().await.unwrap();
-    until_children(&client, "a", 0).await;
-    drop(guard);
 }
 
 /// The caller dropped the future, and the servers refuse reads for a while.

@@ -53,7 +53,15 @@ impl Scene {
     }
 
     pub(crate) async fn with(timeout: Duration, layout: ZkLayout) -> Self {
-        let server = server().await;
+        Self::at(server().await, timeout, layout).await
+    }
+
+    /// With a server of its own, which the test may configure anew.
+    pub(crate) async fn restartable() -> Self {
+        Self::at(ZooKeeper::start().await.unwrap().into(), TIMEOUT, ZkLayout::Curator).await
+    }
+
+    async fn at(server: Server, timeout: Duration, layout: ZkLayout) -> Self {
         let proxy = proxy(&server);
         let locks = opened(&through(&proxy).session_timeout(timeout).layout(layout)).await;
         let (other, client) = (connect(&server).await, client(&server).await);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use lock_testkit::{ZooKeeper, by_tier};
-use lock_zk::zookeeper_client::{Acls, Client, CreateMode, MultiWriteError, MultiWriteResult, Stat};
+use lock_zk::zookeeper_client::{Acls, Connector, CreateMode, MultiWriteError, MultiWriteResult, Stat};
 use lock_zk::{Change, DriverSession, Ensemble as _, SessionClient, Watching};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -153,8 +153,9 @@ async fn compare(
 
 async fn genuine(server: &ZooKeeper, root: &str) -> Bench {
     let open = async || {
-        let connector = Client::connector().with_session_timeout(Duration::from_secs(20));
-        Arc::new(DriverSession::open(connector.connect(&server.connect_string())).await.unwrap())
+        let connect = |connector: Connector, host: String| async move { connector.connect(&host).await };
+        let hosts = server.connect_string();
+        Arc::new(DriverSession::open(&hosts, Duration::from_secs(20), connect).await.unwrap())
     };
     Bench::new(open().await, open().await, root).await
 }

@@ -114,6 +114,14 @@ impl Stage {
         self.link(self.follower).deliver();
     }
 
+    /// Cuts a client of this library off, which then asks the follower. Its session does not move before a majority agrees.
+    async fn session_is_to_move(&self, before: Counts) {
+        self.is_proposed(&before).await;
+        self.to_leader.rst();
+        self.to_follower.refuse(false);
+        until("it asks the follower", async || self.to_follower.connections() > 0).await;
+    }
+
     /// All that was proposed is agreed upon, and the follower gets to know it.
     fn all_agree(&self) {
         for follower in [self.follower, self.third] {
@@ -204,8 +212,7 @@ async fn an_acquisition_finds_its_node_behind_a_check() {
         let before = stage.nobody_agrees().await;
         let mutex = locks.mutex("a");
         let acquisition = tokio::spawn(async move { mutex.acquire().await.unwrap() });
-        stage.session_moves(before).await;
-        until("it asks the follower", async || stage.to_follower.requests() > 0).await;
+        stage.session_is_to_move(before).await;
         // Time for a listing, and for another creation.
         sleep(Duration::from_millis(300)).await;
         assert!(!acquisition.is_finished(), "{layout:?}");
@@ -238,8 +245,7 @@ async fn a_dropped_acquisition_leaves_no_ghost() {
             if !late {
                 acquisition.abort();
             }
-            stage.session_moves(before).await;
-            until("it asks the follower", async || stage.to_follower.requests() > 0).await;
+            stage.session_is_to_move(before).await;
             acquisition.abort();
             assert!(acquisition.await.is_err_and(|error| error.is_cancelled()));
             // Time for as many looks as there may be.
@@ -267,8 +273,7 @@ async fn a_fixed_node_is_known_again() {
         let before = stage.nobody_agrees().await;
         let mutex = locks.mutex("a");
         let acquisition = tokio::spawn(async move { mutex.acquire().await.unwrap() });
-        stage.session_moves(before).await;
-        until("it asks the follower", async || stage.to_follower.requests() > 0).await;
+        stage.session_is_to_move(before).await;
         sleep(Duration::from_millis(300)).await;
         assert!(!acquisition.is_finished(), "{by:?}");
         stage.all_agree();

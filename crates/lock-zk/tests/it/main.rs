@@ -17,6 +17,7 @@ mod migration;
 mod model;
 mod modes;
 mod observe;
+mod renegotiation;
 mod security;
 mod sessions;
 mod simulation;

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use futures_util::stream::{StreamExt, iter};
 use lock_core::{Guard, GuardState, LockOptions, Locks, LossReason, Released};
 use lock_testkit::{FaultProxy, ZooKeeper};
-use lock_zk::zookeeper_client::{Client, Error};
+use lock_zk::zookeeper_client::{Connector, Error};
 use lock_zk::{DriverSession, Ensemble, SessionClient, ZkConfig};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -110,7 +110,7 @@ async fn the_chroot_of_an_ensemble_counts_as_well() {
     let chroot = format!("/{:c<150}", "");
     crate::common::mkdir(&client, &chroot).await;
     drop(client);
-    let ensemble = Arc::new(Connector { hosts: format!("{}{chroot}", proxy.addr()) });
+    let ensemble = Arc::new(OwnConnector { host: proxy.addr().to_string(), chroot });
     let locks = crate::common::opened(&through(&proxy).session_timeout(PATIENT / 2).ensemble(ensemble)).await;
     let guards = take(&locks, "held", 400).await;
     until_watched().await;
@@ -121,15 +121,20 @@ async fn the_chroot_of_an_ensemble_counts_as_well() {
 
 /// Connects as a program may do it.
 #[derive(Debug)]
-struct Connector {
-    hosts: String,
+struct OwnConnector {
+    host: String,
+    chroot: String,
 }
 
 #[async_trait]
-impl Ensemble for Connector {
+impl Ensemble for OwnConnector {
     async fn open(&self, session_timeout: Duration) -> Result<Arc<dyn SessionClient>, Error> {
-        let connector = Client::connector().with_session_timeout(session_timeout);
-        Ok(Arc::new(DriverSession::open(connector.connect(&self.hosts)).await?))
+        let chroot = self.chroot.clone();
+        let connect = move |connector: Connector, host: String| {
+            let host = format!("{host}{chroot}");
+            async move { connector.connect(&host).await }
+        };
+        Ok(Arc::new(DriverSession::open(&self.host, session_timeout, connect).await?))
     }
 }
 

@@ -11,7 +11,7 @@ use stateright::{Checker, HasDiscoveries, Model, Path};
 
 use self::page::assert_page;
 use self::recipe::{Recipe, Seen, Variant};
-use self::session::{Sessions, Validity};
+use self::session::{Moves, Sessions, Validity};
 
 #[test]
 fn one_fault_and_a_follower_that_lags_break_nothing() {
@@ -45,10 +45,11 @@ fn taking_the_end_of_a_writer_for_a_grant_is_unsafe() {
 #[test]
 #[ignore = "full: a large model"]
 fn no_session_is_valid_for_longer_than_at_the_leader() {
+    let moves = Moves::SameTimeout;
     for (valid_until, pauses) in
         [(Validity::Proven, true), (Validity::Proven, false), (Validity::ThreeQuarters, false)]
     {
-        let checker = Sessions { valid_until, pauses, cut_off: true }.checker().spawn_bfs().join();
+        let checker = Sessions { valid_until, pauses, cut_off: true, moves }.checker().spawn_bfs().join();
         println!("{valid_until:?}: {} states", checker.unique_state_count());
         checker.assert_properties();
     }
@@ -71,8 +72,16 @@ fn three_quarters_are_too_much_after_a_pause() {
 
 #[test]
 fn taking_a_sync_for_a_proof_is_unsafe() {
-    let sessions = Sessions { valid_until: Validity::ProvenBySync, pauses: true, cut_off: true };
+    let sessions =
+        Sessions { valid_until: Validity::ProvenBySync, pauses: true, cut_off: true, moves: Moves::None };
     assert_page("sync-as-proof", &overrun_of(sessions));
+}
+
+#[test]
+fn a_session_that_follows_a_lower_limit_unawares_is_unsafe() {
+    let moves = Moves::ShorterTimeout;
+    let sessions = Sessions { valid_until: Validity::Proven, pauses: true, cut_off: false, moves };
+    assert_page("shorter-timeout", &overrun_of(sessions));
 }
 
 /// Models that are searched at night.
@@ -101,7 +110,7 @@ mod deep {
 
 /// The shortest way to a client that treats an ended session as valid.
 fn overrun(valid_until: Validity, pauses: bool) -> Vec<String> {
-    overrun_of(Sessions { valid_until, pauses, cut_off: false })
+    overrun_of(Sessions { valid_until, pauses, cut_off: false, moves: Moves::None })
 }
 
 fn overrun_of(sessions: Sessions) -> Vec<String> {

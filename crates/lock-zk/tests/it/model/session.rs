@@ -7,6 +7,9 @@
 //!
 //! A leader may be cut off from all but the server of the client, or be that server. The others elect another one, which
 //! gives the session its whole timeout and learns of it no more. The old one goes on answering what needs no majority.
+//!
+//! A client may move to another server. That goes through the leader, which from then on counts by the timeout that this server grants,
+//! whether the client gets the answer or not.
 
 use stateright::{Model, Property};
 
@@ -34,6 +37,16 @@ pub(crate) enum Validity {
     ProvenBySync,
 }
 
+/// To which servers a client moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moves {
+    None,
+    /// To those that grant the timeout of the session.
+    SameTimeout,
+    /// Also to those that grant half of it, and it goes on with what was proven before.
+    ShorterTimeout,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Sessions {
     pub(crate) valid_until: Validity,
@@ -41,11 +54,14 @@ pub(crate) struct Sessions {
     pub(crate) pauses: bool,
     /// Whether the leader may be cut off.
     pub(crate) cut_off: bool,
+    pub(crate) moves: Moves,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     now: u8,
+    /// The session timeout by which the servers count.
+    timeout: u8,
     follower: Follower,
     /// Whether the leader that the follower knows has no other follower any more.
     cut_off: bool,
@@ -84,6 +100,8 @@ pub(crate) enum Action {
     Tick,
     Die,
     CutOff,
+    /// To a server that grants this timeout.
+    Move(u8),
 }
 
 impl Model for Sessions {
@@ -94,6 +112,7 @@ impl Model for Sessions {
         let whole = matches!(self.valid_until, Validity::Whole | Validity::Proven | Validity::ProvenBySync);
         vec![State {
             now: 0,
+            timeout: TIMEOUT,
             follower: Follower::Up { heard: false },
             cut_off: false,
             ends: TIMEOUT,
@@ -112,6 +131,13 @@ impl Model for Sessions {
         }
         if self.cut_off && !state.cut_off && state.now < state.ends {
             actions.push(Action::CutOff);
+        }
+        if !state.cut_off && state.now < state.ends && state.now < state.valid_until {
+            match self.moves {
+                Moves::None => {}
+                Moves::SameTimeout => actions.push(Action::Move(TIMEOUT)),
+                Moves::ShorterTimeout => actions.extend([TIMEOUT, TIMEOUT / 2].map(Action::Move)),
+            }
         }
         // A client that is cut off does not know that the session expired.
         let answers = match self.valid_until {
@@ -159,6 +185,11 @@ impl Model for Sessions {
             Action::Tick => state.tick(),
             Action::Die => state.follower = Follower::Dead,
             Action::CutOff => (state.cut_off, state.ends) = (true, state.now + TIMEOUT),
+            Action::Move(timeout) => {
+                (state.timeout, state.ends) = (timeout, state.now + timeout);
+                // The answer to a request under way is lost.
+                (state.follower, state.request) = (Follower::Up { heard: false }, None);
+            }
         }
         Some(state)
     }
@@ -185,7 +216,7 @@ impl State {
             && let Follower::Up { heard: heard @ true } = &mut self.follower
         {
             *heard = false;
-            self.ends = self.now + TIMEOUT;
+            self.ends = self.now + self.timeout;
         }
         let now = self.now;
         let ripe = |&(_, at): &(u8, u8)| at + HALF_TICK <= now;
@@ -214,6 +245,10 @@ impl Action {
                 )
             }
             Self::Tick => String::new(),
+            Self::Move(timeout) => format!(
+                "At {} the client moves to a server that grants {timeout}; the leader keeps the session until {}.",
+                before.now, after.ends
+            ),
             Self::Die => format!("At {} the follower dies.", before.now),
             Self::CutOff => format!(
                 "At {} the leader is cut off. The others have another one, which keeps the session until {}.",
