@@ -232,6 +232,7 @@ zcount k x n|zrange k 0 -1|zrange k n n WITHSCORES|zrange k 0 -1 REV|zrange k n 
 zrange k -inf +inf BYSCORE LIMIT n n WITHSCORES|zrange k 0 -1 LIMIT 0 1|zrangebyscore k n n|zrangebyscore k -inf (n WITHSCORES
 zrangebyscore k -inf +inf LIMIT n n|zremrangebyscore k n n|zpopmin k|zpopmin k n|sadd k v v|srem k v|scard k|sismember k v
 smembers k|publish channel v|spublish channel v|pubsub numsub channel channel|pubsub shardnumsub channel|ping|ping v|echo v
+config set maxmemory 1|config set maxmemory 0
 select 0|select x|config get maxmemory-policy|script exists v|role|wait 0 0|client getname|client setname v|nosuch k v
 subscribe|evalsha v 0|eval v|client tracking on|client tracking off|client no-evict on|hello 9|hello x|get k k|set k
 set lock value NX PX ttl|set lock owner|set lock v|get lock|del lock|pexpire lock ttl|zadd tokens GT CH token last
@@ -430,7 +431,10 @@ async fn both(real: &RedisServer, resp3: bool) -> (MultiplexedConnection, Multip
     let address = redis::IntoConnectionInfo::into_connection_info(real.url()).unwrap();
     let client = Client::open(address.set_redis_settings(info)).unwrap();
     let mut real = client.get_multiplexed_async_connection().await.unwrap();
-    drop(run(&mut real, &["flushall".to_owned()]).await);
+    for command in ["flushall", "config set maxmemory 0"] {
+        let words: Vec<_> = command.split(' ').map(str::to_owned).collect();
+        drop(run(&mut real, &words).await);
+    }
     (real, fake)
 }
 

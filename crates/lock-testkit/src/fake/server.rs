@@ -37,6 +37,8 @@ pub(super) struct Server {
     pub(super) number: u64,
     starts: u64,
     last_session: u64,
+    /// Whether the present script has written. After that, it is not refused for want of memory.
+    pub(super) script_wrote: bool,
     /// The trace, and the server's name in it.
     pub(super) trace: Option<(Trace, String)>,
 }
@@ -101,6 +103,7 @@ impl Server {
             number: 0,
             starts: 0,
             last_session: 0,
+            script_wrote: false,
             trace: None,
         };
         server.start();
@@ -268,6 +271,12 @@ impl Server {
         let _ = session.outbox.send((Instant::now(), bytes));
     }
 
+    /// Whether it has less memory than it says that it uses.
+    fn is_full(&self) -> bool {
+        let limit = self.config.get("maxmemory").and_then(|limit| limit.parse().ok()).unwrap_or(0);
+        limit != 0 && limit < USED_MEMORY
+    }
+
     fn watch(&mut self, id: u64, key: &[u8]) {
         if self.sessions.get(&id).is_some_and(|session| session.tracking) {
             self.watched.entry(key.to_vec()).or_default().insert(id);
@@ -291,6 +300,7 @@ impl Call<'_> {
     pub(super) fn run(&mut self, words: &[Bytes]) -> Answer {
         let command = self.find(words)?;
         self.admit(command)?;
+        self.find_memory(command)?;
         let reply = (command.run)(self, words);
         if let Kind::Read(keys) = command.kind {
             for key in keys.of(words) {
@@ -334,6 +344,16 @@ impl Call<'_> {
         })
     }
 
+    /// Refuses what may need memory if there is none, but not in the middle of what a script writes.
+    fn find_memory(&mut self, command: &Command) -> Result<(), String> {
+        let needs_memory = NEED_MEMORY.contains(&command.name);
+        if needs_memory && self.server.is_full() && !(self.in_script && self.server.script_wrote) {
+            return Err("OOM command not allowed when used memory > 'maxmemory'.".to_owned());
+        }
+        self.server.script_wrote |= self.in_script && (needs_memory || NEED_NONE.contains(&command.name));
+        Ok(())
+    }
+
     fn admit(&self, command: &Command) -> Result<(), String> {
         if self.in_script {
             return match command.kind {
@@ -356,6 +376,37 @@ impl Call<'_> {
         Ok(())
     }
 }
+
+/// What the server says that it uses, in bytes.
+pub(super) const USED_MEMORY: u64 = 1_000_000;
+
+/// The commands that a server whose memory is full refuses.
+const NEED_MEMORY: [&str; 22] = [
+    "append", "decr", "getset", "hincrby", "hmset", "hset", "hsetnx", "incr", "incrby", "linsert", "lpush",
+    "lpushx", "lset", "mset", "psetex", "rpush", "rpushx", "sadd", "set", "setex", "setnx", "zadd",
+];
+/// The other commands that write.
+const NEED_NONE: [&str; 19] = [
+    "del",
+    "expire",
+    "expireat",
+    "flushall",
+    "flushdb",
+    "getdel",
+    "hdel",
+    "lpop",
+    "lrem",
+    "ltrim",
+    "persist",
+    "pexpire",
+    "pexpireat",
+    "rpop",
+    "srem",
+    "unlink",
+    "zpopmin",
+    "zrem",
+    "zremrangebyscore",
+];
 
 const WHILE_LISTENING: [&str; 5] = ["subscribe", "unsubscribe", "ssubscribe", "sunsubscribe", "ping"];
 

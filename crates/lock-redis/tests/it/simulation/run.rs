@@ -81,6 +81,12 @@ async fn spoil(world: Arc<World>, links: Vec<Link>) {
                 redis.start_again(keep_data);
             }
             Event::Step { millis } => redis.step_clock(millis),
+            Event::FullMemory { span } => {
+                let limit = |bytes: &str| drop(redis.command(&["CONFIG", "SET", "maxmemory", bytes]));
+                limit("1");
+                sleep(span).await;
+                limit("0");
+            }
             Event::ForgetScripts => drop(redis.command(&["SCRIPT", "FLUSH"])),
             Event::Expire { lock } => drop(redis.expire(&format!("lock:{}", lock_name(lock)))),
         }

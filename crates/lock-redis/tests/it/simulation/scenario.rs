@@ -61,6 +61,8 @@ pub(crate) enum Event {
     Restart { down: Duration, keep_data: bool },
     /// The server's clock steps by so many milliseconds.
     Step { millis: i64 },
+    /// The memory of the server is full.
+    FullMemory { span: Duration },
     /// The server forgets the scripts.
     ForgetScripts,
     /// The key of this lock ends.
@@ -142,6 +144,7 @@ impl Scenario {
                         Event::Step { millis: -(dice.within(1..=1_000) as i64) }
                     }
                     9 => Event::Step { millis: std::mem::take(&mut ahead) },
+                    10 => Event::FullMemory { span: dice.millis(10..=4_000) },
                     _ => Event::ForgetScripts,
                 };
                 (dice.millis(0..=chaos), event)

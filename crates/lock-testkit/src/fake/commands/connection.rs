@@ -1,7 +1,7 @@
 //! Commands on the connection, and on the server as a whole.
 
 use super::super::reply::{Answer, Bytes, Reply};
-use super::super::server::{Call, text};
+use super::super::server::{Call, USED_MEMORY, text};
 use super::{Command, connection, fits, integer, is, ok, other, syntax};
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -167,7 +167,8 @@ fn config(call: &mut Call<'_>, words: &[Bytes]) -> Answer {
 
 fn info(call: &Call<'_>, sections: &[Bytes]) -> String {
     let server = &*call.server;
-    let policy = server.config.get("maxmemory-policy").map_or("", String::as_str);
+    let [policy, limit] =
+        ["maxmemory-policy", "maxmemory"].map(|name| server.config.get(name).map_or("", String::as_str));
     let all = [
         (
             "server",
@@ -180,7 +181,9 @@ fn info(call: &Call<'_>, sections: &[Bytes]) -> String {
         ("clients", format!("# Clients\r\nconnected_clients:{}\r\n", server.sessions.len())),
         (
             "memory",
-            format!("# Memory\r\nused_memory:1000000\r\nmaxmemory:0\r\nmaxmemory_policy:{policy}\r\n"),
+            format!(
+                "# Memory\r\nused_memory:{USED_MEMORY}\r\nmaxmemory:{limit}\r\nmaxmemory_policy:{policy}\r\n"
+            ),
         ),
         ("replication", "# Replication\r\nrole:master\r\nconnected_slaves:0\r\n".to_owned()),
     ];

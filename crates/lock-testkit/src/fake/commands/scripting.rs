@@ -66,6 +66,7 @@ fn run(call: &mut Call<'_>, hash: &str, words: &[Bytes]) -> Answer {
         return Err("ERR Number of keys can't be greater than number of args".to_owned());
     }
     let source = call.server.scripts.get(hash).cloned().unwrap_or_default();
+    call.server.script_wrote = false;
     let (keys, args) = rest.split_at(keys);
     script::run(call, hash, &source, keys, args)
 }
