@@ -1,14 +1,17 @@
-//! The clock drift that leases allow for.
+//! The clock drift that leases and tokens allow for.
 
 use std::time::Duration;
 
 use lock_core::BootInstant;
 
-/// The end of a lease that was requested at `sent`: the ttl minus the drift margin. The server's clock may run 1 % faster
-/// than the client's, and Redis counts in milliseconds.
+/// How much faster than the other one the clock of a server or of a client may run: by one part in this many, 1 %.
+pub(crate) const DRIFT: u32 = 100;
+
+/// The end of a lease that was requested at `sent`: the ttl minus the drift margin. The server's clock may run faster than the
+/// client's, and Redis counts in milliseconds.
 ///
 /// Source: the drift of the Redlock algorithm, Redis documentation, "Distributed Locks with Redis".
 #[must_use]
 pub fn valid_until(sent: BootInstant, ttl: Duration) -> BootInstant {
-    sent + ttl.saturating_sub(ttl / 100 + Duration::from_millis(2))
+    sent + ttl.saturating_sub(ttl / DRIFT + Duration::from_millis(2))
 }

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use lock_core::BootInstant;
 
+use crate::drift::DRIFT;
+
 /// A lower bound of the clock of the server that a connection leads to.
 #[derive(Debug, Default)]
 pub(crate) struct ServerClock(Mutex<Option<Sample>>);
@@ -64,19 +66,18 @@ impl Sample {
     fn bound(&self, now: BootInstant) -> u64 {
         let passed = now.saturating_duration_since(self.at).as_micros();
         let passed = u64::try_from(passed).unwrap_or(u64::MAX);
-        self.micros.saturating_add(passed - passed / DRIFT)
+        self.micros.saturating_add(passed - passed / u64::from(DRIFT))
     }
 }
 
-/// How far the clocks of client and server drift apart: one part in this many. Clocks that are synchronised do so by less.
-const DRIFT: u64 = 2_000;
-/// After this time the server is asked again.
-const FRESH: Duration = Duration::from_secs(1);
+/// After this time the server is asked again: the bound is half a millisecond behind by then.
+const FRESH: Duration = Duration::from_millis(50);
 const OUTDATED: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::drift::valid_until;
 
     fn at(millis: u64) -> BootInstant {
         BootInstant::from_boot(Duration::from_millis(millis))
@@ -88,9 +89,21 @@ mod tests {
         assert_eq!(clock.now(1, at(0)), None);
         clock.note(1, 5_000_000, at(100));
         assert_eq!(clock.now(1, at(100)), Some(ServerTime { micros: 5_000_000, is_old: false }));
-        assert_eq!(clock.now(1, at(2_100)), Some(ServerTime { micros: 6_999_000, is_old: true }));
+        assert_eq!(clock.now(1, at(2_100)), Some(ServerTime { micros: 6_980_000, is_old: true }));
         assert_eq!(clock.now(1, at(50)), Some(ServerTime { micros: 5_000_000, is_old: false }));
         assert_eq!(clock.now(2, at(100)), None, "another connection, perhaps to another server");
+    }
+
+    /// As long as the clocks differ by no more than a lease allows for.
+    #[test]
+    fn the_bound_stays_behind_a_server_that_is_as_slow_as_leases_allow() {
+        for passed in [1, 50, 5_000, 3_600_000] {
+            let (clock, ttl) = (ServerClock::default(), Duration::from_millis(passed));
+            clock.note(1, 0, at(0));
+            let server = valid_until(at(0), ttl) + Duration::from_millis(2);
+            let server = u64::try_from(server.since_boot().as_micros()).unwrap();
+            assert!(clock.now(1, at(passed)).unwrap().micros <= server, "after {passed} ms");
+        }
     }
 
     #[test]
@@ -98,11 +111,11 @@ mod tests {
         let clock = ServerClock::default();
         clock.note(1, 5_000_000, at(0));
         clock.note(1, 5_500_000, at(1_000));
-        assert_eq!(clock.now(1, at(1_000)).unwrap().micros, 5_999_500);
+        assert_eq!(clock.now(1, at(1_000)).unwrap().micros, 5_990_000);
         clock.note(1, 7_000_000, at(2_000));
         assert_eq!(clock.now(1, at(2_000)).unwrap().micros, 7_000_000);
         clock.note(1, 3_000_000, at(4_000));
-        assert_eq!(clock.now(1, at(4_000)).unwrap().micros, 8_999_000);
+        assert_eq!(clock.now(1, at(4_000)).unwrap().micros, 8_980_000);
         clock.note(1, 3_000_000, at(7_000));
         assert_eq!(clock.now(1, at(7_000)).unwrap().micros, 3_000_000);
         clock.note(2, 1_000_000, at(7_000));
