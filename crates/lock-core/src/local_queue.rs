@@ -179,7 +179,7 @@ impl<G> LocalQueues<G> {
         let mut queues = self.queues();
         self.take_if_free(&mut queues, name, mode).or_else(|| {
             let shares = queues.by_name.get(name).is_some_and(|queue| queue.may_share(mode));
-            shares.then(|| Turn { id: None, queues: Arc::clone(self), name: name.clone() })
+            shares.then(|| self.turn_beside(name))
         })
     }
 
@@ -207,6 +207,9 @@ impl<G> LocalQueues<G> {
         let (mut queues, name) = (self.queues(), &spec.name);
         if let Some(turn) = self.take_if_free(&mut queues, name, spec.mode) {
             return Ok(turn);
+        }
+        if queues.by_name.get(name).is_some_and(|queue| queue.lets_pass(spec.mode)) {
+            return Ok(self.turn_beside(name));
         }
         let (id, served) = (queues.next_id(), Arc::new(Notify::new()));
         let (spec, runtime) = (Arc::clone(spec), runtime.clone());
@@ -236,6 +239,10 @@ impl<G> LocalQueues<G> {
 
     fn turn_of(self: &Arc<Self>, id: Id, name: &LockName) -> Turn<G> {
         Turn { id: Some(id), queues: Arc::clone(self), name: name.clone() }
+    }
+
+    fn turn_beside(self: &Arc<Self>, name: &LockName) -> Turn<G> {
+        Turn { id: None, queues: Arc::clone(self), name: name.clone() }
     }
 
     /// Gives the turn to the next waiter if the holder lost its lock. The turn of that holder is void from then on.
@@ -327,6 +334,15 @@ impl<G> Queue<G> {
             matches!((other, mode), (Mode::Shared, Mode::Shared) | (Mode::Permit { .. }, Mode::Permit { .. }))
         };
         self.mode.is_some_and(shares) && self.in_order().all(|waiter| shares(waiter.spec.mode))
+    }
+
+    /// Whether an acquisition may ask the server although others wait: all of them wait for a smaller number of permits.
+    fn lets_pass(&self, mode: Mode) -> bool {
+        let is_smaller = |other| match (other, mode) {
+            (Mode::Permit { max: other }, Mode::Permit { max }) => other < max,
+            _ => false,
+        };
+        self.mode.is_some_and(is_smaller) && self.in_order().all(|waiter| is_smaller(waiter.spec.mode))
     }
 }
 
@@ -656,5 +672,28 @@ mod tests {
         let _last = unpolled(&queue);
         let limit = Duration::from_secs(3) + TAKE_WITHIN + 3 * CHECK_INTERVAL;
         drop(tokio::time::timeout(limit, second).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_larger_number_of_permits_waits_behind_no_smaller_one() {
+        let queue = Arc::<LocalQueues<()>>::default();
+        let permit = |max| Mode::Permit { max: NonZeroU32::new(max).unwrap() };
+        let asking = turn_in(&queue, permit(2)).await;
+        let waiter = |mode| {
+            let queue = Arc::clone(&queue);
+            tokio::spawn(async move { turn_in(&queue, mode).await })
+        };
+        let same = waiter(permit(2));
+        tokio::task::yield_now().await;
+        drop(waiter(permit(3)).await.unwrap());
+        let other = waiter(Mode::Shared);
+        let behind = waiter(permit(3));
+        tokio::task::yield_now().await;
+        assert!(!same.is_finished() && !other.is_finished() && !behind.is_finished());
+        drop(asking);
+        for waiter in [same, other, behind] {
+            drop(waiter.await.unwrap());
+        }
+        assert!(queue.queues().by_name.is_empty());
     }
 }

@@ -16,9 +16,14 @@ use crate::{Error, ErrorKind, Guard, LockName, LockOptions, Mode, Result};
 /// it freely. Each guard is one permit, with a lease and a fencing token of its own: the permit of a
 /// holder that dies ends with its lease, whatever the others do.
 ///
-/// `max` is that of the caller: it gets a permit while there are fewer holders than its own `max`. If
-/// processes disagree, as during a deployment, there are never more holders than the largest `max` among
-/// them; the process with the smallest waits until there are fewer.
+/// `max` is that of the caller: it gets a permit while there are fewer holders than its own `max`. Callers
+/// may disagree, as during a deployment:
+///
+/// * There are never more holders than the largest `max` among them.
+/// * A waiter whose `max` is used up lets those with a larger one pass. Waiters with the same `max` get
+///   their permits in order.
+/// * It gets its own when there are fewer holders than its `max`. ZooKeeper does not count those that came
+///   later.
 ///
 /// It is the same lock as the [`Mutex`](crate::Mutex) and the [`RwLock`](crate::RwLock) of its name: the
 /// holder of the mutex excludes all permits. It is not re-entrant: a task that holds the last permit and

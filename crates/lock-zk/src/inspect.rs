@@ -60,10 +60,10 @@ pub(crate) async fn look(session: &Session, lock: &LockPath) -> Result<Contender
         return Ok(Contenders { holders: holder.into_iter().collect(), ..Contenders::default() });
     }
     let queue = list(session, lock).await?.unwrap_or_default();
-    let (holders, waiters) = queue.contenders.split_at(queue.holders().len());
-    let nodes = |all: &[Contender]| {
+    let (holders, waiters) = queue.holders_and_waiters();
+    let nodes = |all: Vec<&Contender>| {
         let node = |one: &Contender| ContenderNode { path: lock.child(&one.name), mode: one.mode };
-        all.iter().map(node).collect()
+        all.into_iter().map(node).collect()
     };
     Ok(Contenders { holders: nodes(holders), waiters: nodes(waiters), unnumbered: queue.unnumbered })
 }

@@ -1,15 +1,22 @@
 //! The wait queue of a lock, as one listing of its directory shows it.
 //!
-//! All modes of a name are one lock and one queue: a contender holds the lock when every contender ahead of it does, and its
-//! mode can share with theirs. So no contender is overtaken, and none starves. A waiter watches only the nodes that
-//! certainly block it while they exist:
+//! All modes of a name are one lock and one queue:
+//!
+//! * A mutex or writer holds the lock when no contender is ahead of it.
+//! * A reader does when only readers are ahead.
+//! * A permit of n does when only permits are ahead, and fewer than n of them hold one. So a waiter with a smaller number holds up
+//!   nobody with a larger one. As it does not count those behind it, it does not starve either.
+//!
+//! Contenders that are deleted never take the lock from one that holds it. A waiter watches only the nodes that certainly
+//! block it while they exist:
 //!
 //! * A mutex or writer: its predecessor.
 //! * A reader: the last contender ahead of it that is no reader.
-//! * A permit of n: the n nearest contenders ahead; or the last one ahead that wants no permit, if that is nearer.
+//! * A permit of n: the n nearest ahead that are permits of n or more; or the last one ahead that wants no permit, if that is
+//!   nearer. If smaller numbers leave fewer than n, the n nearest holders.
 //!
-//! Sources: "Shared Locks" in ZooKeeper's "Recipes and Solutions". For the permits: one of any n predecessors must be
-//! deleted before a position below n is reached.
+//! Sources: "Shared Locks" in ZooKeeper's "Recipes and Solutions". For the permits: of any n contenders with a number of n or
+//! more, all hold a permit, or n others do.
 
 use futures_util::future::{OptionFuture, join};
 use lock_core::Mode;
@@ -85,14 +92,13 @@ impl Queue {
         obstacles(&self.contenders.iter().collect::<Vec<_>>(), mode).is_some()
     }
 
-    /// The contenders that hold the lock.
-    pub(crate) fn holders(&self) -> &[Contender] {
-        let holds = |(at, contender): &(usize, &Contender)| match (self.contenders[0].mode, contender.mode) {
-            (Mode::Shared, Mode::Shared) => true,
-            (Mode::Permit { .. }, Mode::Permit { max }) => *at < max.get() as usize,
-            _ => *at == 0,
-        };
-        &self.contenders[..self.contenders.iter().enumerate().take_while(holds).count()]
+    /// The contenders that hold the lock, and those that wait.
+    pub(crate) fn holders_and_waiters(&self) -> (Vec<&Contender>, Vec<&Contender>) {
+        let all: Vec<_> = self.contenders.iter().collect();
+        let holds = |at: &usize| obstacles(&all[..*at], all[*at].mode).is_none();
+        let (holders, waiters): (Vec<_>, Vec<_>) = (0..all.len()).partition(holds);
+        let of = |places: Vec<usize>| places.into_iter().map(|at| all[at]).collect();
+        (of(holders), of(waiters))
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
@@ -155,21 +161,17 @@ fn obstacles<'a>(before: &[&'a Contender], mode: Mode) -> Option<Obstacles<'a>> 
             let max = max.get() as usize;
             let other = before.iter().rposition(|other| permits(other).is_none());
             let from = other.map_or(0, |at| at + 1);
-            if count - from >= max {
-                let all_hold = (0..count).all(|at| permits(before[at]).is_some_and(|max| at < max));
-                let near = (count - max..count).map(name).collect();
-                return found(near, (count - max).checked_sub(1), count == max && all_hold);
+            let nearest = |of: &[usize]| of.len().checked_sub(max).map(|first| of[first..].to_vec());
+            let alike = (from..count).filter(|at| permits(before[*at]).is_some_and(|its| its >= max));
+            let alike = nearest(&alike.collect::<Vec<_>>());
+            if let (None, Some(other)) = (&alike, other) {
+                return found(vec![name(other)], None, false);
             }
-            if let Some(at) = other {
-                return found(vec![name(at)], None, false);
-            }
-            // A waiter is ahead only if the contenders disagree about the number of permits.
-            let waiter = (0..count).find(|at| permits(before[*at]).is_some_and(|max| *at >= max))?;
-            let mut near = vec![name(waiter)];
-            near.extend(
-                obstacles(&before[..waiter], before[waiter].mode).into_iter().flat_map(|its| its.near),
-            );
-            found(near, None, false)
+            let holders = if other.is_some() { Vec::new() } else { holders_of(before) };
+            let near = alike.or_else(|| nearest(&holders))?;
+            // A waiter ahead may get the permit that a holder returns.
+            let last = count == max && holders.len() == max;
+            found(near.iter().map(|at| name(*at)).collect(), near[0].checked_sub(1), last)
         }
         _ => {
             let last = count.checked_sub(1)?;
@@ -177,6 +179,17 @@ fn obstacles<'a>(before: &[&'a Contender], mode: Mode) -> Option<Obstacles<'a>> 
             found(vec![name(last)], last.checked_sub(1), last == 0 && !before[last].downgradable)
         }
     }
+}
+
+/// Which of these contenders, which all want a permit, hold one: each while fewer than its own number are held ahead of it.
+fn holders_of(contenders: &[&Contender]) -> Vec<usize> {
+    let mut holders = Vec::new();
+    for (at, contender) in contenders.iter().enumerate() {
+        if permits(contender).is_some_and(|max| holders.len() < max) {
+            holders.push(at);
+        }
+    }
+    holders
 }
 
 fn permits(contender: &Contender) -> Option<usize> {
@@ -304,19 +317,22 @@ mod tests {
     }
 
     #[test]
-    fn a_permit_of_fewer_is_not_overtaken() {
-        // The third waits for the first two, and the fourth for the third.
+    fn a_waiter_with_a_smaller_number_blocks_no_larger_one() {
+        // The third waits for the first two, and the fourth for nobody.
         assert_eq!(blocked_by("221"), Some((vec![1], Some(0), false)));
-        assert_eq!(blocked_by("2214"), Some((vec![2, 1], None, false)));
+        assert_eq!(blocked_by("2214"), None);
         assert_eq!(blocked_by("224"), None);
         assert_eq!(blocked_by("222"), Some((vec![0, 1], None, true)));
+        // Three hold, two of them with smaller numbers; then also a waiter, which does not count.
+        assert_eq!(blocked_by("1233"), Some((vec![0, 1, 2], None, true)));
+        assert_eq!(blocked_by("12133"), Some((vec![0, 1, 3], None, false)));
     }
 
     #[test]
     fn sharers_hold_the_lock_together() {
-        let holders = |letters| written(letters).holders().len();
+        let holders = |letters| written(letters).holders_and_waiters().0.len();
         assert_eq!((holders(""), holders("xx"), holders("wr"), holders("rrwr")), (0, 1, 1, 2));
-        assert_eq!((holders("2222"), holders("2214"), holders("r22"), holders("224")), (2, 2, 1, 3));
+        assert_eq!((holders("2222"), holders("2214"), holders("r22"), holders("224")), (2, 3, 1, 3));
     }
 
     #[test]
@@ -347,17 +363,17 @@ mod tests {
         assert_eq!(downgrade.obstacles(5, "lock-0000000005", Mode::Exclusive).unwrap().before, 2);
     }
 
-    /// Whether a contender holds the lock, by definition: all ahead of it do, and all may share it.
+    /// Whether a contender holds the lock, by definition.
     fn holds(queue: &Queue, at: usize) -> bool {
-        let own = queue.contenders[at].mode;
-        (0..at).all(|other| {
-            let shares = match (queue.contenders[other].mode, own) {
-                (Mode::Shared, Mode::Shared) => true,
-                (Mode::Permit { .. }, Mode::Permit { max }) => at < max.get() as usize,
-                _ => false,
-            };
-            shares && holds(queue, other)
-        })
+        let ahead = &queue.contenders[..at];
+        match queue.contenders[at].mode {
+            Mode::Shared => ahead.iter().all(|other| other.mode == Mode::Shared),
+            Mode::Permit { max } => {
+                ahead.iter().all(|other| permits(other).is_some())
+                    && (0..at).filter(|other| holds(queue, *other)).count() < max.get() as usize
+            }
+            _ => ahead.is_empty(),
+        }
     }
 
     /// The watches suffice, and the grants without a listing are right: in this queue, when these are deleted.
@@ -365,18 +381,27 @@ mod tests {
         for (at, own) in queue.contenders.iter().enumerate() {
             let obstacles = queue.obstacles(own.sequence, &own.name, own.mode);
             assert_eq!(obstacles.is_none(), holds(queue, at), "{letters} at {at}");
-            let Some(obstacles) = obstacles else { continue };
-            assert!(!obstacles.near.is_empty());
             let mut later = queue.clone();
             later.contenders.retain(|other| (gone >> other.sequence) & 1 == 0 || other.name == own.name);
-            let near_gone = obstacles.near.iter().any(|name| !later.has(name));
             let position = later.contenders.iter().position(|other| other.name == own.name).unwrap();
+            let Some(obstacles) = obstacles else {
+                assert!(holds(&later, position), "{letters} at {at} lost it without {gone:b}");
+                continue;
+            };
+            assert!(!obstacles.near.is_empty());
+            let near_gone = obstacles.near.iter().any(|name| !later.has(name));
             if !near_gone || obstacles.last {
                 assert_eq!(holds(&later, position), near_gone, "{letters} at {at} without {gone:b}");
             }
         }
-        let holders = (0..letters.len()).take_while(|at| holds(queue, *at)).count();
-        assert_eq!(queue.holders().len(), holders, "{letters}");
+        let holders: Vec<_> = (0..letters.len()).filter(|at| holds(queue, *at)).collect();
+        let most = queue.contenders.iter().filter_map(permits).max().unwrap_or(letters.len());
+        assert!(holders.len() <= most || !holders.iter().any(|at| permits(&queue.contenders[*at]).is_some()));
+        let found = queue.holders_and_waiters().0;
+        assert!(
+            found.iter().map(|holder| holder.sequence).eq(holders.iter().map(|at| *at as i64)),
+            "{letters}"
+        );
         for mode in [Mode::Exclusive, Mode::Shared, permit(2)] {
             let free = queue.obstacles(99, "a newcomer", mode).is_none();
             assert_eq!(queue.is_busy(mode), !free, "{letters}");
@@ -411,7 +436,7 @@ mod tests {
         #[test]
         fn listings_never_panic(names in proptest::collection::vec(".{0,30}", 0..5)) {
             let queue = Queue::parse(names);
-            let _ = (queue.exhausted_by(), queue.holders(), queue.obstacles(3, "x", permit(2)), queue.is_busy(Mode::Shared));
+            let _ = (queue.exhausted_by(), queue.holders_and_waiters(), queue.obstacles(3, "x", permit(2)), queue.is_busy(Mode::Shared));
         }
     }
 }

@@ -225,9 +225,23 @@ impl Waiter {
 }
 
 impl Lock {
-    /// Whether a new request is granted at once: waiters come first.
+    /// Whether a new request is granted at once: waiters come first, unless they let it pass.
     fn is_open_to(&self, mode: Mode) -> bool {
-        self.waiters.is_empty() && self.admits(mode)
+        self.admits(mode) && self.waiters.iter().all(|waiter| self.lets_pass(waiter.mode))
+    }
+
+    /// The next waiter to grant the lock to: the first, or the first behind those that let it pass.
+    fn next_waiter(&self) -> Option<usize> {
+        let stops = |waiter: &Waiter| self.admits(waiter.mode) || !self.lets_pass(waiter.mode);
+        let at = self.waiters.iter().position(stops)?;
+        self.admits(self.waiters[at].mode).then_some(at)
+    }
+
+    /// Whether a waiter lets those behind it pass that can have the lock: it waits for a permit, as its number is used up, and
+    /// theirs may be larger.
+    fn lets_pass(&self, waiter: Mode) -> bool {
+        let holder = self.holds.first().map(|hold| hold.mode);
+        matches!((holder, waiter), (Some(Mode::Permit { .. }), Mode::Permit { .. })) && !self.admits(waiter)
     }
 
     fn admits(&self, mode: Mode) -> bool {
@@ -254,11 +268,10 @@ impl Table {
         self.locks.get_mut(name)?.holds.iter_mut().find(|hold| hold.owner == owner)
     }
 
-    /// Grants the lock to its waiters in order, up to the first that cannot have it.
+    /// Grants the lock to its waiters in order, up to the first that cannot have it and lets nobody pass.
     pub(super) fn grant_next(&mut self, name: &LockName, clock: &Clock) {
         let Some(lock) = self.locks.get_mut(name) else { return };
-        while lock.waiters.front().is_some_and(|first| lock.admits(first.mode)) {
-            let Some(waiter) = lock.waiters.pop_front() else { break };
+        while let Some(waiter) = lock.next_waiter().and_then(|at| lock.waiters.remove(at)) {
             self.tokens.use_up(self.tokens.last + 1);
             let (token, expires) = (Token::new(self.tokens.last), clock.now() + waiter.ttl);
             let cell = ValidityCell::new(clock.clone(), expires);

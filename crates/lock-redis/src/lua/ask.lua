@@ -14,8 +14,10 @@ if holds(ARGV[1]) then
   return token
 end
 
--- An owner that can share the lock does not wait behind a dead waiter, though the lock may be held for long.
-if advance(ARGV[1], false, has_room(mode)) or (redis.call('EXISTS', KEYS[3]) == 0 and has_room(mode)) then
+-- An owner that can share the lock does not wait behind a dead waiter, though the lock may be held for long; nor behind
+-- waiters for a smaller number of permits, however many.
+local can_share = has_room(mode)
+if advance(ARGV[1], false, can_share, can_share and math.huge or 0) and has_room(mode) then
   local token = grant(ARGV[1], mode, ARGV[2], ARGV[3], fence_ttl)
   if not token.err then
     advance(ARGV[1], true)

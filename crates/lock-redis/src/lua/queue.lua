@@ -92,14 +92,20 @@ local function ends_in(mode)
   return value and redis.call('PTTL', KEYS[1]) or free_for or -1
 end
 
+-- How far a release looks behind waiters that let others pass. Further ones ask by themselves, every second.
+local NEAR = 16
+
 -- Grants the lock to waiters in order, while there is room, for the grace period in which they have to confirm. Removes
--- waiters whose process is dead. The first waiter without room is notified when to ask, if it has just become the first.
--- Stops at the owner `me`, and returns true then. With `check_alive`, also tests whether the first waiter is alive.
-local function advance(me, is_new_first, check_alive)
+-- waiters whose process is dead. The first waiter without room is notified when to ask, if it has just become the first. If
+-- only its number of permits is used up, those behind it that have a larger one may pass, as far as `depth` waiters back.
+-- Returns true if nobody is before the owner `me`, which has to be granted by the caller if there is room.
+local function advance(me, is_new_first, check_alive, depth)
+  -- The waiters that were passed, and their largest number.
+  local passed, used_up = 0, 0
   while true do
-    local entry = redis.call('LINDEX', KEYS[3], 0)
+    local entry = redis.call('LINDEX', KEYS[3], passed)
     if not entry then
-      return false
+      return true
     end
     local owner, mode, grace, fence_ttl, inbox, info = parts(entry)
     -- See leave_free.lua. A moment of five seconds or more means that the clock was set back.
@@ -112,35 +118,40 @@ local function advance(me, is_new_first, check_alive)
       end
       return false
     end
-    if owner and not has_room(mode) then
-      local stays = owner == me
+    local permits = tonumber(mode)
+    if owner and (permits and permits <= used_up or not has_room(mode)) then
+      local stays = owner == me or passed > 0
       if not stays and is_new_first then
         stays = notify(inbox, 'next', owner, ends_in(mode))
       elseif not stays then
         stays = not check_alive or has_listeners(inbox)
       end
-      if stays then
+      if not stays then
+        redis.call('LPOP', KEYS[3])
+        is_new_first = true
+      elseif owner == me or passed == (depth or NEAR) or not permits or marked() ~= PERMITS then
         return false
+      else
+        passed, used_up = passed + 1, math.max(used_up, permits)
       end
-      redis.call('LPOP', KEYS[3])
-      is_new_first = true
     else
       local delivered = owner and owner ~= me and notify(inbox, 'granted', owner, KEYS[1])
       if delivered == 'perhaps' then
         -- It may be alive, and then asks by itself.
         return false
       end
-      redis.call('LPOP', KEYS[3])
+      redis.call('LREM', KEYS[3], 1, entry)
       if owner and owner == me then
         return true
       end
       if delivered then
         local token = grant(owner, mode, grace, info, fence_ttl)
         if token.err then
-          return false
+          -- Nobody gets the lock. The caller reports why.
+          return true
         end
       end
-      is_new_first = true
+      is_new_first = is_new_first or passed == 0
     end
   end
 end

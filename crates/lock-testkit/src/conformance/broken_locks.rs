@@ -212,7 +212,11 @@ const BROKEN_LOCKS: &[(Defect, &[&str])] = &[
     (Defect::ReadersFollowEachOther, &["readers_share_a_lock", "all_readers_that_try_at_once_get_the_lock"]),
     (
         Defect::WritersOnlyLookIn,
-        &["readers_behind_a_waiting_writer_wait", "a_stream_of_readers_starves_no_writer"],
+        &[
+            "readers_behind_a_waiting_writer_wait",
+            "a_stream_of_readers_starves_no_writer",
+            "no_larger_number_of_permits_passes_a_writer",
+        ],
     ),
     (
         Defect::ReadersOnlyLookIn,
@@ -237,6 +241,7 @@ const BROKEN_LOCKS: &[(Defect, &[&str])] = &[
             "as_many_holders_as_permits",
             "all_clients_that_try_at_once_get_a_permit",
             "clients_may_disagree_about_the_permits",
+            "a_smaller_number_of_permits_blocks_no_larger_one",
             "permits_are_never_exceeded",
             "a_freed_permit_goes_to_the_next_waiter",
         ],

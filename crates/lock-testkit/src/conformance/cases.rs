@@ -293,6 +293,8 @@ cases! {
         a_freed_permit_goes_to_the_next_waiter: permits,
         an_expired_permit_goes_to_the_next_waiter: permits,
         clients_may_disagree_about_the_permits: permits,
+        a_smaller_number_of_permits_blocks_no_larger_one: permits,
+        no_larger_number_of_permits_passes_a_writer: permits,
         a_semaphore_without_permits_is_refused: permits,
         permits_are_never_exceeded: permits,
     }

@@ -144,6 +144,53 @@ pub(super) async fn clients_may_disagree_about_the_permits(harness: &dyn Harness
     nothing_left(harness, &name).await;
 }
 
+pub(super) async fn a_smaller_number_of_permits_blocks_no_larger_one(harness: &dyn Harness) {
+    // As while a deployment changes the number from 2 to 6.
+    let (old, new, name) = (client(harness).await, client(harness).await, fresh());
+    let mut held = vec![Permit(2).take(&old, &name).await, Permit(2).take(&old, &name).await];
+    let blocked = Permit(2).wait(&old, &name);
+    sleep(NOISE).await;
+    for _ in 0..3 {
+        held.push(Permit(6).try_take(&new, &name).await.expect("two of six are out"));
+    }
+    held.push(Permit(6).take(&new, &name).await);
+    Permit(6).must_be_busy(&new, &name).await;
+    // Behind the other one and the holders.
+    let waiter = Permit(6).wait(&new, &name);
+    sleep(NOISE).await;
+    assert!(!blocked.is_finished() && !waiter.is_finished(), "six of six are out");
+    give_back(held.pop().expect("six are held")).await;
+    held.push(within(SOON, "the permit that is back", waiter).await.unwrap());
+    assert!(!blocked.is_finished(), "two of two are out");
+    must_hold(&held);
+    for guard in held {
+        give_back(guard).await;
+    }
+    give_back(within(SOON, "a permit", blocked).await.unwrap()).await;
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn no_larger_number_of_permits_passes_a_writer(harness: &dyn Harness) {
+    let (one, two, three, name) =
+        (client(harness).await, client(harness).await, client(harness).await, fresh());
+    let held = Permit(1).take(&one, &name).await;
+    let blocked = Permit(1).wait(&one, &name);
+    sleep(NOISE).await;
+    let writer = {
+        let (locks, name) = (two.clone(), name.clone());
+        tokio::spawn(async move { take(&locks, &name).await })
+    };
+    sleep(NOISE).await;
+    if harness.capabilities().fifo {
+        Permit(5).must_be_busy(&three, &name).await;
+    }
+    give_back(held).await;
+    let blocked = async { give_back(within(SOON, "a permit", blocked).await.unwrap()).await };
+    let writer = async { give_back(within(SOON, "the lock", writer).await.unwrap()).await };
+    tokio::join!(blocked, writer);
+    nothing_left(harness, &name).await;
+}
+
 pub(super) async fn a_semaphore_without_permits_is_refused(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     for error in [

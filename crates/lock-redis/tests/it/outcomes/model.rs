@@ -7,6 +7,8 @@ use super::state::{Family, Fence, Lock, NAMES, Place, Stand, State, Ttl, Who, tt
 
 /// How long a lock is kept for a waiter that was granted it, what an acquisition asks for, and an extension.
 pub const GRACE: u32 = 100;
+/// How far a release looks behind waiters that let others pass.
+const NEAR: usize = 16;
 pub const ASKED: u32 = 300;
 pub const EXTENDED: u32 = 400;
 
@@ -222,13 +224,12 @@ impl Model {
         // An exclusive holder shares with no client: the rest of the queue is not read.
         let alone = matches!(self.state.lock, Lock::Held(..) | Lock::Foreign(..));
         let doubts = self.has_room(mode);
-        if !alone && self.advance(Some(who), false, doubts, effect)
-            || (self.state.queue.is_empty() && self.has_room(mode))
-        {
+        let depth = if doubts { usize::MAX } else { 0 };
+        if !alone && self.advance(Some(who), (false, doubts, depth), effect) && self.has_room(mode) {
             if !self.grant(who, mode, ASKED, effect) {
                 return "refused".into();
             }
-            self.advance(Some(who), true, false, effect);
+            self.advance(Some(who), (true, false, NEAR), effect);
             return "granted".into();
         }
         let place = waits.then(|| {
@@ -267,7 +268,7 @@ impl Model {
             self.state.queue.remove(place);
         }
         if held || place.is_some() {
-            self.advance(None, true, false, effect);
+            self.advance(None, (true, false, NEAR), effect);
             let is_shared = matches!(self.state.lock, Lock::Readers(_) | Lock::Permits(_));
             if self.tells_free && self.state.queue.is_empty() && (is_shared || self.state.lock == Lock::Free)
             {
@@ -296,7 +297,7 @@ impl Model {
             self.state.shares.clear();
             self.state.lock = Lock::Readers(None);
             self.extend(who, EXTENDED);
-            self.advance(None, false, true, effect);
+            self.advance(None, (false, true, NEAR), effect);
             if self.tells_free && self.state.queue.is_empty() {
                 effect.notified.push("free".into());
             }
@@ -361,7 +362,7 @@ impl Model {
         self.state.lock = Lock::Free;
         self.state.shares.clear();
         if self.family == Family::Single {
-            self.advance(None, true, false, effect);
+            self.advance(None, (true, false, NEAR), effect);
             self.tell_free(effect);
         }
         "string".into()
@@ -394,38 +395,49 @@ impl Model {
         }
     }
 
-    /// Grants to waiters, while there is room; says whether it came to `me`.
-    fn advance(&mut self, me: Option<Who>, mut moved: bool, doubts: bool, effect: &mut Effect) -> bool {
-        while let Some(first) = self.state.queue.first().copied() {
-            let Place::Waits(who, mode) = first else {
-                self.state.queue.remove(0);
-                moved = true;
+    /// Grants to waiters, while there is room; says whether nobody is before `me`. Waiters whose number of permits is used up
+    /// are passed by those behind, up to `depth` of them.
+    fn advance(
+        &mut self,
+        me: Option<Who>,
+        (mut moved, doubts, depth): (bool, bool, usize),
+        effect: &mut Effect,
+    ) -> bool {
+        let mut passed = 0;
+        while let Some(next) = self.state.queue.get(passed).copied() {
+            let Place::Waits(who, mode) = next else {
+                self.state.queue.remove(passed);
+                moved |= passed == 0;
                 continue;
             };
             if self.has_room(mode) {
-                self.state.queue.remove(0);
-                moved = true;
+                self.state.queue.remove(passed);
+                moved |= passed == 0;
                 if me == Some(who) {
                     return true;
                 }
                 if self.alive[who.0] {
                     effect.notified.push(format!("{who} granted"));
                     if !self.grant(who, mode, GRACE, effect) {
-                        return false;
+                        return true;
                     }
                 }
-            } else if me != Some(who) && !self.alive[who.0] && (moved || doubts) {
+            } else if passed == 0 && me != Some(who) && !self.alive[who.0] && (moved || doubts) {
                 self.state.queue.remove(0);
                 moved = true;
             } else {
-                if moved && me != Some(who) {
+                if passed == 0 && moved && me != Some(who) {
                     let ends_in = ttl_text(self.ends_in(mode));
                     effect.notified.push(format!("{who} next {ends_in}"));
                 }
-                return false;
+                let lets_pass = matches!((&self.state.lock, mode), (Lock::Permits(_), Mode::Permit { .. }));
+                if me == Some(who) || !lets_pass || passed == depth {
+                    return false;
+                }
+                passed += 1;
             }
         }
-        false
+        true
     }
 
     fn grant(&mut self, who: Who, mode: Mode, ttl: u32, effect: &mut Effect) -> bool {

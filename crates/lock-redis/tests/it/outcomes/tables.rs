@@ -433,6 +433,15 @@ async fn ask_before_a_queue() {
         ("readers:200 ann:200 | ghost.x | ann", "ask me r", "granted", "", "readers:300 me:300 ann:200 | | me"),
         ("readers:200 ann:200 | ghost.x bob.x | ann", "ask me r", "busy 200", "bob next 200", "readers:200 ann:200 | bob.x | ann"),
         ("permits:200 ann:200 | ghost.x | ann", "ask me 2", "granted", "", "permits:300 me:300 ann:200 | | me"),
+        // Waiters for a smaller number of permits, which is used up, let others pass, also from behind.
+        ("permits:200 ann:200 | bob.1 | ann", "ask me 2", "granted", "bob next 200", "permits:300 me:300 ann:200 | bob.1 | me"),
+        ("permits:200 ann:200 | bob.1 | ann", "ask me 1", "busy 200", "", "permits:200 ann:200 | bob.1 | ann"),
+        ("permits:200 ann:200 | bob.1 me.2 | ann", "ask me 2", "granted", "bob next 200", "permits:300 me:300 ann:200 | bob.1 | me"),
+        ("permits:200 ann:200 | bob.1 cat.2 | ann", "ask me 3", "granted", "cat granted, bob next 100", "permits:300 me:300 ann:200 cat:100 | bob.1 | me"),
+        ("permits:200 ann:200 | bob.1 cat.2 | ann", "ask me 2", "busy 100", "cat granted", "permits:200 ann:200 cat:100 | bob.1 | cat"),
+        ("permits:200 ann:200 | bob.1 cat.x | ann", "ask me 2", "busy 200", "", "permits:200 ann:200 | bob.1 cat.x | ann"),
+        ("permits:200 ann:200 | bob.1 cat.r | ann", "ask me 2", "busy 200", "", "permits:200 ann:200 | bob.1 cat.r | ann"),
+        ("readers:200 ann:200 | bob.1 | ann", "ask me 2", "busy 200", "", "readers:200 ann:200 | bob.1 | ann"),
     ]).await;
 }
 
@@ -552,6 +561,10 @@ async fn release_of_a_share() {
         ("readers:300 me:300 ann:200 | ghost.x bob.r | me", "release me", "released", "bob granted", "readers:200 ann:200 bob:100 | | bob"),
         ("permits:300 me:300 ann:200 | bob.2 | me",    "release me", "released", "bob granted", "permits:200 ann:200 bob:100 | | bob"),
         ("permits:300 me:300 ann:200 | bob.1 | me",    "release me", "released", "bob next 200", "permits:200 ann:200 | bob.1 | me"),
+        ("permits:300 me:300 ann:200 | bob.1 cat.2 | me", "release me", "released", "bob next 200, cat granted", "permits:200 ann:200 cat:100 | bob.1 | cat"),
+        ("permits:300 me:300 ann:200 | bob.1 cat.1 dan.2 | me", "release me", "released", "bob next 200, dan granted", "permits:200 ann:200 dan:100 | bob.1 cat.1 | dan"),
+        ("permits:300 me:300 ann:200 | bob.1 ghost.2 dan.2 | me", "release me", "released", "bob next 200, dan granted", "permits:200 ann:200 dan:100 | bob.1 | dan"),
+        ("permits:300 me:300 ann:200 | bob.1 cat.x dan.2 | me", "release me", "released", "bob next 200", "permits:200 ann:200 | bob.1 cat.x dan.2 | me"),
         // The lock was deleted meanwhile.
         ("free me:200 | | me",                         "release me", "not ours", "", "free me:200 | | me"),
     ]).await;
