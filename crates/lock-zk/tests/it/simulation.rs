@@ -43,6 +43,11 @@ fn taking_a_sync_for_a_proof_is_found() {
     assert!(find::<Scenario>(Mode::TrustsSync, overlaps) < 200);
 }
 
+#[test]
+fn a_session_that_moves_to_a_lower_limit_unawares_is_found() {
+    assert!(find::<Scenario>(Mode::AcceptsLess, overlaps) < 200);
+}
+
 fn overlaps(outcome: &Outcome) -> bool {
     !outcome.report.verdict().l2
 }

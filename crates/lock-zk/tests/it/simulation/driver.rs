@@ -1,11 +1,13 @@
 //! One client of the ensemble: what the driver does with a session, over a network that loses and delays.
 //!
-//! Like the driver it sends requests in the order of the calls, tells all that are under way when a connection breaks,
-//! goes from server to server, sets its watches anew, notices silence after a fifth of the session timeout, and gives the
-//! session up by itself only after seven fifths.
+//! Like a session of the driver it sends requests in the order of the calls, tells all that are under way when a connection
+//! breaks, goes from server to server, notices silence after a fifth of the session timeout, and gives the session up by itself
+//! only after seven fifths, or when no server grants its whole timeout. (That it looks what a server grants, and then moves, is
+//! one step here.) Its watches fire when a connection breaks, or are set anew, as other ensembles may do it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -45,6 +47,10 @@ struct Network {
     trusts_sync: bool,
     /// How likely the event of a watch is to get lost.
     lost_events: f64,
+    /// Whether watches fire when a connection breaks.
+    fires_watches: bool,
+    /// Whether a session moves to servers that grant less, and its client does not know.
+    accepts_less: bool,
 }
 
 /// What becomes of a request.
@@ -68,6 +74,8 @@ impl Link {
             server: 0,
             trusts_sync: false,
             lost_events: 0.0,
+            fires_watches: seed.is_multiple_of(2),
+            accepts_less: false,
         };
         Self(Arc::new(Shared { ensemble: ensemble.clone(), network: Mutex::new(network) }))
     }
@@ -85,6 +93,11 @@ impl Link {
     /// From now on a `sync` is sent in the place of a mere check.
     pub(crate) fn trust_sync(&self) {
         self.network().trusts_sync = true;
+    }
+
+    /// From now on sessions move to servers that grant less, unawares.
+    pub(crate) fn accept_less(&self) {
+        self.network().accepts_less = true;
     }
 
     /// Lets nothing pass for a while.
@@ -165,6 +178,7 @@ impl zk::Ensemble for Link {
             server: first,
             seen: 0,
             heard: Instant::now(),
+            shorter: 0,
             watches: BTreeMap::new(),
         };
         for _ in 0..servers {
@@ -372,6 +386,8 @@ struct Driver {
     seen: i64,
     /// When a server was heard last.
     heard: Instant,
+    /// How many servers in turn would grant less.
+    shorter: usize,
     /// The watches of a node, and whether it existed.
     watches: BTreeMap<String, Vec<(bool, oneshot::Sender<WatchedEvent>)>>,
 }
@@ -414,13 +430,17 @@ impl Driver {
             if let Some(connection) = connection.take() {
                 match self.serve(connection, &mut requests).await {
                     End::Closed => break SessionState::Closed,
-                    End::Broken(_) => drop(states.send_replace(SessionState::Disconnected)),
+                    End::Broken(_) => {
+                        self.fire_all();
+                        states.send_replace(SessionState::Disconnected);
+                    }
                 }
             }
             if requests.is_closed() && requests.is_empty() {
                 break SessionState::Closed;
             }
-            if self.heard.elapsed() > self.timeout * 7 / 5 {
+            let shorter = self.shorter >= self.link.0.ensemble.servers();
+            if shorter || self.heard.elapsed() > self.timeout * 7 / 5 {
                 break SessionState::Expired;
             }
             match self.connect().await {
@@ -460,9 +480,11 @@ impl Driver {
         }
         let (out, mut sent) = unbounded_channel();
         let ensemble = self.link.0.ensemble.clone();
-        let greeting = ensemble.greet(self.server, self.session, self.timeout, self.seen, out);
+        let accepts_less = self.session.is_none() || self.link.network().accepts_less;
+        let greeting = ensemble.greet(self.server, self.session, self.timeout, accepts_less, self.seen, out);
         let back = self.link.network().arrival(&mut Instant::now());
         sleep_until(back.min(patience)).await;
+        self.shorter = if matches!(greeting, Greeting::Shorter) { self.shorter + 1 } else { 0 };
         let Greeting::Welcome { session, connection: number, timeout } = greeting else {
             return matches!(greeting, Greeting::Expired).then_some(Err(()));
         };
@@ -597,6 +619,17 @@ impl Driver {
         let (fire, fired) = oneshot::channel();
         self.watches.entry(path.to_owned()).or_default().push((exists, fire));
         Box::pin(async { fired.await.unwrap_or_else(|_| WatchedEvent::new_session(SessionState::Closed)) })
+    }
+
+    /// The nodes may change without an event.
+    fn fire_all(&mut self) {
+        if self.link.network().fires_watches {
+            for (path, waiting) in mem::take(&mut self.watches) {
+                for (_, waiting) in waiting {
+                    let _ = waiting.send(WatchedEvent::new(EventType::NodeDataChanged, &*path));
+                }
+            }
+        }
     }
 
     fn fire(&mut self, path: &str, change: Change) {

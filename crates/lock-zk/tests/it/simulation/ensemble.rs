@@ -60,6 +60,8 @@ struct Server {
     /// How much of the log it has applied.
     applied: usize,
     up: bool,
+    /// The longest session timeout that it grants.
+    limit: Duration,
     /// Until when it applies nothing.
     lags_until: Instant,
     connections: BTreeMap<u64, Connection>,
@@ -106,6 +108,8 @@ pub(crate) enum Greeting {
     },
     /// The server is down, or behind the client.
     Refused,
+    /// The server would grant less than the client asks for, and the session has not moved.
+    Shorter,
     Expired,
 }
 
@@ -116,6 +120,7 @@ impl Ensemble {
             tree: Tree::new(),
             applied: 0,
             up: true,
+            limit: Duration::MAX,
             lags_until: now,
             connections: BTreeMap::new(),
             watches: BTreeMap::new(),
@@ -186,12 +191,13 @@ impl Ensemble {
 
 /// What clients do.
 impl Ensemble {
-    /// Opens a session, or goes on with it.
+    /// Opens a session, or goes on with it, by the timeout that this server grants.
     pub(crate) fn greet(
         &self,
         server: usize,
         session: Option<i64>,
         timeout: Duration,
+        accepts_less: bool,
         seen: i64,
         out: UnboundedSender<Packet>,
     ) -> Greeting {
@@ -199,6 +205,10 @@ impl Ensemble {
         let at = &world.servers[server];
         if !at.up || world.zxid_of(at.applied) < seen {
             return Greeting::Refused;
+        }
+        let granted = timeout.min(at.limit).max(self.0.tick * 2);
+        if granted < timeout && !accepts_less {
+            return Greeting::Shorter;
         }
         let connection = world.next_connection;
         world.next_connection += 1;
@@ -214,18 +224,18 @@ impl Ensemble {
             None => {
                 world.next_session += 1;
                 let session = world.next_session;
-                let timeout = timeout.max(self.0.tick * 2);
-                world.sessions.insert(session, Session { timeout, ends: Instant::now(), owner: connection });
+                world
+                    .sessions
+                    .insert(session, Session { timeout: granted, ends: Instant::now(), owner: connection });
                 world.commit(Vec::new());
                 session
             }
         };
         let Some(known) = world.sessions.get_mut(&session) else { return Greeting::Expired };
-        (known.ends, known.owner) = (Instant::now() + known.timeout, connection);
-        let timeout = known.timeout;
+        *known = Session { timeout: granted, ends: Instant::now() + granted, owner: connection };
         world.servers[server].take_in(session, connection, out);
         world.note(|| format!("session {session:#x} is served by connection {connection}, leader {leader}"));
-        Greeting::Welcome { session, connection, timeout }
+        Greeting::Welcome { session, connection, timeout: granted }
     }
 
     /// A packet arrived: the server heard of the session. Says whether the connection is served.
@@ -365,6 +375,11 @@ impl Ensemble {
         world.servers[server].up = true;
         world.catch_up(server, usize::MAX);
         world.note(|| format!("server {server} is back"));
+    }
+
+    /// A server grants no more than this from its next start on.
+    pub(crate) fn set_limit(&self, server: usize, limit: Duration) {
+        self.world().servers[server].limit = limit;
     }
 
     /// The leader is cut off from the others for so long, which elect another one.

@@ -29,7 +29,7 @@ pub(crate) fn run(scenario: &Scenario, with_log: bool) -> Outcome {
 
 async fn simulate(scenario: &Scenario, with_log: bool) -> Outcome {
     let (mut dice, clock) = (Dice::new(scenario.seed).fork(1), Clock::tokio());
-    let ensemble = Ensemble::new(scenario.servers, scenario.timeout / 2, dice.number());
+    let ensemble = Ensemble::new(scenario.servers, scenario.tick(), dice.number());
     let trace = with_log.then(Trace::new);
     if let Some(trace) = &trace {
         ensemble.keep(trace);
@@ -42,6 +42,9 @@ async fn simulate(scenario: &Scenario, with_log: bool) -> Outcome {
     for link in &links {
         if scenario.mode == Mode::TrustsSync {
             link.trust_sync();
+        }
+        if scenario.mode == Mode::AcceptsLess {
+            link.accept_less();
         }
         clients.push(connect(scenario, &clock, link).await);
     }
@@ -83,6 +86,10 @@ async fn spoil(world: Arc<World>) {
             Event::Stall { client, span } => links[client].stall(span),
             Event::Reset { client } => links[client].reset(),
             Event::Restart { server, down } => ensemble.restart(server, down).await,
+            Event::Lower { server, down } => {
+                ensemble.set_limit(server, world.scenario.timeout / 2);
+                ensemble.restart(server, down).await;
+            }
             Event::Outage { client, before, between, after } => {
                 let link = &links[client];
                 link.stall(before);

@@ -21,6 +21,8 @@ pub(crate) enum Mode {
     TooLong,
     /// A client takes the answer to a `sync` for a proof that its session is alive.
     TrustsSync,
+    /// A session moves to servers that grant less than its client counts on.
+    AcceptsLess,
 }
 
 /// One run, as its seed determines it.
@@ -57,6 +59,8 @@ pub(crate) enum Event {
     Reset { client: usize },
     /// A server is down for so long.
     Restart { server: usize, down: Duration },
+    /// A server is down for so long, and grants half of the session timeout from then on.
+    Lower { server: usize, down: Duration },
     /// The leader is cut off from the others for so long, and does not know it.
     CutOff { span: Duration },
     /// A follower applies nothing for so long.
@@ -95,6 +99,9 @@ impl simulation::Scenario for Scenario {
             events: Vec::new(),
         };
         scenario.events = scenario.events(&mut dice);
+        if mode == Mode::AcceptsLess || seed.is_multiple_of(4) {
+            scenario.lower_limits(&mut dice);
+        }
         // A client whose node is removed is notified of that before it is notified of its predecessor.
         let removes = scenario.events.iter().any(|(_, event)| matches!(event, Event::Remove { .. }));
         if dice.chance(0.3) && !removes {
@@ -150,11 +157,29 @@ impl Scenario {
             match self.mode {
                 Mode::EarlyExpiry => events.push((at, Event::Expire { client: client(dice) })),
                 Mode::TrustsSync => events.push((at, self.cut_off(dice))),
-                Mode::Sound | Mode::TooLong => {}
+                Mode::Sound | Mode::TooLong | Mode::AcceptsLess => {}
             }
         }
         events.sort_by_key(|(at, _)| *at);
         events
+    }
+
+    /// One server after the other is restarted with a lower limit of the session timeout; perhaps not all are.
+    fn lower_limits(&mut self, dice: &mut Dice) {
+        let chaos = self.chaos.as_millis() as u64;
+        for server in 0..self.servers {
+            if dice.chance(0.8) {
+                self.events
+                    .push((dice.millis(0..=chaos), Event::Lower { server, down: dice.millis(10..=500) }));
+            }
+        }
+        self.events.sort_by_key(|(at, _)| *at);
+    }
+
+    /// Ticks of which a session lasts two at least, and after its limit was lowered too.
+    pub(crate) fn tick(&self) -> Duration {
+        let lowers = self.events.iter().any(|(_, event)| matches!(event, Event::Lower { .. }));
+        self.timeout / if lowers { 4 } else { 2 }
     }
 
     /// Mostly for longer than the next leader keeps the sessions that it does not hear of.
