@@ -95,9 +95,10 @@ impl Context {
                 return Err(no_seal());
             }
         }
-        if !self.joined.swap(true, Ordering::Relaxed) {
+        if !self.joined.load(Ordering::Relaxed) {
             let joined = target.join(Arc::clone(&self.process) as Arc<dyn Member>).await;
             unless_it_follows(joined)?;
+            self.joined.store(true, Ordering::Relaxed);
         }
         self.process.learn(&stored).map(drop)
     }

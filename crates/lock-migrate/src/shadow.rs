@@ -1,12 +1,17 @@
 //! Shadow locks: the new store is measured while the old one grants the locks.
+//!
+//! A shadow lock that is busy is no proof that the old store granted a lock twice: the session of a holder that crashed may outlive
+//! the ttl of its lock. So the holder of the shadow lock is asked, by a request to release it, and counts if its guard is still valid
+//! then. A process that crashed, or was paused for longer than its lease, does not.
 
+use std::future::pending;
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lock_core::backend::{AcquireRequest, Acquired, Wait};
-use lock_core::{CancellationToken, LockName, Result, Validity};
+use lock_core::backend::{AcquireRequest, Acquired, Mode, Wait};
+use lock_core::{CancellationToken, LockName, Result, Revocation, Validity};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -35,7 +40,8 @@ pub struct ShadowReport {
     pub tried: u64,
     /// The number of those that were granted.
     pub granted: u64,
-    /// The number of those that were busy: the old store had granted a lock twice.
+    /// How often the old store granted a lock of this process to another holder as well, while its guard was valid. Permits are
+    /// not compared: a busy one may be that of a holder that crashed.
     pub double_grants: u64,
     /// The number of those that failed.
     pub failed: u64,
@@ -181,21 +187,52 @@ async fn follow(
     validity: Validity,
     released: CancellationToken,
 ) {
-    let Some(mut half) = measure(&context, request, &validity).await else { return };
+    let is_over = async {
+        tokio::select! {
+            () = released.cancelled() => {}
+            _ = validity.lost() => {}
+        }
+    };
+    tokio::pin!(is_over);
+    let name = request.name.clone();
+    // A store that does not answer is not waited for once the guard is gone.
+    let measured = tokio::select! {
+        biased;
+        () = &mut is_over => return,
+        measured = measure(&context, request) => measured,
+    };
+    let Some(mut half) = measured else { return };
+    let is_asked = asked(half.revocation().cloned());
     tokio::select! {
-        () = released.cancelled() => {}
-        _ = validity.lost() => {}
+        biased;
+        () = &mut is_over => {}
+        () = is_asked => {
+            if validity.is_valid() {
+                context.process.note_double_grant();
+                tracing::error!(lock = name.as_str(), "the old store has granted a lock to two holders at once");
+            }
+            is_over.await;
+        }
     }
     // A release that fails is repeated in the background.
     let _ = half.release().await;
 }
 
-async fn measure(context: &Context, request: AcquireRequest, validity: &Validity) -> Option<Half> {
+/// Waits until another holder of the lock asks for its shadow.
+async fn asked(revocation: Option<Revocation>) {
+    match revocation {
+        Some(revocation) => revocation.requested().await,
+        None => pending().await,
+    }
+}
+
+async fn measure(context: &Context, request: AcquireRequest) -> Option<Half> {
     let (counts, sent, name) = (&context.shadow, Instant::now(), request.name.clone());
     counts.tried.fetch_add(1, Ordering::Relaxed);
     let mut acquired = acquire(context, request.clone()).await;
     if matches!(acquired, Ok(None)) {
-        // The shadow of the last holder may be on its way out.
+        // The guard of its holder may not be valid any more, and the shadow on its way out.
+        ask_holder(context, &request).await;
         sleep(SECOND_LOOK).await;
         acquired = acquire(context, request).await;
     }
@@ -204,10 +241,6 @@ async fn measure(context: &Context, request: AcquireRequest, validity: &Validity
             counts.granted(sent.elapsed());
             return Some(half);
         }
-        Ok(None) if validity.is_valid() => {
-            context.process.note_double_grant();
-            tracing::error!(lock = name.as_str(), "the old store has granted a lock to two holders at once");
-        }
         Ok(None) => {}
         Err(error) => {
             counts.failed.fetch_add(1, Ordering::Relaxed);
@@ -215,6 +248,17 @@ async fn measure(context: &Context, request: AcquireRequest, validity: &Validity
         }
     }
     None
+}
+
+/// Asks the holder of a shadow lock whether its guard is valid. Of permits, one of a holder that crashed makes the others look as if
+/// they were too many.
+async fn ask_holder(context: &Context, request: &AcquireRequest) {
+    if matches!(request.mode, Mode::Permit { .. }) {
+        return;
+    }
+    if let Err(error) = context.to.request_revocation(&request.name).await {
+        tracing::debug!(%error, lock = request.name.as_str(), "the holder of a shadow lock could not be asked");
+    }
 }
 
 async fn acquire(context: &Context, request: AcquireRequest) -> Result<Option<Half>> {

@@ -101,6 +101,7 @@ impl Fault {
 }
 
 /// Why an acquisition cannot go on in its session.
+#[derive(Clone, Debug)]
 pub(crate) enum Stop {
     /// The own node was deleted before its turn, by somebody or with its session. A new attempt may succeed.
     StartOver,

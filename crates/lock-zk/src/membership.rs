@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use lock_core::migration::{Member, StoredRecord};
 use lock_core::{OwnerId, Result};
-use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use zookeeper_client::{self as zk, CreateMode};
@@ -17,14 +16,13 @@ use zookeeper_client::{self as zk, CreateMode};
 use crate::error::{Fault, Stop};
 use crate::poison::lock;
 use crate::session::Session;
+use crate::shared_task::SharedTask;
 use crate::watched_node::{Content, WatchedNode};
 
 /// The part that a process takes in a migration.
 pub(crate) struct Membership {
     member: Arc<dyn Member>,
     sessions: Mutex<Vec<Arc<SessionMembership>>>,
-    /// Held by the task that registers.
-    registering: AsyncMutex<()>,
     left: CancellationToken,
 }
 
@@ -35,6 +33,8 @@ struct SessionMembership {
     member: Arc<dyn Member>,
     /// Its own node.
     own: WatchedNode,
+    /// Goes on when the callers that wait for it are dropped: else its node would be left, and nobody would follow.
+    registration: SharedTask<Result<(), Stop>>,
     left: CancellationToken,
 }
 
@@ -46,8 +46,7 @@ struct Registered {
 
 impl Membership {
     pub(crate) fn new(member: Arc<dyn Member>) -> Self {
-        let (sessions, registering) = (Mutex::default(), AsyncMutex::default());
-        Self { member, sessions, registering, left: CancellationToken::new() }
+        Self { member, sessions: Mutex::default(), left: CancellationToken::new() }
     }
 
     /// Takes no part any more: deletes what is registered in the background, as shared sessions live on.
@@ -69,28 +68,21 @@ impl Membership {
         session: &Arc<Session>,
         dir: &str,
     ) -> Result<Option<StoredRecord>, Stop> {
-        let on = |fault| Stop::of(fault, dir);
-        if let Some(known) = self.in_session(session) {
-            return known.record.content(session).await.map(stored).map_err(on);
-        }
-        let _turn = self.registering.lock().await;
-        if let Some(known) = self.in_session(session) {
-            return known.record.content(session).await.map(stored).map_err(on);
-        }
-        let (membership, registered) = SessionMembership::register(session, dir, self).await?;
-        let record = registered.seen.clone();
-        let membership = Arc::new(membership);
-        let mut sessions = lock(&self.sessions);
-        sessions.retain(|other| other.session.upgrade().is_some_and(|session| !session.has_ended()));
-        sessions.push(Arc::clone(&membership));
-        drop(sessions);
-        session.runtime.spawn(membership.follow(registered));
-        Ok(record)
+        let here = self.in_session(session, dir);
+        here.registered(session, dir).await?;
+        here.record.content(session).await.map(stored).map_err(|fault| Stop::of(fault, dir))
     }
 
-    fn in_session(&self, session: &Arc<Session>) -> Option<Arc<SessionMembership>> {
+    fn in_session(&self, session: &Arc<Session>, dir: &str) -> Arc<SessionMembership> {
         let is_this = |known: &&Arc<SessionMembership>| known.session.as_ptr() == Arc::as_ptr(session);
-        lock(&self.sessions).iter().find(is_this).cloned()
+        let mut sessions = lock(&self.sessions);
+        if let Some(known) = sessions.iter().find(is_this) {
+            return Arc::clone(known);
+        }
+        let new = Arc::new(SessionMembership::new(session, dir, self));
+        sessions.retain(|other| other.session.upgrade().is_some_and(|session| !session.has_ended()));
+        sessions.push(Arc::clone(&new));
+        new
     }
 }
 
@@ -102,24 +94,36 @@ impl Drop for Membership {
 }
 
 impl SessionMembership {
-    async fn register(
-        session: &Arc<Session>,
-        dir: &str,
-        whole: &Membership,
-    ) -> Result<(Self, Registered), Stop> {
+    fn new(session: &Arc<Session>, dir: &str, whole: &Membership) -> Self {
         let record = WatchedNode::new(record_path(dir), session.watches.claim(0));
-        let members = members_path(dir);
-        session.make_directories(&members, CreateMode::Persistent).await?;
-        let content = record.content(session).await.map_err(|fault| Stop::of(fault, &members))?;
-        let seen = stored(content);
-        let path = format!("{members}/{:x}-{}", session.id, OwnerId::random());
+        let path = format!("{}/{:x}-{}", members_path(dir), session.id, OwnerId::random());
         let own = WatchedNode::new(path, session.watches.claim(0));
         let (member, left) = (Arc::clone(&whole.member), whole.left.clone());
-        let membership = Self { session: Arc::downgrade(session), record, member, own, left };
-        let data = membership.member.registration(seen.as_ref());
-        let written = membership.write(session, &data).await;
-        written.map_err(|fault| Stop::of(fault, &members))?;
-        Ok((membership, Registered { seen, data }))
+        let (session, registration) = (Arc::downgrade(session), SharedTask::default());
+        Self { session, record, member, own, registration, left }
+    }
+
+    /// Waits until this session has registered the process, and follows the record from then on.
+    async fn registered(self: &Arc<Self>, session: &Arc<Session>, dir: &str) -> Result<(), Stop> {
+        let start = |_| {
+            let (this, session, members) = (Arc::clone(self), Arc::clone(session), members_path(dir));
+            async move {
+                let registered = this.register(&session, &members).await?;
+                session.runtime.spawn(this.follow(registered));
+                Ok(())
+            }
+        };
+        let ended = Err(Stop::StartOver);
+        self.registration.run(&session.runtime, Result::is_err, ended, start).await
+    }
+
+    async fn register(&self, session: &Session, members: &str) -> Result<Registered, Stop> {
+        session.make_directories(members, CreateMode::Persistent).await?;
+        let content = self.record.content(session).await.map_err(|fault| Stop::of(fault, members))?;
+        let seen = stored(content);
+        let data = self.member.registration(seen.as_ref());
+        self.write(session, &data).await.map_err(|fault| Stop::of(fault, members))?;
+        Ok(Registered { seen, data })
     }
 
     /// Registers again whenever the record has changed, or what the member has to say, or somebody has deleted the node, until

@@ -32,14 +32,21 @@ impl MigrationTarget for Zk {
     }
 
     async fn join(&self, member: Arc<dyn Member>) -> Result<()> {
-        self.share().membership.set(Membership::new(member)).map_err(|_| {
-            error(
-                ErrorKind::InvalidConfig,
-                "this connection takes part in a migration already",
-                "use a connection of its own for each migration",
-            )
-        })?;
-        let first = self.register().await;
+        let taken = || {
+            let message = "this connection takes part in a migration already";
+            error(ErrorKind::InvalidConfig, message, "use a connection of its own for each migration")
+        };
+        if self.share().membership.get().is_some() {
+            return Err(taken());
+        }
+        let membership = Membership::new(member);
+        let first = self.register(&membership).await;
+        if let Err(refused) = &first
+            && refused.kind() != ErrorKind::Unavailable
+        {
+            return first;
+        }
+        self.share().membership.set(membership).map_err(|_| taken())?;
         self.share().pool.runtime.spawn(keep_registered(Arc::downgrade(self.share())));
         first
     }
@@ -153,11 +160,10 @@ impl MigrationTarget for Zk {
 }
 
 impl Zk {
-    /// Registers the process in a session, if it is not registered there.
-    async fn register(&self) -> Result<()> {
+    /// Registers the process in a session.
+    async fn register(&self, membership: &Membership) -> Result<()> {
         let dir = &self.share().config.dir;
         let session = self.share().get().await?;
-        let Some(membership) = self.share().membership.get() else { return Ok(()) };
         match session.answer_about(dir, membership.record(&session, dir)).await? {
             Err(Stop::Failed(error)) => Err(error),
             _ => Ok(()),

@@ -24,8 +24,12 @@ pub trait MigrationTarget: Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if this connection takes part already; when the server is unavailable
-    /// or refuses. After these it takes part all the same, as soon as the server answers.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if this connection takes part already; when the server refuses. If it is
+    /// [unavailable](crate::ErrorKind::Unavailable), the connection takes part all the same, as soon as the server answers.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the connection takes no part.
     async fn join(&self, member: Arc<dyn Member>) -> Result<()>;
 
     /// The record as of a time no earlier than the grant of this lease; `None` if it does not exist. No round trip, unless

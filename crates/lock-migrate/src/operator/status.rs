@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt};
 use lock_core::migration::{MigrationSource, Reading};
-use lock_core::{Holder, LockName, LockState, Result};
+use lock_core::{ErrorKind, Holder, LockName, LockState, Result};
 use serde::Serialize;
 use tokio::time::sleep;
 
@@ -35,6 +35,8 @@ pub struct Status {
     pub lost_tombstones: Vec<String>,
     /// Locks that are held on the old store alone, though their rung is `dual` or `move`.
     pub stragglers: Vec<Straggler>,
+    /// Why stragglers were not looked for, if they were not.
+    pub stragglers_unknown: Option<String>,
     /// How often shadow locks found that the old store had granted a lock twice.
     pub double_grants: u64,
     /// Why the old store could not be asked.
@@ -114,6 +116,7 @@ impl Operator {
             tombstones: None,
             lost_tombstones: Vec::new(),
             stragglers: Vec::new(),
+            stragglers_unknown: None,
             double_grants,
             old_store: None,
             obstacles: Vec::new(),
@@ -137,7 +140,13 @@ impl Operator {
         let present: HashSet<_> = tombstones.iter().map(|reading| &reading.tombstone.lock).collect();
         status.moved = noted.iter().chain(present.iter().copied()).collect::<HashSet<_>>().len();
         status.lost_tombstones = self.lost(noted, &present).await?;
-        status.stragglers = self.stragglers(record, &present).await?;
+        match self.stragglers(record, &present).await {
+            // There are too many locks to list them.
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                status.stragglers_unknown = Some(error.message().to_owned());
+            }
+            stragglers => status.stragglers = stragglers?,
+        }
         Ok(())
     }
 
@@ -220,6 +229,12 @@ impl Operator {
             obstacles.push(Obstacle::new(
                 format!("{} locks are held on the old store alone", status.stragglers.len()),
                 "find the clients that only know the old store, and update or stop them",
+            ));
+        }
+        if let Some(why) = &status.stragglers_unknown {
+            obstacles.push(Obstacle::new(
+                format!("locks that are held on the old store alone are not looked for: {why}"),
+                "list them by longer prefixes (`polylock list`), and inspect those that are held",
             ));
         }
         if status.double_grants > 0 {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use lock_core::{Backend, ErrorKind, Guard, GuardState, Locks, LossReason, Token};
 use lock_migrate::{Migration, MigrationConfig, Rung};
 use lock_redis::{Redis, RedisConfig};
+use lock_testkit::proxy::{Direction, FaultProxy, Protocol};
 use lock_testkit::{RedisServer, ZooKeeper};
 use lock_zk::{Zk, ZkConfig};
 use rand::rngs::StdRng;
@@ -320,4 +321,64 @@ async fn a_lock_that_is_held_for_a_while_has_a_shadow() {
     }
     let report = migration.shadow();
     assert_eq!((report.tried, report.double_grants, report.failed), (2, 0, 0));
+}
+
+/// A process on the rung `shadow`, with its own connection to ZooKeeper or one through a proxy.
+async fn shadowing(servers: &Servers, proxy: Option<&FaultProxy>) -> (Arc<Migration>, Locks) {
+    let redis = RedisConfig::from_url(&format!("{}?ttl=10s", servers.redis.url())).unwrap();
+    let address = proxy.map_or_else(|| servers.zk.addr(), FaultProxy::addr);
+    let zk = ZkConfig::from_url(&format!("zk://{address}?session_timeout=20s&session=private")).unwrap();
+    let (redis, zk) = (Redis::connect(redis).await.unwrap(), Zk::connect(zk).await.unwrap());
+    let config = MigrationConfig::new("shop").rung(Rung::Shadow);
+    let migration = Arc::new(config.open(Arc::new(redis), Arc::new(zk)).await.unwrap());
+    let locks = Locks::from_dyn(Arc::clone(&migration) as Arc<dyn Backend>);
+    (migration, locks)
+}
+
+async fn until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(tokio::time::Instant::now() < deadline, "{what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_lock_that_is_granted_twice_is_counted_and_a_crash_is_not() {
+    let servers = Servers::start().await;
+    let (first, second) = (shadowing(&servers, None).await, shadowing(&servers, None).await);
+    let doubles = || first.0.shadow().double_grants + second.0.shadow().double_grants;
+    // As a holder leaves it that crashed, whose key has ended: nobody answers for its session.
+    let left = hold(&Locks::from_dyn(servers.zk().await), ".shadow/crashed").await;
+    let guard = hold(&second.1, "crashed").await;
+    timeout(PATIENCE, left.revoke_requested()).await.expect("the shadow is asked for");
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(doubles(), 0);
+    guard.release().await.unwrap();
+
+    let guard = hold(&first.1, "doubled").await;
+    until("the shadow of the first", || first.0.shadow().granted == 1).await;
+    // As a failover does that forgets it.
+    servers.redis.command(&["DEL", "lock:doubled"]).await.unwrap();
+    let other = hold(&second.1, "doubled").await;
+    until("the first one finds it", || doubles() == 1).await;
+    drop((guard, other));
+}
+
+#[tokio::test]
+async fn a_shadow_ends_with_its_guard_while_zookeeper_is_silent() {
+    let servers = Servers::start().await;
+    let proxy = FaultProxy::start(servers.zk.addr(), Protocol::ZooKeeper).unwrap();
+    let (migration, locks) = shadowing(&servers, Some(&proxy)).await;
+    hold(&locks, "warm").await.release().await.unwrap();
+    proxy.black_hole(Direction::ToClient, true);
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    for round in 1..=20 {
+        let guard = hold(&locks, &format!("a-{round}")).await;
+        until("a shadow begins", || migration.shadow().tried == round).await;
+        guard.release().await.unwrap();
+    }
+    until("the shadows end", || tasks() < before + 10).await;
+    assert!(migration.shadow().failed == 0, "by themselves, after a while");
 }

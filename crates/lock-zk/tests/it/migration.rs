@@ -1,5 +1,6 @@
 //! The store as the target of a migration: the record, and who takes part.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,10 +10,10 @@ use lock_core::{
     Wait,
 };
 use lock_testkit::ZooKeeper;
-use lock_testkit::proxy::{FaultProxy, Protocol};
-use lock_zk::zookeeper_client::Client;
+use lock_testkit::proxy::{Direction, FaultProxy, Protocol};
+use lock_zk::zookeeper_client::{Acls, Client, CreateMode};
 use lock_zk::{Zk, ZkConfig};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Far more than the two seconds that a change may take.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -147,6 +148,54 @@ async fn a_process_without_locks_stays_registered_when_its_session_ends() {
     proxy.heal();
     until_registered(&operator, &["none"]).await;
     assert_ne!(before[0].session, target(&operator).members().await.unwrap()[0].session);
+}
+
+#[tokio::test]
+async fn registrations_that_are_dropped_leave_one_member_per_session_that_follows() {
+    let server = ZooKeeper::start().await.unwrap();
+    let proxy = FaultProxy::start(server.addr(), Protocol::ZooKeeper).unwrap();
+    let url = format!("zk://{}?session_timeout=10s&session=private&locks_per_session=1", proxy.addr());
+    let zk = Arc::new(Zk::connect(ZkConfig::from_url(&url).unwrap()).await.unwrap());
+    let operator = connect(&server).await;
+    target(&zk).join(Arc::new(Process::default())).await.unwrap();
+    let _first = hold(&zk, "held").await;
+    proxy.delay(Direction::ToClient, Duration::from_millis(5));
+    for at in 0..40 {
+        let lock = format!("dropped-{at}");
+        let _ = timeout(Duration::from_millis(2 * at), hold(&zk, &lock)).await;
+    }
+    proxy.heal();
+    assert!(target(&operator).write_record(b"one", None).await.unwrap());
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let members = target(&operator).members().await.unwrap();
+        let sessions: HashSet<_> = members.iter().map(|member| member.session.split('-').next()).collect();
+        let follow = members.iter().all(|member| member.data == b"one");
+        if follow && sessions.len() == members.len() {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{} sessions: {members:?}", sessions.len());
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_process_takes_part_once_the_server_no_longer_refuses() {
+    let server = ZooKeeper::start().await.unwrap();
+    let (zk, operator) = (connect(&server).await, Client::connect(&server.connect_string()).await.unwrap());
+    let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    let closed = CreateMode::Persistent.with_acls(Acls::anyone_read());
+    for (path, options) in [("/locks", &open), ("/locks/!migration", &open), (MEMBERS, &closed)] {
+        operator.create(path, b"", options).await.unwrap();
+    }
+    let member: Arc<dyn Member> = Arc::new(Process::default());
+    for _ in 0..2 {
+        let error = target(&zk).join(Arc::clone(&member)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    }
+    operator.delete(MEMBERS, None).await.unwrap();
+    target(&zk).join(member).await.unwrap();
+    assert_eq!(registered(&zk).await, ["none"]);
 }
 
 #[tokio::test]
