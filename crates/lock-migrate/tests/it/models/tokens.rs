@@ -22,7 +22,7 @@ const HALF_HOUR: u16 = HOUR / 2;
 /// By how much an election raises the transaction number: by more than an hour.
 const ELECTION: u16 = 20;
 /// By how much it raises the tokens: by what the base reserves.
-const REACH: u16 = 2;
+const REACH: u16 = 1;
 /// By how much a sharer raises Redis above its own token.
 const FOR_SHARERS: u16 = 1;
 /// The last transaction before a search: there were elections.
