@@ -303,6 +303,29 @@ async fn renewals_of_a_shared_lock_do_not_keep_the_first_waiter_awake() {
     }
 }
 
+/// As while a deployment raises the number.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_permit_goes_past_many_waiters_for_a_smaller_number() {
+    const OLD: i64 = 40;
+    let site = Site::new().await;
+    let mut ears = Client::open(site.redis.url()).unwrap().get_async_pubsub().await.unwrap();
+    ears.subscribe("polylock:inbox:old").await.unwrap();
+    let first = site.client().await.semaphore("a", 1).acquire().await.unwrap();
+    for number in 0..OLD {
+        let entry = format!("{number:032x} 1 1000 604800000 18 polylock:inbox:old {{}}");
+        site.redis(&["RPUSH", QUEUE, &entry]).await;
+    }
+    let (second, third) = (site.client().await.semaphore("a", 2), site.client().await.semaphore("a", 2));
+    let second = second.try_acquire().await.unwrap().expect("one of two is out");
+    let waiter = tokio::spawn(async move { (third.acquire().await.unwrap(), Instant::now()) });
+    site.queue_is(OLD + 1).await;
+    give_back(second).await;
+    // A release does not look so far back: the waiter asks by itself.
+    let (guard, _) = come(waiter).await;
+    assert!(first.is_valid() && guard.is_valid());
+    assert_eq!(site.queued().await, OLD);
+}
+
 // Processes that die or stop.
 
 #[tokio::test(flavor = "multi_thread")]
