@@ -3,6 +3,8 @@ local function raise_last(floor, fence_ttl)
   if tonumber(floor) > EXACT then
     return too_large()
   end
+  -- See mint.lua.
+  redis.pcall('ZREM', KEYS[2], '')
   local raised = redis.pcall('ZADD', KEYS[2], 'GT', 'CH', floor, 'last')
   if raised == 1 then
     keep(floor, fence_ttl)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{ErrorKind, Guard, LockOptions, Locks, Released, Result};
+use lock_core::{ErrorKind, Guard, LockOptions, Locks, Released, Result, Token};
 use lock_redis::RedisConfig;
 use lock_testkit::RedisServer;
 use tokio::task::JoinHandle;
@@ -86,6 +86,10 @@ async fn locks_are_kept_and_released() {
     sleep(TTL * 5 / 2).await;
     for (what, guard) in &guards {
         guard.extend(TTL * 2).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+        guard
+            .raise_token(Token::new(guard.token().get() + 160))
+            .await
+            .unwrap_or_else(|error| panic!("{what}: {error}"));
         assert!(guard.is_valid() && guard.verify().await.is_ok(), "{what}");
     }
     for (what, guard) in guards {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{ErrorKind, Guard, Locks, Released};
+use lock_core::{ErrorKind, Guard, Locks, Released, Token};
 use lock_redlock::RedlockConfig;
 use lock_testkit::{RedisFive, RedisServer};
 use tokio::task::JoinHandle;
@@ -66,6 +66,7 @@ async fn locks_are_kept_and_released() {
     fill(&masters, &locks).await;
     sleep(TTL * 5 / 2).await;
     guard.extend(TTL).await.unwrap();
+    guard.raise_token(Token::new(guard.token().get() + 160)).await.unwrap();
     assert!(guard.is_valid());
     release(guard).await;
     for master in masters.servers() {
