@@ -72,6 +72,9 @@ impl FaultServers {
     }
 
     async fn with_one_route(servers: Servers, lease: Duration) -> Outcome<Self> {
+        if let Servers::ZooKeeper(ensemble) = &servers {
+            eprintln!("    ZooKeeper {}", ensemble.nodes()[0].version().await?);
+        }
         let mut started = Self { servers, routes: Vec::new(), lease };
         started.new_routes(1)?;
         if matches!(started.servers, Servers::Five(_)) {

@@ -1,4 +1,4 @@
-//! Installs the lock clients of other languages for the interop tests and for the harness.
+//! Installs the lock clients of other languages for the interop tests and for the harness, and a ZooKeeper for ensembles.
 //!
 //! `tests/peers/` pins their versions. They are installed below the target directory, except for Curator, a package of the
 //! system, of which only the program that uses it is compiled. A note of the installed versions is written at the end; the
@@ -48,6 +48,16 @@ pub(crate) fn ensure() -> Result<(), Failure> {
 pub(crate) fn offer() -> Result<(), Failure> {
     let peers = folder()?;
     KINDS.iter().filter(|kind| kind.is_measured).try_for_each(|kind| kind.offer(&peers))
+}
+
+/// Installs the ZooKeeper of ensembles if it is missing, for the soak, which kills leaders. It does without.
+///
+/// # Errors
+///
+/// As for [`offer`].
+pub(crate) fn offer_zookeeper() -> Result<(), Failure> {
+    let peers = folder()?;
+    KINDS.iter().filter(|kind| kind.folder == "zookeeper-server").try_for_each(|kind| kind.offer(&peers))
 }
 
 /// Forgets which clients could not be installed.
@@ -142,6 +152,17 @@ const KINDS: &[Kind] = &[
         install: install_go,
         probe: probe_go,
         index: "go can reach a module proxy",
+    },
+    Kind {
+        folder: "zookeeper-server",
+        pins: &["zookeeper-server/pom.xml"],
+        clients: "ZooKeeper 3.9.5 for ensembles, as others may lose writes when a leader dies",
+        tools: &[Part::Maven],
+        is_tested: false,
+        is_measured: true,
+        install: install_zookeeper,
+        probe: probe_zookeeper,
+        index: "Maven can reach a repository",
     },
 ];
 
@@ -296,9 +317,7 @@ fn probe_go(folder: &Path) -> Command {
 
 /// The jars of Redisson and of what it needs, and the program of the interop tests.
 fn install_redisson(folder: &Path) -> Result<Vec<Command>, Failure> {
-    let mut jars = Command::new("mvn");
-    jars.args(["--quiet", "--batch-mode", "--file"]).arg(pins("redisson/pom.xml")).arg(COPY_JARS);
-    jars.arg(format!("-DoutputDirectory={}", folder.display()));
+    let jars = copy_jars("redisson/pom.xml", folder);
     let mut program = Command::new("javac");
     program.arg("-cp").arg(folder.join("*")).arg("-d").arg(folder).arg(pins("redisson/Peer.java"));
     Ok(vec![jars, program])
@@ -309,6 +328,24 @@ fn probe_redisson(folder: &Path) -> Command {
     let mut command = Command::new("java");
     command.arg("-cp").arg(format!("{0}:{0}/*", folder.display())).arg("Peer");
     command
+}
+
+/// The test kit finds them there.
+fn install_zookeeper(folder: &Path) -> Result<Vec<Command>, Failure> {
+    Ok(vec![copy_jars("zookeeper-server/pom.xml", folder)])
+}
+
+fn probe_zookeeper(folder: &Path) -> Command {
+    let mut command = Command::new("java");
+    command.arg("-cp").arg(folder.join("*")).arg("org.apache.zookeeper.version.VersionInfoMain");
+    command
+}
+
+fn copy_jars(manifest: &str, folder: &Path) -> Command {
+    let mut jars = Command::new("mvn");
+    jars.args(["--quiet", "--batch-mode", "--file"]).arg(pins(manifest)).arg(COPY_JARS);
+    jars.arg(format!("-DoutputDirectory={}", folder.display()));
+    jars
 }
 
 /// The folder of all clients.

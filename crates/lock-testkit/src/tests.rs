@@ -129,6 +129,9 @@ async fn zookeeper_options_reach_the_server() {
 #[tokio::test]
 async fn an_ensemble_survives_its_leader() {
     let ensemble = timed("zookeeper ensemble", ZkEnsemble::start()).await.unwrap();
+    let version = ensemble.nodes()[0].version().await.unwrap();
+    println!("ensembles are of ZooKeeper {version}");
+    assert_eq!(version.split('.').count(), 3, "{version}");
     let ports: Vec<_> = ensemble.nodes().iter().map(ZooKeeper::port).collect();
     assert_eq!(
         ensemble.url(),

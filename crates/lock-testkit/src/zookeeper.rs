@@ -1,6 +1,7 @@
 //! Real ZooKeeper servers.
 
 mod class_archive;
+mod class_path;
 mod ensemble;
 mod idle;
 
@@ -13,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
-use std::{env, ffi::OsString};
 
+use self::class_path::Release;
 pub use self::ensemble::ZkEnsemble;
 pub use self::idle::Borrowed;
 use crate::error::{Error, Result};
@@ -46,6 +47,7 @@ pub struct ZkOptions {
     tls: Option<Tls>,
     sasl: Option<(String, String)>,
     proxied_links: bool,
+    release: Release,
     /// Where to write an archive of its classes when it ends.
     archives_to: Option<PathBuf>,
 }
@@ -249,6 +251,17 @@ impl ZooKeeper {
             .collect())
     }
 
+    /// The version of the server.
+    ///
+    /// # Errors
+    ///
+    /// As for [`four_letter`](Self::four_letter).
+    pub async fn version(&self) -> Result<String> {
+        let answer = self.four_letter("srvr").await?;
+        let version = answer.lines().find_map(|line| line.strip_prefix("Zookeeper version: "));
+        Ok(version.and_then(|version| version.split(['-', ',']).next()).unwrap_or("unknown").to_owned())
+    }
+
     /// The role: `standalone`, `leader`, `follower` or `observer`; `None` while the server does not serve.
     pub async fn mode(&self) -> Option<String> {
         let inner = Arc::clone(&self.inner);
@@ -432,6 +445,7 @@ impl Default for ZkOptions {
             tls: None,
             sasl: None,
             proxied_links: false,
+            release: Release::Installed,
             archives_to: None,
         }
     }
@@ -464,7 +478,7 @@ impl Inner {
         command.arg("-Xshare:auto");
         if let Some(archive) = &self.options.archives_to {
             command.arg(format!("-XX:ArchiveClassesAtExit={}", archive.display()));
-        } else if let Some(archive) = class_archive::get() {
+        } else if let Some(archive) = class_archive::get(self.options.release) {
             command.arg(format!("-XX:SharedArchiveFile={}", archive.display()));
         }
         command.args(["-XX:-UsePerfData", "-Dzookeeper.admin.enableServer=false"]);
@@ -479,7 +493,7 @@ impl Inner {
             let jaas = self.process.dir().join("jaas.conf");
             command.arg(format!("-Djava.security.auth.login.config={}", jaas.display()));
         }
-        command.arg("-cp").arg(classpath()?);
+        command.arg("-cp").arg(self.options.release.class_path()?);
         command
             .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
             .arg(self.process.dir().join("zoo.cfg"));
@@ -538,38 +552,5 @@ fn mode(srvr: &str) -> Option<String> {
     Some(srvr.lines().find_map(|line| line.strip_prefix("Mode: "))?.to_owned())
 }
 
-/// The class path of ZooKeeper: `ZOOKEEPER_CLASSPATH`, or the jars of the Debian package.
-fn classpath() -> Result<OsString> {
-    if let Some(path) = env::var_os("ZOOKEEPER_CLASSPATH").filter(|path| !path.is_empty()) {
-        return Ok(path);
-    }
-    let jar = |name: &str| Path::new(DEBIAN_JARS).join(name);
-    if !jar("zookeeper.jar").is_file() {
-        return Err(Error::NotInstalled {
-            program: jar("zookeeper.jar").display().to_string(),
-            install: "apt-get install zookeeper".to_owned(),
-        });
-    }
-    Ok(JARS.map(|name| jar(name).into_os_string()).join(&OsString::from(":")))
-}
-
-const DEBIAN_JARS: &str = "/usr/share/java";
-/// What a server needs without the admin server; Netty is for TLS.
-const JARS: [&str; 14] = [
-    "zookeeper.jar",
-    "zookeeper-jute.jar",
-    "metrics-core.jar",
-    "slf4j-api.jar",
-    "slf4j-simple.jar",
-    "snappy-java.jar",
-    "netty-buffer.jar",
-    "netty-codec.jar",
-    "netty-common.jar",
-    "netty-handler.jar",
-    "netty-resolver.jar",
-    "netty-transport.jar",
-    "netty-transport-native-epoll.jar",
-    "netty-transport-native-unix-common.jar",
-];
 const PROBE_DEADLINE: Duration = Duration::from_millis(300);
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);

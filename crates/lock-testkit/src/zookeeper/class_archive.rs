@@ -12,14 +12,20 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::ZkOptions;
+use super::class_path::Release;
 use crate::error::{Error, Result};
 use crate::port::Port;
 use crate::server_process::StartError;
 
-/// The archive, made now if there is none; `None` if that fails.
-pub(super) fn get() -> Option<&'static PathBuf> {
-    static ARCHIVE: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let made = ARCHIVE.get_or_init(|| match make() {
+/// The archive of a release, made now if there is none; `None` if that fails.
+pub(super) fn get(release: Release) -> Option<&'static PathBuf> {
+    static INSTALLED: OnceLock<Option<PathBuf>> = OnceLock::new();
+    static FOR_ENSEMBLES: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let archive = match release {
+        Release::Installed => &INSTALLED,
+        Release::ForEnsembles => &FOR_ENSEMBLES,
+    };
+    let made = archive.get_or_init(|| match make(release) {
         Ok(path) => Some(path),
         Err(error) => {
             tracing::debug!(?error, "there is no archive of the classes of ZooKeeper");
@@ -29,15 +35,15 @@ pub(super) fn get() -> Option<&'static PathBuf> {
     made.as_ref()
 }
 
-fn make() -> Result<PathBuf, StartError> {
+fn make(release: Release) -> Result<PathBuf, StartError> {
     let program = env::current_exe().map_err(|error| Error::io("find the test program", error))?;
-    let path = program.with_file_name("zookeeper.jsa");
+    let path = program.with_file_name(format!("{}.jsa", release.archive()));
     if path.is_file() {
         return Ok(path);
     }
     // Other test programs may do the same now: the last one wins.
-    let ours = program.with_file_name(format!("zookeeper-{}.jsa", std::process::id()));
-    let options = ZkOptions { archives_to: Some(ours.clone()), ..ZkOptions::default() };
+    let ours = program.with_file_name(format!("{}-{}.jsa", release.archive(), std::process::id()));
+    let options = ZkOptions { release, archives_to: Some(ours.clone()), ..ZkOptions::default() };
     let server = options.prepare(Arc::new(Port::pick("zookeeper")?), None)?;
     server.launch()?;
     server.wait_ready()?;

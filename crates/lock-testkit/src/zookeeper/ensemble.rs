@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use super::class_path::Release;
 use super::{EnsembleMember, ZkOptions, ZooKeeper};
 use crate::error::Result;
 use crate::port::Port;
@@ -84,12 +85,14 @@ impl ZkEnsemble {
 }
 
 impl ZkOptions {
-    /// Starts an ensemble of `n` servers and the [observers](Self::observers) in parallel, and waits for its leader.
+    /// Starts an ensemble of `n` servers and the [observers](Self::observers) in parallel, and waits for its leader. If
+    /// the target directory has a release in `peers/zookeeper-server`, they are of that release.
     ///
     /// # Errors
     ///
     /// As for [`start`](Self::start); when one server fails none stays.
-    pub async fn start_ensemble(self, n: usize) -> Result<ZkEnsemble> {
+    pub async fn start_ensemble(mut self, n: usize) -> Result<ZkEnsemble> {
+        self.release = Release::ForEnsembles;
         assert!(n >= 2, "an ensemble has at least two servers: use `start` for a single one");
         off_thread(move || on_free_ports("zookeeper", || self.start_ensemble_blocking(n))).await
     }
