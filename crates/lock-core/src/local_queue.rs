@@ -179,7 +179,7 @@ impl<G> LocalQueues<G> {
         let mut queues = self.queues();
         self.take_if_free(&mut queues, name, mode).or_else(|| {
             let shares = queues.by_name.get(name).is_some_and(|queue| queue.may_share(mode));
-            shares.then(|| self.turn_beside(name))
+            shares.then(|| Turn { id: None, queues: Arc::clone(self), name: name.clone() })
         })
     }
 
@@ -207,9 +207,6 @@ impl<G> LocalQueues<G> {
         let (mut queues, name) = (self.queues(), &spec.name);
         if let Some(turn) = self.take_if_free(&mut queues, name, spec.mode) {
             return Ok(turn);
-        }
-        if queues.by_name.get(name).is_some_and(|queue| queue.lets_pass(spec.mode)) {
-            return Ok(self.turn_beside(name));
         }
         let (id, served) = (queues.next_id(), Arc::new(Notify::new()));
         let (spec, runtime) = (Arc::clone(spec), runtime.clone());
@@ -241,13 +238,9 @@ impl<G> LocalQueues<G> {
         Turn { id: Some(id), queues: Arc::clone(self), name: name.clone() }
     }
 
-    fn turn_beside(self: &Arc<Self>, name: &LockName) -> Turn<G> {
-        Turn { id: None, queues: Arc::clone(self), name: name.clone() }
-    }
-
     /// Gives the turn to the next waiter if the holder lost its lock. The turn of that holder is void from then on.
     fn advance_if_lost(self: &Arc<Self>, name: &LockName) {
-        self.advance(name, |queue| queue.held.as_ref().is_some_and(is_lost));
+        self.advance(name, Queue::is_lost);
     }
 
     /// Gives the turn to the first waiter, if the current turn has ended.
@@ -268,10 +261,11 @@ impl<G> LocalQueues<G> {
     fn check(self: &Arc<Self>) -> bool {
         let names: Vec<_> = self.queues().with_waiters.iter().cloned().collect();
         for name in &names {
-            self.advance_if_lost(name);
             let taken_back = self.queues().take_back(name);
             // Outside the mutex: their destructors lock it again.
             drop(taken_back);
+            // The turn of a guard that was lost before it was taken back had ended already.
+            self.advance(name, |queue| queue.turn.is_none() || queue.is_lost());
         }
         let mut queues = self.queues();
         let Queues { by_name, with_waiters, .. } = &mut *queues;
@@ -320,6 +314,13 @@ impl<G> Queue<G> {
         self.waiters.as_deref().is_some_and(are_there)
     }
 
+    /// Whether the holder lost its lock. A lock that is being released is not lost: its turn ends when the server has confirmed
+    /// the release.
+    fn is_lost(&self) -> bool {
+        let state = self.held.as_ref().map(Validity::state);
+        matches!(state, Some(GuardState::Lost(reason)) if reason != LossReason::Released)
+    }
+
     /// Ends the wait of a waiter that is not in the queue any more.
     fn serve(&mut self, waiter: Waiter, event: QueueEvent<G>, patience: Duration) {
         waiter.served.notify_one();
@@ -334,15 +335,6 @@ impl<G> Queue<G> {
             matches!((other, mode), (Mode::Shared, Mode::Shared) | (Mode::Permit { .. }, Mode::Permit { .. }))
         };
         self.mode.is_some_and(shares) && self.in_order().all(|waiter| shares(waiter.spec.mode))
-    }
-
-    /// Whether an acquisition may ask the server although others wait: all of them wait for a smaller number of permits.
-    fn lets_pass(&self, mode: Mode) -> bool {
-        let is_smaller = |other| match (other, mode) {
-            (Mode::Permit { max: other }, Mode::Permit { max }) => other < max,
-            _ => false,
-        };
-        self.mode.is_some_and(is_smaller) && self.in_order().all(|waiter| is_smaller(waiter.spec.mode))
     }
 }
 
@@ -485,11 +477,6 @@ impl<G> Default for Queue<G> {
     fn default() -> Self {
         Self { turn: None, mode: None, held: None, waiters: None }
     }
-}
-
-/// A lock that is being released is not lost: its turn ends when the server has confirmed the release.
-fn is_lost(held: &Validity) -> bool {
-    matches!(held.state(), GuardState::Lost(reason) if reason != LossReason::Released)
 }
 
 #[cfg(test)]
@@ -674,26 +661,19 @@ mod tests {
         drop(tokio::time::timeout(limit, second).await.unwrap());
     }
 
-    #[tokio::test]
-    async fn a_larger_number_of_permits_waits_behind_no_smaller_one() {
-        let queue = Arc::<LocalQueues<()>>::default();
-        let permit = |max| Mode::Permit { max: NonZeroU32::new(max).unwrap() };
-        let asking = turn_in(&queue, permit(2)).await;
-        let waiter = |mode| {
-            let queue = Arc::clone(&queue);
-            tokio::spawn(async move { turn_in(&queue, mode).await })
-        };
-        let same = waiter(permit(2));
-        tokio::task::yield_now().await;
-        drop(waiter(permit(3)).await.unwrap());
-        let other = waiter(Mode::Shared);
-        let behind = waiter(permit(3));
-        tokio::task::yield_now().await;
-        assert!(!same.is_finished() && !other.is_finished() && !behind.is_finished());
-        drop(asking);
-        for waiter in [same, other, behind] {
-            drop(waiter.await.unwrap());
-        }
+    #[tokio::test(start_paused = true)]
+    async fn a_lock_that_is_lost_before_it_is_taken_back_leaves_no_waiter_behind() {
+        let (queue, clock) = (Arc::<LocalQueues<()>>::default(), Clock::tokio());
+        let name = LockName::new("a").unwrap();
+        let (holder, mut waiter) = (turn(&queue).await, unpolled(&queue));
+        let cell = ValidityCell::new(clock.clone(), clock.now() + TAKE_WITHIN / 2);
+        holder.hold(&cell.validity());
+        // As a guard that is handed over, whose turn is void once it is lost.
+        queue.deliver(&name, &holder.next_waiter().unwrap(), (), TAKE_WITHIN);
+        tokio::time::sleep(2 * TAKE_WITHIN).await;
+        let event = tokio::time::timeout(TAKE_WITHIN, &mut waiter).await.unwrap();
+        assert!(matches!(event, QueueEvent::Turn(_)));
+        drop((event, holder));
         assert!(queue.queues().by_name.is_empty());
     }
 }

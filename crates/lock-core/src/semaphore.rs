@@ -22,8 +22,10 @@ use crate::{Error, ErrorKind, Guard, LockName, LockOptions, Mode, Result};
 /// * There are never more holders than the largest `max` among them.
 /// * A waiter whose `max` is used up lets those with a larger one pass. Waiters with the same `max` get
 ///   their permits in order.
-/// * It gets its own when there are fewer holders than its `max`. ZooKeeper does not count those that came
+/// * A waiter gets its own when there are fewer holders than its `max`. ZooKeeper does not count those that came
 ///   later.
+///
+/// The tasks of one process do not pass each other: let each process use one `max` for a name.
 ///
 /// It is the same lock as the [`Mutex`](crate::Mutex) and the [`RwLock`](crate::RwLock) of its name: the
 /// holder of the mutex excludes all permits. It is not re-entrant: a task that holds the last permit and
