@@ -131,7 +131,7 @@ impl TokenBase {
         let until = Instant::now() + session.timeout;
         loop {
             let (ranges, version) = self.read(session).await.map_err(NotWritten::Failed)?;
-            let mut ranges = self.saw(ranges);
+            let mut ranges = self.saw(&ranges);
             if !change(&mut ranges) {
                 return Ok(());
             }
@@ -140,7 +140,7 @@ impl TokenBase {
             }
             let fault = match self.write(session, own, &ranges, version).await {
                 Ok(()) => {
-                    self.saw(ranges);
+                    self.saw(&ranges);
                     return Ok(());
                 }
                 Err((Some(0), fault)) if fault.is_no_node() => return Err(NotWritten::Lost),

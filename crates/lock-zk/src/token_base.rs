@@ -16,7 +16,7 @@ use crate::watches::Claim;
 /// The token base of the locks in one directory.
 pub(crate) struct TokenBase {
     pub(crate) node: WatchedNode,
-    /// The latest that was seen: tokens keep growing even if somebody deletes the node.
+    /// All that was seen: tokens keep growing even if somebody deletes the node.
     latest: Mutex<TokenRanges>,
 }
 
@@ -42,18 +42,16 @@ impl TokenBase {
         match content {
             Some(content) => {
                 let ranges = self.parse(&content.data, &content.stat)?;
-                Ok((self.saw(ranges), content.stat.mzxid))
+                Ok((self.saw(&ranges), content.stat.mzxid))
             }
-            None => Ok((self.saw(TokenRanges::default()), 0)),
+            None => Ok((self.saw(&TokenRanges::default()), 0)),
         }
     }
 
     /// Notes that the base is at least this one, and returns the latest that was seen.
-    pub(crate) fn saw(&self, ranges: TokenRanges) -> TokenRanges {
+    pub(crate) fn saw(&self, ranges: &TokenRanges) -> TokenRanges {
         let mut latest = lock(&self.latest);
-        if latest.end() < ranges.end() {
-            *latest = ranges;
-        }
+        latest.join(ranges);
         latest.clone()
     }
 
@@ -87,5 +85,48 @@ mod tests {
             assert_eq!(base.path(), path);
             assert!(base.is_at(parent) && !base.is_at("/lock") && !base.is_at("/lock/s"));
         }
+    }
+
+    #[test]
+    fn no_state_of_the_base_takes_back_what_another_one_raised() {
+        let base = TokenBase::beside("/", WatchBudget::new("").claim(0));
+        let mut ranges = TokenRanges::parse(b"1000000000000000", 100).unwrap();
+        // The second one is of an older holder, has a smaller floor, and fits below the first one.
+        let (high, low) = (1_000_003_605_000_000, 1_000_003_600_000_000);
+        assert!(ranges.raise(1_200, high));
+        let before = base.saw(&ranges);
+        assert!(ranges.raise(1_100, low));
+        for read in [ranges, before, TokenRanges::default()] {
+            let seen = base.saw(&read);
+            assert!(seen.token(1_150) > Some(low) && seen.token(1_201) > Some(high), "{seen}");
+        }
+    }
+
+    #[test]
+    fn what_the_base_has_forgotten_is_not_remembered() {
+        let base = TokenBase::beside("/", WatchBudget::new("").claim(0));
+        let mut ranges = base.saw(&TokenRanges::parse(b"1000000", 100).unwrap());
+        let old = ranges.clone();
+        // Meanwhile somebody raises its token, and many leaders are elected.
+        assert!(ranges.raise(150, 2_000_000));
+        for leader in 1..40 {
+            assert!(ranges.reach(leader << 32));
+        }
+        for read in [&ranges, &old] {
+            assert_eq!(base.saw(read).token(200), None);
+        }
+        assert_eq!(base.saw(&ranges), ranges);
+    }
+
+    #[test]
+    fn tokens_grow_though_somebody_deletes_the_base() {
+        let base = TokenBase::beside("/", WatchBudget::new("").claim(0));
+        let state = |data: &[u8]| TokenRanges::parse(data, 100).unwrap();
+        let known = base.saw(&state(b"0 500 9000000\n500 600 9005000"));
+        // Somebody else begins a new one: it ends higher, and begins lower.
+        let seen = base.saw(&state(b"0 450 8000000\n450 700 10000000"));
+        let of = |ranges: &TokenRanges, at| ranges.token(at).unwrap();
+        assert!((0..600).all(|at| of(&seen, at) >= of(&known, at)), "{seen}");
+        assert!((1..700).all(|at| of(&seen, at - 1) < of(&seen, at)), "{seen}");
     }
 }

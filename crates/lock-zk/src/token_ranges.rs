@@ -8,14 +8,17 @@
 //! transactions   epoch 1: ───┬── from ───────── below ──┬─ ...      epoch 2: ── from ──────── below ── ...
 //! tokens                     number ─────────────── number of the next range ─────────────── ...
 //! ```
+//!
+//! Each change of a base leaves no token smaller than it was. So of two states of a base, the later one has the larger token of
+//! each transaction, and [both together](TokenRanges::join) are the later one.
 
-use std::fmt;
+use std::{fmt, mem};
 
 use lock_core::TokenBlock;
 
 /// For how many transactions a base reserves tokens: at most so many are skipped by an election, some 17 s of a Redis clock.
 const REACH: u64 = 1 << 24;
-/// The ranges that are kept. A waiter whose node is older queues up again.
+/// The ranges that are kept. A waiter that has seen as many elections queues up again.
 const MOST: usize = 16;
 /// The digits of a transaction that count within the time of one leader.
 const EPOCH: u32 = 32;
@@ -73,7 +76,7 @@ impl TokenRanges {
         self.0.is_empty()
     }
 
-    /// The first token after all of them. Of two states of a base, that with the larger one is the later.
+    /// The first token after all of them.
     pub(crate) fn end(&self) -> u64 {
         self.0.last().map_or(0, |range| range.end())
     }
@@ -86,15 +89,10 @@ impl TokenRanges {
 
     /// Extends the base to this transaction, and some more. Returns whether that changed it.
     pub(crate) fn reach(&mut self, transaction: u64) -> bool {
-        let Some(last) = self.0.last_mut().filter(|last| last.below <= transaction) else { return false };
-        let (below, epoch) = (transaction + REACH, transaction >> EPOCH);
-        if (last.below - 1) >> EPOCH == epoch {
-            last.below = below;
-        } else {
-            let number = last.end();
-            self.0.push(Range { from: epoch << EPOCH, below, number });
-            self.forget();
-        }
+        let Some(last) = self.0.last().filter(|last| last.below <= transaction) else { return false };
+        let elected = transaction >> EPOCH << EPOCH;
+        self.push(Range { from: last.below.max(elected), below: transaction + REACH, number: last.end() });
+        self.compact();
         true
     }
 
@@ -109,33 +107,59 @@ impl TokenRanges {
             return is_low;
         }
         self.reach(next);
-        if self.token(next).is_some_and(|token| token > floor) {
-            return false;
+        let before = mem::take(self);
+        for &Range { from, below, number } in &before.0 {
+            let at = next.clamp(from, below);
+            self.push(Range { from, below: at, number });
+            self.push(Range { from: at, below, number: (number + (at - from)).max(floor + 1) });
         }
-        self.split(next);
-        let (mut least, mut is_raised) = (floor + 1, false);
-        for range in self.0.iter_mut().filter(|range| range.from >= next) {
-            is_raised |= range.number < least;
-            range.number = range.number.max(least);
-            least = range.end();
-        }
-        self.forget();
+        let is_raised = *self != before;
+        self.compact();
         is_raised
     }
 
-    /// Has a range begin with this transaction, if one contains it.
-    fn split(&mut self, from: u64) {
-        let at = self.0.iter().position(|range| range.from < from && range.contains(from));
-        let Some(at) = at else { return };
-        let whole = self.0[at];
-        self.0[at].below = from;
-        self.0.insert(at + 1, Range { from, below: whole.below, number: self.0[at].end() });
+    /// Adds what another state of the base has: each token is the larger one of both. What either has forgotten stays forgotten,
+    /// as it may have been raised before.
+    pub(crate) fn join(&mut self, other: &Self) {
+        if self == other {
+            return;
+        }
+        let first = |ranges: &Self| ranges.0.first().map_or(0, |range| range.from);
+        let oldest = first(self).max(first(other));
+        let bounds = self.0.iter().chain(&other.0).flat_map(|range| [range.from, range.below]);
+        let mut bounds: Vec<u64> = bounds.filter(|bound| *bound >= oldest).collect();
+        bounds.sort_unstable();
+        let mine = mem::take(self);
+        for bounds in bounds.windows(2) {
+            let (from, below) = (bounds[0], bounds[1]);
+            if let Some(number) = mine.token(from).max(other.token(from)) {
+                self.push(Range { from, below, number });
+            }
+        }
     }
 
-    /// Forgets the oldest ranges.
-    fn forget(&mut self) {
-        let count = self.0.len().saturating_sub(MOST);
-        drop(self.0.drain(..count));
+    /// Appends a range, which may be empty, and lifts it above those before it.
+    fn push(&mut self, mut range: Range) {
+        if range.from == range.below {
+            return;
+        }
+        range.number = range.number.max(self.end());
+        match self.0.last_mut() {
+            Some(last) if last.below == range.from && last.end() == range.number => last.below = range.below,
+            _ => self.0.push(range),
+        }
+    }
+
+    /// Reduces the ranges to those that are kept. The oldest ones are lifted to the next one of the same leader. The oldest one
+    /// is forgotten if there is none such: an election lies between all of them, which would skip too many tokens.
+    fn compact(&mut self) {
+        while self.0.len() > MOST {
+            let older = self.0.windows(2).position(|pair| pair[0].below == pair[1].from);
+            let older = self.0.remove(older.unwrap_or_default());
+            if let Some(next) = self.0.iter_mut().find(|next| next.from == older.below) {
+                *next = Range { from: older.from, number: next.number - (next.from - older.from), ..*next };
+            }
+        }
     }
 }
 
@@ -155,6 +179,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::token_base::TokenBase;
+    use crate::watches::WatchBudget;
 
     const ELECTION: u64 = 1 << EPOCH;
 
@@ -200,11 +226,28 @@ mod tests {
         assert!(elected > floor && elected - floor <= 2 * REACH, "{elected}");
     }
 
+    #[test]
+    fn many_raises_leave_every_node_a_token() {
+        let mut ranges = based(1 << 50);
+        for raiser in (200..300).step_by(2) {
+            let later = ranges.token(raiser + 1).unwrap();
+            assert!(ranges.raise(raiser, later + 1_000_000));
+        }
+        assert_eq!(ranges.0.len(), MOST);
+        let tokens: Vec<_> = (150..301).map(|transaction| ranges.token(transaction).unwrap()).collect();
+        assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
+    }
+
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Grant(u64),
         Elect,
-        Raise { back: u64, by: u64 },
+        Raise {
+            back: u64,
+            by: u64,
+        },
+        /// Another session reads the base.
+        Read,
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -212,6 +255,7 @@ mod tests {
             (1..3 * REACH).prop_map(Step::Grant),
             Just(Step::Elect),
             (0..2 * REACH, 0..REACH).prop_map(|(back, by)| Step::Raise { back, by }),
+            Just(Step::Read),
         ]
     }
 
@@ -220,6 +264,7 @@ mod tests {
         #[test]
         fn tokens_grow_and_are_read_as_they_were_written(steps in prop::collection::vec(step(), 1..60)) {
             let (mut ranges, mut transaction, mut granted) = (based(1 << 50), 200, Vec::new());
+            let reader = TokenBase::beside("/", WatchBudget::new("").claim(0));
             for step in steps {
                 match step {
                     Step::Grant(more) => {
@@ -235,10 +280,13 @@ mod tests {
                         let next = ranges.token(after + 1);
                         prop_assert!(next.is_none_or(|next| next > floor), "{next:?} {floor}");
                     }
+                    Step::Read => prop_assert_eq!(reader.saw(&ranges), ranges.clone()),
                 }
                 prop_assert_eq!(TokenRanges::parse(ranges.to_string().as_bytes(), 300), Some(ranges.clone()));
                 for (at, token) in &granted {
                     let now = ranges.token(*at);
+                    let elections = (transaction >> EPOCH) - (at >> EPOCH);
+                    prop_assert!(now.is_some() || elections >= MOST as u64, "{at} is forgotten");
                     prop_assert!(now.is_none_or(|now| now >= *token), "{at}: {token}, then {now:?}");
                 }
             }

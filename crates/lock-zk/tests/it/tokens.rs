@@ -259,6 +259,56 @@ async fn raises_at_the_same_time_do_not_undo_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_raise_by_an_older_holder_fits_below_another_one() {
+    let server = crate::common::server().await;
+    let connect = async || config(&server).connect().await.unwrap();
+    let (one, two, three) = (connect().await, connect().await, connect().await);
+    raise(&one, "x", REDIS).await;
+    let older = one.mutex("a").acquire().await.unwrap();
+    let lock = two.mutex("a");
+    let next = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    until_children(&client(&server).await, "a", 2).await;
+    let newer = three.mutex("b").acquire().await.unwrap();
+    let (low, high) = (Token::new(2 * REDIS.get()), Token::new(3 * REDIS.get()));
+    newer.raise_token(high).await.unwrap();
+    // All sessions know of that one.
+    for locks in [&one, &two, &three] {
+        assert!(token(locks, "c").await > high);
+    }
+    older.raise_token(low).await.unwrap();
+    older.release().await.unwrap();
+    let next = next.await.unwrap();
+    assert!(low < next.token() && next.token() < high, "{}", next.token());
+    next.release().await.unwrap();
+    newer.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_burst_of_raises_leaves_holders_their_token_and_waiters_their_turn() {
+    let server = crate::common::server().await;
+    let connect = async || config(&server).connect().await.unwrap();
+    let (one, two, operator) = (connect().await, connect().await, client(&server).await);
+    raise(&one, "x", REDIS).await;
+    let long = one.mutex("a").acquire().await.unwrap();
+    let lock = two.mutex("a");
+    let next = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    until_children(&operator, "a", 2).await;
+    let turn = children(&operator, "a").await.pop();
+    let mut floor = REDIS.get();
+    for mover in 0..20 {
+        let guard = one.mutex(format!("m{mover}")).acquire().await.unwrap();
+        floor += 1_000_000_000;
+        guard.raise_token(Token::new(floor)).await.unwrap();
+        guard.release().await.unwrap();
+    }
+    assert!(one.inspect("a").await.unwrap().token.is_some_and(|token| token >= long.token()));
+    long.release().await.unwrap();
+    let next = next.await.unwrap();
+    assert_eq!(children(&operator, "a").await.pop(), turn, "it is granted the lock with its first node");
+    next.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_holder_of_a_shared_lock_raises_too() {
     let server = crate::common::server().await;
     let (one, two) = (config(&server).connect().await.unwrap(), config(&server).connect().await.unwrap());
