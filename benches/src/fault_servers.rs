@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use lock_testkit::proxy::Protocol;
+use lock_testkit::proxy::{Direction, Protocol};
 use lock_testkit::redis::RedisOptions;
 use lock_testkit::{FaultProxy, RedisFive, RedisSentinel, RedisServer, ZkEnsemble, ZooKeeper};
 use tokio::time::{Instant, sleep, timeout};
@@ -218,6 +218,35 @@ impl FaultServers {
             _ => self.redis(server).start_again().await?,
         }
         Ok(())
+    }
+
+    /// Takes all memory from a Redis server, or gives it back.
+    pub(crate) async fn fill_memory(&self, server: usize, full: bool) -> Outcome<()> {
+        // 0 is no limit.
+        let limit = if full { "1" } else { "0" };
+        self.redis(server).command(&["CONFIG", "SET", "maxmemory", limit]).await?;
+        Ok(())
+    }
+
+    /// Restarts a ZooKeeper server, which grants sessions no longer timeout than this from then on.
+    pub(crate) async fn restart_with_limit(&self, server: usize, limit: Duration) -> Outcome<()> {
+        let ensemble = self.ensemble().ok_or_else(|| Failure::new("there is no ensemble"))?;
+        let node = &ensemble.nodes()[server];
+        node.kill();
+        node.reconfigure("maxSessionTimeout", &limit.as_millis().to_string())?;
+        Ok(node.start_again().await?)
+    }
+
+    /// Cuts the clients of a server on the first route off from all servers, or ends that.
+    pub(crate) fn strand_clients_of(&self, server: usize, on: bool) {
+        for (other, proxy) in self.proxies_of(0).iter().enumerate() {
+            if other == server {
+                proxy.black_hole(Direction::ToServer, on);
+                proxy.black_hole(Direction::ToClient, on);
+            } else {
+                proxy.refuse(on);
+            }
+        }
     }
 
     /// The process id of a server.

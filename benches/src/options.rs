@@ -367,9 +367,22 @@ mod tests {
         assert_eq!((all.minutes, all.seed, all.backends().len()), (Duration::from_secs(600), None, 4));
         assert_eq!(
             all.faults(SoakBackend::Sentinel),
-            [FaultKind::Kill, FaultKind::Pause, FaultKind::Reset, FaultKind::Failover]
+            [
+                FaultKind::Kill,
+                FaultKind::Pause,
+                FaultKind::Reset,
+                FaultKind::BusyThread,
+                FaultKind::Fork,
+                FaultKind::Failover
+            ]
         );
-        assert!(!all.faults(SoakBackend::Redlock).contains(&FaultKind::Failover));
+        for (backend, kind) in [
+            (SoakBackend::Redlock, FaultKind::Failover),
+            (SoakBackend::Redlock, FaultKind::Renegotiation),
+            (SoakBackend::Zk, FaultKind::FullMemory),
+        ] {
+            assert!(!all.faults(backend).contains(&kind), "{kind} of {backend}");
+        }
         let abrupt = soak("soak --fault abrupt-failover");
         assert_eq!(abrupt.faults(SoakBackend::Sentinel), [FaultKind::AbruptFailover]);
         let line = "--minutes 0.5 --backend zk --fault black-hole --fault kill";

@@ -5,9 +5,11 @@
 //! killed. A job never stands on the command line, where everybody could read the password in its URL.
 
 pub(crate) mod bare_hand_over;
+pub(crate) mod client_runtimes;
 pub(crate) mod contend;
 pub(crate) mod dump;
 pub(crate) mod fault_client;
+mod forked_child;
 pub(crate) mod handle;
 pub(crate) mod held_locks;
 pub(crate) mod ping;
@@ -108,6 +110,13 @@ pub(crate) enum Order {
     Contend(Window),
     /// The next part of a fault.
     Fault(FaultOrder),
+    /// In a soak: the only thread of a runtime computes, while one of its clients holds a lock.
+    Compute {
+        /// The number of the runtime.
+        runtime: usize,
+        /// How long.
+        span: Duration,
+    },
 }
 
 /// What a worker sends to its parent.
@@ -141,6 +150,8 @@ pub(crate) enum WorkerReport {
     },
     /// What many locks achieved in a window.
     Slice(Slice),
+    /// A thread has computed.
+    Computed,
     /// What was still running at the end of a soak, or ended unexpectedly.
     Stuck(Vec<String>),
     /// What many locks cost.

@@ -66,6 +66,15 @@ pub(crate) enum FaultKind {
     BlackHole,
     /// Servers are killed by SIGKILL and restarted with their data.
     Restart,
+    /// Servers may use no more memory: they refuse what needs some.
+    FullMemory,
+    /// A server is restarted with a lower limit of the session timeout; later its clients are cut off, and it is restarted
+    /// with the old one.
+    Renegotiation,
+    /// A thread of a worker computes for longer than two leases: nothing else runs on its runtime meanwhile.
+    BusyThread,
+    /// Some workers are killed, and replaced by ones that fork before they connect.
+    Fork,
     /// All servers are stopped by SIGSTOP, not only a minority. Only when asked for.
     Blackout,
     /// Sentinels promote the replica, which has every write.
@@ -85,6 +94,8 @@ pub(crate) enum Defect {
     TokensShrink,
     /// Released locks stay held for another minute.
     NeverReleases,
+    /// Locks are not renewed.
+    NeverRenews,
 }
 
 impl SoakOptions {
@@ -121,8 +132,10 @@ impl FaultKind {
     /// second is replaced by a replica that may lack the last locks, which breaks exclusion.
     fn befalls(self, backend: SoakBackend) -> bool {
         match self {
-            Self::Kill | Self::Pause | Self::Reset => true,
+            Self::Kill | Self::Pause | Self::Reset | Self::BusyThread | Self::Fork => true,
             Self::Freeze | Self::BlackHole | Self::Restart => backend != SoakBackend::Sentinel,
+            Self::FullMemory => matches!(backend, SoakBackend::Redis | SoakBackend::Redlock),
+            Self::Renegotiation => backend == SoakBackend::Zk,
             Self::Blackout => matches!(backend, SoakBackend::Redlock | SoakBackend::Zk),
             Self::Failover | Self::AbruptFailover => backend == SoakBackend::Sentinel,
         }
@@ -131,6 +144,16 @@ impl FaultKind {
     /// Whether it happens only when asked for.
     fn is_extreme(self) -> bool {
         matches!(self, Self::Blackout | Self::AbruptFailover)
+    }
+
+    /// Whether it takes the locks of no process but those that it kills.
+    pub(crate) fn is_of_workers(self) -> bool {
+        matches!(self, Self::Kill | Self::Fork)
+    }
+
+    /// Whether no worker may lose a lock by it, but to the thread that computes.
+    pub(crate) fn keeps_locks(self) -> bool {
+        matches!(self, Self::FullMemory | Self::BusyThread)
     }
 
     /// Whether servers may lose writes that they acknowledged.

@@ -16,4 +16,7 @@ pub(super) struct Fault {
     pub(super) from_ns: u64,
     /// When it ended. For a worker that was killed or stopped: when that happened, as its lease runs out from then on.
     pub(super) until_ns: u64,
+    /// The process and its runtime whose thread computes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) computes: Option<(u32, usize)>,
 }

@@ -17,7 +17,8 @@ use super::verdict::{SLACK, seconds};
 use crate::failure::Outcome;
 use crate::fault_servers::FaultServers;
 use crate::options::soak::{Defect, FaultKind};
-use crate::worker::handle::WorkerHandle;
+use crate::worker::client_runtimes::RUNTIMES;
+use crate::worker::handle::{WorkerHandle, unexpected};
 use crate::worker::soak::SoakTask;
 use crate::worker::{Job, Order, Task, WorkerReport};
 
@@ -62,7 +63,7 @@ impl<'a> FaultInjector<'a> {
             began_ns: now_ns(),
             faults: Vec::new(),
         };
-        let jobs: Vec<Job> = (0..WORKERS).map(|_| injector.job()).collect();
+        let jobs: Vec<Job> = (0..WORKERS).map(|_| injector.job(false)).collect();
         injector.workers = WorkerHandle::start_all(jobs).await?;
         Ok(injector)
     }
@@ -133,18 +134,24 @@ impl<'a> FaultInjector<'a> {
     fn plan(&mut self, kind: FaultKind) -> FaultPlan {
         let (lease, all) = (self.servers.lease(), self.servers.len());
         let span = match kind {
-            FaultKind::Kill | FaultKind::Reset | FaultKind::Failover | FaultKind::AbruptFailover => {
-                Duration::ZERO
-            }
+            FaultKind::Kill
+            | FaultKind::Fork
+            | FaultKind::Reset
+            | FaultKind::Failover
+            | FaultKind::AbruptFailover => Duration::ZERO,
             FaultKind::Pause => lease + self.up_to(lease),
-            FaultKind::Freeze | FaultKind::BlackHole | FaultKind::Blackout => {
+            FaultKind::Freeze | FaultKind::BlackHole | FaultKind::Blackout | FaultKind::FullMemory => {
                 SHORTEST + self.up_to(lease + LONGER)
             }
             FaultKind::Restart => self.up_to(lease),
+            FaultKind::Renegotiation => self.recovery(),
+            // A lock that outlives its lease shows before the end.
+            FaultKind::BusyThread => lease + self.recovery() + self.up_to(lease),
         };
         let mut servers: Vec<usize> = (0..all).collect();
         servers.shuffle(&mut self.dice);
-        let most = if kind == FaultKind::Reset { all } else { self.servers.most_failing() };
+        let stay_up = matches!(kind, FaultKind::Reset | FaultKind::FullMemory);
+        let most = if stay_up { all } else { self.servers.most_failing() };
         servers.truncate(self.dice.random_range(1..=most.max(1)));
         let mut workers: Vec<usize> = (0..WORKERS).collect();
         workers.shuffle(&mut self.dice);
@@ -155,6 +162,7 @@ impl<'a> FaultInjector<'a> {
             servers,
             leader: self.dice.random_bool(0.5),
             workers,
+            runtime: self.dice.random_range(0..RUNTIMES),
             also_kills: self.dice.random_bool(0.3),
             directions: match self.dice.random_range(0..3) {
                 0 => vec![Direction::ToClient],
@@ -177,13 +185,7 @@ impl<'a> FaultInjector<'a> {
         }
         let of_servers = format!("servers {servers:?}");
         match plan.kind {
-            FaultKind::Kill => {
-                let fault = self.begin(plan, self.processes(&plan.workers));
-                for &worker in &plan.workers {
-                    self.kill(worker).await?;
-                }
-                self.end(fault);
-            }
+            FaultKind::Kill | FaultKind::Fork => self.replace(plan).await?,
             FaultKind::Pause => {
                 let fault = self.begin(plan, self.processes(&plan.workers));
                 plan.workers.iter().for_each(|&worker| self.workers[worker].stop());
@@ -191,9 +193,22 @@ impl<'a> FaultInjector<'a> {
                 sleep(plan.span).await;
                 plan.workers.iter().for_each(|&worker| self.workers[worker].cont());
                 // A worker that continues may disturb the others once more.
-                let now_ns = now_ns();
-                let stopped = self.faults[fault].clone();
-                self.faults.push(Fault { resumes: true, from_ns: now_ns, until_ns: now_ns, ..stopped });
+                let resumed = self.resume(fault);
+                self.end(resumed);
+            }
+            FaultKind::BusyThread => {
+                let (worker, runtime, span) = (plan.workers[0], plan.runtime, plan.span);
+                let process = self.workers[worker].process();
+                let fault = self.begin(plan, format!("runtime {runtime} of process {process}"));
+                self.faults[fault].computes = Some((process, runtime));
+                self.workers[worker].send(Order::Compute { runtime, span }).await?;
+                self.end(fault);
+                match self.workers[worker].receive(span + all.lease() + END_DEADLINE).await? {
+                    WorkerReport::Computed => {}
+                    other => return Err(unexpected(&other)),
+                }
+                let resumed = self.resume(fault);
+                self.end(resumed);
             }
             FaultKind::Freeze | FaultKind::Blackout => {
                 let fault = self.begin(plan, of_servers);
@@ -231,6 +246,32 @@ impl<'a> FaultInjector<'a> {
                 }
                 self.end(fault);
             }
+            FaultKind::FullMemory => {
+                let fault = self.begin(plan, of_servers);
+                for &server in &servers {
+                    all.fill_memory(server, true).await?;
+                }
+                self.last(plan).await?;
+                for &server in &servers {
+                    all.fill_memory(server, false).await?;
+                }
+                self.end(fault);
+            }
+            FaultKind::Renegotiation => {
+                let server = servers[0];
+                let fault = self.begin(plan, format!("server {server}"));
+                all.restart_with_limit(server, all.lease() / 3).await?;
+                // All clients choose a server anew.
+                all.reset(&(0..all.len()).collect::<Vec<_>>()).await?;
+                self.end(fault);
+                sleep(plan.span).await;
+                let resumed = self.resume(fault);
+                all.strand_clients_of(server, true);
+                sleep(all.lease()).await;
+                all.strand_clients_of(server, false);
+                all.restart_with_limit(server, NO_LIMIT).await?;
+                self.end(resumed);
+            }
             FaultKind::Failover | FaultKind::AbruptFailover => {
                 let fault = self.begin(plan, "the master".to_owned());
                 all.fail_over(plan.kind == FaultKind::Failover).await?;
@@ -245,32 +286,32 @@ impl<'a> FaultInjector<'a> {
     async fn last(&mut self, plan: &FaultPlan) -> Outcome<()> {
         sleep(plan.span / 2).await;
         if plan.also_kills && self.kinds.contains(&FaultKind::Kill) {
-            let fault = self
-                .begin(&FaultPlan { kind: FaultKind::Kill, ..plan.clone() }, self.processes(&plan.workers));
-            for &worker in &plan.workers {
-                self.kill(worker).await?;
-            }
-            self.end(fault);
+            self.replace(&FaultPlan { kind: FaultKind::Kill, ..plan.clone() }).await?;
         }
         sleep(plan.span - plan.span / 2).await;
         Ok(())
     }
 
-    /// Kills a worker and starts another one.
-    async fn kill(&mut self, worker: usize) -> Outcome<()> {
-        let process = self.workers[worker].process();
-        self.workers[worker].kill();
-        // Taken after its end: it may have acquired a lock in its last moment.
-        let (client, lock, at_ns) = (0, String::new(), now_ns());
-        self.deaths.write(&Event { process, client, lock, at_ns, kind: EventKind::Died });
-        let job = self.job();
-        self.workers[worker] = WorkerHandle::start_one(job).await?;
+    /// Kills workers and starts others.
+    async fn replace(&mut self, plan: &FaultPlan) -> Outcome<()> {
+        let fault = self.begin(plan, self.processes(&plan.workers));
+        for &worker in &plan.workers {
+            let process = self.workers[worker].process();
+            self.workers[worker].kill();
+            // Taken after its end: it may have acquired a lock in its last moment.
+            let (client, lock, at_ns) = (0, String::new(), now_ns());
+            self.deaths.write(&Event { process, client, lock, at_ns, kind: EventKind::Died });
+            let job = self.job(plan.kind == FaultKind::Fork);
+            self.workers[worker] = WorkerHandle::start_one(job).await?;
+        }
+        self.end(fault);
         Ok(())
     }
 
     /// The job of the next worker.
-    fn job(&mut self) -> Job {
-        self.started += 1;
+    fn job(&mut self, forks: bool) -> Job {
+        let child = forks.then(|| self.next_process());
+        let process = self.next_process();
         let lease = match self.broken {
             Some(Defect::NeverReleases) => self.servers.lease() + LEFT,
             _ => self.servers.lease(),
@@ -278,10 +319,17 @@ impl<'a> FaultInjector<'a> {
         let task = SoakTask {
             seed: self.seed,
             lease: self.servers.lease(),
-            history: self.folder.join(format!("process-{}.jsonl", self.started)),
+            folder: self.folder.clone(),
             broken: self.broken,
+            memory_fills: self.kinds.contains(&FaultKind::FullMemory),
+            child,
         };
-        Job::new(&self.servers.url(lease), "soak", self.started, Task::Soak(task))
+        Job::new(&self.servers.url(lease), "soak", process, Task::Soak(task))
+    }
+
+    fn next_process(&mut self) -> u32 {
+        self.started += 1;
+        self.started
     }
 
     fn processes(&self, workers: &[usize]) -> String {
@@ -301,7 +349,15 @@ impl<'a> FaultInjector<'a> {
             plan.kind,
             plan.span.as_secs_f64()
         );
-        self.faults.push(Fault { kind: plan.kind, whom, resumes: false, from_ns, until_ns: u64::MAX });
+        let (kind, until_ns) = (plan.kind, u64::MAX);
+        self.faults.push(Fault { kind, whom, resumes: false, from_ns, until_ns, computes: None });
+        self.faults.len() - 1
+    }
+
+    /// Begins the end of a fault.
+    fn resume(&mut self, fault: usize) -> usize {
+        let begun = self.faults[fault].clone();
+        self.faults.push(Fault { resumes: true, from_ns: now_ns(), until_ns: u64::MAX, ..begun });
         self.faults.len() - 1
     }
 
@@ -319,6 +375,8 @@ struct FaultPlan {
     /// Whether it hits the leader, if there is one.
     leader: bool,
     workers: Vec<usize>,
+    /// Whose thread computes.
+    runtime: usize,
     also_kills: bool,
     directions: Vec<Direction>,
 }
@@ -334,6 +392,8 @@ const LONGER: Duration = Duration::from_secs(4);
 /// So that an outage beyond the limit is measured in full.
 const MARGIN: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_secs(1);
+/// The limit of session timeouts that the servers began with.
+const NO_LIMIT: Duration = Duration::from_secs(60);
 /// How much longer than a lease a worker may take to end.
 const END_DEADLINE: Duration = Duration::from_secs(30);
 /// How much longer the lock of `NeverReleases` lives.

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lock_testkit::check;
-use lock_testkit::history::History;
+use lock_testkit::history::{Event, EventKind, History};
 
 use super::cpu_pressure::CpuPressure;
 use super::fault::Fault;
 use crate::history_gaps::free;
 use crate::options::soak::FaultKind;
+use crate::worker::client_runtimes::runtime_of;
 
 /// How much longer than a lease a lock may be free after a fault.
 pub(super) const SLACK: Duration = Duration::from_secs(2);
@@ -92,13 +93,30 @@ pub(super) fn judge(
     let mut long: Vec<&Gap> =
         gaps.iter().filter(|gap| u128::from(gap.length_ns) > limit.as_nanos()).collect();
     long.sort_by_key(|gap| Reverse(gap.length_ns));
-    violations.extend(long.iter().take(MOST_GAPS).map(|gap| {
+    violations.extend(long.iter().take(MOST).map(|gap| {
         let (length, at) = (seconds(gap.length_ns), seconds(gap.from_ns.saturating_sub(began_ns)));
         let busy = percent(pressure.between(gap.from_ns, gap.from_ns + gap.length_ns));
         format!("a lock was not granted for {length}, from {at} on: {}; cpu pressure {busy}", gap.place())
     }));
-    if long.len() > MOST_GAPS {
-        violations.push(format!("{} more such gaps", long.len() - MOST_GAPS));
+    if long.len() > MOST {
+        violations.push(format!("{} more such gaps", long.len() - MOST));
+    }
+    let lost = lost_for_no_reason(history.events(), faults);
+    violations.extend(lost.iter().take(MOST).map(|(event, fault)| {
+        let (at, since) = (event.at_ns.saturating_sub(began_ns), event.at_ns - fault.from_ns);
+        let busy = percent(pressure.between(fault.from_ns, event.at_ns));
+        format!(
+            "process {} lost {} at {}, {} after the start of the {} of {}, which takes no lock; cpu pressure {busy}",
+            event.process,
+            event.lock,
+            seconds(at),
+            seconds(since),
+            fault.kind,
+            fault.whom
+        )
+    }));
+    if lost.len() > MOST {
+        violations.push(format!("{} more such losses", lost.len() - MOST));
     }
     let mut kinds = BTreeMap::new();
     for fault in faults.iter().filter(|fault| !fault.resumes) {
@@ -140,6 +158,19 @@ fn unexplained(free: &(String, u64, u64), faults: &[Fault]) -> Vec<Gap> {
     gaps
 }
 
+/// The losses since a fault that takes no lock, up to the next one. The faults are in the order of their start.
+fn lost_for_no_reason<'a>(events: &'a [Event], faults: &'a [Fault]) -> Vec<(&'a Event, &'a Fault)> {
+    let losses = events.iter().filter(|event| matches!(event.kind, EventKind::Lost));
+    let since = losses.filter_map(|event| {
+        let mut before = faults.iter().rev().filter(|fault| fault.from_ns <= event.at_ns);
+        Some((event, before.find(|fault| !fault.kind.is_of_workers())?))
+    });
+    let is_kept = |(event, fault): &(&Event, &Fault)| {
+        fault.kind.keeps_locks() && fault.computes != Some((event.process, runtime_of(event.client)))
+    };
+    since.filter(is_kept).collect()
+}
+
 fn after(at_ns: u64, last: Option<&Fault>) -> String {
     let Some(fault) = last else { return "before any fault".to_owned() };
     let since = seconds(at_ns.saturating_sub(fault.until_ns));
@@ -152,7 +183,8 @@ pub(super) fn seconds(ns: u64) -> String {
     format!("{:.2} s", ns as f64 / 1e9)
 }
 
-const MOST_GAPS: usize = 10;
+/// How many violations of a kind are listed.
+const MOST: usize = 10;
 
 /// `12 %`, or `-` when unknown.
 pub(super) fn percent(part: Option<f64>) -> String {
@@ -161,7 +193,7 @@ pub(super) fn percent(part: Option<f64>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use lock_testkit::history::{Event, EventKind, Mode, ReleaseOutcome};
+    use lock_testkit::history::{Mode, ReleaseOutcome};
 
     use super::*;
 
@@ -188,7 +220,8 @@ mod tests {
     }
 
     fn fault(kind: FaultKind, from: u64, until: u64) -> Fault {
-        Fault { kind, whom: "it".into(), resumes: false, from_ns: from * S, until_ns: until * S }
+        let (from_ns, until_ns) = (from * S, until * S);
+        Fault { kind, whom: "it".into(), resumes: false, from_ns, until_ns, computes: None }
     }
 
     fn judged(events: &[Vec<Event>], faults: &[Fault], end: u64) -> SoakVerdict {
@@ -269,6 +302,32 @@ mod tests {
         let kill = fault(FaultKind::Kill, 2, 2);
         let verdict = judged(&[killed, next], &[kill], 9);
         assert_eq!(verdict.violations.len(), 1, "{verdict:?}");
+    }
+
+    #[test]
+    fn a_lock_that_is_lost_while_the_memory_is_full_is_a_violation() {
+        let mut lost = hold(1, 1, 4);
+        lost.insert(2, event(1, 3 * S, EventKind::Lost));
+        let judged = |faults: &[Fault]| judged(&[lost.clone()], faults, 5).violations;
+        let full = fault(FaultKind::FullMemory, 1, 2);
+        let expected = "process 1 lost a at 3.00 s, 2.00 s after the start of the full-memory of it";
+        assert!(judged(std::slice::from_ref(&full))[0].starts_with(expected));
+        // A kill meanwhile explains nothing, a freeze everything.
+        assert_eq!(judged(&[full.clone(), fault(FaultKind::Kill, 2, 2)]).len(), 1);
+        assert_eq!(judged(&[full, fault(FaultKind::Freeze, 2, 2)]).len(), 0);
+        assert_eq!(judged(&[fault(FaultKind::FullMemory, 4, 5)]).len(), 0);
+    }
+
+    #[test]
+    fn only_the_runtime_whose_thread_computes_may_lose_its_locks() {
+        let mut lost = hold(1, 1, 4);
+        lost.insert(2, event(1, 3 * S, EventKind::Lost));
+        let judged = |process, runtime| {
+            let computes = Some((process, runtime));
+            let fault = Fault { computes, ..fault(FaultKind::BusyThread, 1, 1) };
+            judged(&[lost.clone()], &[fault], 5).violations.len()
+        };
+        assert_eq!([judged(1, runtime_of(0)), judged(1, runtime_of(1)), judged(2, runtime_of(0))], [0, 1, 1]);
     }
 
     #[test]

@@ -12,8 +12,10 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 use tokio::runtime::Builder;
 
 use super::bare_hand_over::BareHandOver;
+use super::client_runtimes::ClientRuntimes;
 use super::contend::contend;
 use super::fault_client;
+use super::forked_child::ForkedChild;
 use super::held_locks::HeldLocks;
 use super::ping::Pinger;
 use super::soak::{SoakTask, use_locks};
@@ -38,33 +40,37 @@ pub(crate) fn main() -> ExitCode {
 }
 
 fn done() -> Outcome<()> {
-    super::dump::answer_requests()?;
     let mut line = String::new();
     // Of the same buffer as tokio's standard input.
     if std::io::stdin().read_line(&mut line)? == 0 {
         return Ok(());
     }
     let job: Job = serde_json::from_str(&line)?;
+    // Before any thread is started: a child has only the one that forked.
+    let child = ForkedChild::of(&job)?;
+    super::dump::answer_requests()?;
     let runtime = match job.task {
         // As a service has them.
         Task::Throughput { .. } => Builder::new_multi_thread().worker_threads(2).enable_all().build()?,
+        // It has the connections; the clients are on others.
+        Task::Soak(_) => Builder::new_multi_thread().worker_threads(1).enable_all().build()?,
         // A client needs no more than one thread, and a machine that runs many has none to spare.
         _ => Builder::new_current_thread().enable_all().build()?,
     };
-    let done = runtime.block_on(work(job));
+    let done = runtime.block_on(work(job, child));
     // The thread that reads standard input may be blocked.
     runtime.shutdown_background();
     done
 }
 
-async fn work(job: Job) -> Outcome<()> {
+async fn work(job: Job, child: Option<ForkedChild>) -> Outcome<()> {
     let mut orders = Orders { lines: BufReader::new(tokio::io::stdin()).lines() };
     match job.task {
         Task::Throughput { subject, tasks } => {
             throughput::serve(&job, subject, tasks, &mut orders).await?;
         }
         Task::Ping => ping(&job, &mut orders).await?,
-        Task::Soak(ref task) => soak(&job, task, &mut orders).await?,
+        Task::Soak(ref task) => soak(&job, task, child, &mut orders).await?,
         Task::Fault(ref task) => fault_client::serve(&job, task, &mut orders).await?,
         Task::Contend { hold, peer: Some(peer) } => contend_as(peer, &job, hold, &mut orders).await?,
         Task::BareHandOver { hold, of } => {
@@ -186,14 +192,23 @@ async fn contend_with(
     send(&WorkerReport::Events(log.into_events()))
 }
 
-async fn soak(job: &Job, task: &SoakTask, orders: &mut Orders) -> Outcome<()> {
+async fn soak(job: &Job, task: &SoakTask, child: Option<ForkedChild>, orders: &mut Orders) -> Outcome<()> {
+    let runtimes = ClientRuntimes::start()?;
     // Not yet connected: servers may be down while it starts.
     send(&WorkerReport::Ready { lease: Duration::ZERO })?;
     let end = async {
         // The worker also ends when the parent does.
-        orders.next::<Order>().await.map(drop)
+        while let Some(Order::Compute { runtime, span }) = orders.next().await? {
+            runtimes.compute(runtime, span).await;
+            send(&WorkerReport::Computed)?;
+        }
+        Ok(())
     };
-    send(&WorkerReport::Stuck(use_locks(job, task, end).await?))
+    let mut stuck = use_locks(job, task, &runtimes, end).await?;
+    if let Some(child) = child {
+        stuck.extend(child.end().await);
+    }
+    send(&WorkerReport::Stuck(stuck))
 }
 
 async fn ping(job: &Job, orders: &mut Orders) -> Outcome<()> {
@@ -220,7 +235,7 @@ impl Orders {
     async fn window(&mut self) -> Outcome<Option<Window>> {
         match self.next().await? {
             Some(Order::Contend(window)) => Ok(Some(window)),
-            Some(Order::Go | Order::Fault(_)) => Err(Failure::new("the order has no window")),
+            Some(_) => Err(Failure::new("the order has no window")),
             None => Ok(None),
         }
     }

@@ -21,6 +21,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::Job;
+use super::client_runtimes::{ClientRuntimes, Load};
 use crate::events::{GrantInfo, outcome};
 use crate::failure::Outcome;
 use crate::options::soak::Defect;
@@ -32,16 +33,21 @@ pub(crate) struct SoakTask {
     pub(crate) seed: u64,
     /// How long a lock outlives its holder.
     pub(crate) lease: Duration,
-    /// The file for the events.
-    pub(crate) history: PathBuf,
+    /// The folder for the files of events.
+    pub(crate) folder: PathBuf,
     /// A deliberate defect of the lock.
     pub(crate) broken: Option<Defect>,
+    /// Whether the memory of a server is full at times.
+    pub(crate) memory_fills: bool,
+    /// The number of the process that the worker forks to do the same.
+    pub(crate) child: Option<u32>,
 }
 
-/// Uses locks until `end`. Returns what was still running after it, and unexpected errors.
-pub(crate) async fn use_locks(
+/// Uses locks until `end`, on these runtimes alone; the connections are on the caller's. Returns what was still running after it, and unexpected errors.
+pub(super) async fn use_locks(
     job: &Job,
     task: &SoakTask,
+    runtimes: &ClientRuntimes,
     end: impl Future<Output = Outcome<()>>,
 ) -> Outcome<Vec<String>> {
     let log = SoakLog::new(job.process, task)?;
@@ -61,9 +67,10 @@ pub(crate) async fn use_locks(
     let mut clients = JoinSet::new();
     let mut names = BTreeMap::new();
     for (number, lock) in (0..).zip(locks_of(&locks)) {
-        let client = Client::new(job, task, &locks, lock, number, log.clone())?;
+        let (log, load) = (log.clone(), runtimes.load());
+        let client = Client::new(job, task, &locks, lock, number, log, load)?;
         let doing = Arc::clone(&client.doing);
-        let client = clients.spawn(client.run(stop.clone()));
+        let client = clients.spawn_on(client.run(stop.clone()), runtimes.of(number));
         names.insert(client.id(), (lock, number, doing));
     }
     end.await?;
@@ -108,6 +115,7 @@ struct Client {
     task: SoakTask,
     dice: StdRng,
     log: SoakLog,
+    load: Load,
     doing: Arc<StdMutex<&'static str>>,
 }
 
@@ -136,6 +144,7 @@ impl Client {
         lock: &'static str,
         number: u64,
         log: SoakLog,
+        load: Load,
     ) -> Outcome<Self> {
         let name = match task.broken {
             Some(Defect::EveryProcessAlone) => format!("{}/{lock}/{}", job.lock, job.process),
@@ -148,12 +157,16 @@ impl Client {
                 let options = LockOptions::new().fixed_ttl(task.lease);
                 let has_ttl = !locks.capabilities().lease.is_session();
                 let fixed = has_ttl.then(|| locks.mutex_with(&name, options)).transpose()?;
-                Handle::Mutex(locks.mutex(name), fixed)
+                let renewed = match (task.broken, &fixed) {
+                    (Some(Defect::NeverRenews), Some(fixed)) => fixed.clone(),
+                    _ => locks.mutex(name),
+                };
+                Handle::Mutex(renewed, fixed)
             }
         };
         let seed = task.seed ^ u64::from(job.process) << 32 ^ number << 48;
         let dice = StdRng::seed_from_u64(seed);
-        Ok(Self { lock, number, handle, task: task.clone(), dice, log, doing: Arc::default() })
+        Ok(Self { lock, number, handle, task: task.clone(), dice, log, load, doing: Arc::default() })
     }
 
     async fn run(mut self, stop: CancellationToken) {
@@ -177,6 +190,7 @@ impl Client {
             Handle::Rw(_) | Handle::Mutex(..) => Mode::Exclusive,
             Handle::Semaphore(_) => Mode::Permit(PERMITS),
         };
+        let fixed = fixed && matches!(self.handle, Handle::Mutex(_, Some(_)));
         self.note(EventKind::AcquireCalled);
         self.does("asks");
         let asked = match ask {
@@ -189,7 +203,7 @@ impl Client {
             },
         };
         match asked {
-            Ok(Some(guard)) => self.hold(guard, mode).await,
+            Ok(Some(guard)) => self.hold(guard, mode, fixed).await,
             Ok(None) => self.note(EventKind::AcquireFailed),
             Err(error) => {
                 let known = error.outcome() == ErrorOutcome::NotApplied;
@@ -242,7 +256,7 @@ impl Client {
     }
 
     /// Holds the lock for a while, and releases it in one of several ways.
-    async fn hold(&mut self, guard: Guard, mode: Mode) {
+    async fn hold(&mut self, guard: Guard, mode: Mode, fixed: bool) {
         let GrantInfo { token, until_ns: valid_until_ns } = self.grant_info(&guard);
         self.note(EventKind::Acquired { token, valid_until_ns, mode });
         self.does("holds");
@@ -252,9 +266,12 @@ impl Client {
             1..6 => self.up_to(LONG_HOLD),
             _ => self.up_to(SHORT_HOLD),
         };
-        let end = Instant::now() + span;
+        self.load.compute_if_wanted(self.number);
+        let mut end = Instant::now() + span;
         let mut recorded_ns = valid_until_ns;
         loop {
+            // The others keep what they hold as long as a thread of this process computes: it may take no lock from them.
+            end = end.max(self.load.until().unwrap_or(end));
             let look = end.min(Instant::now() + LOOK);
             let lost = timeout_at(look, guard.lost()).await.is_ok();
             let until_ns = self.grant_info(&guard).until_ns;
@@ -266,7 +283,8 @@ impl Client {
                 break;
             }
         }
-        if !guard.is_valid() {
+        // The end of a fixed ttl is no loss.
+        if !fixed && !guard.is_valid() {
             self.note(EventKind::Lost);
         }
         self.does("releases");
@@ -323,6 +341,7 @@ impl Client {
 struct SoakLog {
     events: Recorder,
     errors: Arc<StdMutex<Errors>>,
+    memory_fills: bool,
 }
 
 struct Errors {
@@ -333,14 +352,21 @@ struct Errors {
 
 impl SoakLog {
     fn new(process: u32, task: &SoakTask) -> Outcome<Self> {
-        let events = Recorder::create(&task.history, process)?.flush_every_event();
-        let log = File::create(task.history.with_extension("log"))?;
-        Ok(Self { events, errors: Arc::new(StdMutex::new(Errors { log, lines: 0, odd: Vec::new() })) })
+        let history = task.folder.join(format!("process-{process}.jsonl"));
+        let events = Recorder::create(&history, process)?.flush_every_event();
+        let log = File::create(history.with_extension("log"))?;
+        let errors = Arc::new(StdMutex::new(Errors { log, lines: 0, odd: Vec::new() }));
+        Ok(Self { events, errors, memory_fills: task.memory_fills })
     }
 
     /// Logs an error. An error that no outage explains is reported as well.
     fn failed(&self, what: &str, error: &Error) {
-        if !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Lost) {
+        let is_explained = match error.kind() {
+            ErrorKind::Unavailable | ErrorKind::Lost => true,
+            ErrorKind::Exhausted => self.memory_fills,
+            _ => false,
+        };
+        if !is_explained {
             self.odd(format!("{what}: {error}"));
         }
         let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);

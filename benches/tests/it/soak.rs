@@ -45,6 +45,32 @@ fn a_lock_that_stays_away_fails() {
 }
 
 #[test]
+#[ignore = "full: a thread computes for eight seconds"]
+fn a_lock_that_is_lost_while_a_thread_computes_fails() {
+    let out = tempfile::tempdir().unwrap();
+    let args = "--minutes 0.25 --seed 2 --fault busy-thread --broken never-renews";
+    let output = soak(out.path(), args).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(text(&output).contains("which takes no lock"), "{}", text(&output));
+}
+
+#[test]
+#[ignore = "full: three faults, one after the other"]
+fn full_memory_busy_threads_and_forks_take_no_locks() {
+    let out = tempfile::tempdir().unwrap();
+    let faults = "--fault full-memory --fault busy-thread --fault fork";
+    let output = soak(out.path(), &format!("--minutes 0.6 --seed 1 {faults}")).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    for fault in ["full-memory of", "busy-thread of", "fork of"] {
+        assert!(text(&output).contains(fault), "{}", text(&output));
+    }
+    // One of them was forked.
+    let processes = std::fs::read_dir(out.path().join("redis-1")).unwrap().flatten();
+    let processes = processes.filter(|entry| entry.file_name().to_string_lossy().ends_with(".jsonl"));
+    assert!(processes.count() > 12 + 2 + 1, "twelve workers, a parent with its child, and the deaths");
+}
+
+#[test]
 fn an_interrupted_soak_is_judged() {
     let (out, temporary) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut command = soak(out.path(), "--minutes 5 --seed 3 --fault kill");
