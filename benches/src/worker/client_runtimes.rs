@@ -18,7 +18,7 @@ pub(crate) fn runtime_of(client: u64) -> usize {
     client as usize % RUNTIMES
 }
 
-/// Running runtimes. They end with the process.
+/// Running runtimes.
 #[derive(Debug)]
 pub(super) struct ClientRuntimes {
     handles: Vec<Handle>,
@@ -36,20 +36,31 @@ enum Computing {
     Until(Instant),
 }
 
-impl ClientRuntimes {
-    /// Starts them.
-    pub(super) fn start() -> Outcome<Self> {
-        let mut handles = Vec::new();
-        for _ in 0..RUNTIMES {
-            let runtime = Builder::new_current_thread().enable_all().build()?;
-            handles.push(runtime.handle().clone());
-            thread::Builder::new().name("clients".into()).spawn(move || {
-                runtime.block_on(std::future::pending::<()>());
-            })?;
-        }
-        Ok(Self { handles, load: Load(Arc::new(watch::Sender::new(Computing::No))) })
+/// Does the work on a runtime that never waits for a client. The connections that the work opens are there.
+///
+/// The first of the clients' runtimes is on this thread: after a fork, it has what the parent had in memory.
+pub(super) fn with_client_runtimes<F: Future<Output: Send> + Send + 'static>(
+    work: impl FnOnce(ClientRuntimes) -> F,
+) -> Outcome<F::Output> {
+    let connections = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let first = Builder::new_current_thread().enable_all().build()?;
+    let mut handles = vec![first.handle().clone()];
+    while handles.len() < RUNTIMES {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        handles.push(runtime.handle().clone());
+        // It ends with the process.
+        thread::Builder::new().name("clients".into()).spawn(move || {
+            runtime.block_on(std::future::pending::<()>());
+        })?;
     }
+    let runtimes = ClientRuntimes { handles, load: Load(Arc::new(watch::Sender::new(Computing::No))) };
+    let done = first.block_on(connections.spawn(work(runtimes)));
+    // The thread that reads standard input may be blocked.
+    connections.shutdown_background();
+    Ok(done?)
+}
 
+impl ClientRuntimes {
     /// That of a client.
     pub(super) fn of(&self, client: u64) -> &Handle {
         &self.handles[runtime_of(client)]

@@ -7,9 +7,8 @@ use fork::{Fork, fork};
 use polylock::OwnerId;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::runtime::Builder;
 
-use super::client_runtimes::ClientRuntimes;
+use super::client_runtimes::with_client_runtimes;
 use super::soak::use_locks;
 use super::{Job, Task};
 use crate::failure::Outcome;
@@ -33,7 +32,7 @@ impl ForkedChild {
             Fork::Parent(_) => Ok(Some(Self { process, socket })),
             Fork::Child => {
                 drop(socket);
-                exit(i32::from(serve(&Job { process, ..job.clone() }, of_child).is_err()))
+                exit(i32::from(serve(Job { process, ..job.clone() }, of_child).is_err()))
             }
         }
     }
@@ -55,16 +54,15 @@ impl ForkedChild {
 }
 
 /// The child uses locks until the parent shuts the socket down, and writes its complaints to it.
-fn serve(job: &Job, socket: StdUnixStream) -> Outcome<()> {
-    let Task::Soak(task) = &job.task else { return Ok(()) };
-    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    runtime.block_on(async {
+fn serve(job: Job, socket: StdUnixStream) -> Outcome<()> {
+    with_client_runtimes(|runtimes| async move {
+        let Task::Soak(task) = &job.task else { return Ok(()) };
         let (mut end, mut complaints) = asynchronous(socket)?.into_split();
         let end = async move { Ok(end.read_to_end(&mut Vec::new()).await.map(drop)?) };
-        let stuck = use_locks(job, task, &ClientRuntimes::start()?, end).await;
+        let stuck = use_locks(&job, task, &runtimes, end).await;
         let stuck = stuck.unwrap_or_else(|failure| vec![failure.to_string()]);
         Ok(complaints.write_all(&serde_json::to_vec(&stuck)?).await?)
-    })
+    })?
 }
 
 fn asynchronous(socket: StdUnixStream) -> Outcome<UnixStream> {

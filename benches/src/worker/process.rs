@@ -12,13 +12,13 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 use tokio::runtime::Builder;
 
 use super::bare_hand_over::BareHandOver;
-use super::client_runtimes::ClientRuntimes;
+use super::client_runtimes::{ClientRuntimes, with_client_runtimes};
 use super::contend::contend;
 use super::fault_client;
 use super::forked_child::ForkedChild;
 use super::held_locks::HeldLocks;
 use super::ping::Pinger;
-use super::soak::{SoakTask, use_locks};
+use super::soak::use_locks;
 use super::{Job, Order, Task, WorkerReport, throughput};
 use crate::events::EventLog;
 use crate::failure::{Failure, Outcome};
@@ -49,28 +49,28 @@ fn done() -> Outcome<()> {
     // Before any thread is started: a child has only the one that forked.
     let child = ForkedChild::of(&job)?;
     super::dump::answer_requests()?;
+    if let Task::Soak(_) = job.task {
+        return with_client_runtimes(|runtimes| soak(job, runtimes, child))?;
+    }
     let runtime = match job.task {
         // As a service has them.
         Task::Throughput { .. } => Builder::new_multi_thread().worker_threads(2).enable_all().build()?,
-        // It has the connections; the clients are on others.
-        Task::Soak(_) => Builder::new_multi_thread().worker_threads(1).enable_all().build()?,
         // A client needs no more than one thread, and a machine that runs many has none to spare.
         _ => Builder::new_current_thread().enable_all().build()?,
     };
-    let done = runtime.block_on(work(job, child));
+    let done = runtime.block_on(work(job));
     // The thread that reads standard input may be blocked.
     runtime.shutdown_background();
     done
 }
 
-async fn work(job: Job, child: Option<ForkedChild>) -> Outcome<()> {
-    let mut orders = Orders { lines: BufReader::new(tokio::io::stdin()).lines() };
+async fn work(job: Job) -> Outcome<()> {
+    let mut orders = Orders::read();
     match job.task {
         Task::Throughput { subject, tasks } => {
             throughput::serve(&job, subject, tasks, &mut orders).await?;
         }
         Task::Ping => ping(&job, &mut orders).await?,
-        Task::Soak(ref task) => soak(&job, task, child, &mut orders).await?,
         Task::Fault(ref task) => fault_client::serve(&job, task, &mut orders).await?,
         Task::Contend { hold, peer: Some(peer) } => contend_as(peer, &job, hold, &mut orders).await?,
         Task::BareHandOver { hold, of } => {
@@ -192,8 +192,9 @@ async fn contend_with(
     send(&WorkerReport::Events(log.into_events()))
 }
 
-async fn soak(job: &Job, task: &SoakTask, child: Option<ForkedChild>, orders: &mut Orders) -> Outcome<()> {
-    let runtimes = ClientRuntimes::start()?;
+async fn soak(job: Job, runtimes: ClientRuntimes, child: Option<ForkedChild>) -> Outcome<()> {
+    let Task::Soak(task) = &job.task else { return Ok(()) };
+    let mut orders = Orders::read();
     // Not yet connected: servers may be down while it starts.
     send(&WorkerReport::Ready { lease: Duration::ZERO })?;
     let end = async {
@@ -204,11 +205,12 @@ async fn soak(job: &Job, task: &SoakTask, child: Option<ForkedChild>, orders: &m
         }
         Ok(())
     };
-    let mut stuck = use_locks(job, task, &runtimes, end).await?;
+    let mut stuck = use_locks(&job, task, &runtimes, end).await?;
     if let Some(child) = child {
         stuck.extend(child.end().await);
     }
-    send(&WorkerReport::Stuck(stuck))
+    send(&WorkerReport::Stuck(stuck))?;
+    orders.end().await
 }
 
 async fn ping(job: &Job, orders: &mut Orders) -> Outcome<()> {
@@ -224,6 +226,10 @@ pub(super) struct Orders {
 }
 
 impl Orders {
+    fn read() -> Self {
+        Self { lines: BufReader::new(tokio::io::stdin()).lines() }
+    }
+
     pub(super) async fn next<T: for<'de> Deserialize<'de>>(&mut self) -> Outcome<Option<T>> {
         match self.lines.next_line().await? {
             Some(line) => Ok(Some(serde_json::from_str(&line)?)),
