@@ -110,6 +110,8 @@ pub(crate) enum Order {
     Contend(Window),
     /// The next part of a fault.
     Fault(FaultOrder),
+    /// In a soak: all clients keep the locks that they have or get for so long.
+    Keep(Duration),
     /// In a soak: the only thread of a runtime computes, while one of its clients holds a lock.
     Compute {
         /// The number of the runtime.

@@ -140,10 +140,12 @@ impl<'a> FaultInjector<'a> {
             | FaultKind::Failover
             | FaultKind::AbruptFailover => Duration::ZERO,
             FaultKind::Pause => lease + self.up_to(lease),
-            FaultKind::Freeze | FaultKind::BlackHole | FaultKind::Blackout | FaultKind::FullMemory => {
+            FaultKind::Freeze | FaultKind::BlackHole | FaultKind::Blackout => {
                 SHORTEST + self.up_to(lease + LONGER)
             }
             FaultKind::Restart => self.up_to(lease),
+            // Renewals are missed after a lease.
+            FaultKind::FullMemory => lease * 2 + self.up_to(lease),
             FaultKind::Renegotiation => self.recovery(),
             // A lock that outlives its lease shows before the end.
             FaultKind::BusyThread => lease + self.recovery() + self.up_to(lease),
@@ -251,6 +253,7 @@ impl<'a> FaultInjector<'a> {
                 for &server in &servers {
                     all.fill_memory(server, true).await?;
                 }
+                self.workers[plan.workers[0]].send(Order::Keep(plan.span)).await?;
                 self.last(plan).await?;
                 for &server in &servers {
                     all.fill_memory(server, false).await?;

@@ -22,18 +22,18 @@ pub(crate) fn runtime_of(client: u64) -> usize {
 #[derive(Debug)]
 pub(super) struct ClientRuntimes {
     handles: Vec<Handle>,
-    load: Load,
+    demands: Demands,
 }
 
-/// What the clients know of a thread that is to compute.
+/// What the clients are asked to do.
 #[derive(Clone, Debug)]
-pub(super) struct Load(Arc<watch::Sender<Computing>>);
+pub(super) struct Demands(Arc<watch::Sender<Demand>>);
 
 #[derive(Clone, Copy, Debug)]
-enum Computing {
-    No,
-    Wanted { runtime: usize, span: Duration },
-    Until(Instant),
+enum Demand {
+    None,
+    Compute { runtime: usize, span: Duration },
+    Keep { until: Instant },
 }
 
 /// Does the work on a runtime that never waits for a client. The connections that the work opens are there.
@@ -53,7 +53,7 @@ pub(super) fn with_client_runtimes<F: Future<Output: Send> + Send + 'static>(
             runtime.block_on(std::future::pending::<()>());
         })?;
     }
-    let runtimes = ClientRuntimes { handles, load: Load(Arc::new(watch::Sender::new(Computing::No))) };
+    let runtimes = ClientRuntimes { handles, demands: Demands(Arc::new(watch::Sender::new(Demand::None))) };
     let done = first.block_on(connections.spawn(work(runtimes)));
     // The thread that reads standard input may be blocked.
     connections.shutdown_background();
@@ -66,27 +66,32 @@ impl ClientRuntimes {
         &self.handles[runtime_of(client)]
     }
 
-    /// What a client needs to know.
-    pub(super) fn load(&self) -> Load {
-        self.load.clone()
+    /// What the clients look at.
+    pub(super) fn demands(&self) -> Demands {
+        self.demands.clone()
     }
 
     /// Has the thread of a runtime compute as soon as one of its clients holds a lock. Returns when it has done so.
     pub(super) async fn compute(&self, runtime: usize, span: Duration) {
-        let mut load = self.load.0.subscribe();
-        self.load.0.send_replace(Computing::Wanted { runtime, span });
+        let mut demand = self.demands.0.subscribe();
+        self.demands.0.send_replace(Demand::Compute { runtime, span });
         // The sender exists as long as this does.
-        let _ = load.wait_for(|computing| matches!(computing, Computing::No)).await;
+        let _ = demand.wait_for(|demand| matches!(demand, Demand::None)).await;
+    }
+
+    /// Has all clients keep the locks that they have or get for so long.
+    pub(super) fn keep(&self, span: Duration) {
+        self.demands.0.send_replace(Demand::Keep { until: Instant::now() + span });
     }
 }
 
-impl Load {
+impl Demands {
     /// Computes on this thread if it is the turn of this client.
     pub(super) fn compute_if_wanted(&self, client: u64) {
         let mut computes = None;
-        self.0.send_if_modified(|computing| match *computing {
-            Computing::Wanted { runtime, span } if runtime == runtime_of(client) => {
-                *computing = Computing::Until(Instant::now() + span);
+        self.0.send_if_modified(|demand| match *demand {
+            Demand::Compute { runtime, span } if runtime == runtime_of(client) => {
+                *demand = Demand::Keep { until: Instant::now() + span };
                 computes = Some(span);
                 true
             }
@@ -94,14 +99,14 @@ impl Load {
         });
         if let Some(span) = computes {
             thread::sleep(span);
-            self.0.send_replace(Computing::No);
+            self.0.send_replace(Demand::None);
         }
     }
 
-    /// Until when a thread computes.
-    pub(super) fn until(&self) -> Option<Instant> {
+    /// Until when a client keeps its lock: another thread computes, for example, which may not take it.
+    pub(super) fn keep_until(&self) -> Option<Instant> {
         match *self.0.borrow() {
-            Computing::Until(until) => Some(until),
+            Demand::Keep { until } => Some(until),
             _ => None,
         }
     }

@@ -199,11 +199,16 @@ async fn soak(job: Job, runtimes: ClientRuntimes, child: Option<ForkedChild>) ->
     send(&WorkerReport::Ready { lease: Duration::ZERO })?;
     let end = async {
         // The worker also ends when the parent does.
-        while let Some(Order::Compute { runtime, span }) = orders.next().await? {
-            runtimes.compute(runtime, span).await;
-            send(&WorkerReport::Computed)?;
+        loop {
+            match orders.next().await? {
+                Some(Order::Keep(span)) => runtimes.keep(span),
+                Some(Order::Compute { runtime, span }) => {
+                    runtimes.compute(runtime, span).await;
+                    send(&WorkerReport::Computed)?;
+                }
+                _ => return Ok(()),
+            }
         }
-        Ok(())
     };
     let mut stuck = use_locks(&job, task, &runtimes, end).await?;
     if let Some(child) = child {

@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::Job;
-use super::client_runtimes::{ClientRuntimes, Load};
+use super::client_runtimes::{ClientRuntimes, Demands};
 use crate::events::{GrantInfo, outcome};
 use crate::failure::Outcome;
 use crate::options::soak::Defect;
@@ -67,8 +67,8 @@ pub(super) async fn use_locks(
     let mut clients = JoinSet::new();
     let mut names = BTreeMap::new();
     for (number, lock) in (0..).zip(locks_of(&locks)) {
-        let (log, load) = (log.clone(), runtimes.load());
-        let client = Client::new(job, task, &locks, lock, number, log, load)?;
+        let (log, demands) = (log.clone(), runtimes.demands());
+        let client = Client::new(job, task, &locks, lock, number, log, demands)?;
         let doing = Arc::clone(&client.doing);
         let client = clients.spawn_on(client.run(stop.clone()), runtimes.of(number));
         names.insert(client.id(), (lock, number, doing));
@@ -115,7 +115,7 @@ struct Client {
     task: SoakTask,
     dice: StdRng,
     log: SoakLog,
-    load: Load,
+    demands: Demands,
     doing: Arc<StdMutex<&'static str>>,
 }
 
@@ -144,7 +144,7 @@ impl Client {
         lock: &'static str,
         number: u64,
         log: SoakLog,
-        load: Load,
+        demands: Demands,
     ) -> Outcome<Self> {
         let name = match task.broken {
             Some(Defect::EveryProcessAlone) => format!("{}/{lock}/{}", job.lock, job.process),
@@ -166,7 +166,7 @@ impl Client {
         };
         let seed = task.seed ^ u64::from(job.process) << 32 ^ number << 48;
         let dice = StdRng::seed_from_u64(seed);
-        Ok(Self { lock, number, handle, task: task.clone(), dice, log, load, doing: Arc::default() })
+        Ok(Self { lock, number, handle, task: task.clone(), dice, log, demands, doing: Arc::default() })
     }
 
     async fn run(mut self, stop: CancellationToken) {
@@ -266,12 +266,11 @@ impl Client {
             1..6 => self.up_to(LONG_HOLD),
             _ => self.up_to(SHORT_HOLD),
         };
-        self.load.compute_if_wanted(self.number);
+        self.demands.compute_if_wanted(self.number);
         let mut end = Instant::now() + span;
         let mut recorded_ns = valid_until_ns;
         loop {
-            // The others keep what they hold as long as a thread of this process computes: it may take no lock from them.
-            end = end.max(self.load.until().unwrap_or(end));
+            end = end.max(self.demands.keep_until().unwrap_or(end));
             let look = end.min(Instant::now() + LOOK);
             let lost = timeout_at(look, guard.lost()).await.is_ok();
             let until_ns = self.grant_info(&guard).until_ns;
