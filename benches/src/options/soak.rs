@@ -132,7 +132,9 @@ impl FaultKind {
     /// second is replaced by a replica that may lack the last locks, which breaks exclusion.
     fn befalls(self, backend: SoakBackend) -> bool {
         match self {
-            Self::Kill | Self::Pause | Self::Reset | Self::BusyThread | Self::Fork => true,
+            Self::Kill | Self::Pause | Self::Reset | Self::Fork => true,
+            // On ZooKeeper a waiter of that thread keeps its node, also once it is the first: see `Mutex::acquire`.
+            Self::BusyThread => backend != SoakBackend::Zk,
             Self::Freeze | Self::BlackHole | Self::Restart => backend != SoakBackend::Sentinel,
             Self::FullMemory => matches!(backend, SoakBackend::Redis | SoakBackend::Redlock),
             Self::Renegotiation => backend == SoakBackend::Zk,
