@@ -1,6 +1,6 @@
 -- When its memory is full, Redis refuses SET, ZADD and RPUSH, but not after another write of the same script. So what keeps,
--- frees, hands over or waits for a lock begins with a write that needs no memory: if it has no other, with a ZREM that removes
--- nothing. What acquires a free lock does not.
+-- frees, hands over, moves or waits for a lock begins with a write that needs no memory: if it has no other, with a ZREM that
+-- removes nothing. What acquires a free lock does not.
 
 -- The last token is the score of a member of a sorted set, which plain commands can raise, too. Scores are exact up to 2^53.
 local EXACT = 9007199254740991

@@ -17,6 +17,8 @@ local held = holds(ARGV[1])
 if not held or is_over(lock, ARGV[5], string.sub(micros, 1, -4) + ARGV[6]) then
   return 0
 end
+-- See mint.lua.
+redis.pcall('ZREM', KEYS[2], '')
 -- The lock last: a text alone does nothing.
 redis.call('SET', KEYS[4], ARGV[2], 'PX', ARGV[3])
 forget(held)

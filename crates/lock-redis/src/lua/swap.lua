@@ -9,6 +9,8 @@ end
 if not is_ours then
   return 0
 end
+-- See mint.lua.
+redis.pcall('ZREM', KEYS[2], '')
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 local entries = redis.pcall('LRANGE', KEYS[3], 0, -1)
 for _, entry in ipairs(entries) do

@@ -259,6 +259,21 @@ async fn a_removal_is_exact_in_time_and_raises_the_last_token() {
 }
 
 #[tokio::test]
+async fn a_lock_moves_from_a_server_whose_memory_is_full() {
+    for options in RECIPES {
+        let store = Store::start(options).await;
+        let (tombstone, mut lease) = (store.tombstone(), store.hold().await);
+        assert_eq!(store.command(&["CONFIG", "SET", "maxmemory", "1"]).await, "OK");
+        assert!(store.command(&["SET", "other", "x"]).await.contains("OOM"), "it is full");
+        let swapped = store.source().swap(&mut *lease, &tombstone).await.unwrap();
+        assert!(matches!(swapped, Swapped::Done { .. }), "{swapped:?}");
+        assert_eq!(store.source().read_tombstone(&store.name).await.unwrap().unwrap().tombstone, tombstone);
+        let (floor, now) = (lease.token().get() + 160, store.source().time(&store.name).await.unwrap());
+        assert_eq!(store.removal(&tombstone, floor, now + 10_000_000).await, Removed::Done);
+    }
+}
+
+#[tokio::test]
 async fn a_text_of_a_later_version_is_an_error() {
     let store = Store::start("").await;
     store.command(&["SET", "lock:orders/42", "polylock:moved2 to=zk://a"]).await;
