@@ -20,8 +20,8 @@ use crate::{Error, ErrorKind, Guard, LockName, LockOptions, Mode, Result};
 /// may disagree, as during a deployment:
 ///
 /// * There are never more holders than the largest `max` among them.
-/// * A waiter whose `max` is used up lets those with a larger one pass. Waiters with the same `max` get
-///   their permits in order.
+/// * A waiter whose `max` is used up lets those with a larger one pass; on Redis, those with no more than
+///   256 waiters before them. Waiters with the same `max` get their permits in order.
 /// * A waiter gets its own when there are fewer holders than its `max`. ZooKeeper does not count those that came
 ///   later.
 ///

@@ -14,10 +14,17 @@ if holds(ARGV[1]) then
   return token
 end
 
--- An owner that can share the lock does not wait behind a dead waiter, though the lock may be held for long; nor behind
--- waiters for a smaller number of permits, however many.
+-- How many waiters for a smaller number of permits an owner may pass. With more before it, it does not look at them: everybody
+-- asks every second.
+local FAR = 256
+
+local function is_near()
+  return redis.call('LLEN', KEYS[3]) <= FAR or redis.call('LPOS', KEYS[3], entry, 'MAXLEN', FAR + 1)
+end
+
+-- An owner that can share the lock does not wait behind a dead waiter, though the lock may be held for long.
 local can_share = has_room(mode)
-if advance(ARGV[1], false, can_share, can_share and math.huge or 0) and has_room(mode) then
+if advance(ARGV[1], false, can_share, can_share and is_near() and FAR or 0) and has_room(mode) then
   local token = grant(ARGV[1], mode, ARGV[2], ARGV[3], fence_ttl)
   if not token.err then
     advance(ARGV[1], true)

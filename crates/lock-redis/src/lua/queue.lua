@@ -102,11 +102,18 @@ local NEAR = 16
 local function advance(me, is_new_first, check_alive, depth)
   -- The waiters that were passed, and their largest number.
   local passed, used_up = 0, 0
+  -- The next waiters, read in pieces that double.
+  local waiters, at = {}, 1
+  depth = depth or NEAR
   while true do
-    local entry = redis.call('LINDEX', KEYS[3], passed)
+    if at > #waiters then
+      waiters, at = redis.call('LRANGE', KEYS[3], passed, math.min(2 * passed, depth)), 1
+    end
+    local entry = waiters[at]
     if not entry then
       return true
     end
+    at = at + 1
     local owner, mode, grace, fence_ttl, inbox, info = parts(entry)
     -- See leave_free.lua. A moment of five seconds or more means that the clock was set back.
     local free_until = not owner and not value and tonumber(string.match(entry, '^free (%d+)$'))
@@ -120,16 +127,17 @@ local function advance(me, is_new_first, check_alive, depth)
     end
     local permits = tonumber(mode)
     if owner and (permits and permits <= used_up or not has_room(mode)) then
-      local stays = owner == me or passed > 0
-      if not stays and is_new_first then
+      local stays = owner == me
+      if not stays and is_new_first and passed == 0 then
         stays = notify(inbox, 'next', owner, ends_in(mode))
       elseif not stays then
-        stays = not check_alive or has_listeners(inbox)
+        -- Behind the first, only who lets nobody pass is in the way.
+        stays = not check_alive or passed > 0 and permits or has_listeners(inbox)
       end
       if not stays then
-        redis.call('LPOP', KEYS[3])
-        is_new_first = true
-      elseif owner == me or passed == (depth or NEAR) or not permits or marked() ~= PERMITS then
+        redis.call('LREM', KEYS[3], 1, entry)
+        is_new_first = is_new_first or passed == 0
+      elseif owner == me or passed == depth or not permits or marked() ~= PERMITS then
         return false
       else
         passed, used_up = passed + 1, math.max(used_up, permits)

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::io::BufRead;
+use std::ops::Range;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -303,27 +304,56 @@ async fn renewals_of_a_shared_lock_do_not_keep_the_first_waiter_awake() {
     }
 }
 
+/// Waiters of a live process for one permit.
+async fn old_waiters(site: &Site, numbers: Range<i64>) -> PubSub {
+    let mut ears = Client::open(site.redis.url()).unwrap().get_async_pubsub().await.unwrap();
+    ears.subscribe("polylock:inbox:old").await.unwrap();
+    let entry = |number| format!("{number:032x} 1 1000 604800000 18 polylock:inbox:old {{}}");
+    let entries: Vec<_> = numbers.map(entry).collect();
+    let push = ["RPUSH", QUEUE].into_iter().chain(entries.iter().map(String::as_str));
+    site.redis(&push.collect::<Vec<_>>()).await;
+    ears
+}
+
 /// As while a deployment raises the number.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_permit_goes_past_many_waiters_for_a_smaller_number() {
     const OLD: i64 = 40;
     let site = Site::new().await;
-    let mut ears = Client::open(site.redis.url()).unwrap().get_async_pubsub().await.unwrap();
-    ears.subscribe("polylock:inbox:old").await.unwrap();
     let first = site.client().await.semaphore("a", 1).acquire().await.unwrap();
-    for number in 0..OLD {
-        let entry = format!("{number:032x} 1 1000 604800000 18 polylock:inbox:old {{}}");
-        site.redis(&["RPUSH", QUEUE, &entry]).await;
-    }
+    let _ahead = old_waiters(&site, 0..OLD).await;
     let (second, third) = (site.client().await.semaphore("a", 2), site.client().await.semaphore("a", 2));
     let second = second.try_acquire().await.unwrap().expect("one of two is out");
     let waiter = tokio::spawn(async move { (third.acquire().await.unwrap(), Instant::now()) });
     site.queue_is(OLD + 1).await;
+    let _behind = old_waiters(&site, OLD..9 * OLD).await;
     give_back(second).await;
     // A release does not look so far back: the waiter asks by itself.
     let (guard, _) = come(waiter).await;
     assert!(first.is_valid() && guard.is_valid());
-    assert_eq!(site.queued().await, OLD);
+    assert_eq!(site.queued().await, 9 * OLD);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ask_for_a_permit_reads_little_of_a_long_queue() {
+    let site = Site::new().await;
+    let locks = site.client().await;
+    let _first = locks.semaphore("a", 1).acquire().await.unwrap();
+    let reads = async || calls(&site, "lindex").await + calls(&site, "lrange").await;
+    let (mut waiters, mut old) = (Vec::new(), 0);
+    for (more, passes, most) in [(250, true, 20), (750, false, 1)] {
+        waiters.push(old_waiters(&site, old..old + more).await);
+        old += more;
+        let before = reads().await;
+        let permit = locks.semaphore("a", 2).try_acquire().await.unwrap();
+        let reads = reads().await - before;
+        assert!(reads <= most, "{reads} reads of a queue of {old}");
+        assert_eq!(permit.is_some(), passes, "behind {old}");
+        if let Some(permit) = permit {
+            give_back(permit).await;
+        }
+    }
+    assert_eq!(site.queued().await, old);
 }
 
 // Processes that die or stop.

@@ -9,6 +9,8 @@ use super::state::{Family, Fence, Lock, NAMES, Place, Stand, State, Ttl, Who, tt
 pub const GRACE: u32 = 100;
 /// How far a release looks behind waiters that let others pass.
 const NEAR: usize = 16;
+/// How many of those an acquisition passes at most.
+const FAR: usize = 256;
 pub const ASKED: u32 = 300;
 pub const EXTENDED: u32 = 400;
 
@@ -224,7 +226,7 @@ impl Model {
         // An exclusive holder shares with no client: the rest of the queue is not read.
         let alone = matches!(self.state.lock, Lock::Held(..) | Lock::Foreign(..));
         let doubts = self.has_room(mode);
-        let depth = if doubts { usize::MAX } else { 0 };
+        let depth = if doubts { FAR } else { 0 };
         if !alone && self.advance(Some(who), (false, doubts, depth), effect) && self.has_room(mode) {
             if !self.grant(who, mode, ASKED, effect) {
                 return "refused".into();
@@ -422,9 +424,12 @@ impl Model {
                         return true;
                     }
                 }
-            } else if passed == 0 && me != Some(who) && !self.alive[who.0] && (moved || doubts) {
-                self.state.queue.remove(0);
-                moved = true;
+            } else if me != Some(who)
+                && !self.alive[who.0]
+                && (passed == 0 && moved || doubts && (passed == 0 || !matches!(mode, Mode::Permit { .. })))
+            {
+                self.state.queue.remove(passed);
+                moved |= passed == 0;
             } else {
                 if passed == 0 && moved && me != Some(who) {
                     let ends_in = ttl_text(self.ends_in(mode));

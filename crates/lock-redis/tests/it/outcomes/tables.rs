@@ -442,6 +442,12 @@ async fn ask_before_a_queue() {
         ("permits:200 ann:200 | bob.1 cat.x | ann", "ask me 2", "busy 200", "", "permits:200 ann:200 | bob.1 cat.x | ann"),
         ("permits:200 ann:200 | bob.1 cat.r | ann", "ask me 2", "busy 200", "", "permits:200 ann:200 | bob.1 cat.r | ann"),
         ("readers:200 ann:200 | bob.1 | ann", "ask me 2", "busy 200", "", "readers:200 ann:200 | bob.1 | ann"),
+        // Nor does it wait for the dead behind those.
+        ("permits:200 ann:200 | bob.1 ghost.x | ann", "ask me 2", "granted", "bob next 200", "permits:300 me:300 ann:200 | bob.1 | me"),
+        ("permits:200 ann:200 | bob.1 ghost.r spook.x me.2 | ann", "ask me 2", "granted", "bob next 200", "permits:300 me:300 ann:200 | bob.1 | me"),
+        ("permits:200 ann:200 | bob.1 ghost.x cat.x | ann", "ask me 2", "busy 200", "", "permits:200 ann:200 | bob.1 cat.x | ann"),
+        ("permits:200 ann:200 | bob.1 ghost.x cat.2 | ann", "ask me 2", "busy 100", "cat granted", "permits:200 ann:200 cat:100 | bob.1 | cat"),
+        ("permits:200 ann:200 | bob.1 ghost.x me.1 | ann", "ask me 1", "busy 200", "", "permits:200 ann:200 | bob.1 ghost.x me.1 | ann"),
     ]).await;
 }
 
