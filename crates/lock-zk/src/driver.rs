@@ -401,6 +401,20 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_request_upon_the_loss_of_a_connection_waits_for_the_next() {
+        let server = ZooKeeper::start().await.unwrap();
+        let proxy = FaultProxy::start(server.addr(), Protocol::ZooKeeper).unwrap();
+        let session = through(&proxy).await;
+        let (_, watching) = session.watch_stat("/n").await.unwrap();
+        let created = tokio::spawn(async move {
+            watching.await;
+            session.create("/n", b"", CreateMode::Ephemeral, Acls::anyone_all()).await
+        });
+        proxy.rst();
+        created.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
     async fn a_session_is_closed_although_it_has_no_connection() {
         let server = ZooKeeper::start().await.unwrap();
         let proxy = FaultProxy::start(server.addr(), Protocol::ZooKeeper).unwrap();

@@ -8,7 +8,6 @@
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::task::{Context, Poll};
 
@@ -23,14 +22,12 @@ use crate::poison::{lock, read, write};
 
 /// Open while the driver's task of one connection lives.
 ///
-/// Polls of watches share the lock, so the task is not dropped during a poll.
+/// Polls of the task and of its watches share the lock, so the gate is not closed during a poll.
 #[derive(Debug, Default)]
 pub(crate) struct TaskGate {
     /// The state that closed it.
     closed: RwLock<Option<SessionState>>,
     has_closed: CancellationToken,
-    /// Whether the task ends without closing the session.
-    abandoned: AtomicBool,
 }
 
 impl TaskGate {
@@ -65,9 +62,20 @@ impl TaskGate {
         read(&self.closed).unwrap_or(SessionState::Closed)
     }
 
+    /// Whether the connection is broken or the session has ended.
+    pub(crate) fn is_closed(&self) -> bool {
+        read(&self.closed).is_some()
+    }
+
     /// Has the end of the client break the connection, and not close the session.
     pub(crate) fn abandon(&self) {
-        self.abandoned.store(true, Ordering::Release);
+        self.close(SessionState::Disconnected);
+    }
+
+    /// Polls while the gate is open, or returns the state that closed it.
+    fn poll_open<T>(&self, poll: impl FnOnce() -> T) -> Result<T, SessionState> {
+        let closed = read(&self.closed);
+        closed.map_or_else(|| Ok(poll()), Err)
     }
 
     fn close(&self, state: SessionState) {
@@ -85,14 +93,11 @@ impl Future for Guarded {
     type Output = WatchedEvent;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<WatchedEvent> {
-        let gate = Arc::clone(&self.gate);
-        let closed = read(&gate.closed);
-        match *closed {
-            None => self.watch.poll_unpin(context),
-            Some(SessionState::Disconnected) => {
-                Poll::Ready(WatchedEvent::new(EventType::NodeDataChanged, ""))
-            }
-            Some(state) => Poll::Ready(WatchedEvent::new_session(state)),
+        let Self { gate, watch } = &mut *self;
+        match gate.poll_open(|| watch.poll_unpin(context)) {
+            Ok(event) => event,
+            Err(SessionState::Disconnected) => Poll::Ready(WatchedEvent::new(EventType::NodeDataChanged, "")),
+            Err(state) => Poll::Ready(WatchedEvent::new_session(state)),
         }
     }
 }
@@ -120,14 +125,14 @@ impl DriverTask {
     ///
     /// The driver changes its state in the poll that finds the connection broken, and needs another poll to connect.
     fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<SessionState> {
-        if self.gate.abandoned.load(Ordering::Acquire) {
-            return Poll::Ready(SessionState::Disconnected);
+        let Self { gate, states, task } = self;
+        let ended = gate.poll_open(|| task.as_mut().is_none_or(|task| task.poll_unpin(context).is_ready()));
+        match ended {
+            Err(state) => return Poll::Ready(state),
+            Ok(false) if states.changed().now_or_never().is_none() => return Poll::Pending,
+            Ok(_) => {}
         }
-        let ended = self.task.as_mut().is_none_or(|task| task.poll_unpin(context).is_ready());
-        if !ended && self.states.changed().now_or_never().is_none() {
-            return Poll::Pending;
-        }
-        let state = self.states.peek_state();
+        let state = states.peek_state();
         Poll::Ready(if state.is_terminated() { state } else { SessionState::Disconnected })
     }
 }
@@ -146,8 +151,37 @@ impl Future for DriverTask {
 impl Drop for DriverTask {
     fn drop(&mut self) {
         self.gate.close(SessionState::Closed);
-        // Wakes the tasks that wait for a watch; they find the gate closed.
-        self.task = None;
+        // Before the tasks that wait for a watch: they may send requests again.
         self.gate.has_closed.cancel();
+        // Wakes those tasks; they find the gate closed.
+        self.task = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::Duration;
+
+    /// The driver would close the session if its client were dropped during a poll that began before.
+    #[test]
+    fn a_connection_is_abandoned_between_polls() {
+        let (gate, finished) = (TaskGate::default(), Mutex::new(false));
+        let (began, has_begun) = channel();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                gate.poll_open(|| {
+                    began.send(()).unwrap();
+                    thread::sleep(Duration::from_millis(50));
+                    *lock(&finished) = true;
+                })
+            });
+            has_begun.recv().unwrap();
+            gate.abandon();
+            assert!(*lock(&finished));
+        });
+        assert_eq!(gate.poll_open(|| ()), Err(SessionState::Disconnected));
     }
 }

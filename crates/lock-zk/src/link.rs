@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::ready;
 use std::mem;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll, Waker};
 
 use futures_util::FutureExt;
@@ -27,23 +27,43 @@ pub(crate) struct Link {
 
 enum LinkState {
     Up(Connection),
-    /// The requests to be sent over the next connection, in this order.
-    Down(Vec<Queued>),
+    Down(Queue),
     /// Nothing is sent any more.
     Over,
 }
 
-type Queued = Box<dyn FnOnce(&Connection) + Send>;
+/// The requests to be sent over the next connection, in this order.
+#[derive(Default)]
+struct Queue(Vec<Queued>);
 
-impl Link {
-    pub(crate) fn new(connection: Connection) -> Self {
-        Self {
-            state: Mutex::new(LinkState::Up(connection)),
-            states: watch::Sender::new(SessionState::SyncConnected),
-            unused: CancellationToken::new(),
+struct Queued {
+    /// Gone once the caller has given up.
+    caller: Weak<()>,
+    send: Box<dyn FnOnce(&Connection) + Send>,
+}
+
+impl Queue {
+    fn push(&mut self, request: Queued) {
+        if self.0.len() == self.0.capacity() {
+            self.0.retain(Queued::is_wanted);
+            // Half of it is free, so that a push costs little on average.
+            self.0.reserve(self.0.len().max(8));
         }
+        self.0.push(request);
     }
 
+    fn send(self, connection: &Connection) {
+        self.0.into_iter().filter(Queued::is_wanted).for_each(|request| (request.send)(connection));
+    }
+}
+
+impl Queued {
+    fn is_wanted(&self) -> bool {
+        self.caller.strong_count() > 0
+    }
+}
+
+impl Link {
     /// Sends a request now, or over the next connection; it is not sent if its future is dropped before there is one.
     pub(crate) fn send<T, E, F>(
         &self,
@@ -54,16 +74,22 @@ impl Link {
         E: From<Error> + Send + 'static,
         F: Future<Output = Result<T, E>> + Send + 'static,
     {
-        match &mut *self.state() {
+        let mut state = self.state();
+        state.note_break();
+        match &mut *state {
             LinkState::Up(connection) => sent(request(connection.clone())),
-            LinkState::Down(waiting) => {
-                let (pass_on, answer) = oneshot::channel();
-                waiting.push(Box::new(move |connection| {
-                    if !pass_on.is_closed() {
-                        drop(pass_on.send(sent(request(connection.clone()))));
-                    }
-                }));
-                async move { answer.await.map_err(|_| Error::SessionExpired)?.await }.boxed()
+            LinkState::Down(queue) => {
+                let (caller, (pass_on, answer)) = (Arc::new(()), oneshot::channel());
+                queue.push(Queued {
+                    caller: Arc::downgrade(&caller),
+                    send: Box::new(|connection| drop(pass_on.send(sent(request(connection.clone()))))),
+                });
+                async move {
+                    let answer = answer.await.map_err(|_| Error::SessionExpired)?;
+                    drop(caller);
+                    answer.await
+                }
+                .boxed()
             }
             LinkState::Over => ready(Err(Error::SessionExpired.into())).boxed(),
         }
@@ -77,17 +103,15 @@ impl Link {
     /// The connection is broken.
     pub(crate) fn down(&self) {
         let mut state = self.state();
-        if matches!(*state, LinkState::Up(_)) {
-            *state = LinkState::Down(Vec::new());
-        }
+        state.note_break();
         self.states.send_replace(SessionState::Disconnected);
     }
 
     /// Sends what waits over this connection, and all that follows. Drops it if the session is over, which closes the session.
     pub(crate) fn up(&self, connection: Connection) {
         let mut state = self.state();
-        if let LinkState::Down(waiting) = &mut *state {
-            mem::take(waiting).into_iter().for_each(|request| request(&connection));
+        if let LinkState::Down(queue) = &mut *state {
+            mem::take(queue).send(&connection);
             *state = LinkState::Up(connection);
             self.states.send_replace(SessionState::SyncConnected);
         }
@@ -113,6 +137,26 @@ impl Link {
 
     fn state(&self) -> MutexGuard<'_, LinkState> {
         lock(&self.state)
+    }
+}
+
+/// A link without a connection yet.
+impl Default for Link {
+    fn default() -> Self {
+        Self {
+            state: Mutex::new(LinkState::Down(Queue::default())),
+            states: watch::Sender::new(SessionState::Disconnected),
+            unused: CancellationToken::new(),
+        }
+    }
+}
+
+impl LinkState {
+    /// The connection may be broken before [`Link::down`] is called. Nothing is sent over it then: the answer would be unknown.
+    fn note_break(&mut self) {
+        if matches!(self, Self::Up(connection) if connection.gate.is_closed()) {
+            *self = Self::Down(Queue::default());
+        }
     }
 }
 
@@ -148,5 +192,32 @@ impl States for LinkStates {
 
     fn now(&self) -> SessionState {
         *self.0.borrow()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::tests::{TIMEOUT, dialer, server};
+
+    #[tokio::test]
+    async fn nothing_is_sent_over_a_broken_connection() {
+        let connection = dialer(&server(TIMEOUT, TIMEOUT).await).open().await.unwrap();
+        let (link, broken) = (Link::default(), connection.clone());
+        link.up(connection);
+        broken.gate.abandon();
+        let answer = link.send(|_| async { Err::<(), _>(Error::ConnectionLoss) });
+        assert!(answer.now_or_never().is_none());
+    }
+
+    #[test]
+    fn requests_that_were_given_up_do_not_pile_up() {
+        let link = Link::default();
+        let send = || link.send(|_| async { Ok::<_, Error>(()) });
+        let wanted: Vec<_> = (0..20).map(|_| send()).collect();
+        (0..1_000).for_each(|_| drop(send()));
+        let LinkState::Down(queue) = &*link.state() else { panic!("there is no connection") };
+        assert!(queue.0.len() < 50);
+        assert_eq!(queue.0.iter().filter(|request| request.is_wanted()).count(), wanted.len());
     }
 }

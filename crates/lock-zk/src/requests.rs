@@ -1,7 +1,8 @@
 //! The requests of a session, and what their answers say about it.
 //!
 //! A request is sent when its future is first polled, in this order, and takes effect even if the future is dropped then.
-//! Requests wait while there is no connection, until the session ends; one whose future is dropped meanwhile is not sent.
+//! Requests wait while there is no connection, until the session ends; one whose future is dropped meanwhile is not sent, but for
+//! a watch: a background task then waits in the caller's place, as it may have been sent.
 
 use std::future::pending;
 use std::mem;
