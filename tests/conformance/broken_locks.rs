@@ -67,7 +67,10 @@ const EXHIBITS: &[(Defect, &[&str])] = &[
             "processes_never_exceed_the_permits",
         ],
     ),
-    (Defect::WaitersBarTheWay, &["a_killed_waiter_is_no_obstacle"]),
+    (
+        Defect::WaitersBarTheWay,
+        &["a_killed_waiter_is_no_obstacle", "a_waiter_in_the_store_that_is_not_polled_stops_nobody"],
+    ),
     (Defect::DowngradesByRelease, &["a_downgrade_without_an_answer_gives_nothing_up"]),
     (Defect::IgnoresTtl, &["a_killed_holder_holds_at_least_as_long"]),
 ];

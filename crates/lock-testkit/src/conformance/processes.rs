@@ -150,7 +150,8 @@ pub(super) async fn processes_never_exceed_the_permits(harness: &dyn Harness) {
     }
     let (inside, most) = Resource::open(&file).unwrap().read().unwrap();
     assert_eq!(inside, 0, "all visitors have left");
-    assert_eq!(most, u64::from(PERMITS), "the largest number of visitors at once");
+    // A busy machine may not run as many at once as there are permits.
+    assert!((2..=u64::from(PERMITS)).contains(&most), "at most {most} visitors at once");
     let report = crate::checker::check(&History::load((0..PROCESSES).map(history)).unwrap());
     assert_eq!(report.holds, (PROCESSES * TIMES) as usize);
     report.assert_holds();
