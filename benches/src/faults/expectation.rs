@@ -130,7 +130,7 @@ fn redis(fault: FaultName) -> Cell {
         F::KeyEnded | F::Flushall => expect(
             Promise::TwoValid,
             OutageLimit::Moment,
-            "`FLUSHALL`, `FLUSHDB`, `DEL`, `SWAPDB` | the same; the holder finds out at its next renewal or `verify`",
+            "`FLUSHALL`, `FLUSHDB`, `DEL`, `SWAPDB` | the same as a restart without data; the holder finds out at its next renewal or `verify`",
         ),
     }
 }
