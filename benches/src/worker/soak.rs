@@ -43,7 +43,8 @@ pub(crate) struct SoakTask {
     pub(crate) child: Option<u32>,
 }
 
-/// Uses locks until `end`, on these runtimes alone; the connections are on the caller's. Returns what was still running after it, and unexpected errors.
+/// Uses locks until `end`, on these runtimes alone; the connections are on the caller's. Returns what was still running after it,
+/// and unexpected errors.
 pub(super) async fn use_locks(
     job: &Job,
     task: &SoakTask,

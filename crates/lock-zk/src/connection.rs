@@ -204,9 +204,9 @@ impl fmt::Debug for Dialer {
 
 /// How long a server may be silent, and a connection attempt take, before the next server is tried.
 ///
-/// One server takes two silences at most if it is slow: one to open a session, and the rest to move this one there. They must fit
-/// into the validity of the session and into the time that a caller waits, half of the session timeout. So this is a fifth and not the driver's two fifths; at least a second where that
-/// fits, as a busy server may be slow.
+/// One server takes two silences at most if it is slow: one to open a session, and the rest to move this one there. They must
+/// fit into the validity of the session and into the time that a caller waits, half of the session timeout. So this is a fifth
+/// and not the driver's two fifths; at least a second where that fits, as a busy server may be slow.
 fn silence(session_timeout: Duration) -> Duration {
     (session_timeout / 5).max((session_timeout * 2 / 5).min(Duration::from_secs(1)))
 }

@@ -372,16 +372,19 @@ mod tests {
     use lock_testkit::proxy::{FaultProxy, Protocol};
     use zookeeper_client::SessionState;
 
-    async fn through(proxy: &FaultProxy) -> DriverSession {
+    /// A session whose connections lead through the proxy.
+    async fn session() -> (ZooKeeper, FaultProxy, DriverSession) {
+        let server = ZooKeeper::start().await.unwrap();
+        let proxy = FaultProxy::start(server.addr(), Protocol::ZooKeeper).unwrap();
         let connect = |connector: Connector, host: String| async move { connector.connect(&host).await };
-        DriverSession::open(&proxy.addr().to_string(), Duration::from_secs(8), connect).await.unwrap()
+        let session =
+            DriverSession::open(&proxy.addr().to_string(), Duration::from_secs(8), connect).await.unwrap();
+        (server, proxy, session)
     }
 
     #[tokio::test]
     async fn requests_wait_for_a_connection_in_their_order() {
-        let server = ZooKeeper::start().await.unwrap();
-        let proxy = FaultProxy::start(server.addr(), Protocol::ZooKeeper).unwrap();
-        let session = through(&proxy).await;
+        let (_server, proxy, session) = session().await;
         let mut states = session.states();
         let (_, watching) = session.watch_stat("/n0000000000").await.unwrap();
         proxy.refuse(true);
@@ -402,9 +405,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_upon_the_loss_of_a_connection_waits_for_the_next() {
-        let server = ZooKeeper::start().await.unwrap();
-        let proxy = FaultProxy::start(server.addr(), Protocol::ZooKeeper).unwrap();
-        let session = through(&proxy).await;
+        let (_server, proxy, session) = session().await;
         let (_, watching) = session.watch_stat("/n").await.unwrap();
         let created = tokio::spawn(async move {
             watching.await;
@@ -416,9 +417,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_session_is_closed_although_it_has_no_connection() {
-        let server = ZooKeeper::start().await.unwrap();
-        let proxy = FaultProxy::start(server.addr(), Protocol::ZooKeeper).unwrap();
-        let session = through(&proxy).await;
+        let (server, proxy, session) = session().await;
         let mut states = session.states();
         session.create("/e", b"", CreateMode::Ephemeral, Acls::anyone_all()).await.unwrap();
         proxy.refuse(true);

@@ -187,6 +187,7 @@ impl TokenBase {
         let written = session.multi(&[Change::Check { path: own, version: None }, write]).await;
         written.map(drop).map_err(|(at, fault)| (at, fault.needing(right, path)))
     }
+
     fn exhausted(&self) -> Error {
         error(
             ErrorKind::Exhausted,

@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 use super::client::Client;
 use super::helpers::{
     LEASE_SLACK, LONG, LOOK, NOISE, PATIENCE, SOON, client, client_with, eventually, fresh, give_back,
-    nothing_left, short_client, take, they_wait, within,
+    nothing_left, short_client, take, wait_for_waiters, within,
 };
 use super::readers::{give_back_all, must_not_write, write};
 use super::sharers::Share::Reader;
@@ -21,7 +21,7 @@ pub(super) async fn a_writer_becomes_a_reader(harness: &dyn Harness) {
     let mut guard = within(SOON, "the lock", one.rw(&name).write()).await.unwrap();
     let (token, owner) = (guard.token(), guard.owner());
     let waiting = [Reader.wait(&one, &name), Reader.wait(&two, &name)];
-    they_wait(&one, &name, 2).await;
+    wait_for_waiters(&one, &name, 2).await;
     assert!(waiting.iter().all(|reader| !reader.is_finished()), "a reader got the lock beside a writer");
     downgrade(&mut guard).await.expect("the lock is ours");
     give_back_all(waiting).await;
@@ -63,14 +63,14 @@ pub(super) async fn a_downgrade_lets_waiting_readers_in_and_no_writer(harness: &
     let (fair, name) = (harness.capabilities().fifo, fresh());
     let mut guard = take_to_write(&one, &name).await;
     let first = Reader.wait(&two, &name);
-    they_wait(&one, &name, 1).await;
+    wait_for_waiters(&one, &name, 1).await;
     let mut writers = vec![write(&three, &name)];
-    they_wait(&one, &name, 2).await;
+    wait_for_waiters(&one, &name, 2).await;
     let behind = Reader.wait(&four, &name);
-    they_wait(&one, &name, 3).await;
+    wait_for_waiters(&one, &name, 3).await;
     // Of the same process as the holder.
     writers.push(write(&one, &name));
-    they_wait(&one, &name, 4).await;
+    wait_for_waiters(&one, &name, 4).await;
     assert!(!first.is_finished(), "one writes, and a reader got the lock");
 
     downgrade(&mut guard).await.expect("the lock is ours");

@@ -111,7 +111,7 @@ pub(super) fn must_be_of(error: &Error, harness: &dyn Harness) {
 }
 
 /// Waits until so many stand in the queue, as far as the backend tells.
-pub(super) async fn they_wait(locks: &Client, name: &str, count: usize) {
+pub(super) async fn wait_for_waiters(locks: &Client, name: &str, count: usize) {
     if !locks.capabilities().counts_waiters {
         return tokio::time::sleep(NOISE).await;
     }

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::Harness;
 use super::helpers::{
     LEASE_SLACK, LONG, NOISE, PATIENCE, SOON, client, eventually, fresh, give_back, must_be_busy,
-    nothing_left, short_client, take, they_wait, within,
+    nothing_left, short_client, take, wait_for_waiters, within,
 };
 use super::sharers::Share::Permit;
 
@@ -76,9 +76,9 @@ pub(super) async fn a_freed_permit_goes_to_the_next_waiter(harness: &dyn Harness
         (client(harness).await, client(harness).await, client(harness).await, fresh());
     let held = [Permit(2).take(&one, &name).await, Permit(2).take(&two, &name).await];
     let mut waiters = vec![Permit(2).wait(&three, &name)];
-    they_wait(&three, &name, 1).await;
+    wait_for_waiters(&three, &name, 1).await;
     waiters.push(Permit(2).wait(&one, &name));
-    they_wait(&three, &name, 2).await;
+    wait_for_waiters(&three, &name, 2).await;
     assert!(waiters.iter().all(|waiter| !waiter.is_finished()), "both permits are out");
     let mut came = Vec::new();
     for guard in held {
@@ -135,7 +135,7 @@ pub(super) async fn clients_may_disagree_about_the_permits(harness: &dyn Harness
     let fourth = Permit(2).try_take(&two, &name).await.expect("one of two is out");
     // The one with the smallest maximum waits until all of the others have left.
     let last = Permit(1).wait(&two, &name);
-    they_wait(&two, &name, 1).await;
+    wait_for_waiters(&two, &name, 1).await;
     give_back(third).await;
     sleep(NOISE).await;
     assert!(!last.is_finished(), "one of one is out");

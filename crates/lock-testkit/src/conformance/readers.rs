@@ -14,7 +14,7 @@ use super::Harness;
 use super::client::Client;
 use super::helpers::{
     LEASE_SLACK, LONG, NOISE, PATIENCE, SOON, client, eventually, fresh, give_back, nothing_left,
-    short_client, they_wait, within,
+    short_client, wait_for_waiters, within,
 };
 use super::sharers::Share::Reader;
 use crate::cancel::cancel_after;
@@ -74,7 +74,7 @@ pub(super) async fn a_writer_waits_for_all_readers(harness: &dyn Harness) {
         (client(harness).await, client(harness).await, client(harness).await, fresh());
     let (first, second) = (Reader.take(&one, &name).await, Reader.take(&two, &name).await);
     let writer = write(&three, &name);
-    they_wait(&one, &name, 1).await;
+    wait_for_waiters(&one, &name, 1).await;
     assert!(!writer.is_finished(), "two read, and a writer got the lock");
     give_back(first).await;
     sleep(NOISE).await;
@@ -98,7 +98,7 @@ pub(super) async fn readers_behind_a_waiting_writer_wait(harness: &dyn Harness) 
         (client(harness).await, client(harness).await, client(harness).await, fresh());
     let held = Reader.take(&one, &name).await;
     let writer = write(&two, &name);
-    they_wait(&one, &name, 1).await;
+    wait_for_waiters(&one, &name, 1).await;
     let (sender, mut came) = mpsc::unbounded_channel();
     let mut readers = Vec::new();
     for locks in [&one, &two, &three] {
@@ -134,7 +134,7 @@ pub(super) async fn readers_behind_a_writer_that_gave_up_go_on(harness: &dyn Har
     for locks in [&three, &two] {
         let lock = two.rw(&name);
         let writer = tokio::spawn(async move { lock.try_write_for(2 * NOISE).await });
-        they_wait(&one, &name, 1).await;
+        wait_for_waiters(&one, &name, 1).await;
         let reader = Reader.wait(locks, &name);
         assert!(within(SOON, "the deadline", writer).await.unwrap().unwrap().is_none(), "one reads");
         let reader = within(SOON, "the reader to get the lock", reader).await.unwrap();
