@@ -120,7 +120,7 @@ pub(crate) struct Driver {
 impl Ensemble for Driver {
     async fn open(&self, session_timeout: Duration) -> Result<Arc<dyn SessionClient>, Error> {
         let mut session = self.connect(&self.hosts, session_timeout).await?;
-        let config = session.link.send(async |on: Connection| on.client.get_config().await).await;
+        let config = session.link.send(async |on: Arc<Connection>| on.client.get_config().await).await;
         match config {
             // Servers have this node since version 3.5.
             Err(Error::NoNode) => return Err(Error::Unimplemented),
@@ -220,8 +220,8 @@ impl DriverSession {
     async fn create_chroot(&self, acl: NodeAcl) -> Result<(), Error> {
         let path = self.chroot.clone();
         self.link
-            .send(async move |on: Connection| {
-                let above = on.client.chroot("/").map_err(|_| Error::BadArguments(&"the chroot"))?;
+            .send(async move |on: Arc<Connection>| {
+                let above = on.client.clone().chroot("/").map_err(|_| Error::BadArguments(&"the chroot"))?;
                 above.mkdir(&path, &CreateMode::Persistent.with_acls(acl.acls())).await
             })
             .await

@@ -46,7 +46,8 @@ impl TaskGate {
         let (gate, states) = (Arc::<Self>::default(), client.state_watcher());
         let task = lock(&spawner.task).take();
         debug_assert!(task.is_some(), "the driver spawns its task in another way");
-        drop(tokio::spawn(DriverTask { gate: Arc::clone(&gate), states, task }));
+        let connected = states.peek_state();
+        drop(tokio::spawn(DriverTask { gate: Arc::clone(&gate), states, connected, task }));
         Ok((client, gate))
     }
 
@@ -117,6 +118,8 @@ impl Spawn for Spawner {
 struct DriverTask {
     gate: Arc<TaskGate>,
     states: StateWatcher,
+    /// The state while the connection lives.
+    connected: SessionState,
     task: Option<BoxFuture<'static, ()>>,
 }
 
@@ -125,14 +128,15 @@ impl DriverTask {
     ///
     /// The driver changes its state in the poll that finds the connection broken, and needs another poll to connect.
     fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<SessionState> {
-        let Self { gate, states, task } = self;
+        let Self { gate, states, connected, task } = self;
         let ended = gate.poll_open(|| task.as_mut().is_none_or(|task| task.poll_unpin(context).is_ready()));
+        // Peeked at, as this is done at each poll.
+        let state = states.peek_state();
         match ended {
             Err(state) => return Poll::Ready(state),
-            Ok(false) if states.changed().now_or_never().is_none() => return Poll::Pending,
+            Ok(false) if state == *connected => return Poll::Pending,
             Ok(_) => {}
         }
-        let state = states.peek_state();
         Poll::Ready(if state.is_terminated() { state } else { SessionState::Disconnected })
     }
 }

@@ -26,7 +26,8 @@ pub(crate) struct Link {
 }
 
 enum LinkState {
-    Up(Connection),
+    /// Each request has a share of it.
+    Up(Arc<Connection>),
     Down(Queue),
     /// Nothing is sent any more.
     Over,
@@ -39,7 +40,7 @@ struct Queue(Vec<Queued>);
 struct Queued {
     /// Gone once the caller has given up.
     caller: Weak<()>,
-    send: Box<dyn FnOnce(&Connection) + Send>,
+    send: Box<dyn FnOnce(&Arc<Connection>) + Send>,
 }
 
 impl Queue {
@@ -52,7 +53,7 @@ impl Queue {
         self.0.push(request);
     }
 
-    fn send(self, connection: &Connection) {
+    fn send(self, connection: &Arc<Connection>) {
         self.0.into_iter().filter(Queued::is_wanted).for_each(|request| (request.send)(connection));
     }
 }
@@ -67,7 +68,7 @@ impl Link {
     /// Sends a request now, or over the next connection; it is not sent if its future is dropped before there is one.
     pub(crate) fn send<T, E, F>(
         &self,
-        request: impl FnOnce(Connection) -> F + Send + 'static,
+        request: impl FnOnce(Arc<Connection>) -> F + Send + 'static,
     ) -> BoxFuture<'static, Result<T, E>>
     where
         T: Send + 'static,
@@ -77,12 +78,12 @@ impl Link {
         let mut state = self.state();
         state.note_break();
         match &mut *state {
-            LinkState::Up(connection) => sent(request(connection.clone())),
+            LinkState::Up(connection) => sent(request(Arc::clone(connection))),
             LinkState::Down(queue) => {
                 let (caller, (pass_on, answer)) = (Arc::new(()), oneshot::channel());
                 queue.push(Queued {
                     caller: Arc::downgrade(&caller),
-                    send: Box::new(|connection| drop(pass_on.send(sent(request(connection.clone()))))),
+                    send: Box::new(|connection| drop(pass_on.send(sent(request(Arc::clone(connection)))))),
                 });
                 async move {
                     let answer = answer.await.map_err(|_| Error::SessionExpired)?;
@@ -111,6 +112,7 @@ impl Link {
     pub(crate) fn up(&self, connection: Connection) {
         let mut state = self.state();
         if let LinkState::Down(queue) = &mut *state {
+            let connection = Arc::new(connection);
             mem::take(queue).send(&connection);
             *state = LinkState::Up(connection);
             self.states.send_replace(SessionState::SyncConnected);
