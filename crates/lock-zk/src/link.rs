@@ -40,8 +40,10 @@ struct Queue(Vec<Queued>);
 struct Queued {
     /// Gone once the caller has given up.
     caller: Weak<()>,
-    send: Box<dyn FnOnce(&Arc<Connection>) + Send>,
+    send: SendOver,
 }
+
+type SendOver = Box<dyn FnOnce(&Arc<Connection>) + Send>;
 
 impl Queue {
     fn push(&mut self, request: Queued) {
