@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use lock_testkit::proxy::{Direction, Protocol};
-use lock_testkit::redis::RedisOptions;
 use lock_testkit::{FaultProxy, RedisFive, RedisSentinel, RedisServer, ZkEnsemble, ZooKeeper};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -55,9 +54,7 @@ impl FaultServers {
         };
         let servers = match backend {
             SoakBackend::Redis => Servers::Redis(redis().start().await?),
-            SoakBackend::Sentinel => {
-                Servers::Sentinel(RedisSentinel::start_with(RedisOptions::default()).await?)
-            }
+            SoakBackend::Sentinel => Servers::Sentinel(RedisSentinel::start_with(DOWN_AFTER).await?),
             SoakBackend::Redlock => Servers::Five(redis().start_n(5).await?),
             SoakBackend::Zk => Servers::ZooKeeper(ZkEnsemble::start().await?),
         };
@@ -409,6 +406,8 @@ async fn end_connections(server: &RedisServer) -> Outcome<()> {
 
 const REDIS_LEASE: Duration = Duration::from_secs(2);
 const ZK_LEASE: Duration = Duration::from_secs(3);
+/// Long: failovers are ordered. Another one, as a busy machine keeps a server from answering, would lose writes.
+const DOWN_AFTER: Duration = Duration::from_secs(20);
 /// Longer than it takes the sentinels to promote the replica.
 const PAUSE: Duration = Duration::from_secs(30);
 /// How long sentinels may take before the command is repeated.

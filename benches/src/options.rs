@@ -380,7 +380,6 @@ mod tests {
             (SoakBackend::Redlock, FaultKind::Failover),
             (SoakBackend::Redlock, FaultKind::Renegotiation),
             (SoakBackend::Zk, FaultKind::FullMemory),
-            (SoakBackend::Zk, FaultKind::BusyThread),
         ] {
             assert!(!all.faults(backend).contains(&kind), "{kind} of {backend}");
         }

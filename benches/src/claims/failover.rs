@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_testkit::RedisSentinel;
-use lock_testkit::redis::RedisOptions;
 use polylock::Locks;
 use tokio::time::timeout;
 
@@ -112,7 +111,7 @@ enum ReplicaGuard {
 
 /// Whether a lock is granted while the replica receives nothing.
 async fn is_granted_alone(guard: ReplicaGuard) -> Outcome<bool> {
-    let sentinel = RedisSentinel::start_with(RedisOptions::default()).await?;
+    let sentinel = RedisSentinel::start().await?;
     let mut url = sentinel.url();
     match guard {
         ReplicaGuard::Wait => {

@@ -128,13 +128,10 @@ impl SoakOptions {
 }
 
 impl FaultKind {
-    /// Behind sentinels clients discover the servers themselves, past all proxies. And a master that is silent for half a
-    /// second is replaced by a replica that may lack the last locks, which breaks exclusion.
+    /// Behind sentinels clients discover the servers themselves, past all proxies.
     fn befalls(self, backend: SoakBackend) -> bool {
         match self {
-            Self::Kill | Self::Pause | Self::Reset | Self::Fork => true,
-            // On ZooKeeper a waiter of that thread keeps its node, also once it is the first: see `Mutex::acquire`.
-            Self::BusyThread => backend != SoakBackend::Zk,
+            Self::Kill | Self::Pause | Self::Reset | Self::BusyThread | Self::Fork => true,
             Self::Freeze | Self::BlackHole | Self::Restart => backend != SoakBackend::Sentinel,
             Self::FullMemory => matches!(backend, SoakBackend::Redis | SoakBackend::Redlock),
             Self::Renegotiation => backend == SoakBackend::Zk,

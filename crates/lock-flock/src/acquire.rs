@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use lock_core::{AcquireRequest, BootInstant, Clock, Error, Mode, OwnerInfo, Result, Token};
+use lock_core::{AcquireRequest, BootInstant, Clock, Error, Mode, OwnerInfo, Result, Token, Wait};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::delivery::deliver;
 use crate::error::{BACKEND, no_thread};
 use crate::file_name::Paths;
 use crate::ledger::{Ledger, Record};
@@ -51,37 +52,54 @@ pub(crate) fn sharing(mode: Mode) -> Sharing {
 ///
 /// # Cancel safety
 ///
-/// All files belong to the attempt, or to this future between two attempts. An attempt runs to its end in a thread of its own;
-/// when this future has been dropped by then, its result is dropped, which unlocks the files.
+/// All files belong to the attempt, or to its [task](deliver) between two attempts. An attempt runs to its end in a thread of
+/// its own; when this future has been dropped by then, its result is dropped, which unlocks the files.
 pub(crate) async fn acquire(
     request: &AcquireRequest,
     paths: Paths,
     steps: &TaskTracker,
     closed: &CancellationToken,
 ) -> Result<Option<Grant>> {
-    let (sharing, owner) = (sharing(request.mode), Arc::clone(&request.owner));
-    let waits = !request.wait.is_expired();
-    let watched = paths.clone();
-    let first = steps.spawn_blocking(move || Contender::open(paths, sharing, owner)?.attempt(waits));
-    let mut contender = match first.await.map_err(no_thread)?? {
-        Attempt::Granted(grant) => return Ok(Some(grant)),
-        Attempt::Busy(_) if !waits => return Ok(None),
-        Attempt::Busy(contender) => contender,
+    let acquiring = || {
+        let waiting = Waiting { wait: request.wait, steps: steps.clone(), closed: closed.clone() };
+        waiting.acquire(paths.clone(), sharing(request.mode), Arc::clone(&request.owner))
     };
-    // Before the second attempt, so that no release falls between.
-    let mut wake = Wake::new(&watched);
-    loop {
-        let is_over = request.wait.is_expired();
-        match steps.spawn_blocking(move || contender.attempt(!is_over)).await.map_err(no_thread)?? {
+    deliver(steps, acquiring).await?
+}
+
+/// How an acquisition waits.
+struct Waiting {
+    wait: Wait,
+    steps: TaskTracker,
+    closed: CancellationToken,
+}
+
+impl Waiting {
+    async fn acquire(self, paths: Paths, sharing: Sharing, owner: Arc<OwnerInfo>) -> Result<Option<Grant>> {
+        let Self { wait, steps, closed } = self;
+        let waits = !wait.is_expired();
+        let watched = paths.clone();
+        let first = steps.spawn_blocking(move || Contender::open(paths, sharing, owner)?.attempt(waits));
+        let mut contender = match first.await.map_err(no_thread)?? {
             Attempt::Granted(grant) => return Ok(Some(grant)),
-            Attempt::Busy(_) if is_over => return Ok(None),
-            Attempt::Busy(waiting) => contender = waiting,
-        }
-        tokio::select! {
-            biased;
-            () = closed.cancelled() => return Err(Error::closed(BACKEND)),
-            () = wake.wait() => {}
-            () = end_of(request.wait.deadline()) => {}
+            Attempt::Busy(_) if !waits => return Ok(None),
+            Attempt::Busy(contender) => contender,
+        };
+        // Before the second attempt, so that no release falls between.
+        let mut wake = Wake::new(&watched);
+        loop {
+            let is_over = wait.is_expired();
+            match steps.spawn_blocking(move || contender.attempt(!is_over)).await.map_err(no_thread)?? {
+                Attempt::Granted(grant) => return Ok(Some(grant)),
+                Attempt::Busy(_) if is_over => return Ok(None),
+                Attempt::Busy(waiting) => contender = waiting,
+            }
+            tokio::select! {
+                biased;
+                () = closed.cancelled() => return Err(Error::closed(BACKEND)),
+                () = wake.wait() => {}
+                () = end_of(wait.deadline()) => {}
+            }
         }
     }
 }

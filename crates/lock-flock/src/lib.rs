@@ -5,6 +5,7 @@
 //! | `config` | options, in code and from a URL |
 //! | `backend` | `Backend`: connect, close, and the calls of the others |
 //! | `acquire` | one attempt, and the wait for the next |
+//! | `delivery` | how a grant reaches a caller, or nobody |
 //! | `lease` | `Lease`: verify, extend, downgrade, release; and the task that looks after it |
 //! | `inspect` | holders, names, breaking |
 //! | `error` | errors of the file system, for users |
@@ -22,6 +23,7 @@
 mod acquire;
 mod backend;
 mod config;
+mod delivery;
 mod error;
 mod file_name;
 mod inspect;

@@ -33,6 +33,7 @@ use crate::recipe::ZkRecipe;
 use crate::session::Session;
 use crate::token::Minted;
 use crate::token_base::TokenBase;
+use crate::unpolled::unless_unpolled;
 use crate::wait::Waiter;
 
 /// Acquires the lock at this path; repeats the attempt in a new session if one ends.
@@ -133,9 +134,12 @@ pub(crate) async fn attempt(
     deadline: &Deadline,
     cleanup: &Background,
 ) -> Result<Option<Box<ZkLease>>, Stop> {
-    let mut own = OwnNode::new(session, lock, request.mode, request.writes, cleanup);
+    let own = OwnNode::new(session, lock, request.mode, request.writes, cleanup);
     let mut own_watch = OwnWatch::default();
-    let granted = deadline.keep(pin!(grant(&mut own, &mut own_watch, base, request, deadline))).await;
+    let granted = {
+        let granting = grant(&own, &mut own_watch, base, request, deadline);
+        deadline.keep(pin!(unless_unpolled(&own, granting))).await
+    };
     match granted {
         Some(Ok(Some((node, minted)))) => {
             Ok(Some(Box::new(ZkLease::new(own, node, own_watch, &minted, request))))
@@ -155,7 +159,7 @@ pub(crate) async fn attempt(
 
 /// Waits for the grant, and returns the node and the token; nothing if the lock is busy.
 async fn grant(
-    own: &mut OwnNode,
+    own: &OwnNode,
     own_watch: &mut OwnWatch,
     base: &TokenBase,
     request: &AcquireRequest,
@@ -188,7 +192,7 @@ async fn alongside<T>(other: impl Future, main: impl Future<Output = T>) -> T {
 
 /// Enters the queue and waits for the turn, and returns the node; nothing if the lock is busy.
 async fn contend(
-    own: &mut OwnNode,
+    own: &OwnNode,
     own_watch: &mut OwnWatch,
     request: &AcquireRequest,
     deadline: &Deadline,
@@ -223,7 +227,7 @@ async fn contend(
 
 /// Creates the node, and its directory if necessary, and returns the queue with it.
 async fn enter(
-    own: &mut OwnNode,
+    own: &OwnNode,
     request: &AcquireRequest,
     deadline: &Deadline,
 ) -> Result<(Arc<CreatedNode>, Queue), Stop> {
@@ -235,7 +239,7 @@ async fn enter(
     loop {
         let node = match own.create(&request.owner, deadline).await {
             // An earlier creation got no answer, and this may be the second one.
-            Ok(_) if !own.certain => own.recover(deadline).await.map_err(stop)?,
+            Ok(_) if !own.is_certain() => own.recover(deadline).await.map_err(stop)?,
             Ok((node, Some(names))) => return Ok((node, Queue::parse(names))),
             Ok((node, None)) => Some(node),
             Err(Fault::Unknown(error)) if Instant::now() < until => {

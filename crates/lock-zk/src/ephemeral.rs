@@ -23,7 +23,7 @@ use crate::watches::{Claim, Event, Need};
 
 /// Waits until the node is created, and returns it; nothing if the lock is busy.
 pub(crate) async fn contend(
-    own: &mut OwnNode,
+    own: &OwnNode,
     by: ZkWait,
     request: &AcquireRequest,
     deadline: &Deadline,
@@ -51,7 +51,7 @@ pub(crate) async fn contend(
 
 /// Tries to create the node whenever the lock seems to be free, until that succeeds.
 async fn wait(
-    own: &mut OwnNode,
+    own: &OwnNode,
     by: ZkWait,
     request: &AcquireRequest,
     deadline: &Deadline,
@@ -71,7 +71,7 @@ async fn wait(
 
 /// Creates the node, and missing nodes above it; returns nothing if another client was first.
 async fn create(
-    own: &mut OwnNode,
+    own: &OwnNode,
     request: &AcquireRequest,
     deadline: &Deadline,
 ) -> Result<Option<Arc<CreatedNode>>, Stop> {
@@ -83,7 +83,7 @@ async fn create(
         };
         let unknown = matches!(fault, Fault::Unknown(_)) && Instant::now() < until;
         match fault {
-            Fault::Refused(zk::Error::NodeExists) if own.certain => return Ok(None),
+            Fault::Refused(zk::Error::NodeExists) if own.is_certain() => return Ok(None),
             // It may be the one whose creation got no answer.
             Fault::Refused(zk::Error::NodeExists) => {
                 let settled = own.recover(deadline).await;

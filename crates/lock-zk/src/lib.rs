@@ -60,6 +60,7 @@ mod tls;
 mod token;
 mod token_base;
 mod token_ranges;
+mod unpolled;
 mod wait;
 mod watched_node;
 mod watches;

@@ -2,11 +2,11 @@
 
 use std::fmt;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::Poll;
 
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, join};
+use futures_util::future::join;
 use lock_core::background::Background;
 use lock_core::{Mode, OwnerId, OwnerInfo};
 use zookeeper_client::{self as zk, CreateMode};
@@ -19,49 +19,20 @@ use crate::lost_answer::find;
 use crate::node::{CreatedNode, Deletion, Downgraded, NodeIdentity};
 use crate::release::{delete, release};
 use crate::requests::Entry;
+use crate::rollback::{Creation, Rollback, State};
 use crate::session::{Session, SessionHandle};
 
 /// The node of one acquisition, or the attempt to create it. Dropping it [rolls back](crate::rollback) in the background.
 ///
 /// A request that was sent takes effect even if its future is dropped, and one without an answer may have. So the
-/// requests that change something live in here, and not in the future of the caller.
+/// requests that change something live in the [`Rollback`], and not in the future of the caller.
 pub(crate) struct OwnNode {
     pub(crate) session: SessionHandle,
     pub(crate) lock: Arc<LockPath>,
     pub(crate) identity: NodeIdentity,
-    pub(crate) state: State,
-    /// Whether there is certainly no second node, from a creation that got no answer.
-    pub(crate) certain: bool,
+    pub(crate) rollback: Arc<Rollback>,
     /// Whether a refused deletion may have been applied after all.
     retried: bool,
-    pub(crate) cleanup: Background,
-}
-
-pub(crate) enum State {
-    Nothing,
-    Creating(InFlight<Creation>),
-    Exists(Arc<CreatedNode>),
-    Deleting(Arc<CreatedNode>, InFlight<Result<Deletion, Fault>>),
-}
-
-/// The created node, and whether it is known to be the only one in its directory.
-type Creation = Result<(Arc<CreatedNode>, bool), Fault>;
-
-/// A request under way. The mutex is never contended: it makes the node `Sync`.
-pub(crate) struct InFlight<T>(Mutex<BoxFuture<'static, T>>);
-
-impl<T> InFlight<T> {
-    fn new(request: impl Future<Output = T> + Send + 'static) -> Self {
-        Self(Mutex::new(request.boxed()))
-    }
-
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<T> {
-        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).poll_unpin(context)
-    }
-
-    pub(crate) async fn answer(mut self) -> T {
-        poll_fn(|context| self.poll(context)).await
-    }
 }
 
 impl OwnNode {
@@ -75,13 +46,13 @@ impl OwnNode {
     ) -> Self {
         let (session, lock) = (SessionHandle::new(session, lock.node_bytes()), Arc::clone(lock));
         let identity = NodeIdentity { owner: OwnerId::random(), mode, writes };
-        let (state, cleanup) = (State::Nothing, cleanup.clone());
-        Self { session, lock, identity, state, certain: true, retried: false, cleanup }
+        let rollback = Rollback::new(&session, &lock, identity, cleanup);
+        Self { session, lock, identity, rollback, retried: false }
     }
 
     /// Creates the node, and returns the names in its directory too if an answer has them.
     pub(crate) async fn create(
-        &mut self,
+        &self,
         info: &OwnerInfo,
         deadline: &Deadline,
     ) -> Result<(Arc<CreatedNode>, Option<Vec<String>>), Fault> {
@@ -116,7 +87,7 @@ impl OwnNode {
 
     /// Creates the node at the path of the lock itself.
     pub(crate) async fn create_fixed(
-        &mut self,
+        &self,
         info: &OwnerInfo,
         deadline: &Deadline,
     ) -> Result<Arc<CreatedNode>, Fault> {
@@ -125,22 +96,23 @@ impl OwnNode {
         self.created(deadline).await.map(|(node, _)| node)
     }
 
-    fn begin(&mut self, creation: impl Future<Output = Creation> + Send + 'static) {
-        self.state = State::Creating(InFlight::new(creation));
+    fn begin(&self, creation: impl Future<Output = Creation> + Send + 'static) {
+        self.rollback.created().state = State::Creating(creation.boxed());
     }
 
     /// Waits for the answer, and records it in the same poll, so that it is not lost if this future is dropped.
-    async fn created(&mut self, deadline: &Deadline) -> Creation {
+    async fn created(&self, deadline: &Deadline) -> Creation {
         poll_fn(|context| {
-            let State::Creating(creation) = &mut self.state else {
+            let mut created = self.rollback.created();
+            let State::Creating(creation) = &mut created.state else {
                 return Poll::Ready(Err(Fault::SessionEnded));
             };
-            let answer = std::task::ready!(creation.poll(context));
-            self.state = match &answer {
+            let answer = std::task::ready!(creation.poll_unpin(context));
+            created.state = match &answer {
                 Ok((node, _)) => State::Exists(Arc::clone(node)),
                 Err(_) => State::Nothing,
             };
-            self.certain &= !matches!(answer, Err(Fault::Unknown(_)));
+            created.certain &= !matches!(answer, Err(Fault::Unknown(_)));
             if !matches!(answer, Err(Fault::Unknown(_) | Fault::SessionEnded)) {
                 deadline.note_answer();
             }
@@ -150,25 +122,30 @@ impl OwnNode {
     }
 
     /// Finds the nodes of creations that got no answer: keeps the lowest one, and deletes the others.
-    pub(crate) async fn recover(&mut self, deadline: &Deadline) -> Result<Option<Arc<CreatedNode>>, Fault> {
+    pub(crate) async fn recover(&self, deadline: &Deadline) -> Result<Option<Arc<CreatedNode>>, Fault> {
         let on_answer = || deadline.note_answer();
         let mut found = find(&self.session, &self.lock, self.identity, on_answer).await?;
         if found.is_empty() {
-            self.state = State::Nothing;
+            self.forget();
             return Ok(None);
         }
         let kept = Arc::new(found.remove(0));
-        self.state = State::Exists(Arc::clone(&kept));
+        self.rollback.created().state = State::Exists(Arc::clone(&kept));
         for extra in &found {
             delete(&self.session, &self.lock, extra, false).await;
         }
-        self.certain = true;
+        self.rollback.created().certain = true;
         Ok(Some(kept))
     }
 
+    /// Whether there is certainly no second node, from a creation that got no answer.
+    pub(crate) fn is_certain(&self) -> bool {
+        self.rollback.created().certain
+    }
+
     /// Records that the node is known to be deleted.
-    pub(crate) fn forget(&mut self) {
-        self.state = State::Nothing;
+    pub(crate) fn forget(&self) {
+        self.rollback.created().state = State::Nothing;
     }
 
     /// Replaces the writer's node by a reader's, however often that takes.
@@ -177,8 +154,8 @@ impl OwnNode {
     ///
     /// This method is cancel safe: the downgrade goes on, and the next call returns its outcome.
     pub(crate) async fn downgrade(&self) -> Downgraded {
-        let State::Exists(node) = &self.state else { return Downgraded::Deleted };
-        downgrade(node, &self.session, &self.lock, self.identity.owner).await
+        let Some(node) = self.rollback.created().node() else { return Downgraded::Deleted };
+        downgrade(&node, &self.session, &self.lock, self.identity.owner).await
     }
 
     /// Deletes the node, however often answers are lost; fails if the server refuses, and can be called again then.
@@ -187,18 +164,21 @@ impl OwnNode {
     ///
     /// This method is cancel safe: the next call, or the drop of the node, goes on with the deletion.
     pub(crate) async fn delete(&mut self) -> Result<Deletion, Fault> {
-        if let State::Exists(node) = &self.state {
-            let (session, lock, node) = (Arc::clone(&self.session), Arc::clone(&self.lock), Arc::clone(node));
-            let (held, retried) = (Arc::clone(&node), self.retried);
+        let Self { rollback, retried, .. } = self;
+        let node = rollback.created().node();
+        if let Some(node) = node {
+            let (session, lock) = (Arc::clone(&self.session), Arc::clone(&self.lock));
+            let (held, retried) = (Arc::clone(&node), *retried);
             let deletion = async move { release(&session, &lock, &held.latest().await, retried).await };
-            self.state = State::Deleting(node, InFlight::new(deletion));
+            rollback.created().state = State::Deleting(node, deletion.boxed());
         }
         poll_fn(|context| {
-            let State::Deleting(node, deletion) = &mut self.state else {
+            let mut created = rollback.created();
+            let State::Deleting(node, deletion) = &mut created.state else {
                 return Poll::Ready(Ok(Deletion::Earlier));
             };
-            let answer = std::task::ready!(deletion.poll(context));
-            (self.state, self.retried) = match &answer {
+            let answer = std::task::ready!(deletion.poll_unpin(context));
+            (created.state, *retried) = match &answer {
                 Ok(_) => (State::Nothing, false),
                 Err(_) => (State::Exists(Arc::clone(node)), true),
             };
@@ -208,17 +188,17 @@ impl OwnNode {
     }
 }
 
+impl Drop for OwnNode {
+    fn drop(&mut self) {
+        self.rollback.begin(&self.session);
+    }
+}
+
 impl fmt::Debug for OwnNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match &self.state {
-            State::Nothing => "nothing",
-            State::Creating(_) => "being created",
-            State::Exists(node) => &node.path,
-            State::Deleting(..) => "being deleted",
-        };
         f.debug_struct("OwnNode")
             .field("identity", &self.identity)
-            .field("state", &state)
+            .field("created", &*self.rollback.created())
             .finish_non_exhaustive()
     }
 }
@@ -263,9 +243,9 @@ mod tests {
             assert_eq!(own.recover(&deadline).await.unwrap(), None, "{layout:?}");
             let first = own.create(&info, &deadline).await.unwrap().0;
             let second = own.create(&info, &deadline).await.unwrap().0;
-            own.certain = false;
+            own.rollback.created().certain = false;
             assert_eq!(own.recover(&deadline).await.unwrap(), Some(Arc::clone(&first)), "{layout:?}");
-            assert!(own.certain);
+            assert!(own.is_certain());
             assert_eq!(ours.stat(&second.path).await.unwrap(), None);
             assert_eq!(ours.stat(&first.path).await.unwrap().unwrap().czxid, first.czxid);
             assert_eq!(own.delete().await.unwrap(), Deletion::Done);

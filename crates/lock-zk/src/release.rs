@@ -178,7 +178,7 @@ pub(crate) mod tests {
         let mut paths = Vec::new();
         for _ in 0..2 {
             session.create("/a", b"", CreateMode::Persistent).await.unwrap();
-            let mut own = OwnNode::new(&session, &lock, Mode::Exclusive, false, &Background::default());
+            let own = OwnNode::new(&session, &lock, Mode::Exclusive, false, &Background::default());
             paths.push(own.create(&OwnerInfo::this_process(), &deadline).await.unwrap().0);
             own.forget();
             if paths.len() == 1 {

@@ -1,28 +1,99 @@
 //! Rolls back what a dropped acquisition, or a dropped guard, left in ZooKeeper.
 
-use std::mem;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::{fmt, mem};
 
+use futures_util::future::BoxFuture;
+use lock_core::background::Background;
 use tokio::time::{Instant, sleep};
 
 use crate::error::Fault;
 use crate::lock_path::LockPath;
 use crate::lost_answer::find;
-use crate::node::NodeIdentity;
-use crate::own_node::{OwnNode, State};
+use crate::node::{CreatedNode, Deletion, NodeIdentity};
+use crate::poison::lock;
 use crate::release::{LONGEST_PAUSE, delete, delete_latest};
-use crate::session::{PAUSE, SessionHandle};
+use crate::session::{PAUSE, Session, SessionHandle};
+use crate::watches::Claim;
 
-impl Drop for OwnNode {
-    fn drop(&mut self) {
-        let state = mem::replace(&mut self.state, State::Nothing);
-        if (matches!(state, State::Nothing) && self.certain) || self.session.has_ended() {
+/// What one acquisition has created on the servers, or may have, and what undoes it.
+pub(crate) struct Rollback {
+    pub(crate) identity: NodeIdentity,
+    lock: Arc<LockPath>,
+    claim: Arc<Claim>,
+    cleanup: Background,
+    created: Mutex<Created>,
+}
+
+pub(crate) struct Created {
+    pub(crate) state: State,
+    /// Whether there is certainly no second node, from a creation that got no answer.
+    pub(crate) certain: bool,
+}
+
+pub(crate) enum State {
+    Nothing,
+    Creating(BoxFuture<'static, Creation>),
+    Exists(Arc<CreatedNode>),
+    Deleting(Arc<CreatedNode>, BoxFuture<'static, Result<Deletion, Fault>>),
+}
+
+/// The created node, and whether it is known to be the only one in its directory.
+pub(crate) type Creation = Result<(Arc<CreatedNode>, bool), Fault>;
+
+impl Rollback {
+    /// That of an acquisition that has created nothing yet.
+    pub(crate) fn new(
+        session: &SessionHandle,
+        lock: &Arc<LockPath>,
+        identity: NodeIdentity,
+        cleanup: &Background,
+    ) -> Arc<Self> {
+        let (claim, created) = (Arc::clone(&session.claim), Mutex::default());
+        Arc::new(Self { identity, lock: Arc::clone(lock), claim, cleanup: cleanup.clone(), created })
+    }
+
+    pub(crate) fn created(&self) -> MutexGuard<'_, Created> {
+        lock(&self.created)
+    }
+
+    /// Undoes all of it, in the background. Nothing is left of it for the acquisition.
+    pub(crate) fn begin(&self, session: &Arc<Session>) {
+        let Created { state, certain } = mem::take(&mut *self.created());
+        if (matches!(state, State::Nothing) && certain) || session.has_ended() {
             return;
         }
-        let (session, lock) = (self.session.another(), Arc::clone(&self.lock));
         // The task owns no `OwnNode`: dropping the task, as its runtime shuts down, must not start another one.
-        let task = roll_back(session, lock, self.identity, state, self.certain);
-        self.cleanup.spawn(&self.session.runtime, task);
+        let handle = SessionHandle::with(session, Arc::clone(&self.claim));
+        let task = roll_back(handle, Arc::clone(&self.lock), self.identity, state, certain);
+        self.cleanup.spawn(&session.runtime, task);
+    }
+}
+
+impl Created {
+    /// The node, if it exists and nobody deletes it.
+    pub(crate) fn node(&self) -> Option<Arc<CreatedNode>> {
+        match &self.state {
+            State::Exists(node) => Some(Arc::clone(node)),
+            _ => None,
+        }
+    }
+}
+
+impl Default for Created {
+    fn default() -> Self {
+        Self { state: State::Nothing, certain: true }
+    }
+}
+
+impl fmt::Debug for Created {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match &self.state {
+            State::Nothing => "nothing",
+            State::Creating(_) => "being created",
+            State::Exists(node) => &node.path,
+            State::Deleting(..) => "being deleted",
+        })
     }
 }
 
@@ -36,14 +107,14 @@ async fn roll_back(
 ) {
     match state {
         State::Nothing => {}
-        State::Creating(creation) => match creation.answer().await {
+        State::Creating(creation) => match creation.await {
             // The answer may be old.
             Ok((node, _)) => drop(delete(&session, &lock, &node, true).await),
             Err(fault) => certain &= !matches!(fault, Fault::Unknown(_)),
         },
         State::Exists(node) => delete_latest(&session, &lock, &node).await,
         State::Deleting(node, deletion) => {
-            if deletion.answer().await.is_err() {
+            if deletion.await.is_err() {
                 delete_latest(&session, &lock, &node).await;
             }
         }

@@ -22,6 +22,7 @@ use crate::error::{Fault, unavailable};
 use crate::poison::lock;
 use crate::proof::Proofs;
 use crate::token_base::TokenBase;
+use crate::unpolled::Acquisitions;
 use crate::watches::{Claim, WatchBudget};
 
 /// A session with the ensemble.
@@ -51,6 +52,7 @@ pub(crate) struct Session {
     /// The token bases in use: one for each `dir`, mostly one.
     bases: Mutex<Vec<Weak<TokenBase>>>,
     proofs: Mutex<Proofs>,
+    pub(crate) acquisitions: Acquisitions,
     pub(crate) clock: Clock,
     pub(crate) runtime: Handle,
 }
@@ -92,6 +94,7 @@ impl Session {
             empty_directories: EmptyDirectories::default(),
             watches: WatchBudget::new(client.chroot()),
             bases: Mutex::default(),
+            acquisitions: Acquisitions::default(),
             clock,
             runtime,
             client: Mutex::new(Some(client)),
@@ -247,11 +250,7 @@ impl SessionHandle {
     }
 
     /// Another handle for the same lock.
-    pub(crate) fn another(&self) -> Self {
-        Self::with(&self.session, Arc::clone(&self.claim))
-    }
-
-    fn with(session: &Arc<Session>, claim: Arc<Claim>) -> Self {
+    pub(crate) fn with(session: &Arc<Session>, claim: Arc<Claim>) -> Self {
         session.nodes.fetch_add(1, Ordering::Relaxed);
         Self { session: Arc::clone(session), claim }
     }

@@ -16,6 +16,7 @@ use crate::four_letter::first_version;
 use crate::proof::{Proofs, pass_quorum};
 use crate::renew;
 use crate::session::{PAUSE, Session, parent};
+use crate::unpolled;
 
 /// Opens a session on this runtime. Repeats that for as long as connecting may take, as a server that refuses at once may
 /// be restarting.
@@ -42,6 +43,7 @@ pub(crate) async fn open(config: &ZkConfig, runtime: Handle) -> Result<Arc<Sessi
                 let UnprovenSession { client, proofs, until } = opened?;
                 let session = Session::new(client, proofs, until, config, runtime);
                 renew::start(&session);
+                unpolled::start(&session);
                 return Ok(session);
             }
         }

@@ -212,7 +212,7 @@ cases! {
     }
     cancellation, once {
         a_waiter_that_is_not_polled_stops_nobody: every_backend,
-        a_waiter_in_the_store_that_is_not_polled_stops_nobody: leases_with_a_server,
+        a_waiter_in_the_store_that_is_not_polled_stops_nobody: with_a_server,
     }
     faults, always {
         a_dead_server_is_reported_at_connect: with_a_server,
@@ -363,11 +363,6 @@ fn with_a_server(capabilities: &Capabilities) -> Result<(), &'static str> {
     } else {
         Err("the store is local to this process: no server, no other process")
     }
-}
-
-fn leases_with_a_server(capabilities: &Capabilities) -> Result<(), &'static str> {
-    leases(capabilities)?;
-    with_a_server(capabilities)
 }
 
 fn readers(capabilities: &Capabilities) -> Result<(), &'static str> {

@@ -1,11 +1,13 @@
 //! A master with replicas, watched by sentinels.
 
-use super::{RedisOptions, RedisServer};
+use std::time::Duration;
+
+use super::RedisServer;
 use crate::error::Result;
 
 /// A master, a replica, and three sentinels, which promote the replica when the master fails.
 ///
-/// They know the master as [`NAME`](Self::NAME), and treat it as failed after half a second.
+/// They know the master as [`NAME`](Self::NAME).
 #[derive(Debug)]
 pub struct RedisSentinel {
     servers: Vec<RedisServer>,
@@ -16,30 +18,31 @@ impl RedisSentinel {
     /// The sentinels' name of the master.
     pub const NAME: &'static str = "mymaster";
 
-    /// Starts a master with one replica, and three sentinels.
+    /// Starts a master with one replica, and three sentinels, which treat it as failed after half a second.
     ///
     /// # Errors
     ///
     /// As for [`RedisServer::start`].
     pub async fn start() -> Result<Self> {
-        Self::start_with(RedisServer::builder()).await
+        Self::start_with(Duration::from_millis(500)).await
     }
 
-    /// Starts a master and one replica with these options, and three sentinels.
+    /// Starts a master with one replica, and three sentinels, which treat it as failed after this time.
     ///
     /// # Errors
     ///
     /// As for [`RedisServer::start`].
-    pub async fn start_with(options: RedisOptions) -> Result<Self> {
-        let master = options.clone().start().await?;
-        let replica = options.replica_of(&master).start().await?;
+    pub async fn start_with(down_after: Duration) -> Result<Self> {
+        let master = RedisServer::builder().start().await?;
+        let replica = RedisServer::builder().replica_of(&master).start().await?;
         let file = format!(
             "sentinel monitor {name} 127.0.0.1 {port} 2\n\
-             sentinel down-after-milliseconds {name} 500\n\
+             sentinel down-after-milliseconds {name} {down_after}\n\
              sentinel failover-timeout {name} 3000\n\
              sentinel parallel-syncs {name} 1\n",
             name = Self::NAME,
-            port = master.port()
+            port = master.port(),
+            down_after = down_after.as_millis()
         );
         let mut sentinels = Vec::new();
         for _ in 0..3 {

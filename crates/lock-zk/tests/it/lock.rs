@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::common::*;
+use futures_util::FutureExt;
 use lock_core::{
     ErrorKind, GuardState, Holder, LeaseKind, LockOptions, LockState, Locks, LossReason, Released,
 };
@@ -12,6 +13,7 @@ use lock_testkit::proxy::{Direction, FaultProxy, opcode, zk_opcode};
 use lock_zk::zookeeper_client::{Acls, CreateMode};
 use lock_zk::{ZkConfig, ZkLayout, ZkRecipe, ZkWait};
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn acquire_and_release() {
@@ -245,6 +247,31 @@ async fn a_waiter_that_gives_up_does_not_let_the_next_one_in() {
     assert!(!third.is_finished());
     guard.release().await.unwrap();
     assert!(third.await.unwrap().unwrap().is_valid());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn an_acquisition_that_is_not_polled_keeps_nobody_out() {
+    for recipe in [ZkRecipe::Queue, ZkRecipe::Ephemeral(ZkWait::Watch)] {
+        let server = server().await;
+        let (client, config) = (client(&server).await, config(&server).recipe(recipe));
+        let (one, two) = (opened(&config).await, opened(&config).await);
+        let (first, second) = (one.mutex("a"), two.mutex("a"));
+        // Makes the directory.
+        first.acquire().await.unwrap().release().await.unwrap();
+        let mut unpolled = Box::pin(first.acquire());
+        // Sent, and granted.
+        assert!(unpolled.as_mut().now_or_never().is_none());
+        let guard = timeout(LONG, second.acquire()).await.unwrap().unwrap();
+        // It starts over, and waits.
+        assert!(timeout(Duration::from_millis(100), &mut unpolled).await.is_err());
+        guard.release().await.unwrap();
+        // Granted once more, and not polled.
+        timeout(LONG, second.acquire()).await.unwrap().unwrap().release().await.unwrap();
+        let guard = timeout(LONG, unpolled).await.unwrap().unwrap();
+        assert!(guard.is_valid() && second.try_acquire().await.unwrap().is_none());
+        guard.release().await.unwrap();
+        until_children(&client, "a", 0).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -511,8 +538,7 @@ async fn a_fixed_ttl_ends_while_the_server_is_silent() {
         assert_eq!(guard.lost().await, LossReason::DeadlinePassed);
         assert!(other.mutex("a").try_acquire().await.unwrap().is_none(), "the server does not know");
         proxy.refuse(false);
-        let next =
-            tokio::time::timeout(LONG, other.mutex("a").acquire()).await.expect("it is deleted").unwrap();
+        let next = timeout(LONG, other.mutex("a").acquire()).await.expect("it is deleted").unwrap();
         assert!(next.token() > guard.token());
         assert_eq!(kept.verify().await.unwrap(), GuardState::Valid, "{recipe:?}: the session ended");
         assert_eq!(guard.extend(LONG).await.unwrap_err().kind(), ErrorKind::Lost);
@@ -607,14 +633,14 @@ fn guards_and_waiters_can_outlive_their_runtime() {
         async move { other.mutex("a").acquire().await }
     });
     inner.block_on(async {
-        assert!(tokio::time::timeout(Duration::from_millis(100), &mut waiter).await.is_err());
+        assert!(timeout(Duration::from_millis(100), &mut waiter).await.is_err());
     });
     let mut orphan = Box::pin({
         let other = Locks::from_dyn(Arc::clone(other.backend()));
         async move { other.mutex("a").acquire().await }
     });
     inner.block_on(async {
-        assert!(tokio::time::timeout(Duration::from_millis(100), &mut orphan).await.is_err());
+        assert!(timeout(Duration::from_millis(100), &mut orphan).await.is_err());
     });
     inner.shutdown_timeout(Duration::from_secs(1));
     drop(waiter);
