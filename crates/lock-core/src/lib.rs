@@ -43,6 +43,8 @@ mod run_error;
 #[doc(hidden)]
 pub mod runtime;
 pub mod rw;
+#[doc(hidden)]
+pub mod secret;
 pub mod semaphore;
 #[doc(hidden)]
 pub mod single_flight;
@@ -74,6 +76,7 @@ pub use reentrant::{Reentrant, ReentrantGuard};
 pub use revocation::{Revocation, RevocationCell};
 pub use run_error::RunError;
 pub use rw::RwLock;
+pub use secret::Password;
 pub use semaphore::Semaphore;
 pub use token::Token;
 pub use token_block::TokenBlock;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use percent_encoding::percent_decode_str;
 
 use crate::error::NO_BACKEND;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Password, Result};
 
 /// A URL of the form `scheme://[user[:password]@]hosts[/path][?option=value&...]`, where `hosts` may
 /// be a list with commas. In a user name, a password, the path or an option, the characters `/ ? @ & = %` are
@@ -93,6 +93,21 @@ impl LockUrl {
         Err(Error::new(ErrorKind::InvalidConfig, backend)
             .with_message(format!("the URL scheme {}:// is not one of this backend", self.scheme))
             .with_hint(format!("use {}", known.join(" or "))))
+    }
+
+    /// The password of the URL, or else the one in this file.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] when both are given.
+    pub fn password_or_file(&self, backend: &'static str, file: Option<&str>) -> Result<Option<Password>> {
+        match (&self.password, file) {
+            (Some(_), Some(_)) => Err(Error::new(ErrorKind::InvalidConfig, backend)
+                .with_message("the URL has a password and a password_file")
+                .with_hint("leave one of them out")),
+            (Some(text), None) => Ok(Some(Password::from(text.as_str()))),
+            (None, file) => Ok(file.map(Password::file)),
+        }
     }
 
     /// Calls `set` for every option.

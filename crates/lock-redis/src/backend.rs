@@ -84,8 +84,11 @@ impl Redis {
             tracing::warn!("{}; {}", danger.what, danger.advice);
         }
         let identity = config.topology.identity(&config.prefix);
+        config.check_credentials().await?;
         let mut options = ClientOptions::new(BACKEND, SCRIPTS, config.topology);
         (options.pool, options.dial) = (config.pool, config.dial);
+        (options.credentials, options.sentinel_credentials) =
+            (config.credentials, config.sentinel_credentials);
         (options.connect_timeout, options.command_timeout) = (config.connect_timeout, config.command_timeout);
         options.clock = config.clock.clone();
         let client = Arc::new(RedisClient::new(options)?);

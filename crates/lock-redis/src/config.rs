@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use deadpool_redis::Pool;
 use lock_core::url::LockUrl;
-use lock_core::{Clock, Error, ErrorKind, Result, TokenBlock};
+use lock_core::{Clock, Error, ErrorKind, Password, Result, TokenBlock};
 use rand::Rng;
+use redis_link::credentials::Credentials;
 use redis_link::dial::Dial;
 use redis_link::timeouts::check_timeout;
 use redis_link::topology::{Access, Scheme, Topology};
@@ -94,7 +95,8 @@ pub enum RedisWait {
 /// * `redis://[user:password@]host[:port][/database]`: one server.
 /// * `redis+unix://[user:password@]/path/to/redis.sock[?db=0]`: one server, over its Unix socket.
 /// * `redis+sentinel://[user:password@]s1:26379,s2:26379,s3:26379/name[/database]`: the master `name` of these sentinels.
-///   The credentials are those of the master; the options `sentinel_user` and `sentinel_password` are for the sentinels.
+///   The credentials are those of the master; the options `sentinel_user`, `sentinel_password` and `sentinel_password_file`
+///   are for the sentinels.
 /// * `redis+cluster://[user:password@]h1:p1,h2:p2`: a cluster, given by some of its nodes.
 ///
 /// Options follow, as in `?ttl=10s`. [`Tls`](crate::Tls) has those of TLS.
@@ -102,6 +104,7 @@ pub enum RedisWait {
 /// | option | default | |
 /// |---|---|---|
 /// | `ttl` | `30s` | how long a lock outlives a holder that died |
+/// | `password_file` | none | a file with the password, instead of one in the URL; read at each connect, see [`Password`] |
 /// | `prefix` | `lock:` | prefix of the lock name in the key |
 /// | `wait` | `queue` | how to wait for a lock: `queue`, `notify` or `poll`, see [`RedisWait`] |
 /// | `local_handovers` | `16` | how many tasks of one process may hold the lock in a row, for 10 ms at most, before other processes get a chance; with 0 or 1 every task asks the server |
@@ -119,6 +122,8 @@ pub enum RedisWait {
 #[derive(Clone)]
 pub struct RedisConfig {
     pub(crate) topology: Topology,
+    pub(crate) credentials: Credentials,
+    pub(crate) sentinel_credentials: Credentials,
     pub(crate) pool: Option<Pool>,
     pub(crate) dial: Option<Arc<dyn Dial>>,
     pub(crate) ttl: Duration,
@@ -142,6 +147,8 @@ impl RedisConfig {
     pub fn new(topology: impl Into<Topology>) -> Self {
         Self {
             topology: topology.into(),
+            credentials: Credentials::default(),
+            sentinel_credentials: Credentials::default(),
             pool: None,
             dial: None,
             ttl: Duration::from_secs(30),
@@ -222,12 +229,38 @@ impl RedisConfig {
         })?;
         config = config.wait_replicas(replicas, replicas_timeout).leave_free(percent, moment);
         config.topology = scheme.topology(BACKEND, &url, &access)?;
+        (config.credentials, config.sentinel_credentials) = scheme.credentials(BACKEND, &url, &access)?;
         config.check()?;
         Ok(config)
     }
 
+    /// The password of the servers, instead of the one in the topology. Every connect reads it: it can be
+    /// [a file](Password::file) or [a function](Password::callback), and change while the program runs.
+    ///
+    /// ```
+    /// # use lock_redis::RedisConfig;
+    /// use lock_core::Password;
+    ///
+    /// let config = RedisConfig::from_url("redis://me@localhost")?
+    ///     .password(Password::callback(|| async { Ok(std::env::var("REDIS_PASSWORD")?) }));
+    /// # let _ = config;
+    /// # Ok::<(), lock_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn password(mut self, password: impl Into<Password>) -> Self {
+        self.credentials.password = Some(password.into());
+        self
+    }
+
+    /// The password of the sentinels, as [`password`](Self::password).
+    #[must_use]
+    pub fn sentinel_password(mut self, password: impl Into<Password>) -> Self {
+        self.sentinel_credentials.password = Some(password.into());
+        self
+    }
+
     /// Takes the connection for commands from this pool, which may open another in its place. The connection is not
-    /// returned. The timeouts of the pool apply in addition to those here.
+    /// returned. The timeouts of the pool apply in addition to those here; its passwords and certificates are its own.
     #[must_use]
     pub fn pool(mut self, pool: Pool) -> Self {
         self.pool = Some(pool);
@@ -378,10 +411,24 @@ impl RedisConfig {
                 .with_message("the configuration names no server")
                 .with_hint("name at least one"));
         }
+        if self.sentinel_credentials.password.is_some() && !matches!(self.topology, Topology::Sentinel(_)) {
+            return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
+                .with_message("there is a password for sentinels, and there are none")
+                .with_hint("leave it out"));
+        }
         if self.pool.is_some() && !matches!(self.topology, Topology::Single(_)) {
             return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
                 .with_message("a pool leads to one server, not to sentinels or a cluster")
                 .with_hint("leave the pool out"));
+        }
+        Ok(())
+    }
+
+    /// Refuses passwords and files that cannot be read, which may pass only later.
+    pub(crate) async fn check_credentials(&self) -> Result<()> {
+        let Some(server) = self.topology.named().first() else { return Ok(()) };
+        for credentials in [&self.credentials, &self.sentinel_credentials] {
+            credentials.check(BACKEND, server, self.connect_timeout).await?;
         }
         Ok(())
     }
@@ -554,6 +601,8 @@ mod tests {
             "redis://h?leave_free=10%&wait=notify",
             "redis://h?leave_free=10%&recipe=setnx-timestamp",
             "redis://h?tls=yes",
+            "redis://:s3cret@h?password_file=/x",
+            "redis+sentinel://h/main?sentinel_password=s3cret&sentinel_password_file=/x",
             "redis://h?tls_ca=x",
             "zk://h",
             "redis+unix://h/path",

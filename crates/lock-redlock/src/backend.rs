@@ -91,12 +91,14 @@ impl Redlock {
     pub async fn connect(config: RedlockConfig) -> Result<Self> {
         config.check()?;
         runtime::current(BACKEND)?;
+        config.check_credentials().await?;
         let (registry, longest_ttl) = (Arc::new(MasterRegistry::default()), config.longest_ttl_of_all());
         let (master_timeout, acquisitions) = (config.timeout_of_a_master(), Arc::default());
         let identity = config.identity();
         let masters = config.masters.into_iter().map(|master| {
             let mut options = Voter::options(master.info);
-            (options.pool, options.dial) = (master.pool, master.dial);
+            (options.pool, options.dial, options.credentials) =
+                (master.pool, master.dial, master.credentials);
             options.connect_timeout = config.connect_timeout;
             options.command_timeout = master_timeout;
             options.clock = config.clock.clone();

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::url::LockUrl;
-use lock_core::{Clock, Error, ErrorKind, Result, TokenBlock};
+use lock_core::{Clock, Error, ErrorKind, Password, Result, TokenBlock};
+use redis_link::credentials::Credentials;
 use redis_link::deadpool_redis::Pool;
 use redis_link::dial::Dial;
 use redis_link::redis::ConnectionInfo;
@@ -16,8 +17,8 @@ use redis_link::wall_clock::WallClock;
 
 use crate::error::{BACKEND, check_ttl};
 
-const OPTIONS: [&str; 6] =
-    ["ttl", "longest_ttl", "local_handovers", "prefix", "connect_timeout", "master_timeout"];
+const OPTIONS: [&str; 7] =
+    ["ttl", "longest_ttl", "local_handovers", "password_file", "prefix", "connect_timeout", "master_timeout"];
 const FEWEST: usize = 3;
 /// The default of `longest_ttl`.
 const LONGEST_TTL: Duration = Duration::from_secs(30);
@@ -57,6 +58,7 @@ const LONGEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// | `ttl` | `30s` | how long a lock outlives a holder that died |
 /// | `longest_ttl` | `30s`, or `ttl` if that is longer | the longest ttl that any client uses: a restarted master does not vote for that time |
 /// | `local_handovers` | `16` | how many tasks of one process may hold the lock in a row, for 10 ms at most, before other processes get a chance; with 0 or 1 every task asks the masters |
+/// | `password_file` | none | a file with the password, instead of one in the URL; read at each connect, see [`Password`] |
 /// | `prefix` | `lock:` | prefix of the lock name in the key |
 /// | `connect_timeout` | `1s` | how long to wait for a connection to one master |
 /// | `master_timeout` | a fifth of `ttl`, from `200ms` to `1s` | how long to wait for the answer of one master before its connection is dropped |
@@ -96,6 +98,7 @@ pub struct RedlockConfig {
 #[derive(Clone)]
 pub struct MasterConfig {
     pub(crate) info: ConnectionInfo,
+    pub(crate) credentials: Credentials,
     pub(crate) pool: Option<Pool>,
     pub(crate) dial: Option<Arc<dyn Dial>>,
 }
@@ -104,11 +107,20 @@ impl MasterConfig {
     /// A master that the driver connects to with its defaults.
     #[must_use]
     pub fn new(info: ConnectionInfo) -> Self {
-        Self { info, pool: None, dial: None }
+        Self { info, credentials: Credentials::default(), pool: None, dial: None }
+    }
+
+    /// The password, instead of the one in the [`ConnectionInfo`]. Every connect reads it: it can be
+    /// [a file](Password::file) or [a function](Password::callback), and change while the program runs.
+    #[must_use]
+    pub fn password(mut self, password: impl Into<Password>) -> Self {
+        self.credentials.password = Some(password.into());
+        self
     }
 
     /// Takes the connection for commands from this pool, which may open another in its place. The connection is not
-    /// returned. The timeouts of the pool apply in addition to those of the configuration.
+    /// returned. The timeouts of the pool apply in addition to those of the configuration; its passwords and certificates
+    /// are its own.
     #[must_use]
     pub fn pool(mut self, pool: Pool) -> Self {
         self.pool = Some(pool);
@@ -172,7 +184,7 @@ impl RedlockConfig {
                     .with_hint("use redlock:// or, with TLS, redlocks://"));
             }
         };
-        let mut tls = Tls::default();
+        let (mut tls, mut password_file) = (Tls::default(), None);
         let mut config = Self::new::<MasterConfig>([]);
         let options = [&OPTIONS[..], if secure { &Tls::OPTIONS } else { &[] }].concat();
         url.options(BACKEND, &options, |key, value| {
@@ -185,15 +197,22 @@ impl RedlockConfig {
                 "local_handovers" => {
                     config.local_handovers = value.parse("give a number, such as 16")?;
                 }
+                "password_file" => password_file = Some(value.text().to_owned()),
                 "prefix" => value.text().clone_into(&mut config.prefix),
                 "connect_timeout" => config.connect_timeout = value.duration()?,
                 _ => config.master_timeout = Some(value.duration()?),
             }
             Ok(())
         })?;
+        let password_file = password_file.as_deref();
+        url.password_or_file(BACKEND, password_file)?;
+        let credentials =
+            Credentials { password: password_file.map(Password::file), tls: secure.then(|| tls.clone()) };
         for host in url.hosts.split(',').filter(|host| !host.is_empty()) {
             let info = connection_info(BACKEND, &url, host)?;
-            config.masters.push(if secure { tls.over(BACKEND, info)? } else { info }.into());
+            let mut master = MasterConfig::new(if secure { tls.over(BACKEND, info)? } else { info });
+            master.credentials = credentials.clone();
+            config.masters.push(master);
         }
         config.check()?;
         Ok(config)
@@ -256,6 +275,14 @@ impl RedlockConfig {
     pub fn wall_clock(mut self, clock: WallClock) -> Self {
         self.wall_clock = clock;
         self
+    }
+
+    /// Refuses passwords and files that cannot be read, which may pass only later.
+    pub(crate) async fn check_credentials(&self) -> Result<()> {
+        for MasterConfig { info, credentials, .. } in &self.masters {
+            credentials.check(BACKEND, info, self.connect_timeout).await?;
+        }
+        Ok(())
     }
 
     /// The masters and the prefix, as a URL without credentials.
@@ -368,6 +395,7 @@ mod tests {
             ("redlock://a:1,b:2,c:3?ttl=1ms", "too short"),
             ("redlock://a:1,b:2,c:3?ttl=10s&longest_ttl=5s", "longer than longest_ttl"),
             ("redlock://a:1,b:2,c:3?wait=queue", "is unknown"),
+            ("redlock://:s3cret@a:1,b:2,c:3?password_file=/x", "password_file"),
             ("redlock://a:1,b:2,c:3?longest_ttl=18446744073709551615s", "at most 365 days"),
             ("redlock://a:1,b:2,c:3?master_timeout=0s", "timeout is zero"),
             ("redlock://a:1,b:2,c:3?master_timeout=2h", "at most 3600s"),

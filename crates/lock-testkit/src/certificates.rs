@@ -29,10 +29,19 @@ impl Certificates {
             .tempdir()
             .map_err(|e| Error::io("make a temporary directory", e))?;
         let made = Self { dir };
-        let authority = made.authority()?;
-        made.leaf("server", ExtendedKeyUsagePurpose::ServerAuth, &authority)?;
-        made.leaf("client", ExtendedKeyUsagePurpose::ClientAuth, &authority)?;
+        made.replace()?;
         Ok(made)
+    }
+
+    /// Replaces all files by those of a new authority. Servers read them when they are started.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] when they cannot be written.
+    pub fn replace(&self) -> Result<()> {
+        let authority = self.authority()?;
+        self.leaf("server", ExtendedKeyUsagePurpose::ServerAuth, &authority)?;
+        self.leaf("client", ExtendedKeyUsagePurpose::ClientAuth, &authority)
     }
 
     /// The certificate of the authority.

@@ -39,6 +39,7 @@ pub mod postgres;
 pub mod process;
 pub mod proxy;
 pub mod redis;
+mod secret_file;
 mod server_process;
 #[cfg(feature = "fake")]
 pub mod simulation;
@@ -64,6 +65,7 @@ pub use migration::migration_url;
 pub use postgres::PostgresServer;
 pub use proxy::FaultProxy;
 pub use redis::{RedisCluster, RedisFive, RedisSentinel, RedisServer};
+pub use secret_file::SecretFile;
 pub use tier::by_tier;
 pub use worker::Worker;
 pub use zookeeper::{ZkEnsemble, ZooKeeper};

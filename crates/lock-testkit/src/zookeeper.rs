@@ -183,6 +183,25 @@ impl ZooKeeper {
         add(&path).map_err(|e| Error::io(format!("write {}", path.display()), e))
     }
 
+    /// Sets the password of a user that was given by [`ZkOptions::sasl`], in force from the next start on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] when the file cannot be written.
+    pub fn set_sasl(&self, user: &str, password: &str) -> Result<()> {
+        write(&self.inner.process.dir().join(JAAS), &jaas(user, password))
+    }
+
+    /// Has the server use the certificates that are in these files now, from the next start on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] when the file cannot be written.
+    #[cfg(feature = "tls")]
+    pub fn set_certificates(&self, certificates: &crate::Certificates) -> Result<()> {
+        write(&self.inner.process.dir().join(IDENTITY), &identity(certificates))
+    }
+
     /// Restarts a killed server with the same port and data, and waits until it serves.
     ///
     /// A node of an ensemble serves only while a majority runs: to restart a majority, [`launch`](Self::launch) the nodes
@@ -328,9 +347,7 @@ impl ZkOptions {
     /// When the certificates cannot be read.
     #[cfg(feature = "tls")]
     pub fn tls(mut self, certificates: &crate::Certificates, client_certificates: bool) -> Self {
-        let (cert, key) = certificates.server();
-        let read = |path| fs::read_to_string(path).expect("the certificates are there");
-        let identity = read(cert) + &read(key);
+        let identity = identity(certificates);
         self.tls = Some(Tls { identity, authority: certificates.ca(), client_certificates });
         self
     }
@@ -375,9 +392,6 @@ impl ZkOptions {
         };
         let process = ServerProcess::new(name)?;
         let data = process.dir().join("data");
-        let write = |path: &Path, text: &str| {
-            fs::write(path, text).map_err(|e| Error::io(format!("write {}", path.display()), e))
-        };
         fs::create_dir(&data).map_err(|e| Error::io(format!("make {}", data.display()), e))?;
 
         let mut config = String::new();
@@ -406,7 +420,7 @@ impl ZkOptions {
         let mut secure_port = None;
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
-            let (port, identity) = (Port::pick("zookeeper")?, process.dir().join("identity.pem"));
+            let (port, identity) = (Port::pick("zookeeper")?, process.dir().join(IDENTITY));
             write(&identity, &tls.identity)?;
             line("serverCnxnFactory", &"org.apache.zookeeper.server.NettyServerCnxnFactory");
             line("secureClientPort", &port.number());
@@ -419,9 +433,7 @@ impl ZkOptions {
             secure_port = Some(port);
         }
         if let Some((user, password)) = &self.sasl {
-            let module = "org.apache.zookeeper.server.auth.DigestLoginModule";
-            let jaas = format!("Server {{ {module} required user_{user}=\"{password}\"; }};\n");
-            write(&process.dir().join("jaas.conf"), &jaas)?;
+            write(&process.dir().join(JAAS), &jaas(user, password))?;
         }
         // Of two lines with one name ZooKeeper takes the later: that of the test.
         let config = member.map(|member| member.config).unwrap_or_default() + &config;
@@ -490,7 +502,7 @@ impl Inner {
             command.arg(format!("-D{name}={value}"));
         }
         if self.options.sasl.is_some() {
-            let jaas = self.process.dir().join("jaas.conf");
+            let jaas = self.process.dir().join(JAAS);
             command.arg(format!("-Djava.security.auth.login.config={}", jaas.display()));
         }
         command.arg("-cp").arg(self.options.release.class_path()?);
@@ -544,6 +556,22 @@ impl Inner {
     }
 }
 
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).map_err(|e| Error::io(format!("write {}", path.display()), e))
+}
+
+fn jaas(user: &str, password: &str) -> String {
+    let module = "org.apache.zookeeper.server.auth.DigestLoginModule";
+    format!("Server {{ {module} required user_{user}=\"{password}\"; }};\n")
+}
+
+#[cfg(feature = "tls")]
+fn identity(certificates: &crate::Certificates) -> String {
+    let (cert, key) = certificates.server();
+    let read = |path| fs::read_to_string(path).expect("the certificates are there");
+    read(cert) + &read(key)
+}
+
 fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
 }
@@ -552,5 +580,9 @@ fn mode(srvr: &str) -> Option<String> {
     Some(srvr.lines().find_map(|line| line.strip_prefix("Mode: "))?.to_owned())
 }
 
+/// The files of a server in its directory.
+const JAAS: &str = "jaas.conf";
+#[cfg(feature = "tls")]
+const IDENTITY: &str = "identity.pem";
 const PROBE_DEADLINE: Duration = Duration::from_millis(300);
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);

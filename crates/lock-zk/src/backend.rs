@@ -75,6 +75,7 @@ impl Zk {
     /// This method is cancel safe: a session that was just opened is closed again.
     pub async fn connect(config: ZkConfig) -> Result<Self> {
         config.check()?;
+        config.login.check_files(config.connect_limit()).await?;
         let share = PoolShare::open(config).await?;
         let capabilities = capabilities(share.config.recipe, share.get().await?.timeout);
         Ok(Self { capabilities, share, reported: Mutex::default(), cleanup: Background::default() })

@@ -8,17 +8,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{Clock, Error, ErrorKind, Result, TokenBlock};
+use lock_core::{Clock, Error, ErrorKind, Password, TokenBlock};
 
 use crate::acl::NodeAcl;
 use crate::driver::Driver;
 use crate::ensemble::Ensemble;
 use crate::error::error;
+use crate::login::Login;
 use crate::node_name::ZkLayout;
 use crate::recipe::ZkRecipe;
-use crate::tls::TlsFiles;
-
-use security::{Auth, TypedOptions};
 
 /// The options of the ZooKeeper backend.
 ///
@@ -35,11 +33,12 @@ use security::{Auth, TypedOptions};
 /// | `recipe` | `queue` | [how a lock is represented](ZkRecipe): `queue` or `ephemeral` |
 /// | `local_handovers` | `16` | how many tasks of one process may hold the lock in a row, for 10 ms at most, before other processes get a chance; with 0 or 1 every task asks the ensemble |
 /// | `wait` | `watch` | how the recipe `ephemeral` waits: `watch` or `poll` |
+/// | `password_file` | none | a file with the password of the user, instead of one in the URL; read at each connect, see [`Password`] |
 /// | `auth` | `digest` | how to authenticate as the user: ACLs of scheme `digest`, or `sasl` (DIGEST-MD5, feature `sasl`) |
 /// | `acl` | `creator` with credentials, else `open` | [the ACL of created nodes](NodeAcl): `creator`, `creator-and-readers` or `open` |
 /// | `session` | `shared` | `private` for a session that no other connection of this process uses |
 /// | `locks_per_session` | `5000` | when a further session is opened, at the [latest](Self::locks_per_session) |
-/// | `tls_ca`, `tls_cert`, `tls_key` | none | PEM files: the trusted authorities (required), the client certificate and its key |
+/// | `tls_ca`, `tls_cert`, `tls_key` | none | PEM files, read at each connect: the trusted authorities (required), the client certificate and its key |
 ///
 /// ```
 /// # use std::time::Duration;
@@ -60,10 +59,7 @@ use security::{Auth, TypedOptions};
 pub struct ZkConfig {
     pub(crate) hosts: String,
     chroot: String,
-    credentials: Option<(String, String)>,
-    auth: Auth,
-    tls: Option<TlsFiles>,
-    typed: TypedOptions,
+    pub(crate) login: Login,
     create_chroot: bool,
     acl: Option<NodeAcl>,
     private: bool,
@@ -90,10 +86,7 @@ impl ZkConfig {
         Self {
             hosts: hosts.into(),
             chroot: String::new(),
-            credentials: None,
-            auth: Auth::default(),
-            tls: None,
-            typed: TypedOptions::default(),
+            login: Login::default(),
             create_chroot: false,
             acl: None,
             private: false,
@@ -129,9 +122,29 @@ impl ZkConfig {
     /// The user and password of the `digest` scheme, for servers whose ACLs require them.
     ///
     /// A server does not recognize a wrong password: it takes it for another user, whom the ACLs refuse.
+    ///
+    /// Every connect reads the password: it can be [a file](Password::file) or [a function](Password::callback), and change
+    /// while the program runs. As a new password is a new user, the ACLs of existing nodes have to grant it its rights first.
+    ///
+    /// ```
+    /// # use lock_zk::ZkConfig;
+    /// use lock_core::Password;
+    ///
+    /// let config = ZkConfig::new("a:2181").credentials("shop", Password::file("/run/secrets/zookeeper"));
+    /// # let _ = config;
+    /// ```
     #[must_use]
-    pub fn credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
-        self.credentials = Some((user.into(), password.into()));
+    pub fn credentials(mut self, user: impl Into<String>, password: impl Into<Password>) -> Self {
+        self.login.credentials = Some((user.into(), password.into()));
+        self
+    }
+
+    /// The user and password of SASL (DIGEST-MD5). Every connect reads the password, as with [`credentials`](Self::credentials).
+    #[cfg(feature = "sasl")]
+    #[must_use]
+    pub fn sasl_credentials(mut self, user: impl Into<String>, password: impl Into<Password>) -> Self {
+        self = self.credentials(user, password);
+        self.login.auth = crate::login::Auth::Sasl;
         self
     }
 
@@ -141,7 +154,7 @@ impl ZkConfig {
     #[cfg(feature = "sasl")]
     #[must_use]
     pub fn sasl(mut self, options: impl Into<zookeeper_client::SaslOptions>) -> Self {
-        self.typed.sasl = Some(options.into());
+        self.login.typed.sasl = Some(options.into());
         self
     }
 
@@ -151,7 +164,7 @@ impl ZkConfig {
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls(mut self, options: zookeeper_client::TlsOptions) -> Self {
-        self.typed.tls = Some(options);
+        self.login.typed.tls = Some(options);
         self
     }
 
@@ -257,34 +270,26 @@ impl ZkConfig {
     }
 
     /// The ensemble that opens the sessions.
-    pub(crate) fn opener(&self) -> Result<Arc<dyn Ensemble>> {
+    pub(crate) fn opener(&self) -> Arc<dyn Ensemble> {
         match &self.ensemble {
-            Some(ensemble) => Ok(Arc::clone(ensemble)),
-            None => Ok(Arc::new(self.driver()?)),
+            Some(ensemble) => Arc::clone(ensemble),
+            None => Arc::new(self.driver()),
         }
     }
 
-    fn driver(&self) -> Result<Driver> {
-        #[cfg(feature = "tls")]
-        let tls = self.tls_options()?;
-        #[cfg(not(feature = "tls"))]
-        self.tls.as_ref().map_or(Ok(()), TlsFiles::check)?;
-        Ok(Driver {
+    fn driver(&self) -> Driver {
+        Driver {
             connect_timeout: self.connect_limit(),
             hosts: self.hosts.clone(),
             chroot: self.chroot.clone(),
             create_chroot: self.create_chroot.then(|| self.node_acl()),
-            digest: self.digest(),
-            #[cfg(feature = "sasl")]
-            sasl: self.sasl_options(),
-            #[cfg(feature = "tls")]
-            tls,
-        })
+            login: self.login.clone(),
+        }
     }
 
     /// Whether this connection may share its sessions with others.
     pub(crate) const fn may_share(&self) -> bool {
-        !self.private && !self.typed.is_given()
+        !self.private && !self.login.typed.is_given()
     }
 
     /// Whether two connections that may share agree in all options of their sessions.
@@ -293,7 +298,7 @@ impl ZkConfig {
         timeouts == (other.session_timeout, other.connect_limit())
             && (&self.hosts, &self.chroot, self.create_chroot, self.locks_per_session)
                 == (&other.hosts, &other.chroot, other.create_chroot, other.locks_per_session)
-            && (&self.credentials, self.auth, &self.tls) == (&other.credentials, other.auth, &other.tls)
+            && self.login.is_same(&other.login)
             && self.node_acl() == other.node_acl()
     }
 
@@ -307,9 +312,9 @@ impl fmt::Debug for ZkConfig {
         f.debug_struct("ZkConfig")
             .field("hosts", &self.hosts)
             .field("chroot", &self.chroot)
-            .field("user", &self.credentials.as_ref().map(|(user, _)| user))
-            .field("auth", &self.auth)
-            .field("tls", &self.tls)
+            .field("user", &self.login.credentials.as_ref().map(|(user, _)| user))
+            .field("auth", &self.login.auth)
+            .field("tls", &self.login.tls)
             .field("create_chroot", &self.create_chroot)
             .field("acl", &self.node_acl())
             .field("session_timeout", &self.session_timeout)

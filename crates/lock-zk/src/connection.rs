@@ -67,8 +67,8 @@ pub(crate) enum Attempt {
     Moved(Connection),
     /// The session has moved to a server that was restarted with a lower limit since it was asked, and grants only this.
     MovedShorter(Connection, Duration),
-    /// The session is over.
-    Ended(SessionState),
+    /// The servers have ended the session.
+    Ended,
     /// Each server grants less than the session timeout: the longest that one grants.
     Shorter(Duration),
     Unreachable,
@@ -96,13 +96,10 @@ impl Dialer {
         let mut shorter = Some(Duration::ZERO);
         for host in &self.shuffled_before(broken) {
             let until = Instant::now() + self.silence() * 2;
-            let granted = match self.granted_at(host).await {
-                Ok(granted) => granted,
-                Err(Error::AuthFailed) => return Attempt::Ended(SessionState::AuthFailed),
-                Err(_) => {
-                    shorter = None;
-                    continue;
-                }
+            // A refused password counts as no answer: it may be about to change.
+            let Ok(granted) = self.granted_at(host).await else {
+                shorter = None;
+                continue;
             };
             if granted < self.session_timeout {
                 shorter = shorter.map(|longest| longest.max(granted));
@@ -115,8 +112,7 @@ impl Dialer {
                         return moved;
                     }
                 }
-                Err(Error::SessionExpired) => return Attempt::Ended(SessionState::Expired),
-                Err(Error::AuthFailed) => return Attempt::Ended(SessionState::AuthFailed),
+                Err(Error::SessionExpired) => return Attempt::Ended,
                 Err(_) => {}
             }
         }

@@ -17,7 +17,7 @@ pub(crate) async fn examine(session: &Session, config: &ZkConfig) -> Result<Vec<
     let start = Instant::now();
     session.retry_until_definite(|| session.pass_quorum("/")).await?;
     findings.session(session.timeout, config.session_timeout, start.elapsed());
-    if config.speaks_tls() {
+    if config.login.speaks_tls() {
         findings.note("", "versions and roles are unknown, as servers are not asked for them over TLS", "");
         return Ok(findings.0);
     }

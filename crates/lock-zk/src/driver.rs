@@ -8,10 +8,6 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
 use tokio::time::timeout;
-#[cfg(feature = "sasl")]
-use zookeeper_client::SaslOptions;
-#[cfg(feature = "tls")]
-use zookeeper_client::TlsOptions;
 use zookeeper_client::{
     Acl, Acls, Client, Connector, CreateMode, Error, MultiWriteError, MultiWriteResult, MultiWriter, Stat,
 };
@@ -20,6 +16,7 @@ use crate::acl::NodeAcl;
 use crate::connection::{Connection, Dialer};
 use crate::ensemble::{Answer, Change, Ensemble, SessionClient, States, Watching};
 use crate::link::Link;
+use crate::login::Login;
 use crate::observers::Members;
 use crate::reconnect::Reconnection;
 #[cfg(feature = "tls")]
@@ -106,14 +103,9 @@ pub(crate) struct Driver {
     pub(crate) chroot: String,
     /// The ACL to create the chroot with, if it is to be created.
     pub(crate) create_chroot: Option<NodeAcl>,
-    /// `user:password`.
-    pub(crate) digest: Option<String>,
+    pub(crate) login: Login,
     /// How long connecting may take in all.
     pub(crate) connect_timeout: Duration,
-    #[cfg(feature = "sasl")]
-    pub(crate) sasl: Option<SaslOptions>,
-    #[cfg(feature = "tls")]
-    pub(crate) tls: Option<TlsOptions>,
 }
 
 #[async_trait]
@@ -184,19 +176,16 @@ impl Driver {
         .await
     }
 
-    async fn connect_to_one(self, mut connector: Connector, host: String) -> Result<Client, Error> {
-        if let Some(digest) = &self.digest {
-            connector = connector.with_auth("digest", digest.as_bytes());
-        }
-        #[cfg(feature = "sasl")]
-        if let Some(sasl) = self.sasl {
-            connector = connector.with_sasl(sasl);
-        }
+    async fn connect_to_one(self, connector: Connector, host: String) -> Result<Client, Error> {
+        let connector = self.login.add_to(connector, self.connect_timeout).await.map_err(|unreadable| {
+            tracing::warn!(%unreadable, "cannot log in to ZooKeeper; trying again");
+            Error::UnexpectedError(unreadable.to_string())
+        })?;
         let host = format!("{host}{}", self.chroot);
         #[cfg(feature = "tls")]
-        if let Some(tls) = self.tls {
+        if self.login.speaks_tls() {
             install_provider();
-            return connector.with_tls(tls).secure_connect(&host).await;
+            return connector.secure_connect(&host).await;
         }
         connector.connect(&host).await
     }

@@ -31,6 +31,7 @@ mod inspect;
 mod lease;
 mod link;
 mod lock_path;
+mod login;
 mod lost_answer;
 mod membership;
 mod migration;

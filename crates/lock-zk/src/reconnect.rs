@@ -62,7 +62,7 @@ impl Reconnection {
                         return Err(SessionState::Expired);
                     }
                 }
-                Attempt::Ended(state) => return Err(state),
+                Attempt::Ended => return Err(SessionState::Expired),
                 Attempt::Shorter(granted) => self.give_up(granted).await,
                 Attempt::Unreachable => {
                     // Servers that do not keep up get ever more time; those that refuse at once may be back at any moment.

@@ -61,7 +61,7 @@ impl UnprovenSession {
     async fn connect(config: &ZkConfig) -> Result<Self> {
         let clock = &config.clock;
         let began = clock.now();
-        let client = match config.opener()?.open(config.session_timeout).await {
+        let client = match config.opener().open(config.session_timeout).await {
             Ok(client) => client,
             Err(zk::Error::Unimplemented) => {
                 return Err(too_old(first_version(&config.hosts).await.as_deref()));
@@ -119,6 +119,12 @@ fn not_open(cause: zk::Error, config: &ZkConfig) -> Error {
             ErrorKind::InvalidConfig,
             format!("cannot open a session at {}{}: {what}", config.hosts, config.chroot_path()),
             "write host:port[,host:port...][/chroot], with servers that vote",
+        ),
+        // As of a file that could not be read.
+        zk::Error::UnexpectedError(what) => error(
+            ErrorKind::Unavailable,
+            format!("cannot open a session at {}: {what}", config.hosts),
+            "try again; a file that it names is read again",
         ),
         cause => unreachable(config).caused_by(cause),
     }

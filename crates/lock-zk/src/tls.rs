@@ -1,5 +1,10 @@
 //! The TLS options of a URL.
 
+#[cfg(feature = "tls")]
+use std::path::Path;
+
+#[cfg(feature = "tls")]
+use lock_core::secret::{Unreadable, read_file};
 use lock_core::{ErrorKind, Result};
 #[cfg(feature = "tls")]
 use zookeeper_client::TlsOptions;
@@ -32,29 +37,30 @@ impl TlsFiles {
         Ok(())
     }
 
+    /// The certificates that the files have now.
     #[cfg(feature = "tls")]
-    pub(crate) fn read(&self) -> Result<TlsOptions> {
-        let invalid = |message, hint| error(ErrorKind::InvalidConfig, message, hint);
-        let read = |file: &Option<String>| {
-            let Some(file) = file else { return Ok(None) };
-            let text = std::fs::read_to_string(file).map(Some);
-            text.map_err(|error| {
-                invalid(format!("cannot read {file:?}: {error}"), "name a file with PEM text")
-            })
-        };
+    pub(crate) async fn read(&self) -> Result<TlsOptions, Unreadable> {
+        let Self { ca, cert, key } = self;
         let unusable = |error| {
-            let hint = "tls_ca, tls_cert and tls_key must be files with PEM text";
-            invalid(format!("the certificates cannot be used: {error}"), hint)
+            let files: Vec<_> = [ca, cert, key].into_iter().flatten().collect();
+            Unreadable::new(format!("the PEM text in {files:?} cannot be used: {error}"))
         };
         let mut options = TlsOptions::new();
-        if let Some(ca) = read(&self.ca)? {
+        if let Some(ca) = text_of(ca).await? {
             options = options.with_pem_ca(&ca).map_err(unusable)?;
         }
-        if let (Some(cert), Some(key)) = (read(&self.cert)?, read(&self.key)?) {
+        if let (Some(cert), Some(key)) = (text_of(cert).await?, text_of(key).await?) {
             options = options.with_pem_identity(&cert, &key).map_err(unusable)?;
         }
         Ok(options)
     }
+}
+
+#[cfg(feature = "tls")]
+async fn text_of(file: &Option<String>) -> Result<Option<String>, Unreadable> {
+    let Some(file) = file else { return Ok(None) };
+    let text = String::from_utf8(read_file(Path::new(file)).await?);
+    text.map(Some).map_err(|_| Unreadable::new(format!("{file:?} has no PEM text")))
 }
 
 /// Installs a cryptography provider, unless the application has installed its own.

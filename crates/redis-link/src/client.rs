@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::cluster::Cluster;
+use crate::credentials::{Credentials, WithCredentials};
 use crate::dial::{Dial, DriverDial, Settings};
 use crate::error::{Endpoint, Failure, wants_login};
 use crate::greeting::{Identity, info_field};
@@ -38,6 +39,10 @@ pub struct ClientOptions {
     pub pool: Option<Pool>,
     /// The dialer; the driver when `None`. With a dialer the pool is not used.
     pub dial: Option<Arc<dyn Dial>>,
+    /// The credentials of the servers that store locks.
+    pub credentials: Credentials,
+    /// The credentials of sentinels.
+    pub sentinel_credentials: Credentials,
     /// How long to wait for a connection.
     pub connect_timeout: Duration,
     /// How long to wait for an answer.
@@ -72,6 +77,8 @@ impl ClientOptions {
             topology: topology.into(),
             pool: None,
             dial: None,
+            credentials: Credentials::default(),
+            sentinel_credentials: Credentials::default(),
             connect_timeout: Duration::from_secs(1),
             command_timeout: Duration::from_secs(1),
             clock: Clock::boot(),
@@ -98,7 +105,13 @@ impl RedisClient {
         }
         let driver = DriverDial { pool, connect_timeout, command_timeout };
         let dialer = dial.unwrap_or_else(|| Arc::new(driver));
-        let settings = Settings { dialer, connect_timeout, command_timeout, clock: clock.clone() };
+        let settings = Settings {
+            dialer: WithCredentials::over(&dialer, options.credentials),
+            sentinel_dialer: WithCredentials::over(&dialer, options.sentinel_credentials),
+            connect_timeout,
+            command_timeout,
+            clock: clock.clone(),
+        };
         let one = |route| {
             Nodes::One(Arc::new(Link::new(endpoint.clone(), settings.clone(), route, Arc::default())))
         };

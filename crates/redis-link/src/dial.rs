@@ -152,10 +152,11 @@ impl<C> fmt::Debug for StreamDial<C> {
     }
 }
 
-/// The dialer and its timeouts.
+/// The dialers and their timeouts.
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) dialer: Arc<dyn Dial>,
+    pub(crate) sentinel_dialer: Arc<dyn Dial>,
     pub(crate) connect_timeout: Duration,
     pub(crate) command_timeout: Duration,
     /// The clock of the leases.

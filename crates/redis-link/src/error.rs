@@ -7,6 +7,7 @@ use std::sync::Arc;
 use lock_core::{Error, ErrorKind, Outcome};
 use redis::RedisError;
 
+use crate::credentials::unreadable;
 use crate::script::ScriptList;
 
 /// The server that errors name.
@@ -37,6 +38,9 @@ impl Endpoint {
     /// The error for a connection that could not be opened: nothing was sent.
     pub(crate) fn unreachable(&self, error: &RedisError) -> Error {
         let error = &first_of_pipeline(error);
+        if let Some(unreadable) = unreadable(self.backend, io_error(error)) {
+            return unreadable;
+        }
         if error.kind() == redis::ErrorKind::AuthenticationFailed || is_auth(error) {
             return self
                 .error(ErrorKind::Denied, "the server refused the user name or password")
@@ -277,10 +281,14 @@ fn connect_trouble(error: &RedisError) -> (&'static str, String, &'static str) {
 }
 
 fn io_kind(error: &RedisError) -> Option<io::ErrorKind> {
+    io_error(error).map(io::Error::kind)
+}
+
+fn io_error(error: &RedisError) -> Option<&io::Error> {
     // The driver wraps its source in an `Arc`, and returns that as the source.
     let source =
         std::error::Error::source(error)?.downcast_ref::<Arc<dyn std::error::Error + Send + Sync>>()?;
-    source.downcast_ref().map(io::Error::kind)
+    source.downcast_ref()
 }
 
 /// Explains an error about certificates, which is not worth a retry.

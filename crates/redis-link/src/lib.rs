@@ -2,8 +2,8 @@
 //!
 //! **Use `polylock`, `lock-redis` or `lock-redlock`.** This crate is a part of them, and its API changes with them.
 //!
-//! * Connections: [`client`] sends scripts to a server, `link` keeps its connection, [`dial`] opens it. `sentinel` and
-//!   `cluster` find the server. [`topology`] and [`tls`] read its address from a URL.
+//! * Connections: [`client`] sends scripts to a server, `link` keeps its connection, [`dial`] opens it, with [`credentials`]
+//!   that are read then. `sentinel` and `cluster` find the server. [`topology`] and [`tls`] read its address from a URL.
 //! * Notifications: [`push`] delivers what the server publishes to waiters, over a `push_connection`; [`key_watch`] is its
 //!   report that a key has changed.
 //! * Locks: [`keys`] names their keys, [`inspection`] parses their state, [`mod@take_back`] removes what a request
@@ -17,6 +17,7 @@ mod batched_writes;
 mod claim;
 pub mod client;
 mod cluster;
+pub mod credentials;
 pub mod dial;
 pub mod drift;
 pub mod error;

@@ -478,8 +478,8 @@ impl Link {
             Route::Fixed(to) => Ok(vec![to.clone()]),
             Route::Sentinel(sentinels) => {
                 // Half of the time; the rest is for the connection to the master.
-                masters(sentinels, &*self.settings.dialer, self.settings.connect_timeout / 2, &self.endpoint)
-                    .await
+                let Settings { sentinel_dialer, connect_timeout, .. } = &self.settings;
+                masters(sentinels, &**sentinel_dialer, *connect_timeout / 2, &self.endpoint).await
             }
         }
     }

@@ -82,7 +82,8 @@ impl<L: SentinelLink> Following<L> {
         for round in 0.. {
             let Some((sentinels, settings)) = self.sentinels() else { return };
             let sentinel = &sentinels.sentinels[round % sentinels.sentinels.len()];
-            let listening = timeout(settings.connect_timeout, listen(&*settings.dialer, sentinel)).await;
+            let listening =
+                timeout(settings.connect_timeout, listen(&*settings.sentinel_dialer, sentinel)).await;
             match listening {
                 Ok(Ok((sink, messages))) => {
                     pause = FIRST_PAUSE;
@@ -127,7 +128,7 @@ impl<L: SentinelLink> Following<L> {
     async fn compare(&self, sentinels: &SentinelInfo, settings: &Settings) {
         // Read before the poll: a connection that is opened meanwhile may be newer than the answers.
         let Some(connection) = self.link.upgrade().and_then(|link| link.generation()) else { return };
-        let poll = Poll::of(sentinels, &*settings.dialer, settings.connect_timeout / 2).await;
+        let poll = Poll::of(sentinels, &*settings.sentinel_dialer, settings.connect_timeout / 2).await;
         let Some((host, port)) = poll.decision(sentinels.sentinels.len()) else { return };
         if let Some(link) = self.link.upgrade() {
             link.leave_if_elsewhere(connection, &at(&sentinels.master, host, *port));

@@ -1,5 +1,11 @@
 //! The TLS options of a URL.
 
+#[cfg(feature = "tls")]
+use std::path::Path;
+
+use lock_core::secret::Unreadable;
+#[cfg(feature = "tls")]
+use lock_core::secret::read_file;
 use lock_core::url::OptionValue;
 use lock_core::{Error, ErrorKind, Result};
 use redis::{ConnectionAddr, ConnectionInfo};
@@ -11,6 +17,8 @@ use redis::{ConnectionAddr, ConnectionInfo};
 /// | `tls_ca` | the system's | file with the certificates of the authorities to trust, PEM |
 /// | `tls_cert`, `tls_key` | none | files with the client certificate and its key, PEM |
 /// | `tls_insecure_skip_verify` | `false` | `true` accepts any server certificate: for tests only |
+///
+/// The files are read at each connect, so certificates can be replaced without a restart.
 ///
 /// # Examples
 ///
@@ -59,57 +67,54 @@ impl Tls {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for a file that cannot be used, [`ErrorKind::Unsupported`] in a build without TLS.
+    /// [`ErrorKind::InvalidConfig`] for a certificate without its key, [`ErrorKind::Unsupported`] in a build without TLS.
     pub fn over(&self, backend: &'static str, info: ConnectionInfo) -> Result<ConnectionInfo> {
         if !cfg!(feature = "tls") {
             return Err(unsupported(backend));
         }
+        if self.cert.is_some() != self.key.is_some() {
+            return Err(Error::new(ErrorKind::InvalidConfig, backend)
+                .with_message("the client certificate or its key is missing")
+                .with_hint("give both tls_cert and tls_key"));
+        }
         let ConnectionAddr::Tcp(host, port) = info.addr().clone() else { return Ok(info) };
-        let info = info.set_addr(ConnectionAddr::TcpTls {
-            host,
-            port,
-            insecure: self.skip_verify,
-            tls_params: None,
-        });
-        self.with_certificates(backend, info)
+        let insecure = self.skip_verify;
+        Ok(info.set_addr(ConnectionAddr::TcpTls { host, port, insecure, tls_params: None }))
     }
 
+    /// The same server, with the certificates that the files have now.
     #[cfg(feature = "tls")]
-    fn with_certificates(&self, backend: &'static str, info: ConnectionInfo) -> Result<ConnectionInfo> {
+    pub(crate) async fn with_certificates(&self, info: ConnectionInfo) -> Result<ConnectionInfo, Unreadable> {
         use redis::{Client, ClientTlsConfig, TlsCertificates};
 
-        let read = |file: &String| {
-            std::fs::read(file).map_err(|error| {
-                invalid(backend, format!("cannot read {file:?}: {error}"))
-                    .with_hint("name a readable PEM file")
-            })
-        };
-        let root_cert = self.ca.as_ref().map(read).transpose()?;
-        let client_tls = match (&self.cert, &self.key) {
-            (Some(cert), Some(key)) => {
-                Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? })
-            }
-            (None, None) => None,
-            _ => {
-                return Err(invalid(backend, "the client certificate or its key is missing".into())
-                    .with_hint("give both tls_cert and tls_key"));
-            }
-        };
+        let root_cert = read(self.ca.as_ref()).await?;
+        let (cert, key) = (read(self.cert.as_ref()).await?, read(self.key.as_ref()).await?);
+        let client_tls =
+            cert.zip(key).map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
         if root_cert.is_none() && client_tls.is_none() {
             return Ok(info);
         }
         install_provider();
         let client = Client::build_with_tls(info, TlsCertificates { client_tls, root_cert });
         let client = client.map_err(|error| {
-            invalid(backend, format!("the certificates cannot be used: {error}"))
-                .with_hint("tls_ca, tls_cert and tls_key must be PEM files")
+            let files: Vec<_> = [&self.ca, &self.cert, &self.key].into_iter().flatten().collect();
+            Unreadable::new(format!("the certificates in {files:?} cannot be used: {error}"))
         })?;
         Ok(client.get_connection_info().clone())
     }
 
     #[cfg(not(feature = "tls"))]
-    fn with_certificates(&self, backend: &'static str, _: ConnectionInfo) -> Result<ConnectionInfo> {
-        Err(unsupported(backend))
+    #[allow(clippy::unused_async, reason = "there is nothing to read")]
+    pub(crate) async fn with_certificates(&self, info: ConnectionInfo) -> Result<ConnectionInfo, Unreadable> {
+        Ok(info)
+    }
+}
+
+#[cfg(feature = "tls")]
+async fn read(file: Option<&String>) -> Result<Option<Vec<u8>>, Unreadable> {
+    match file {
+        Some(file) => read_file(Path::new(file)).await.map(Some),
+        None => Ok(None),
     }
 }
 
@@ -127,9 +132,4 @@ pub(crate) fn install_provider() {
         // Fails only if another thread installed one meanwhile.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
-}
-
-#[cfg(feature = "tls")]
-fn invalid(backend: &'static str, what: String) -> Error {
-    Error::new(ErrorKind::InvalidConfig, backend).with_message(what)
 }

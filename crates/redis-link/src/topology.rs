@@ -3,10 +3,11 @@
 use std::{fmt, slice};
 
 use lock_core::url::LockUrl;
-use lock_core::{Error, ErrorKind, Result};
+use lock_core::{Error, ErrorKind, Password, Result};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
+use crate::credentials::Credentials;
 use crate::tls::Tls;
 
 const DEFAULT_PORT: u16 = 6379;
@@ -86,13 +87,15 @@ enum Kind {
     Cluster,
 }
 
-/// The options of a URL for TLS, the database and the sentinels.
+/// The options of a URL for passwords, TLS, the database and the sentinels.
 #[derive(Debug, Default)]
 pub struct Access {
     tls: Tls,
     db: Option<i64>,
+    password_file: Option<String>,
     sentinel_user: Option<String>,
     sentinel_password: Option<String>,
+    sentinel_password_file: Option<String>,
 }
 
 impl From<ConnectionInfo> for Topology {
@@ -228,12 +231,34 @@ impl Scheme {
     /// The options that this scheme has in addition to those of every Redis URL.
     pub fn options(self) -> Vec<&'static str> {
         let mut options: Vec<_> = if self.tls { Tls::OPTIONS.into() } else { Vec::new() };
+        options.push("password_file");
         match self.kind {
             Kind::Unix => options.push("db"),
-            Kind::Sentinel => options.extend(["sentinel_user", "sentinel_password"]),
+            Kind::Sentinel => {
+                options.extend(["sentinel_user", "sentinel_password", "sentinel_password_file"]);
+            }
             Kind::Single | Kind::Cluster => {}
         }
         options
+    }
+
+    /// The credentials that are read at each connect: of the servers that store locks, and of sentinels.
+    pub fn credentials(
+        self,
+        backend: &'static str,
+        url: &LockUrl,
+        access: &Access,
+    ) -> Result<(Credentials, Credentials)> {
+        url.password_or_file(backend, access.password_file.as_deref())?;
+        if access.sentinel_password.is_some() && access.sentinel_password_file.is_some() {
+            let what = "the URL has a sentinel_password and a sentinel_password_file";
+            return Err(invalid(backend, what.into()).with_hint("leave one of them out"));
+        }
+        let with = |file: &Option<String>| Credentials {
+            password: file.as_ref().map(Password::file),
+            tls: self.tls.then(|| access.tls.clone()),
+        };
+        Ok((with(&access.password_file), with(&access.sentinel_password_file)))
     }
 
     /// The servers that the URL names.
@@ -300,8 +325,10 @@ impl Access {
         let text = || Some(value.text().to_owned());
         match key {
             "db" => self.db = Some(value.parse("use the number of a database")?),
+            "password_file" => self.password_file = text(),
             "sentinel_user" => self.sentinel_user = text(),
             "sentinel_password" => self.sentinel_password = text(),
+            "sentinel_password_file" => self.sentinel_password_file = text(),
             _ => return self.tls.set(key, value),
         }
         Ok(true)

@@ -15,6 +15,7 @@ mod moved;
 mod observe;
 mod outcomes;
 mod queue;
+mod rotation;
 mod scripts;
 mod setnx;
 mod simulation;

@@ -10,6 +10,7 @@ mod masters;
 mod migration;
 mod models;
 mod observe;
+mod rotation;
 mod simulation;
 mod topologies;
 mod virtual_time;

@@ -3,9 +3,9 @@
 use lock_core::Result;
 use lock_core::url::LockUrl;
 
-use super::security::Auth;
 use super::{ZkConfig, invalid};
 use crate::error::BACKEND;
+use crate::login::Auth;
 use crate::recipe::ZkRecipe;
 use crate::tls::TlsFiles;
 
@@ -19,12 +19,7 @@ impl ZkConfig {
         let url = LockUrl::parse(url)?;
         url.check_scheme(BACKEND, &["zk", "zks"])?;
         let mut config = Self::new(&url.hosts).chroot(url.path.trim_end_matches('/'));
-        config.credentials = match (&url.user, &url.password) {
-            (user, Some(password)) => Some((user.clone(), password.clone())),
-            (user, None) if user.is_empty() => None,
-            _ => return Err(invalid("the URL has a user but no password", "write user:password@")),
-        };
-        let (mut tls, mut wait) = (TlsFiles::default(), None);
+        let (mut tls, mut wait, mut password_file) = (TlsFiles::default(), None, None);
         url.options(BACKEND, &OPTIONS, |key, value| {
             let file = || Some(value.text().to_owned());
             match key {
@@ -38,8 +33,9 @@ impl ZkConfig {
                 }
                 "recipe" => config.recipe = value.parse("use queue or ephemeral")?,
                 "wait" => wait = Some(value.parse("use watch or poll")?),
+                "password_file" => password_file = file(),
                 "auth" => {
-                    config.auth = match value.text() {
+                    config.login.auth = match value.text() {
                         "digest" => Auth::Digest,
                         "sasl" => Auth::Sasl,
                         _ => return Err(value.invalid("use digest or sasl")),
@@ -60,8 +56,22 @@ impl ZkConfig {
             }
             Ok(())
         })?;
+        config.login.credentials = match url.password_or_file(BACKEND, password_file.as_deref())? {
+            Some(_) if url.user.is_empty() && url.password.is_none() => {
+                return Err(invalid(
+                    "the URL has a password_file but no user",
+                    "write user@ before the hosts",
+                ));
+            }
+            Some(password) => Some((url.user.clone(), password)),
+            None if url.user.is_empty() => None,
+            None => {
+                let hint = "write user:password@, or user@ and password_file=";
+                return Err(invalid("the URL has a user but no password", hint));
+            }
+        };
         if url.scheme == "zks" {
-            config.tls = Some(tls);
+            config.login.tls = Some(tls);
         } else if tls != TlsFiles::default() {
             return Err(invalid("tls options need TLS", "write zks:// instead of zk://"));
         }
@@ -80,7 +90,7 @@ impl ZkConfig {
     }
 }
 
-const OPTIONS: [&str; 15] = [
+const OPTIONS: [&str; 16] = [
     "session_timeout",
     "connect_timeout",
     "create_chroot",
@@ -89,6 +99,7 @@ const OPTIONS: [&str; 15] = [
     "local_handovers",
     "recipe",
     "wait",
+    "password_file",
     "auth",
     "acl",
     "session",
@@ -112,7 +123,7 @@ mod tests {
         let url = "zk://me:p%40ss@a:2181,[::1]:2182,c/app/x?session_timeout=4s&connect_timeout=1s&dir=/l&layout=kazoo";
         let config = ZkConfig::from_url(url).unwrap();
         assert_eq!((&*config.hosts, config.chroot_path()), ("a:2181,[::1]:2182,c", "/app/x"));
-        assert_eq!(config.digest().unwrap(), "me:p@ss");
+        assert_eq!(config.login.credentials, Some(("me".into(), "p@ss".into())));
         assert_eq!(
             (config.session_timeout, config.connect_limit()),
             (Duration::from_secs(4), Duration::from_secs(1))
@@ -135,6 +146,8 @@ mod tests {
             ("zk://me:secret@a:0", "hosts"),
             ("zk://a:99999", "hosts"),
             ("zk://me@a", "no password"),
+            ("zk://me:secret@a?password_file=/x", "password_file"),
+            ("zk://a?password_file=/x", "no user"),
             ("zk://me:secret@a//x", "chroot"),
             ("zk://a/x/../y", "chroot"),
             ("zk://a?dir=locks", "dir"),

@@ -18,6 +18,7 @@ mod model;
 mod modes;
 mod observe;
 mod renegotiation;
+mod rotation;
 mod security;
 mod sessions;
 mod simulation;

@@ -1,0 +1,118 @@
+//! Passwords and certificates that change while a lock is held.
+
+use std::time::Duration;
+
+#[cfg(any(feature = "sasl", feature = "tls"))]
+use crate::common::Server;
+use crate::common::{client, config, mkdir, proxy, through};
+use lock_core::{ErrorKind, Guard, Password, Released};
+use lock_testkit::SecretFile;
+#[cfg(any(feature = "sasl", feature = "tls"))]
+use lock_testkit::ZooKeeper;
+use lock_zk::ZkConfig;
+use lock_zk::zookeeper_client::Acls;
+use tokio::time::{Instant, sleep};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const ONE: &[u8] = b"me:one";
+const TWO: &[u8] = b"me:two";
+
+/// A server that is restarted needs some seconds, in which sessions are neither heard nor ended.
+#[cfg(any(feature = "sasl", feature = "tls"))]
+const OPTIONS: &str = "session_timeout=8s&connect_timeout=20s&session=private";
+
+/// Waits until the session answers over another connection; the lock is still held.
+async fn goes_on(guard: &Guard) {
+    let deadline = Instant::now() + PATIENCE;
+    while let Err(error) = guard.verify().await {
+        assert!(error.is_retryable() && Instant::now() < deadline, "{error}");
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert!(guard.is_valid());
+}
+
+#[cfg(feature = "sasl")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+#[ignore = "full: a server of its own, restarted"]
+async fn a_password_of_sasl_is_read_at_each_connect() {
+    let server = Server::from(ZooKeeper::builder().sasl("me", "one").start().await.unwrap());
+    let secret = SecretFile::new("one");
+    let url = format!("zk://me@{}?{OPTIONS}&auth=sasl&password_file={secret}", server.addr());
+    let locks = ZkConfig::from_url(&url).unwrap().connect().await.unwrap();
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    server.set_sasl("me", "two").unwrap();
+    server.restart().await.unwrap();
+    // The server refuses the old password for a while.
+    sleep(Duration::from_secs(1)).await;
+    secret.change("two");
+    goes_on(&guard).await;
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    let again = ZkConfig::from_url(&url).unwrap().connect().await.unwrap();
+    again.mutex("a").acquire().await.unwrap().release().await.unwrap();
+    let stale = ZkConfig::new(server.connect_string()).sasl_credentials("me", "one");
+    assert_eq!(stale.connect().await.unwrap_err().kind(), ErrorKind::Denied);
+}
+
+#[cfg(feature = "tls")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+#[ignore = "full: a server of its own, restarted"]
+async fn certificates_are_read_at_each_connect() {
+    let certificates = lock_testkit::Certificates::new().unwrap();
+    let server = Server::from(ZooKeeper::builder().tls(&certificates, true).start().await.unwrap());
+    let (ca, (cert, key)) = (certificates.ca(), certificates.client());
+    let files = format!("tls_ca={}&tls_cert={}&tls_key={}", ca.display(), cert.display(), key.display());
+    let url = format!("zks://{}?{OPTIONS}&{files}", server.secure_addr());
+    let locks = ZkConfig::from_url(&url).unwrap().connect().await.unwrap();
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    certificates.replace().unwrap();
+    server.set_certificates(&certificates).unwrap();
+    server.restart().await.unwrap();
+    goes_on(&guard).await;
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
+
+/// A new password is a new user, who needs rights for the nodes of the old one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_password_of_digest_is_read_at_each_connect() {
+    let server = crate::common::server().await;
+    let (other, proxy, secret) = (client(&server).await, proxy(&server), SecretFile::new("one"));
+    mkdir(&other, "/locks").await;
+    let locks = through(&proxy).credentials("me", Password::file(secret.path())).connect().await.unwrap();
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    for user in [ONE, TWO] {
+        other.auth("digest", user).await.unwrap();
+    }
+    other.set_acl("/locks/a", &Acls::creator_all(), None).await.unwrap();
+    secret.change("two");
+    proxy.rst();
+    goes_on(&guard).await;
+    locks.mutex("b").acquire().await.unwrap().release().await.unwrap();
+    for (user, is_refused) in [(ONE, true), (TWO, false)] {
+        let other = client(&server).await;
+        other.auth("digest", user).await.unwrap();
+        assert_eq!(other.get_data("/locks/b").await.is_err(), is_refused);
+    }
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_file_that_cannot_be_read_is_named_and_read_again() {
+    let server = crate::common::server().await;
+    let (proxy, secret) = (proxy(&server), SecretFile::new("s3cret"));
+    let at = |config: ZkConfig| config.credentials("me", Password::file(secret.path()));
+    secret.remove();
+    let error = at(config(&server)).connect().await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (ErrorKind::InvalidConfig, "no_credentials"), "{error}");
+    assert!(error.to_string().contains(&secret.to_string()), "{error}");
+    secret.change("s3cret");
+    let config = at(through(&proxy));
+    assert!(!format!("{config:?}").contains("s3cret"), "{config:?}");
+    let locks = config.connect().await.unwrap();
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    secret.change("");
+    proxy.rst();
+    sleep(Duration::from_millis(300)).await;
+    secret.change("s3cret");
+    goes_on(&guard).await;
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
