@@ -240,6 +240,58 @@ async fn sasl_admits_the_right_password() {
     }
 }
 
+/// A request that arrives before the authentication ends the session on such a server.
+#[cfg(feature = "sasl")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+#[ignore = "full: servers of their own"]
+async fn a_session_outlives_resets_and_restarts_where_sasl_is_enforced() {
+    let options = ZooKeeper::builder().sasl("me", "Pa55");
+    let options = options.config("enforce.auth.enabled", "true").config("enforce.auth.schemes", "sasl");
+    outlives(&Server::from(options.start().await.unwrap())).await;
+}
+
+/// As above, on the release that ensembles are of.
+#[cfg(feature = "sasl")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+#[ignore = "full: an ensemble"]
+async fn a_session_of_an_ensemble_outlives_resets_and_restarts_where_sasl_is_enforced() {
+    let options = ZooKeeper::builder().sasl("me", "Pa55");
+    let options = options.config("enforce.auth.enabled", "true").config("enforce.auth.schemes", "sasl");
+    let ensemble = options.start_ensemble(3).await.unwrap();
+    outlives(&ensemble.nodes()[0]).await;
+}
+
+#[cfg(feature = "sasl")]
+async fn outlives(server: &ZooKeeper) {
+    let proxy = proxy(server);
+    let through = |addr: String| {
+        let config = ZkConfig::new(addr).sasl_credentials("me", "Pa55").private_session(true);
+        config.session_timeout(Duration::from_secs(10)).connect()
+    };
+    let locks = through(proxy.addr().to_string()).await.unwrap();
+    let other = through(server.connect_string()).await.unwrap();
+    let held = locks.mutex("held").acquire().await.unwrap();
+    for round in 0..2 {
+        let theirs = other.mutex("awaited").acquire().await.unwrap();
+        let waiter = locks.mutex("awaited");
+        let waiter = tokio::spawn(async move { waiter.acquire().await });
+        sleep(Duration::from_millis(300)).await;
+        match round {
+            0 => proxy.rst(),
+            _ => server.restart().await.unwrap(),
+        }
+        let start = Instant::now();
+        while let Err(error) = held.verify().await {
+            assert!(error.is_retryable() && start.elapsed() < Duration::from_secs(20), "{error}");
+            sleep(Duration::from_millis(50)).await;
+        }
+        assert!(held.is_valid(), "round {round}");
+        theirs.release().await.unwrap();
+        waiter.await.unwrap().unwrap().release().await.unwrap();
+    }
+    held.release().await.unwrap();
+}
+
 #[cfg(feature = "tls")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn tls() {
