@@ -10,7 +10,7 @@ use crate::connection::Connection;
 use crate::local_queue::QueueEvent;
 use crate::lock_spec::LockSpec;
 use crate::reentrant::LockKey;
-use crate::{Acquired, Error, ErrorKind, Guard, LockOptions, Mode, Result, Wait};
+use crate::{Acquired, Error, ErrorKind, Guard, LockOptions, LockState, Mode, Result, Wait};
 
 /// One lock in one mode. It holds nothing itself.
 #[derive(Clone, Debug)]
@@ -60,6 +60,12 @@ impl LockHandle {
     pub(crate) fn key(&self) -> Result<LockKey> {
         let spec = self.spec.as_ref().map_err(Clone::clone)?;
         Ok((Arc::as_ptr(&self.connection).addr(), spec.name.clone()))
+    }
+
+    /// The state of the lock in the store.
+    pub(crate) async fn inspect(&self) -> Result<LockState> {
+        let name = &self.spec.as_ref().map_err(Clone::clone)?.name;
+        self.connection.request(|backend| backend.inspect(name)).await
     }
 
     pub(crate) async fn acquire(&self) -> Result<Guard> {

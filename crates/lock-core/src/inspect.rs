@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Serialize, Serializer};
 
 use crate::migration::Tombstone;
-use crate::{Mode, OwnerInfo, Token};
+use crate::{Mode, OwnerId, OwnerInfo, Token};
 
 /// The state of a lock, as [`Locks::inspect`](crate::Locks::inspect) shows it.
 ///
@@ -97,6 +97,9 @@ pub struct HolderInfo {
     /// The time until its lease expires, unless it is renewed. `None` for a session, and for a key without expiry.
     #[serde(rename = "remaining_ms", serialize_with = "millis")]
     pub remaining: Option<Duration>,
+    /// The identity of its acquisition, which [`Guard::owner`](crate::Guard::owner) is, where the store keeps that.
+    #[serde(skip)]
+    pub id: Option<OwnerId>,
 }
 
 /// A waiter for a lock.
@@ -280,13 +283,25 @@ impl HolderInfo {
     /// A holder without further information.
     #[must_use]
     pub const fn new(holder: Holder, mode: LockMode) -> Self {
-        Self { holder, mode, token: None, since: None, asked: None, remaining: None }
+        Self { holder, mode, token: None, since: None, asked: None, remaining: None, id: None }
     }
 
     /// The process that holds the lock, if it uses this library and the store keeps its identity.
     #[must_use]
     pub const fn owner(&self) -> Option<&OwnerInfo> {
         self.holder.owner()
+    }
+
+    /// Whether this acquisition is the holder. Where the store does not keep its identity, the process and the token count.
+    pub(crate) fn is(&self, id: OwnerId, token: Token) -> bool {
+        let is_ours = |owner: &OwnerInfo| {
+            let ours = OwnerInfo::this_process();
+            (owner.pid, &owner.host) == (ours.pid, &ours.host)
+        };
+        match self.id {
+            Some(holder) => holder == id,
+            None => self.token == Some(token) && self.owner().is_some_and(is_ours),
+        }
     }
 }
 

@@ -2,14 +2,18 @@
 
 mod guard;
 
+use std::future::pending;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 pub use self::guard::MultiGuard;
 use crate::error::NO_BACKEND;
 use crate::reentrant::LockKey;
 use crate::{Error, ErrorKind, Guard, Mutex, Result, Wait};
+
+/// How long a wait is before the holder is looked at.
+const LONG_WAIT: Duration = Duration::from_secs(1);
 
 /// Several mutexes of one or several [`Locks`](crate::Locks), acquired together: all or none.
 ///
@@ -20,6 +24,9 @@ use crate::{Error, ErrorKind, Guard, Mutex, Result, Wait};
 ///
 /// A lock that is lost while the acquisition waits for a later one is noticed: all are released, and the acquisition begins
 /// again, until its one deadline.
+///
+/// The same lock by two connections, as by two names of a host or with a prefix layer beside a plain name, is refused once
+/// the second has waited for a second, or for half of its time: it would wait for the first for ever.
 ///
 /// **Several stores are no quorum.** Each lock protects what it is named after, by its own token. To keep one lock on several
 /// servers, use `redlock://` or ZooKeeper.
@@ -78,8 +85,8 @@ impl Multi {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::acquire`], for the first lock that cannot be acquired. The locks that were acquired before it have
-    /// been released by then.
+    /// Those of [`Mutex::acquire`], for the first lock that cannot be acquired; [`ErrorKind::InvalidConfig`] when two
+    /// connections lead to the same lock. The locks that were acquired before it have been released by then.
     ///
     /// # Cancel safety
     ///
@@ -137,14 +144,54 @@ impl Multi {
             let acquired = tokio::select! {
                 biased;
                 acquired = acquire_one(mutex, wait) => acquired?,
+                error = self.waits_for_itself(mutex, held, wait) => return Err(error),
                 _ = held.lost(), if !held.guards().is_empty() => return Ok(Progress::Lost),
             };
             match acquired {
                 Some(guard) => held.push(guard),
-                None => return Ok(Progress::Busy),
+                // A wait has found out itself, and a deadline is kept.
+                None if wait != Wait::Never => return Ok(Progress::Busy),
+                None => {
+                    let is_held = self.is_held_elsewhere(mutex, held).await.unwrap_or(false);
+                    return if is_held { Err(same_lock(mutex)) } else { Ok(Progress::Busy) };
+                }
             }
         }
         Ok(Progress::All)
+    }
+
+    /// Returns the reason if this mutex waits for a lock that is already held by another connection, else never.
+    async fn waits_for_itself(&self, mutex: &Mutex, held: &MultiGuard, wait: Wait) -> Error {
+        let pause = match wait {
+            Wait::Until(deadline) => {
+                let half = deadline.saturating_duration_since(Instant::now()) / 2;
+                half.clamp(LONG_WAIT / 20, LONG_WAIT)
+            }
+            Wait::Never | Wait::Forever => LONG_WAIT,
+        };
+        loop {
+            sleep(pause).await;
+            match self.is_held_elsewhere(mutex, held).await {
+                Ok(true) => return same_lock(mutex),
+                Ok(false) => pending().await,
+                // Perhaps the server answers the next time.
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Whether the holder of this mutex is one of these guards, by another connection to the same store. Only the store tells:
+    /// it may have several addresses, and a layer may change the names.
+    async fn is_held_elsewhere(&self, mutex: &Mutex, held: &MultiGuard) -> Result<bool> {
+        let connection = mutex.key()?.0;
+        let pairs = self.mutexes.iter().zip(held.guards());
+        let others = pairs.filter(|(other, _)| other.key().is_ok_and(|key| key.0 != connection));
+        let others: Vec<_> = others.map(|(_, guard)| (guard.owner(), guard.token())).collect();
+        if others.is_empty() {
+            return Ok(false);
+        }
+        let holders = mutex.inspect().await?.holders;
+        Ok(holders.iter().any(|holder| others.iter().any(|(id, token)| holder.is(*id, *token))))
     }
 }
 
@@ -162,6 +209,18 @@ async fn acquire_one(mutex: &Mutex, wait: Wait) -> Result<Option<Guard>> {
         Wait::Never => mutex.try_acquire().await,
         Wait::Until(deadline) => mutex.try_acquire_until(deadline).await,
         Wait::Forever => mutex.acquire().await.map(Some),
+    }
+}
+
+/// The error for a lock that is reached by two connections.
+fn same_lock(mutex: &Mutex) -> Error {
+    let error = Error::new(ErrorKind::InvalidConfig, mutex.backend_name())
+        .with_message("two connections lead to the same lock, which would wait for itself")
+        .with_hint("name each lock once, by one connection")
+        .during("acquire");
+    match mutex.key() {
+        Ok((_, name)) => error.on(&name),
+        Err(_) => error,
     }
 }
 
@@ -260,7 +319,7 @@ mod tests {
         let locks = locks();
         let guard = multi(&locks, &["a", "b"]).acquire().await.unwrap();
         let validity = guard.validity();
-        let (ran, _) = tokio::join!(guard.run(std::future::pending::<()>()), locks.break_lock("b"));
+        let (ran, _) = tokio::join!(guard.run(pending::<()>()), locks.break_lock("b"));
         let lost = ran.unwrap_err();
         assert_eq!(lost.error().kind(), ErrorKind::Lost);
         assert_eq!(lost.error().lock().map(ToString::to_string).as_deref(), Some("b"));
@@ -282,5 +341,26 @@ mod tests {
         );
         let both = Multi::new([locks.mutex("a"), others.mutex("a")]).unwrap();
         assert_eq!(both.acquire().await.unwrap().guards().len(), 2, "two stores, two locks");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_same_lock_by_two_connections_is_refused() {
+        let named = || MemoryConfig::new().name("multi").clock(Clock::tokio()).connect().unwrap();
+        let (locks, same) = (named(), named());
+        let both = Multi::new([locks.mutex("a"), same.mutex("a")]).unwrap();
+        let is_refused = |error: Error| {
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+            assert!(error.to_string().contains("\"a\": two connections"), "{error}");
+        };
+        is_refused(both.try_acquire().await.unwrap_err());
+        is_refused(both.try_acquire_for(PATIENCE).await.unwrap_err());
+        is_refused(timeout(PATIENCE, both.acquire()).await.unwrap().unwrap_err());
+        assert!(is_free(&locks, "a").await);
+        // Another holder is waited for.
+        let other = Multi::new([locks.mutex("b"), same.mutex("a")]).unwrap();
+        let busy = locks.mutex("a").acquire().await.unwrap();
+        assert!(other.try_acquire_for(PATIENCE).await.unwrap().is_none());
+        busy.release().await.unwrap();
+        assert_eq!(other.acquire().await.unwrap().guards().len(), 2);
     }
 }

@@ -9,7 +9,7 @@ use crate::connection::Connection;
 use crate::handle::LockHandle;
 use crate::reentrant::LockKey;
 use crate::run::run_and_release;
-use crate::{Guard, GuardView, LockOptions, Mode, Result, RunError};
+use crate::{Guard, GuardView, LockOptions, LockState, Mode, Result, RunError};
 
 /// An exclusive lock: at most one holder at a time, over all processes that use the same store.
 ///
@@ -60,6 +60,11 @@ impl Mutex {
 
     pub(crate) fn backend_name(&self) -> &'static str {
         self.handle.backend_name()
+    }
+
+    /// The state of the lock in the store.
+    pub(crate) async fn inspect(&self) -> Result<LockState> {
+        self.handle.inspect().await
     }
 
     /// Fails if this lock can never be acquired.

@@ -166,6 +166,8 @@ impl Context {
         {
             // Another owner there waits for the old lock.
             old.token = old.token.max(new.token);
+            // By which the lease of both goes.
+            old.id = new.id;
         }
         state.token = state.token.max(new.token);
         state.waiters += new.waiters;

@@ -1,7 +1,7 @@
 //! Inspects locks: their holders and waiters, and which locks exist.
 
 use futures_util::future::{try_join, try_join_all};
-use lock_core::{Holder, HolderInfo, LockName, LockState, Mode, WaiterInfo};
+use lock_core::{Holder, HolderInfo, LockName, LockState, Mode, OwnerId, WaiterInfo};
 use zookeeper_client::Stat;
 
 use crate::error::Fault;
@@ -100,6 +100,7 @@ async fn read_holder(
 ) -> Result<Option<HolderInfo>, Fault> {
     let Some(read) = ReadNode::at(session, node.path).await? else { return Ok(None) };
     let mut holder = HolderInfo::new(read.holder(), node.mode.into());
+    holder.id = NodeData::parse(&read.data).and_then(|data| OwnerId::decode(&data.owner));
     if let Some(origin) = read.origin(lock) {
         // In a queue, the node was created when its client began to wait.
         match lock.recipe {

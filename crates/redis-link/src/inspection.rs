@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lock_core::migration::Tombstone;
-use lock_core::{Holder, HolderInfo, LockMode, LockState, Token, WaiterInfo};
+use lock_core::{Holder, HolderInfo, LockMode, LockState, OwnerId, Token, WaiterInfo};
 use redis::Value;
 
 use crate::error::type_in_words;
@@ -87,6 +87,8 @@ impl Inspection {
             Err(_) => Holder::Foreign(format!("a client with the value {:?}", self.value)),
         };
         let mut info = HolderInfo::new(holder, mode);
+        // Redlock's value goes on behind it.
+        info.id = self.owner.get(..32).and_then(OwnerId::decode);
         if info.owner().is_some() {
             info.token = self.token;
             info.since = self.since.filter(|micros| *micros > 0).and_then(time);

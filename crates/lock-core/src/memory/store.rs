@@ -212,6 +212,7 @@ impl Hold {
             token: Some(self.token),
             since: Some(self.since),
             remaining: Some(self.expires.saturating_duration_since(now)),
+            id: Some(self.owner),
             ..HolderInfo::new(Holder::Known(OwnerInfo::clone(&self.info)), self.mode.into())
         }
     }

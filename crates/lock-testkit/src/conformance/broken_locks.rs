@@ -33,6 +33,7 @@ const BROKEN_LOCKS: &[(Defect, &[&str])] = &[
             "tokens_of_waiters_grow",
             "an_owner_acquires_again_and_others_are_excluded",
             "all_locks_are_acquired_or_none",
+            "the_same_lock_by_two_connections_is_refused",
         ],
     ),
     (Defect::OneLockForAll, &["names_are_independent", "odd_names_are_distinct_locks"]),

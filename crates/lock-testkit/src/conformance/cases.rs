@@ -253,6 +253,7 @@ cases! {
         all_locks_are_acquired_or_none: every_backend,
         locks_in_opposite_orders_block_nobody: every_backend,
         one_lost_lock_loses_all: every_backend,
+        the_same_lock_by_two_connections_is_refused: every_backend,
     }
     holding, once {
         a_lock_is_held_at_least_or_the_option_is_refused: every_backend,

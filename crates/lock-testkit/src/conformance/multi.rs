@@ -1,6 +1,6 @@
 //! Several locks that are acquired together.
 
-use lock_core::{Locks, Multi, Released};
+use lock_core::{ErrorKind, Locks, Multi, Released};
 
 use super::Harness;
 use super::client::Client;
@@ -52,6 +52,21 @@ pub(super) async fn one_lost_lock_loses_all(harness: &dyn Harness) {
     within(PATIENCE, "the loss", guard.lost()).await;
     assert!(!guard.is_valid() && !validity.is_valid() && guard.guards()[0].is_valid());
     assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    nothing_left(harness, &name).await;
+}
+
+/// It would wait for itself for ever.
+pub(super) async fn the_same_lock_by_two_connections_is_refused(harness: &dyn Harness) {
+    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    let locks: [&Locks; 2] = [&one, &two];
+    let both = Multi::new(locks.map(|locks| locks.mutex(&name))).unwrap();
+    let waited = within(PATIENCE, "the refusal", both.acquire()).await;
+    // The wait that was given up is in nobody's way any more.
+    nothing_left(harness, &name).await;
+    let tried = within(PATIENCE, "the answer", both.try_acquire()).await;
+    for error in [waited.unwrap_err(), tried.unwrap_err()] {
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+    }
     nothing_left(harness, &name).await;
 }
 
