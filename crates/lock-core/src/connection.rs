@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 use crate::background::Background;
 use crate::guard::Origin;
 use crate::local_queue::LocalQueues;
+use crate::readers::Readers;
 use crate::runtime::Runtimes;
 use crate::{Backend, Guard, OwnerInfo, Result};
 
@@ -25,7 +26,8 @@ impl Connection {
         let runtimes = Runtimes::new(backend.capabilities().backend);
         let min_ttl = backend.capabilities().lease.min_ttl();
         let (releases, closed) = (Background::default(), CancellationToken::new());
-        let origin = Arc::new(Origin { runtimes, min_ttl, releases, closed });
+        let readers = Readers::default();
+        let origin = Arc::new(Origin { runtimes, min_ttl, releases, closed, readers });
         Self { backend, queues, owner, origin }
     }
 

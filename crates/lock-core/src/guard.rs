@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::background::Background;
 use crate::local_queue::{NextWaiter, Turn};
 use crate::lock_spec::LockSpec;
+use crate::readers::Readers;
 use crate::runtime::Runtimes;
 use crate::{
     BootInstant, Clock, Error, ErrorKind, GuardState, GuardView, HandOver, Lease, LeasePolicy, LockName,
@@ -72,6 +73,8 @@ pub(crate) struct Origin {
     pub(crate) releases: Background,
     /// Cancelled when the connection was closed.
     pub(crate) closed: CancellationToken,
+    /// The guards of readers.
+    pub(crate) readers: Readers,
 }
 
 /// The signals that outlive the guard. They end when a release begins, whatever the server answers: the caller has given
@@ -127,8 +130,11 @@ impl Guard {
         if let Some(turn) = &turn {
             turn.hold(lease.validity());
         }
-        let held = HeldLock { lease, turn, hold_until: None, is_altered: AtomicBool::new(false) };
         let role = Role::of(spec.mode, spec.writes);
+        if role == Role::Reader {
+            origin.readers.enter(&spec.name, lease.owner());
+        }
+        let held = HeldLock { lease, turn, hold_until: None, is_altered: AtomicBool::new(false) };
         Self { held: Some(held), signals: OnceLock::new(), role, spec, runtime, origin }
     }
 
@@ -449,6 +455,7 @@ impl Guard {
         let downgraded = held.lease.downgrade().await;
         downgraded.map_err(|error| self.failed("downgrade", error))?;
         self.role = Role::Reader;
+        self.origin.readers.enter(&self.spec.name, self.owner());
         // A sharer gives up its turn, so that the next task of this process can ask to share the lock.
         self.held_mut().turn = None;
         Ok(())
@@ -468,7 +475,7 @@ impl Guard {
     ///
     /// When the future is dropped, the release goes on in the background.
     pub async fn release(mut self) -> Result<Released> {
-        self.end_signals();
+        self.give_up();
         self.on_runtime("release")?;
         if self.pass_on() {
             return Ok(Released::Released);
@@ -510,7 +517,10 @@ impl Guard {
     }
 
     /// Ends the validities and cancellation tokens of this guard. An earlier loss keeps its reason.
-    fn end_signals(&self) {
+    fn give_up(&self) {
+        if self.role == Role::Reader {
+            self.origin.readers.leave(&self.spec.name, self.owner());
+        }
         let Some(signals) = self.signals.get() else { return };
         signals.released.lose(match self.state() {
             GuardState::Lost(reason) => reason,
@@ -603,7 +613,7 @@ impl fmt::Debug for Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if self.held.is_some() {
-            self.end_signals();
+            self.give_up();
         }
         if self.pass_on() {
             return;

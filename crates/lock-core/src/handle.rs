@@ -1,5 +1,6 @@
 //! The handle of one lock in one mode: what mutexes, read/write locks and semaphores have in common.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::connection::Connection;
 use crate::local_queue::QueueEvent;
 use crate::lock_spec::LockSpec;
 use crate::reentrant::LockKey;
-use crate::{Acquired, Error, ErrorKind, Guard, LockOptions, LockState, Mode, Result, Wait};
+use crate::{Acquired, Error, ErrorKind, Guard, LockOptions, LockState, Mode, OwnerId, Result, Wait};
 
 /// One lock in one mode. It holds nothing itself.
 #[derive(Clone, Debug)]
@@ -98,7 +99,27 @@ impl LockHandle {
                 (acquired, _) => Ok(acquired),
             }
         };
-        acquired.await.map_err(|error| error.during("acquire").on(&spec.name))
+        let acquired = match self.own_reader(spec) {
+            Some(reader) => Box::pin(self.warning_of(reader, spec, acquired)).await,
+            None => acquired.await,
+        };
+        acquired.map_err(|error| error.during("acquire").on(&spec.name))
+    }
+
+    /// The reader that an acquisition which cannot share the lock with it waits for, if its own task has one.
+    fn own_reader(&self, spec: &LockSpec) -> Option<OwnerId> {
+        (spec.mode != Mode::Shared).then(|| self.connection.origin.readers.of_this_task(&spec.name)).flatten()
+    }
+
+    async fn warning_of<T>(&self, reader: OwnerId, spec: &LockSpec, acquired: impl Future<Output = T>) -> T {
+        let warned = self.connection.origin.readers.warn_of(reader, &spec.name);
+        let mut acquired = pin!(acquired);
+        tokio::select! {
+            biased;
+            acquired = &mut acquired => return acquired,
+            () = warned => {}
+        }
+        acquired.await
     }
 }
 

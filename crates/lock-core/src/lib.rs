@@ -34,6 +34,7 @@ pub mod options;
 pub mod owner;
 #[doc(hidden)]
 pub mod random;
+mod readers;
 mod reentrant;
 pub mod renewal;
 mod request;

@@ -333,6 +333,11 @@ impl Locks {
         examined.map_err(|error| error.during("doctor"))
     }
 
+    #[cfg(test)]
+    pub(crate) fn readers(&self) -> &crate::readers::Readers {
+        &self.connection.origin.readers
+    }
+
     /// What the backend can do.
     #[must_use]
     pub fn capabilities(&self) -> &Capabilities {

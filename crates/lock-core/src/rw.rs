@@ -22,7 +22,7 @@ use crate::{Guard, LockOptions, Mode, Result};
 /// It is the same lock as the [`Mutex`](crate::Mutex) and the [`Semaphore`](crate::Semaphore) of its
 /// name: the mutex is its write side. A writer can [become a reader](Guard::downgrade) without admitting
 /// another writer. It is not re-entrant, and cannot be upgraded: a reader that acquires the write side
-/// waits for itself. Release first, and read again.
+/// waits for itself. Release first, and read again. After a second of such a wait a warning names the reader.
 ///
 /// Source of the idea: Courtois, Heymans, Parnas, "Concurrent control with readers and writers" (1971);
 /// of the order: the fair queue of Mellor-Crummey and Scott, "Scalable reader-writer synchronization for

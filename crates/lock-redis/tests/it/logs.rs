@@ -14,6 +14,29 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const PASSWORD: &str = "correct-horse-battery-staple";
 
 #[tokio::test]
+async fn a_task_that_waits_for_its_own_reader_is_warned() {
+    let (log, _guard) = LogCapture::begin();
+    let redis = RedisServer::start().await.unwrap();
+    let locks = connect(&redis.url()).await;
+    let (own, other) = (locks.rw("own"), locks.rw("other"));
+    let reader = own.read().await.unwrap();
+    let theirs = tokio::spawn({
+        let other = other.clone();
+        async move { other.read().await.unwrap() }
+    });
+    let theirs = theirs.await.unwrap();
+    let patience = Duration::from_millis(1_300);
+    assert!(other.try_write_for(patience).await.unwrap().is_none());
+    assert_eq!(log.warnings("waits for a lock"), [""; 0], "it may end at any time");
+    assert!(own.try_write_for(patience).await.unwrap().is_none());
+    assert!(locks.mutex("own").try_acquire_for(patience).await.unwrap().is_none());
+    let warnings = log.warnings("waits for a lock");
+    assert!(warnings.len() == 2 && warnings[0].contains(&reader.owner().to_string()), "{warnings:?}");
+    assert!(warnings[0].contains("own"), "{warnings:?}");
+    drop((reader, theirs));
+}
+
+#[tokio::test]
 async fn no_secret_and_no_command_is_logged() {
     let (log, _guard) = LogCapture::begin();
     let options = RedisServer::builder().password(PASSWORD).maxmemory_policy("allkeys-lru");
