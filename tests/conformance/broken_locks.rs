@@ -4,6 +4,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::mem::ManuallyDrop;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::process;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use async_trait::async_trait;
 use libtest_mimic::{Failed, Trial};
 use lock_core::backend::{AcquireRequest, Acquired, Wait};
 use lock_core::{
-    Backend, BootInstant, Capabilities, Clock, DoctorReport, ErrorKind, GuardState, Lease, LockName,
+    Backend, BootInstant, Capabilities, Clock, DoctorReport, Error, ErrorKind, GuardState, Lease, LockName,
     LockState, Locks, OwnerId, Released, Result, Token, Validity, ValidityCell,
 };
 use lock_testkit::conformance::{self, Harness};
@@ -29,6 +30,11 @@ const EXHIBITS: &[(Defect, &[&str])] = &[
         Defect::TakesOutagesForContention,
         &["a_dead_server_is_reported_at_acquire", "a_silent_server_is_reported_at_acquire"],
     ),
+    (
+        Defect::TakesContentionForOutages,
+        &["a_waiter_at_a_server_that_falls_silent_gives_up_without_an_error"],
+    ),
+    (Defect::GoesOnWhenDropped, &["patience_ends_at_a_silent_server"]),
     (
         Defect::ActsWhenNobodyWaits,
         &["a_lost_reply_leaves_nothing", "a_reset_instead_of_a_reply_leaves_nothing"],
@@ -80,6 +86,8 @@ const EXHIBITS: &[(Defect, &[&str])] = &[
 pub enum Defect {
     ConnectsLater,
     TakesOutagesForContention,
+    TakesContentionForOutages,
+    GoesOnWhenDropped,
     ActsWhenNobodyWaits,
     GivesUpAtOnce,
     NeverGivesUp,
@@ -187,6 +195,17 @@ impl Backend for Broken {
                 Err(error) if error.kind() == ErrorKind::Unavailable => Ok(Acquired::Busy),
                 other => other,
             },
+            (Defect::TakesContentionForOutages, Wait::Until(_)) => match self.take(request).await? {
+                Acquired::Busy => {
+                    Err(Error::new(ErrorKind::Unavailable, "redis").with_message("not in time"))
+                }
+                held => Ok(held),
+            },
+            (Defect::GoesOnWhenDropped, _) => {
+                let this = self.clone();
+                let acquiring = tokio::spawn(async move { ManuallyDrop::new(this.take(request).await) });
+                ManuallyDrop::into_inner(acquiring.await.expect("it does not panic"))
+            }
             (Defect::ActsWhenNobodyWaits, _) => {
                 let acquired = self.take(request.clone()).await;
                 if acquired.is_err() {

@@ -29,8 +29,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 ///   what may have reached the server.
 /// * **Contention is no error.** A lock that another client holds is [`Acquired::Busy`]. So is one whose key or node is
 ///   used for something else.
-/// * **Deadlines.** The first reply of the server is awaited however short the deadline is. After it the deadline is kept,
-///   but for a moment in which a free lock can still be acquired. A waiter survives an outage of about one lease or session.
+/// * **Deadlines.** A lock that is known to be busy at the deadline is [`Acquired::Busy`]. A server that has not said so is
+///   awaited: the library drops the future 100 ms after the deadline, and one that does not wait after the
+///   [answer timeout](Capabilities::answer_timeout). A waiter survives an outage of about one lease or session.
 ///
 /// A backend that wraps another one and forwards its [`capabilities`](Self::capabilities) must forward every method, those
 /// with a default too. Otherwise `doctor` and `settle` do nothing, and methods of [supported](Support::Yes) capabilities fail

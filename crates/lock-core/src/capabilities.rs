@@ -6,6 +6,8 @@ use crate::{Error, ErrorKind, LeasePolicy, Mode, Result};
 
 /// The most names that [`Backend::list`](crate::Backend::list) returns.
 pub const MAX_LISTED: usize = 100_000;
+/// The answer timeout of a backend that sets no other.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// A longer ttl is a mistake: the lock would outlive a dead holder by more than a year.
 const MAX_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -33,6 +35,17 @@ pub struct Capabilities {
     pub backend: &'static str,
     /// What keeps a lock: a lease or a session.
     pub lease: LeaseKind,
+    /// How long [`try_acquire`](crate::Mutex::try_acquire) waits for the answer of a server. After that, and 100 ms, the library
+    /// drops the acquisition, which rolls it back, and returns [`Unavailable`](crate::ErrorKind::Unavailable).
+    ///
+    /// | backend | |
+    /// |---|---|
+    /// | redis | `connect_timeout` and `command_timeout`, and the timeout of `wait_replicas` |
+    /// | redlock | `connect_timeout`, and twice `master_timeout` |
+    /// | zk | the session timeout |
+    /// | migrate | that of both stores together |
+    /// | others | 10 s, if they set no other |
+    pub answer_timeout: Duration,
     /// Whether other processes see the locks.
     pub cross_process: bool,
     /// Whether processes get a lock in the order of their requests.
@@ -160,6 +173,7 @@ impl Capabilities {
         Self {
             backend,
             lease,
+            answer_timeout: ANSWER_TIMEOUT,
             cross_process: true,
             fifo: false,
             counts_waiters: false,

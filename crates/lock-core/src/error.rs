@@ -265,7 +265,7 @@ impl Error {
     /// | `no_tls` | `Unavailable` | the port does not speak TLS | redis, redlock |
     /// | `bad_certificate` | `InvalidConfig` | one side does not trust the certificate of the other | redis, redlock |
     /// | `no_credentials` | `InvalidConfig` at the first connect, `Unavailable` later | a password or a file of TLS cannot be read | redis, redlock, zk |
-    /// | `timeout` | `Unavailable` | no answer in time | redis, redlock; zk for some requests |
+    /// | `timeout` | `Unavailable` | no answer in time | all |
     /// | `broken` | `Unavailable` | the connection broke | redis, redlock; zk for some requests |
     /// | `no_quorum` | any | too few masters agreed | redlock |
     /// | `wrong_server` | `InvalidConfig` | a sentinel, a plain server or a cluster node where another of these is expected | redis, redlock |

@@ -10,6 +10,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::connection::Connection;
 use crate::local_queue::QueueEvent;
 use crate::lock_spec::LockSpec;
+use crate::patience::{no_answer, within};
 use crate::reentrant::LockKey;
 use crate::{Acquired, Error, ErrorKind, Guard, LockOptions, LockState, Mode, OwnerId, Result, Wait};
 
@@ -94,10 +95,12 @@ impl LockHandle {
     async fn acquire_within(&self, wait: Wait) -> Result<Option<Guard>> {
         let spec = self.spec.as_ref().map_err(Clone::clone)?;
         let acquired = async {
-            match (acquire(&self.connection, spec, wait).await?, spec.hold_at_least) {
-                (Some(guard), Some(hold)) => guard.hold_at_least(hold, spec.lease).await.map(Some),
-                (acquired, _) => Ok(acquired),
-            }
+            let runtimes = &self.connection.origin.runtimes;
+            let runtime = runtimes.enter()?;
+            // Dropping the acquisition rolls it back.
+            let acquired =
+                within(wait, self.answer_timeout(), acquire_held(&self.connection, spec, wait, runtime));
+            acquired.await.unwrap_or_else(|| Err(runtimes.explain(no_answer(self.backend_name()))))
         };
         let acquired = match self.own_reader(spec) {
             Some(reader) => Box::pin(self.warning_of(reader, spec, acquired)).await,
@@ -121,10 +124,32 @@ impl LockHandle {
         }
         acquired.await
     }
+
+    /// How long an acquisition that must not wait takes at most.
+    pub(crate) fn answer_timeout(&self) -> Duration {
+        self.connection.backend.capabilities().answer_timeout
+    }
 }
 
-async fn acquire(connection: &Connection, spec: &Arc<LockSpec>, wait: Wait) -> Result<Option<Guard>> {
-    let runtime = connection.origin.runtimes.enter()?;
+/// Acquires a lock that is held as long as the options say.
+async fn acquire_held(
+    connection: &Connection,
+    spec: &Arc<LockSpec>,
+    wait: Wait,
+    runtime: Handle,
+) -> Result<Option<Guard>> {
+    match (acquire(connection, spec, wait, runtime).await?, spec.hold_at_least) {
+        (Some(guard), Some(hold)) => guard.hold_at_least(hold, spec.lease).await.map(Some),
+        (acquired, _) => Ok(acquired),
+    }
+}
+
+async fn acquire(
+    connection: &Connection,
+    spec: &Arc<LockSpec>,
+    wait: Wait,
+    runtime: Handle,
+) -> Result<Option<Guard>> {
     let turn = loop {
         let event = match wait {
             _ if wait.is_expired() => connection.queues.try_turn(&spec.name, spec.mode).map(QueueEvent::Turn),

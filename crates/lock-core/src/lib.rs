@@ -32,6 +32,7 @@ pub mod mutex;
 pub mod name;
 pub mod options;
 pub mod owner;
+mod patience;
 #[doc(hidden)]
 pub mod random;
 mod readers;

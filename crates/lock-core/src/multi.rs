@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep};
 
 pub use self::guard::MultiGuard;
 use crate::error::NO_BACKEND;
+use crate::patience::within;
 use crate::reentrant::LockKey;
 use crate::{Error, ErrorKind, Guard, Mutex, Result, Wait};
 
@@ -100,7 +101,8 @@ impl Multi {
 
     /// Acquires all of the locks if all are free; else `None`, and none of them stays held.
     ///
-    /// Errors and cancel safety as for [`acquire`](Self::acquire).
+    /// Errors and cancel safety as for [`acquire`](Self::acquire); a server that does not answer is given up as by
+    /// [`Mutex::try_acquire`], for each lock.
     pub async fn try_acquire(&self) -> Result<Option<MultiGuard>> {
         self.acquire_within(Wait::Never).await
     }
@@ -108,7 +110,8 @@ impl Multi {
     /// Acquires all of the locks within `patience`, which is one limit for all; else returns `None`, and none of them stays
     /// held.
     ///
-    /// Errors and cancel safety as for [`acquire`](Self::acquire).
+    /// Errors and cancel safety as for [`acquire`](Self::acquire); a server that does not answer is given up as by
+    /// [`Mutex::try_acquire_for`].
     pub async fn try_acquire_for(&self, patience: Duration) -> Result<Option<MultiGuard>> {
         let wait = Instant::now().checked_add(patience).map_or(Wait::Forever, Wait::Until);
         self.acquire_within(wait).await
@@ -116,7 +119,8 @@ impl Multi {
 
     /// Acquires all of the locks before `deadline`; else returns `None`, and none of them stays held.
     ///
-    /// Errors and cancel safety as for [`acquire`](Self::acquire).
+    /// Errors and cancel safety as for [`acquire`](Self::acquire); a server that does not answer is given up as by
+    /// [`Mutex::try_acquire_until`].
     pub async fn try_acquire_until(&self, deadline: Instant) -> Result<Option<MultiGuard>> {
         self.acquire_within(Wait::Until(deadline)).await
     }
@@ -128,8 +132,8 @@ impl Multi {
             if matches!(acquired, Ok(Progress::All)) && held.is_valid() {
                 return Ok(Some(held));
             }
-            // What is not released now is released in the background; this call fails for another reason.
-            drop(held.release().await);
+            // What is not released in time is released in the background; this call fails for another reason.
+            drop(within(wait, self.answer_timeout(), held.release()).await);
             match acquired? {
                 Progress::Busy => return Ok(None),
                 // Lost meanwhile.
@@ -137,6 +141,10 @@ impl Multi {
                 _ => {}
             }
         }
+    }
+
+    fn answer_timeout(&self) -> Duration {
+        self.mutexes.iter().map(Mutex::answer_timeout).max().unwrap_or_default()
     }
 
     async fn acquire_each(&self, held: &mut MultiGuard, wait: Wait) -> Result<Progress> {

@@ -67,6 +67,10 @@ impl Mutex {
         self.handle.inspect().await
     }
 
+    pub(crate) fn answer_timeout(&self) -> Duration {
+        self.handle.answer_timeout()
+    }
+
     /// Fails if this lock can never be acquired.
     pub(crate) fn check(self) -> Result<Self> {
         self.handle.check().map(|()| self)
@@ -101,7 +105,8 @@ impl Mutex {
         self.handle.acquire().await
     }
 
-    /// Acquires the lock if it is free; `None` if it is held or has waiters.
+    /// Acquires the lock if it is free; `None` if it is held or has waiters. A server that does not answer is given up after the
+    /// [answer timeout](crate::Capabilities::answer_timeout) of the backend.
     ///
     /// Errors and cancel safety as for [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<Option<Guard>> {
@@ -110,13 +115,17 @@ impl Mutex {
 
     /// Acquires the lock within `patience`, else returns `None`.
     ///
+    /// A server that does not answer is given up 100 ms after that, so that a free lock can be acquired with hardly any
+    /// patience. The error is [`ErrorKind::Unavailable`] then, with [`Outcome::Unknown`](crate::Outcome::Unknown): a lock that
+    /// the server may have granted is released in the background. `None` means that the lock was busy.
+    ///
     /// Errors and cancel safety as for [`acquire`](Self::acquire).
     pub async fn try_acquire_for(&self, patience: Duration) -> Result<Option<Guard>> {
         self.handle.try_acquire_for(patience).await
     }
 
     /// Acquires the lock before `deadline`, else returns `None`. If the deadline has passed, the server is
-    /// still asked once.
+    /// still asked once. A server that does not answer is given up as by [`try_acquire_for`](Self::try_acquire_for).
     ///
     /// Errors and cancel safety as for [`acquire`](Self::acquire).
     pub async fn try_acquire_until(&self, deadline: Instant) -> Result<Option<Guard>> {

@@ -160,7 +160,8 @@ impl Reentrant {
     /// Acquires the lock if it is free or held by this owner; else `None`, as while another task of this owner waits for
     /// it.
     ///
-    /// Errors and cancel safety as for [`acquire`](Self::acquire).
+    /// Errors and cancel safety as for [`acquire`](Self::acquire); a server that does not answer is given up as by
+    /// [`Mutex::try_acquire`](crate::Mutex::try_acquire).
     pub async fn try_acquire(&self) -> Result<Option<ReentrantGuard>> {
         if let Some(nested) = self.nested()? {
             return Ok(Some(nested));
@@ -174,7 +175,8 @@ impl Reentrant {
 
     /// Acquires the lock within `patience`, else returns `None`.
     ///
-    /// Errors and cancel safety as for [`acquire`](Self::acquire).
+    /// Errors and cancel safety as for [`acquire`](Self::acquire); a server that does not answer is given up as by
+    /// [`Mutex::try_acquire_for`](crate::Mutex::try_acquire_for).
     pub async fn try_acquire_for(&self, patience: Duration) -> Result<Option<ReentrantGuard>> {
         match Instant::now().checked_add(patience) {
             Some(deadline) => self.try_acquire_until(deadline).await,
@@ -185,7 +187,8 @@ impl Reentrant {
     /// Acquires the lock before `deadline`, else returns `None`. If the deadline has passed, the server is still asked
     /// once, unless another task of this owner asks it.
     ///
-    /// Errors and cancel safety as for [`acquire`](Self::acquire).
+    /// Errors and cancel safety as for [`acquire`](Self::acquire); a server that does not answer is given up as by
+    /// [`Mutex::try_acquire_until`](crate::Mutex::try_acquire_until).
     pub async fn try_acquire_until(&self, deadline: Instant) -> Result<Option<ReentrantGuard>> {
         if let Some(nested) = self.nested()? {
             return Ok(Some(nested));

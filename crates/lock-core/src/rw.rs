@@ -88,14 +88,16 @@ impl RwLock {
 
     /// Acquires the read side if it is free; `None` if there is a writer or a waiter.
     ///
-    /// Errors and cancel safety as for [`read`](Self::read).
+    /// Errors and cancel safety as for [`read`](Self::read); a server that does not answer is given up as by
+    /// [`Mutex::try_acquire`](crate::Mutex::try_acquire).
     pub async fn try_read(&self) -> Result<Option<Guard>> {
         self.reader.try_acquire().await
     }
 
     /// Acquires the read side within `patience`, else returns `None`.
     ///
-    /// Errors and cancel safety as for [`read`](Self::read).
+    /// Errors and cancel safety as for [`read`](Self::read); a server that does not answer is given up as by
+    /// [`Mutex::try_acquire_for`](crate::Mutex::try_acquire_for).
     pub async fn try_read_for(&self, patience: Duration) -> Result<Option<Guard>> {
         self.reader.try_acquire_for(patience).await
     }
@@ -103,7 +105,8 @@ impl RwLock {
     /// Acquires the read side before `deadline`, else returns `None`. If the deadline has passed, the server
     /// is still asked once.
     ///
-    /// Errors and cancel safety as for [`read`](Self::read).
+    /// Errors and cancel safety as for [`read`](Self::read); a server that does not answer is given up as by
+    /// [`Mutex::try_acquire_until`](crate::Mutex::try_acquire_until).
     pub async fn try_read_until(&self, deadline: Instant) -> Result<Option<Guard>> {
         self.reader.try_acquire_until(deadline).await
     }
@@ -125,14 +128,16 @@ impl RwLock {
 
     /// Acquires the write side if the lock is free; `None` if it is held or has waiters.
     ///
-    /// Errors and cancel safety as for [`read`](Self::read).
+    /// Errors and cancel safety as for [`read`](Self::read); a server that does not answer is given up as by
+    /// [`Mutex::try_acquire`](crate::Mutex::try_acquire).
     pub async fn try_write(&self) -> Result<Option<Guard>> {
         self.writer.try_acquire().await
     }
 
     /// Acquires the write side within `patience`, else returns `None`.
     ///
-    /// Errors and cancel safety as for [`write`](Self::write).
+    /// Errors and cancel safety as for [`write`](Self::write); a server that does not answer is given up as by
+    /// [`Mutex::try_acquire_for`](crate::Mutex::try_acquire_for).
     pub async fn try_write_for(&self, patience: Duration) -> Result<Option<Guard>> {
         self.writer.try_acquire_for(patience).await
     }
@@ -140,7 +145,8 @@ impl RwLock {
     /// Acquires the write side before `deadline`, else returns `None`. If the deadline has passed, the server
     /// is still asked once.
     ///
-    /// Errors and cancel safety as for [`write`](Self::write).
+    /// Errors and cancel safety as for [`write`](Self::write); a server that does not answer is given up as by
+    /// [`Mutex::try_acquire_until`](crate::Mutex::try_acquire_until).
     pub async fn try_write_until(&self, deadline: Instant) -> Result<Option<Guard>> {
         self.writer.try_acquire_until(deadline).await
     }

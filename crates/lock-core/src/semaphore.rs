@@ -89,14 +89,16 @@ impl Semaphore {
 
     /// Acquires a permit if one is free; `None` if all are held or there are waiters.
     ///
-    /// Errors and cancel safety as for [`acquire`](Self::acquire).
+    /// Errors and cancel safety as for [`acquire`](Self::acquire); a server that does not answer is given up as by
+    /// [`Mutex::try_acquire`](crate::Mutex::try_acquire).
     pub async fn try_acquire(&self) -> Result<Option<Guard>> {
         self.handle.try_acquire().await
     }
 
     /// Acquires a permit within `patience`, else returns `None`.
     ///
-    /// Errors and cancel safety as for [`acquire`](Self::acquire).
+    /// Errors and cancel safety as for [`acquire`](Self::acquire); a server that does not answer is given up as by
+    /// [`Mutex::try_acquire_for`](crate::Mutex::try_acquire_for).
     pub async fn try_acquire_for(&self, patience: Duration) -> Result<Option<Guard>> {
         self.handle.try_acquire_for(patience).await
     }
@@ -104,7 +106,8 @@ impl Semaphore {
     /// Acquires a permit before `deadline`, else returns `None`. If the deadline has passed, the server is
     /// still asked once.
     ///
-    /// Errors and cancel safety as for [`acquire`](Self::acquire).
+    /// Errors and cancel safety as for [`acquire`](Self::acquire); a server that does not answer is given up as by
+    /// [`Mutex::try_acquire_until`](crate::Mutex::try_acquire_until).
     pub async fn try_acquire_until(&self, deadline: Instant) -> Result<Option<Guard>> {
         self.handle.try_acquire_until(deadline).await
     }

@@ -215,6 +215,7 @@ pub(crate) fn capabilities(from: &dyn Backend, to: &dyn Backend) -> Capabilities
     let (old, new) = (from.capabilities(), to.capabilities());
     let timeout = new.lease.min_ttl().max(old.lease.min_ttl());
     let mut both = Capabilities::new(BACKEND, LeaseKind::session(timeout));
+    both.answer_timeout = old.answer_timeout.saturating_add(new.answer_timeout);
     both.cross_process = old.cross_process && new.cross_process;
     both.fifo = old.fifo && new.fifo;
     both.counts_waiters = old.counts_waiters && new.counts_waiters;

@@ -218,6 +218,7 @@ impl RedisConfig {
 fn capabilities(config: &RedisConfig) -> Capabilities {
     let times = LeaseKind::ttl(config.ttl, MIN_TTL + config.skew());
     let mut capabilities = Capabilities::new(BACKEND, times);
+    capabilities.answer_timeout = config.answer_timeout();
     capabilities.fifo = config.wait_by() == RedisWait::Queue;
     capabilities.counts_waiters = match config.wait_by() {
         RedisWait::Queue => true,

@@ -447,6 +447,12 @@ impl RedisConfig {
         }
     }
 
+    /// The time for a connection, an answer and, where they are asked, the replicas.
+    pub(crate) fn answer_timeout(&self) -> Duration {
+        let replicas = self.wait_replicas.map_or(Duration::ZERO, |(_, timeout)| timeout);
+        self.connect_timeout + self.command_timeout + replicas
+    }
+
     /// How much shorter than its ttl a lease is.
     pub(crate) fn skew(&self) -> Duration {
         match self.recipe {

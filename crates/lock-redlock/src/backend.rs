@@ -94,6 +94,7 @@ impl Redlock {
         config.check_credentials().await?;
         let (registry, longest_ttl) = (Arc::new(MasterRegistry::default()), config.longest_ttl_of_all());
         let (master_timeout, acquisitions) = (config.timeout_of_a_master(), Arc::default());
+        let capabilities = capabilities(&config);
         let identity = config.identity();
         let masters = config.masters.into_iter().map(|master| {
             let mut options = Voter::options(master.info);
@@ -124,7 +125,7 @@ impl Redlock {
             contention: Arc::default(),
             acquisitions,
         };
-        Ok(Self { capabilities: capabilities(config.ttl), context: Arc::new(context) })
+        Ok(Self { capabilities, context: Arc::new(context) })
     }
 
     pub(crate) fn context(&self) -> &Context {
@@ -226,12 +227,13 @@ impl RedlockConfig {
     /// [`ErrorKind::InvalidConfig`](lock_core::ErrorKind::InvalidConfig) for a bad option.
     pub fn connect_lazy(self) -> Result<Locks> {
         self.check()?;
-        Ok(Locks::new(Lazy::new(capabilities(self.ttl), move || Redlock::connect(self.clone()))))
+        Ok(Locks::new(Lazy::new(capabilities(&self), move || Redlock::connect(self.clone()))))
     }
 }
 
-fn capabilities(ttl: Duration) -> Capabilities {
-    let mut capabilities = Capabilities::new(BACKEND, LeaseKind::ttl(ttl, MIN_TTL));
+fn capabilities(config: &RedlockConfig) -> Capabilities {
+    let mut capabilities = Capabilities::new(BACKEND, LeaseKind::ttl(config.ttl, MIN_TTL));
+    capabilities.answer_timeout = config.answer_timeout();
     (capabilities.shared, capabilities.permits) = (Support::No(NO_READERS), Support::No(NO_PERMITS));
     (capabilities.breaks_one, capabilities.listing) = (Support::Yes, Support::Yes);
     capabilities

@@ -300,6 +300,11 @@ impl RedlockConfig {
         self.master_timeout.unwrap_or_else(|| (self.ttl / PART).clamp(SHORTEST_TIMEOUT, LONGEST_TIMEOUT))
     }
 
+    /// The time for a connection, the votes, and a token that is written back.
+    pub(crate) fn answer_timeout(&self) -> Duration {
+        self.connect_timeout + 2 * self.timeout_of_a_master()
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         let longest = self.longest_ttl_of_all();
         check_ttl(self.ttl, longest)?;

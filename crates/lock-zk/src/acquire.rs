@@ -19,7 +19,6 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use zookeeper_client::CreateMode;
 
 use crate::capabilities::limits;
-use crate::deadline::Deadline;
 use crate::ephemeral;
 use crate::error::{Fault, Stop, unavailable};
 use crate::held_node::OwnWatch;
@@ -34,7 +33,7 @@ use crate::session::Session;
 use crate::token::Minted;
 use crate::token_base::TokenBase;
 use crate::unpolled::unless_unpolled;
-use crate::wait::Waiter;
+use crate::wait::{Waiter, until_deadline};
 
 /// Acquires the lock at this path; repeats the attempt in a new session if one ends.
 pub(crate) async fn acquire(
@@ -43,11 +42,9 @@ pub(crate) async fn acquire(
     request: AcquireRequest,
     cleanup: &Background,
 ) -> Result<Acquired> {
-    let (mut outage, deadline) = (Outage::default(), Deadline::of(request.wait));
+    let mut outage = Outage::default();
     loop {
-        let Some(session) = outage.next_session(share, &lock, request.wait, &deadline).await? else {
-            return Ok(Acquired::Busy);
-        };
+        let session = outage.next_session(share, &lock, request.wait).await?;
         limits(session.timeout).check(request.lease)?;
         if let Some(membership) = share.membership.get() {
             // Boxed, to keep the future of an acquisition small.
@@ -62,7 +59,7 @@ pub(crate) async fn acquire(
             }
         }
         let base = share.base(&session, &lock.dir);
-        match attempt(&session, &base, &lock, &request, &deadline, cleanup).await {
+        match attempt(&session, &base, &lock, &request, cleanup).await {
             Ok(Some(lease)) => return Ok(Acquired::Held(lease)),
             Ok(None) => return Ok(Acquired::Busy),
             Err(Stop::StartOver) => outage.begin(&session),
@@ -88,21 +85,12 @@ impl Outage {
         }
     }
 
-    /// The session for the next attempt; nothing if the deadline has passed.
-    async fn next_session(
-        &self,
-        share: &PoolShare,
-        lock: &LockPath,
-        wait: Wait,
-        deadline: &Deadline,
-    ) -> Result<Option<Arc<Session>>> {
-        if deadline.has_passed() {
-            return Ok(None);
-        }
+    /// The session for the next attempt.
+    async fn next_session(&self, share: &PoolShare, lock: &LockPath, wait: Wait) -> Result<Arc<Session>> {
         if wait.is_expired() && self.count > 1 {
             return Err(unavailable("ZooKeeper sessions end as soon as they are opened"));
         }
-        deadline.keep(pin!(self.open(share, lock))).await.transpose()
+        self.open(share, lock).await
     }
 
     async fn open(&self, share: &PoolShare, lock: &LockPath) -> Result<Arc<Session>> {
@@ -121,7 +109,7 @@ impl Outage {
     }
 }
 
-/// Acquires the lock in this session; returns nothing if it is busy. Requests under way are given up at the deadline.
+/// Acquires the lock in this session; returns nothing if it is busy.
 ///
 /// # Cancel safety
 ///
@@ -131,28 +119,18 @@ pub(crate) async fn attempt(
     base: &TokenBase,
     lock: &Arc<LockPath>,
     request: &AcquireRequest,
-    deadline: &Deadline,
     cleanup: &Background,
 ) -> Result<Option<Box<ZkLease>>, Stop> {
     let own = OwnNode::new(session, lock, request.mode, request.writes, cleanup);
     let mut own_watch = OwnWatch::default();
-    let granted = {
-        let granting = grant(&own, &mut own_watch, base, request, deadline);
-        deadline.keep(pin!(unless_unpolled(&own, granting))).await
-    };
-    match granted {
-        Some(Ok(Some((node, minted)))) => {
-            Ok(Some(Box::new(ZkLease::new(own, node, own_watch, &minted, request))))
-        }
-        Some(Err(stopped)) => {
-            give_up(own).await;
-            Err(stopped)
-        }
-        Some(Ok(None)) | None => {
+    let granting = grant(&own, &mut own_watch, base, request);
+    match unless_unpolled(&own, granting).await {
+        Ok(Some((node, minted))) => Ok(Some(Box::new(ZkLease::new(own, node, own_watch, &minted, request)))),
+        not_granted => {
             // The deletion fires the watch of the node, which would take a request to remove.
             give_up(own).await;
             drop(own_watch);
-            Ok(None)
+            not_granted.map(|_| None)
         }
     }
 }
@@ -163,14 +141,13 @@ async fn grant(
     own_watch: &mut OwnWatch,
     base: &TokenBase,
     request: &AcquireRequest,
-    deadline: &Deadline,
 ) -> Result<Option<(Arc<CreatedNode>, Minted)>, Stop> {
     let session = Arc::clone(&own.session);
     let recipe = own.lock.recipe;
     let granted = alongside(base.ranges(&session), async {
         match recipe {
-            ZkRecipe::Queue => contend(own, own_watch, request, deadline).await,
-            ZkRecipe::Ephemeral(wait) => ephemeral::contend(own, wait, request, deadline).await,
+            ZkRecipe::Queue => contend(own, own_watch, request).await,
+            ZkRecipe::Ephemeral(wait) => ephemeral::contend(own, wait, request).await,
         }
     });
     let Some(node) = granted.await? else { return Ok(None) };
@@ -195,7 +172,6 @@ async fn contend(
     own: &OwnNode,
     own_watch: &mut OwnWatch,
     request: &AcquireRequest,
-    deadline: &Deadline,
 ) -> Result<Option<Arc<CreatedNode>>, Stop> {
     let (session, lock) = (Arc::clone(&own.session), Arc::clone(&own.lock));
     let stop = |fault| Stop::of(fault, &lock.dir);
@@ -207,7 +183,7 @@ async fn contend(
         }
     }
     let mut continuity = session.continuity().map_err(stop)?;
-    let (node, queue) = enter(own, request, deadline).await?;
+    let (node, queue) = enter(own, request).await?;
     let mut waiter = Waiter::new(own, &node, request, own_watch);
     if waiter.obstacles(&queue)?.is_none() {
         session.ensure_valid(&lock.dir).await.map_err(stop)?;
@@ -216,7 +192,7 @@ async fn contend(
     if request.wait.is_expired() {
         return Ok(None);
     }
-    let turn = deadline.limit(pin!(waiter.wait(queue, &mut continuity))).await;
+    let turn = until_deadline(request.wait, pin!(waiter.wait(queue, &mut continuity))).await;
     let Some(turn) = turn else { return Ok(None) };
     if let Err(Stop::StartOver) = turn {
         // A listing or an event showed that the node is deleted, or the session ended.
@@ -226,25 +202,21 @@ async fn contend(
 }
 
 /// Creates the node, and its directory if necessary, and returns the queue with it.
-async fn enter(
-    own: &OwnNode,
-    request: &AcquireRequest,
-    deadline: &Deadline,
-) -> Result<(Arc<CreatedNode>, Queue), Stop> {
+async fn enter(own: &OwnNode, request: &AcquireRequest) -> Result<(Arc<CreatedNode>, Queue), Stop> {
     let (session, lock) = (Arc::clone(&own.session), Arc::clone(&own.lock));
     let stop = |fault| Stop::of(fault, &lock.dir);
     // The server may remove an empty container between its creation and the node's.
     let mut tries = 10;
     let until = Instant::now() + session.timeout;
     loop {
-        let node = match own.create(&request.owner, deadline).await {
+        let node = match own.create(&request.owner).await {
             // An earlier creation got no answer, and this may be the second one.
-            Ok(_) if !own.is_certain() => own.recover(deadline).await.map_err(stop)?,
+            Ok(_) if !own.is_certain() => own.recover().await.map_err(stop)?,
             Ok((node, Some(names))) => return Ok((node, Queue::parse(names))),
             Ok((node, None)) => Some(node),
             Err(Fault::Unknown(error)) if Instant::now() < until => {
                 tracing::debug!(%error, dir = lock.dir, "no answer to the creation of a node; looking for it");
-                own.recover(deadline).await.map_err(stop)?
+                own.recover().await.map_err(stop)?
             }
             Err(fault) if fault.is_no_node() && tries > 0 => {
                 tries -= 1;

@@ -34,9 +34,6 @@ use crate::session::Session;
 /// token is the id of the transaction that created the holder's node (its `czxid`), which grows for as long as the ensemble
 /// keeps its data, plus what was [raised](lock_core::Guard::raise_token).
 ///
-/// A waiter waits until its deadline, and no longer. A deadline that is shorter than the requests of an acquisition is
-/// exceeded, by at most 500 ms after the first answer, so that a free lock can still be acquired.
-///
 /// # Examples
 ///
 /// ```no_run

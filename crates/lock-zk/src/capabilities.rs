@@ -11,6 +11,7 @@ use crate::recipe::ZkRecipe;
 /// The capabilities of locks of this recipe in sessions with this timeout.
 pub(crate) fn capabilities(recipe: ZkRecipe, timeout: Duration) -> Capabilities {
     let mut capabilities = limits(timeout);
+    capabilities.answer_timeout = timeout;
     let is_queue = recipe == ZkRecipe::Queue;
     (capabilities.fifo, capabilities.counts_waiters) = (is_queue, is_queue);
     let shares = if is_queue { Support::Yes } else { Support::No(ONE_NODE) };

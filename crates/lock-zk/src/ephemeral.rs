@@ -13,12 +13,12 @@ use rand::Rng;
 use tokio::time::{Instant, sleep};
 use zookeeper_client::{self as zk, CreateMode};
 
-use crate::deadline::Deadline;
 use crate::error::{Fault, Stop, no_chroot};
 use crate::node::CreatedNode;
 use crate::own_node::OwnNode;
 use crate::recipe::ZkWait;
 use crate::session::Session;
+use crate::wait::until_deadline;
 use crate::watches::{Claim, Event, Need};
 
 /// Waits until the node is created, and returns it; nothing if the lock is busy.
@@ -26,7 +26,6 @@ pub(crate) async fn contend(
     own: &OwnNode,
     by: ZkWait,
     request: &AcquireRequest,
-    deadline: &Deadline,
 ) -> Result<Option<Arc<CreatedNode>>, Stop> {
     if request.wait.is_expired() {
         // A try that fails writes nothing.
@@ -36,10 +35,10 @@ pub(crate) async fn contend(
             return Ok(None);
         }
     }
-    let node = match create(own, request, deadline).await? {
+    let node = match create(own, request).await? {
         Some(node) => node,
         None if request.wait.is_expired() => return Ok(None),
-        None => match deadline.limit(pin!(wait(own, by, request, deadline))).await {
+        None => match until_deadline(request.wait, pin!(wait(own, by, request))).await {
             Some(node) => node?,
             None => return Ok(None),
         },
@@ -50,12 +49,7 @@ pub(crate) async fn contend(
 }
 
 /// Tries to create the node whenever the lock seems to be free, until that succeeds.
-async fn wait(
-    own: &OwnNode,
-    by: ZkWait,
-    request: &AcquireRequest,
-    deadline: &Deadline,
-) -> Result<Arc<CreatedNode>, Stop> {
+async fn wait(own: &OwnNode, by: ZkWait, request: &AcquireRequest) -> Result<Arc<CreatedNode>, Stop> {
     loop {
         let (session, path) = (&own.session, &own.lock.dir);
         let free = match by {
@@ -63,21 +57,17 @@ async fn wait(
             ZkWait::Poll => poll(session, path).await,
         };
         free.map_err(|fault| Stop::of(fault, path))?;
-        if let Some(node) = create(own, request, deadline).await? {
+        if let Some(node) = create(own, request).await? {
             return Ok(node);
         }
     }
 }
 
 /// Creates the node, and missing nodes above it; returns nothing if another client was first.
-async fn create(
-    own: &OwnNode,
-    request: &AcquireRequest,
-    deadline: &Deadline,
-) -> Result<Option<Arc<CreatedNode>>, Stop> {
+async fn create(own: &OwnNode, request: &AcquireRequest) -> Result<Option<Arc<CreatedNode>>, Stop> {
     let until = Instant::now() + own.session.timeout;
     loop {
-        let fault = match own.create_fixed(&request.owner, deadline).await {
+        let fault = match own.create_fixed(&request.owner).await {
             Ok(node) => return Ok(Some(node)),
             Err(fault) => fault,
         };
@@ -86,12 +76,12 @@ async fn create(
             Fault::Refused(zk::Error::NodeExists) if own.is_certain() => return Ok(None),
             // It may be the one whose creation got no answer.
             Fault::Refused(zk::Error::NodeExists) => {
-                let settled = own.recover(deadline).await;
+                let settled = own.recover().await;
                 return settled.map_err(|fault| Stop::of(fault, &own.lock.dir));
             }
             Fault::Unknown(error) if unknown => {
                 tracing::debug!(%error, path = own.lock.dir, "no answer to the creation of a node; looking for it");
-                let settled = own.recover(deadline).await;
+                let settled = own.recover().await;
                 if let Some(node) = settled.map_err(|fault| Stop::of(fault, &own.lock.dir))? {
                     return Ok(Some(node));
                 }

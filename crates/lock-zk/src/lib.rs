@@ -15,7 +15,6 @@ mod change;
 mod config;
 mod connect;
 mod connection;
-mod deadline;
 mod doctor;
 mod downgrade;
 mod driver;

@@ -9,7 +9,7 @@ use crate::node_data::NodeData;
 use crate::recipe::ZkRecipe;
 use crate::session::Session;
 
-/// All nodes of this acquisition, the lowest first, as the quorum knows them. Calls `on_answer` at the first answer.
+/// All nodes of this acquisition, the lowest first, as the quorum knows them.
 ///
 /// After a reconnection, a transaction that the quorum commits comes after all that the session sent before: requests that
 /// arrive later over the old connection are refused, as the session has moved.
@@ -17,7 +17,6 @@ pub(crate) async fn find(
     session: &Session,
     lock: &LockPath,
     identity: NodeIdentity,
-    on_answer: impl FnOnce(),
 ) -> Result<Vec<CreatedNode>, Fault> {
     let (paths, digits_at) = match lock.recipe {
         ZkRecipe::Queue => {
@@ -31,7 +30,6 @@ pub(crate) async fn find(
             (vec![lock.dir.clone()], lock.dir.len())
         }
     };
-    on_answer();
     let mut found = Vec::new();
     for path in paths {
         let (data, stat) = match session.retry_until_definite(|| session.data(&path)).await {

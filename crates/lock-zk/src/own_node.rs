@@ -11,7 +11,6 @@ use lock_core::background::Background;
 use lock_core::{Mode, OwnerId, OwnerInfo};
 use zookeeper_client::{self as zk, CreateMode};
 
-use crate::deadline::Deadline;
 use crate::downgrade::downgrade;
 use crate::error::{Fault, Right};
 use crate::lock_path::LockPath;
@@ -54,7 +53,6 @@ impl OwnNode {
     pub(crate) async fn create(
         &self,
         info: &OwnerInfo,
-        deadline: &Deadline,
     ) -> Result<(Arc<CreatedNode>, Option<Vec<String>>), Fault> {
         let (session, lock) = (Arc::clone(&self.session), Arc::clone(&self.lock));
         let (prefix, data) = (lock.child(&self.identity.prefix(&lock)), self.identity.data(info));
@@ -71,7 +69,7 @@ impl OwnNode {
                 let Entry { path, czxid, alone } = created?;
                 Ok((Arc::new(CreatedNode::below(&prefix, path, czxid)?), alone))
             });
-            match self.created(deadline).await {
+            match self.created().await {
                 Err(fault) if must_not_write(&fault) => {}
                 created => {
                     let (node, alone) = created?;
@@ -81,19 +79,15 @@ impl OwnNode {
             }
         }
         self.begin(create(Arc::clone(&session), prefix, data, CreateMode::EphemeralSequential));
-        let (created, children) = join(self.created(deadline), session.children(&lock.dir)).await;
+        let (created, children) = join(self.created(), session.children(&lock.dir)).await;
         created.map(|(node, _)| (node, children.ok()))
     }
 
     /// Creates the node at the path of the lock itself.
-    pub(crate) async fn create_fixed(
-        &self,
-        info: &OwnerInfo,
-        deadline: &Deadline,
-    ) -> Result<Arc<CreatedNode>, Fault> {
+    pub(crate) async fn create_fixed(&self, info: &OwnerInfo) -> Result<Arc<CreatedNode>, Fault> {
         let (path, data) = (self.lock.dir.clone(), self.identity.data(info));
         self.begin(create(Arc::clone(&self.session), path, data, CreateMode::Ephemeral));
-        self.created(deadline).await.map(|(node, _)| node)
+        self.created().await.map(|(node, _)| node)
     }
 
     fn begin(&self, creation: impl Future<Output = Creation> + Send + 'static) {
@@ -101,7 +95,7 @@ impl OwnNode {
     }
 
     /// Waits for the answer, and records it in the same poll, so that it is not lost if this future is dropped.
-    async fn created(&self, deadline: &Deadline) -> Creation {
+    async fn created(&self) -> Creation {
         poll_fn(|context| {
             let mut created = self.rollback.created();
             let State::Creating(creation) = &mut created.state else {
@@ -113,18 +107,14 @@ impl OwnNode {
                 Err(_) => State::Nothing,
             };
             created.certain &= !matches!(answer, Err(Fault::Unknown(_)));
-            if !matches!(answer, Err(Fault::Unknown(_) | Fault::SessionEnded)) {
-                deadline.note_answer();
-            }
             Poll::Ready(answer)
         })
         .await
     }
 
     /// Finds the nodes of creations that got no answer: keeps the lowest one, and deletes the others.
-    pub(crate) async fn recover(&self, deadline: &Deadline) -> Result<Option<Arc<CreatedNode>>, Fault> {
-        let on_answer = || deadline.note_answer();
-        let mut found = find(&self.session, &self.lock, self.identity, on_answer).await?;
+    pub(crate) async fn recover(&self) -> Result<Option<Arc<CreatedNode>>, Fault> {
+        let mut found = find(&self.session, &self.lock, self.identity).await?;
         if found.is_empty() {
             self.forget();
             return Ok(None);
@@ -223,7 +213,7 @@ mod tests {
     use super::*;
     use crate::node_name::ZkLayout;
     use crate::release::tests::open;
-    use lock_core::{LockName, Wait};
+    use lock_core::LockName;
     use lock_testkit::ZooKeeper;
 
     #[tokio::test]
@@ -231,20 +221,20 @@ mod tests {
         let server = ZooKeeper::start().await.unwrap();
         let (ours, theirs) = (open(&server).await, open(&server).await);
         ours.create("/a", b"", CreateMode::Container).await.unwrap();
-        let (info, deadline) = (OwnerInfo::this_process(), Deadline::of(Wait::Forever));
+        let info = OwnerInfo::this_process();
         for layout in [ZkLayout::Curator, ZkLayout::Plain, ZkLayout::Kazoo] {
             let lock = Arc::new(LockPath::new("/", &LockName::new("a").unwrap(), layout));
             let mut own = OwnNode::new(&ours, &lock, Mode::Exclusive, false, &Background::default());
-            assert_eq!(own.recover(&deadline).await.unwrap(), None);
+            assert_eq!(own.recover().await.unwrap(), None);
             // The first node is of another session, and equal in all else.
             let mut other = OwnNode::new(&theirs, &lock, Mode::Exclusive, false, &Background::default());
             other.identity = own.identity;
-            other.create(&info, &deadline).await.unwrap();
-            assert_eq!(own.recover(&deadline).await.unwrap(), None, "{layout:?}");
-            let first = own.create(&info, &deadline).await.unwrap().0;
-            let second = own.create(&info, &deadline).await.unwrap().0;
+            other.create(&info).await.unwrap();
+            assert_eq!(own.recover().await.unwrap(), None, "{layout:?}");
+            let first = own.create(&info).await.unwrap().0;
+            let second = own.create(&info).await.unwrap().0;
             own.rollback.created().certain = false;
-            assert_eq!(own.recover(&deadline).await.unwrap(), Some(Arc::clone(&first)), "{layout:?}");
+            assert_eq!(own.recover().await.unwrap(), Some(Arc::clone(&first)), "{layout:?}");
             assert!(own.is_certain());
             assert_eq!(ours.stat(&second.path).await.unwrap(), None);
             assert_eq!(ours.stat(&first.path).await.unwrap().unwrap().czxid, first.czxid);

@@ -140,7 +140,6 @@ pub(crate) mod tests {
     use super::*;
     use crate::ZkConfig;
     use crate::acquire::attempt;
-    use crate::deadline::Deadline;
     use crate::lease::ZkLease;
     use crate::node_name::ZkLayout;
     use crate::own_node::OwnNode;
@@ -162,8 +161,8 @@ pub(crate) mod tests {
         let lock = Arc::new(LockPath { rotate_from: 2, ..LockPath::new("/", &name, ZkLayout::Curator) });
         let owner = Arc::new(OwnerInfo::this_process());
         let request = AcquireRequest::exclusive(name, Wait::Forever, LeasePolicy::default(), owner);
-        let (base, deadline) = (session.base("/a"), Deadline::of(Wait::Forever));
-        let acquired = attempt(session, &base, &lock, &request, &deadline, &Background::default()).await;
+        let base = session.base("/a");
+        let acquired = attempt(session, &base, &lock, &request, &Background::default()).await;
         acquired.ok().flatten().expect("the lock is acquired")
     }
 
@@ -171,15 +170,12 @@ pub(crate) mod tests {
     async fn a_late_deletion_spares_the_next_node_of_the_same_name() {
         let server = ZooKeeper::start().await.unwrap();
         let session = open(&server).await;
-        let (lock, deadline) = (
-            Arc::new(LockPath::new("/", &LockName::new("a").unwrap(), ZkLayout::Plain)),
-            Deadline::of(Wait::Forever),
-        );
+        let lock = Arc::new(LockPath::new("/", &LockName::new("a").unwrap(), ZkLayout::Plain));
         let mut paths = Vec::new();
         for _ in 0..2 {
             session.create("/a", b"", CreateMode::Persistent).await.unwrap();
             let own = OwnNode::new(&session, &lock, Mode::Exclusive, false, &Background::default());
-            paths.push(own.create(&OwnerInfo::this_process(), &deadline).await.unwrap().0);
+            paths.push(own.create(&OwnerInfo::this_process()).await.unwrap().0);
             own.forget();
             if paths.len() == 1 {
                 session.delete(&paths[0].path).await.unwrap();

@@ -131,7 +131,7 @@ async fn delete_unanswered(session: SessionHandle, lock: &LockPath, identity: No
     let (weak, mut handle) = (Arc::downgrade(&session), Some(session));
     let (mut looks, mut pause) = (0, PAUSE);
     while let Some(session) = weak.upgrade().filter(|session| !session.has_ended()) {
-        match find(&session, lock, identity, || {}).await {
+        match find(&session, lock, identity).await {
             Ok(found) => {
                 for node in &found {
                     delete(&session, lock, node, false).await;

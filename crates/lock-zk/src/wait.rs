@@ -14,8 +14,8 @@ use std::task::Poll;
 
 use futures_util::FutureExt;
 use futures_util::future::{OptionFuture, join_all, join3};
-use lock_core::{AcquireRequest, Error, ErrorKind};
-use tokio::time::{Instant, sleep_until};
+use lock_core::{AcquireRequest, Error, ErrorKind, Wait};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::error::{Fault, Stop, error};
 use crate::held_node::OwnWatch;
@@ -209,6 +209,14 @@ impl<'a> Waiter<'a> {
             Some(Err(fault)) => return Err(Stop::of(fault, &self.node.path)),
         }
         Ok(all_exist)
+    }
+}
+
+/// The output of a wait for a busy lock; nothing if its deadline passes before.
+pub(crate) async fn until_deadline<T>(wait: Wait, waiting: impl Future<Output = T>) -> Option<T> {
+    match wait.deadline() {
+        Some(deadline) => timeout_at(deadline, waiting).await.ok(),
+        None => Some(waiting.await),
     }
 }
 

@@ -37,6 +37,8 @@ const LEFT_OUT: &[(&[&str], &str)] = &[
             "a_dead_server_is_reported_at_connect",
             "a_dead_server_is_reported_at_acquire",
             "a_silent_server_is_reported_at_acquire",
+            "patience_ends_at_a_silent_server",
+            "a_waiter_at_a_server_that_falls_silent_gives_up_without_an_error",
             "a_lost_reply_leaves_nothing",
             "a_reset_instead_of_a_reply_leaves_nothing",
             "a_waiter_rides_out_a_short_outage",

@@ -45,7 +45,7 @@ pub(super) async fn a_cancelled_wait_leaves_nothing(harness: &dyn Harness) {
     for k in 0..MOST_POLLS {
         // Long enough for the waiter to join the wait queue.
         let waiting = two.mutex(&name);
-        let waiting = waiting.try_acquire_for(Duration::from_millis(60));
+        let waiting = waiting.try_acquire_for(NOISE);
         let waited = within(SOON, "the deadline", cancel_after(k, waiting)).await;
         done = waited.is_some();
         assert!(waited.transpose().unwrap().flatten().is_none(), "two hold the lock");

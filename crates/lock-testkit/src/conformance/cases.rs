@@ -220,6 +220,8 @@ cases! {
         a_silent_server_is_reported_at_acquire: with_a_server => fails_and_recovers(Fault::Hold),
         a_lost_reply_leaves_nothing: with_a_server => fails_and_recovers(Fault::LoseReplies),
         a_reset_instead_of_a_reply_leaves_nothing: with_a_server => fails_and_recovers(Fault::CutAfterRequest),
+        patience_ends_at_a_silent_server: with_a_server,
+        a_waiter_at_a_server_that_falls_silent_gives_up_without_an_error: with_a_server,
         a_waiter_rides_out_a_short_outage: with_a_server,
         a_long_outage_ends_a_wait: with_a_server,
         a_waiter_cut_off_for_long_jumps_no_queue: with_a_server,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{Clock, Error, ErrorKind, GuardState, Released};
+use lock_core::{Clock, Error, ErrorKind, GuardState, Outcome, Released};
 use tokio::time::{Instant, sleep};
 
 use super::client::Client;
@@ -14,6 +14,9 @@ use super::helpers::{
 };
 use super::lifetime::follow;
 use super::{Fault, Harness};
+
+/// How much longer than its patience an acquisition takes at most.
+const GIVES_UP_AFTER: Duration = Duration::from_millis(100);
 
 pub(super) async fn a_dead_server_is_reported_at_connect(harness: &dyn Harness) {
     let link = harness.link().await;
@@ -41,7 +44,8 @@ pub(super) async fn fails_and_recovers(harness: &dyn Harness, fault: Fault) {
     let error = acquired.expect_err("the server does not answer");
     must_be_unavailable(&error, harness);
     assert_eq!(error.lock().map(|name| name.as_str()), Some(name.as_str()), "{error}");
-    let tried = within(PATIENCE, "the failure to try", locks.mutex(&name).try_acquire()).await;
+    let limit = locks.capabilities().answer_timeout + GIVES_UP_AFTER + NOISE;
+    let tried = within(limit, "the failure to try", locks.mutex(&name).try_acquire()).await;
     must_be_unavailable(&tried.expect_err("an outage is no contention"), harness);
     let looked = within(PATIENCE, "the failure to inspect", locks.inspect(&name)).await;
     must_be_unavailable(&looked.expect_err("the server does not answer"), harness);
@@ -60,6 +64,52 @@ pub(super) async fn fails_and_recovers(harness: &dyn Harness, fault: Fault) {
     sleep(Duration::from_millis(1_500)).await;
     nothing_left(harness, &name).await;
     give_back(take(&direct, &name).await).await;
+}
+
+pub(super) async fn patience_ends_at_a_silent_server(harness: &dyn Harness) {
+    let (link, direct, name) = (harness.link().await, client(harness).await, fresh());
+    let locks = client(&*link).await;
+    give_back(take(&locks, &name).await).await;
+    link.fault(Fault::Hold).await;
+    for patience in [NOISE / 3, Duration::ZERO] {
+        let (mutex, start) = (locks.mutex(&name), Instant::now());
+        let tried = within(PATIENCE, "the end of the patience", mutex.try_acquire_for(patience));
+        let error = tried.await.expect_err("what a silent server does not say is no contention");
+        let took = start.elapsed();
+        assert!(took < patience + GIVES_UP_AFTER + NOISE, "{took:?} instead of {patience:?}");
+        must_be_unavailable(&error, harness);
+        assert_eq!(error.outcome(), Outcome::Unknown, "{error:?}");
+    }
+    link.fault(Fault::None).await;
+    // Every request has reached the server now, and is rolled back.
+    within(PATIENCE, "the roll-back", locks.backend().settle()).await;
+    nothing_left(harness, &name).await;
+    for locks in [&direct, &locks] {
+        give_back(take(locks, &name).await).await;
+    }
+    nothing_left(harness, &name).await;
+}
+
+/// A busy lock is not reported as an outage.
+pub(super) async fn a_waiter_at_a_server_that_falls_silent_gives_up_without_an_error(harness: &dyn Harness) {
+    let (link, direct, name) = (harness.link().await, client(harness).await, fresh());
+    let locks = client(&*link).await;
+    let guard = take(&direct, &name).await;
+    let (mutex, patience) = (locks.mutex(&name), 3 * NOISE);
+    let waiter = tokio::spawn(async move {
+        let start = Instant::now();
+        (mutex.try_acquire_for(patience).await, start.elapsed())
+    });
+    sleep(NOISE).await;
+    link.fault(Fault::Hold).await;
+    let (waited, took) = within(PATIENCE, "the deadline", waiter).await.unwrap();
+    assert!(waited.expect("the lock is known to be busy").is_none(), "two hold the lock");
+    assert!(took >= patience && took < patience + GIVES_UP_AFTER + NOISE, "{took:?} instead of {patience:?}");
+    link.fault(Fault::None).await;
+    within(PATIENCE, "the roll-back", locks.backend().settle()).await;
+    at_most_left(harness, &name, 1).await;
+    give_back(guard).await;
+    nothing_left(harness, &name).await;
 }
 
 pub(super) async fn a_waiter_rides_out_a_short_outage(harness: &dyn Harness) {

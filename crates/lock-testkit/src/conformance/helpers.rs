@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lock_core::backend::{AcquireRequest, Acquired, LeasePolicy, Wait};
-use lock_core::{Error, Lease, LockName, OwnerInfo, Released};
+use lock_core::{Error, Lease, LockName, Locks, OwnerInfo, Released, Result};
 use tokio::time::Instant;
 
 use super::Harness;
@@ -91,6 +91,19 @@ pub(super) async fn take(locks: &Client, name: &str) -> Held {
 pub(super) async fn take_within(limit: Duration, locks: &Client, name: &str) -> Held {
     let acquired = within(limit, "the lock", locks.mutex(name).acquire()).await;
     acquired.unwrap_or_else(|error| panic!("cannot acquire: {error:?}"))
+}
+
+/// The answer to an acquisition with hardly any patience. If a noisy machine takes longer for it, it is asked again.
+pub(super) async fn answered<T, F>(locks: &Locks, ask: impl Fn() -> F) -> Result<T>
+where
+    F: Future<Output = Result<T>>,
+{
+    loop {
+        match ask().await {
+            Err(error) if error.code() == "timeout" => locks.backend().settle().await,
+            answer => return answer,
+        }
+    }
 }
 
 /// Acquires a lock if it is free.

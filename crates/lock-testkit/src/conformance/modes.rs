@@ -111,7 +111,7 @@ pub(super) async fn modes_of_one_name_exclude_each_other(harness: &dyn Harness) 
             for locks in [&one, &two] {
                 let both = asking.try_take(locks, &name).await;
                 assert!(both.is_none(), "{holding:?} and {asking:?} hold the lock");
-                let both = asking.take_for(locks, &name, Duration::from_millis(30)).await;
+                let both = asking.take_for(locks, &name, NOISE / 3).await;
                 assert!(both.is_none(), "{holding:?} and {asking:?} hold the lock");
             }
         }

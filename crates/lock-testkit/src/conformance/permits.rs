@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use super::Harness;
 use super::helpers::{
-    LEASE_SLACK, LONG, NOISE, PATIENCE, SOON, client, eventually, fresh, give_back, must_be_busy,
+    LEASE_SLACK, LONG, NOISE, PATIENCE, SOON, answered, client, eventually, fresh, give_back, must_be_busy,
     nothing_left, short_client, take, wait_for_waiters, within,
 };
 use super::sharers::Share::Permit;
@@ -25,7 +25,7 @@ pub(super) async fn as_many_holders_as_permits(harness: &dyn Harness) {
     }
     for locks in [&one, &two] {
         Permit(3).must_be_busy(locks, &name).await;
-        let waited = Permit(3).take_for(locks, &name, Duration::from_millis(50)).await.unwrap();
+        let waited = Permit(3).take_for(locks, &name, NOISE).await.unwrap();
         assert!(waited.is_none(), "four hold three permits: {waited:?}");
     }
     must_hold(&guards);
@@ -50,12 +50,12 @@ pub(super) async fn all_clients_that_try_at_once_get_a_permit(harness: &dyn Harn
     for _ in 0..5 {
         let mut trying = JoinSet::new();
         for task in 0..8 {
-            let semaphore = locks.semaphore(&name, 8);
+            let (locks, semaphore) = (locks.clone(), locks.semaphore(&name, 8));
             trying.spawn(async move {
                 if task % 2 == 0 {
                     semaphore.try_acquire().await
                 } else {
-                    semaphore.try_acquire_until(Instant::now()).await
+                    answered(&locks, || semaphore.try_acquire_until(Instant::now())).await
                 }
             });
         }

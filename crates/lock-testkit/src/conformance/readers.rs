@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use super::Harness;
 use super::client::Client;
 use super::helpers::{
-    LEASE_SLACK, LONG, NOISE, PATIENCE, SOON, client, eventually, fresh, give_back, nothing_left,
+    LEASE_SLACK, LONG, NOISE, PATIENCE, SOON, answered, client, eventually, fresh, give_back, nothing_left,
     short_client, wait_for_waiters, within,
 };
 use super::sharers::Share::Reader;
@@ -49,11 +49,11 @@ pub(super) async fn all_readers_that_try_at_once_get_the_lock(harness: &dyn Harn
     for _ in 0..5 {
         let mut trying = JoinSet::new();
         for task in 0..8 {
-            let lock = locks.rw(&name);
+            let (locks, lock) = (locks.clone(), locks.rw(&name));
             trying.spawn(async move {
                 match task % 3 {
                     0 => lock.try_read().await,
-                    1 => lock.try_read_for(Duration::ZERO).await,
+                    1 => answered(&locks, || lock.try_read_for(Duration::ZERO)).await,
                     _ => lock.try_read_for(SOON).await,
                 }
             });
@@ -152,7 +152,7 @@ pub(super) async fn a_cancelled_writer_lets_readers_in(harness: &dyn Harness) {
     let mut done = false;
     for k in 0..1_000 {
         let lock = two.rw(&name);
-        let waiting = lock.try_write_for(Duration::from_millis(60));
+        let waiting = lock.try_write_for(NOISE);
         let waited = within(SOON, "the deadline", cancel_after(k, waiting)).await;
         done = waited.is_some();
         assert!(waited.transpose().unwrap().flatten().is_none(), "one reads");
@@ -271,7 +271,7 @@ pub(super) async fn a_released_reader_does_not_keep_the_lock(harness: &dyn Harne
 
 pub(super) async fn readers_and_writers_are_not_exchanged(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
-    let (lock, moment) = (locks.rw(&name), Duration::from_millis(100));
+    let (lock, moment) = (locks.rw(&name), NOISE);
     let reader = Reader.take(&locks, &name).await;
     must_not_write(&locks, &name).await;
     let upgraded = within(SOON, "the deadline", lock.try_write_for(moment)).await.unwrap();

@@ -380,7 +380,7 @@ pub(super) async fn cancelled_leave_nothing(harness: &dyn Harness, share: Share)
     let guard = take(&one, &name).await;
     let mut done = false;
     for k in 0..MOST_POLLS {
-        let waiting = share.take_for(&two, &name, Duration::from_millis(60));
+        let waiting = share.take_for(&two, &name, NOISE);
         let waited = within(SOON, "the deadline", cancel_after(k, waiting)).await;
         done = waited.is_some();
         assert!(waited.transpose().unwrap().flatten().is_none(), "it is held by one alone");

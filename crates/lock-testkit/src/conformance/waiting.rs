@@ -6,9 +6,10 @@ use lock_core::LockOptions;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
+use super::client::Client;
 use super::helpers::{
-    LOOK, NOISE, SOON, at_most_left, client, eventually, fresh, give_back, nothing_left, round_trip, take,
-    within,
+    LOOK, NOISE, SOON, answered, at_most_left, client, eventually, fresh, give_back, nothing_left,
+    round_trip, take, within,
 };
 use super::{Handle, Harness};
 
@@ -17,14 +18,17 @@ pub(super) async fn a_deadline_is_kept(harness: &dyn Harness) {
     let guard = take(&one, &name).await;
     for (patience, again) in [(Duration::from_millis(50), false), (Duration::from_millis(250), true)] {
         let round_trip = round_trip(&two, &name).await;
-        let start = Instant::now();
-        let acquired = if again {
-            two.mutex(&name).try_acquire_until(start + patience).await
-        } else {
-            two.mutex(&name).try_acquire_for(patience).await
+        let ask = async || {
+            let start = Instant::now();
+            let acquired = if again {
+                two.mutex(&name).try_acquire_until(start + patience).await
+            } else {
+                two.mutex(&name).try_acquire_for(patience).await
+            };
+            acquired.map(|acquired| (acquired, start.elapsed()))
         };
-        let took = start.elapsed();
-        assert!(acquired.unwrap().is_none(), "two hold the lock");
+        let (acquired, took) = answered(&two, ask).await.unwrap();
+        assert!(acquired.is_none(), "two hold the lock");
         assert!(took >= patience, "gave up after {took:?} instead of {patience:?}");
         let limit = patience + Duration::from_millis(20) + round_trip + NOISE;
         assert!(took <= limit, "waited {took:?} instead of {patience:?} (a round trip takes {round_trip:?})");
@@ -43,12 +47,16 @@ pub(super) async fn a_passed_deadline_asks_once(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let passed = Instant::now();
     sleep(LOOK).await;
-    let guard = one.mutex(&name).try_acquire_until(passed).await.unwrap();
+    let ask = async |locks: &Client| {
+        let start = Instant::now();
+        let acquired = locks.mutex(&name).try_acquire_until(passed).await;
+        acquired.map(|acquired| (acquired, start.elapsed()))
+    };
+    let (guard, _) = answered(&one, || ask(&one)).await.unwrap();
     let guard = guard.expect("a passed deadline asks once, and the lock is free");
     let round_trip = round_trip(&two, &name).await;
-    let start = Instant::now();
-    assert!(two.mutex(&name).try_acquire_until(passed).await.unwrap().is_none(), "two hold the lock");
-    let took = start.elapsed();
+    let (second, took) = answered(&two, || ask(&two)).await.unwrap();
+    assert!(second.is_none(), "two hold the lock");
     // A few round trips at most, without a wait.
     assert!(took < 3 * round_trip + NOISE, "a passed deadline was waited for {took:?}");
     give_back(guard).await;
@@ -58,7 +66,8 @@ pub(super) async fn a_passed_deadline_asks_once(harness: &dyn Harness) {
 pub(super) async fn a_short_deadline_gets_the_first_answer(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     for patience in [Duration::ZERO, Duration::from_nanos(1), Duration::from_micros(50)] {
-        let guard = locks.mutex(&name).try_acquire_for(patience).await.unwrap();
+        let mutex = locks.mutex(&name);
+        let guard = answered(&locks, || mutex.try_acquire_for(patience)).await.unwrap();
         give_back(guard.unwrap_or_else(|| panic!("the lock is free, and {patience:?} is enough to ask")))
             .await;
     }

@@ -156,7 +156,7 @@ async fn b07_a_mutex_is_used_again_whatever_happened() {
     released(works().await).await;
     let theirs = scene.other.mutex("a").acquire().await.unwrap();
     assert!(mutex.try_acquire().await.unwrap().is_none());
-    assert!(mutex.try_acquire_for(Duration::from_millis(50)).await.unwrap().is_none());
+    assert!(mutex.try_acquire_for(Duration::from_millis(200)).await.unwrap().is_none());
     assert!(cancel_after(3, mutex.acquire()).await.is_none());
     released(theirs).await;
     let guard = works().await;
@@ -174,10 +174,10 @@ async fn b09_a_waiter_for_a_permit_leaves_nothing() {
     let (ours, theirs) = (scene.locks.semaphore("a", 2), scene.other.semaphore("a", 2));
     let held = [theirs.acquire().await.unwrap(), theirs.acquire().await.unwrap()];
     assert!(ours.try_acquire().await.unwrap().is_none());
-    assert!(ours.try_acquire_for(Duration::from_millis(50)).await.unwrap().is_none());
+    assert!(ours.try_acquire_for(Duration::from_millis(200)).await.unwrap().is_none());
     until_children(&scene.client, "a", 2).await;
     let polls = for_each_poll_count(async |k| {
-        let patience = Duration::from_millis(30);
+        let patience = Duration::from_millis(200);
         let waited = cancel_after(k, async { ours.try_acquire_for(patience).await.unwrap() }).await;
         until_children(&scene.client, "a", 2).await;
         waited.map(|permit| assert!(permit.is_none()))
@@ -204,7 +204,7 @@ async fn b11_a_try_ends_although_no_server_answers() {
         let start = Instant::now();
         let error = timeout(PATIENCE, mutex.try_acquire_for(patience)).await.unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
-        assert!(start.elapsed() < TIMEOUT * 2, "{:?}", start.elapsed());
+        assert!(start.elapsed() < TIMEOUT / 2, "{:?}", start.elapsed());
     }
     scene.proxy.heal();
     // And it can succeed.

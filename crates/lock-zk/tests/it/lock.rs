@@ -101,7 +101,7 @@ async fn holders_never_overlap() {
             for round in 0..40 {
                 let mutex = locks.mutex("a");
                 let guard = if round % 3 == 0 {
-                    match mutex.try_acquire_for(Duration::from_millis(20)).await.unwrap() {
+                    match mutex.try_acquire_for(Duration::from_millis(200)).await.unwrap() {
                         Some(guard) => guard,
                         None => continue,
                     }
@@ -170,7 +170,7 @@ async fn a_deadline_is_kept_and_leaves_nothing() {
     let (one, two, client) = (connect(&server).await, connect(&server).await, client(&server).await);
     let guard = one.mutex("a").acquire().await.unwrap();
     // Wakes up the code paths.
-    assert!(two.mutex("a").try_acquire_for(Duration::from_millis(50)).await.unwrap().is_none());
+    assert!(two.mutex("a").try_acquire().await.unwrap().is_none());
     let start = Instant::now();
     assert!(two.mutex("a").try_acquire_for(Duration::from_millis(200)).await.unwrap().is_none());
     let took = start.elapsed();
@@ -461,7 +461,7 @@ async fn all_layouts_exclude_each_other() {
         for other in &all {
             let other = Locks::from_dyn(Arc::clone(other.backend()));
             assert!(other.mutex("a").try_acquire().await.unwrap().is_none());
-            assert!(other.mutex("a").try_acquire_for(Duration::from_millis(30)).await.unwrap().is_none());
+            assert!(other.mutex("a").try_acquire_for(Duration::from_millis(200)).await.unwrap().is_none());
         }
         assert_eq!(guard.release().await.unwrap(), Released::Released);
     }
