@@ -124,7 +124,8 @@ impl ZkConfig {
     /// A server does not recognize a wrong password: it takes it for another user, whom the ACLs refuse.
     ///
     /// Every connect reads the password: it can be [a file](Password::file) or [a function](Password::callback), and change
-    /// while the program runs. As a new password is a new user, the ACLs of existing nodes have to grant it its rights first.
+    /// while the program runs. As a new password is a new user, create the nodes for both of them beforehand
+    /// ([`NodeAcl::Custom`]), and grant the new one its rights on the directories that exist.
     ///
     /// ```
     /// # use lock_zk::ZkConfig;
