@@ -313,6 +313,10 @@ fn meaning(code: &str, error: &RedisError) -> (ErrorKind, String) {
     let detail = error.detail().unwrap_or_default();
     let (kind, hint) = match code {
         "NOAUTH" | "WRONGPASS" => (ErrorKind::Denied, "check user and password in the URL"),
+        "DENIED" => (ErrorKind::Denied, "give the server a password, or set its protected-mode to no"),
+        "ERR" if detail.contains("max number of clients") => {
+            (ErrorKind::Unavailable, "let the server accept more connections (maxclients), then try again")
+        }
         "READONLY" => (
             ErrorKind::Unavailable,
             "the server is a replica now: try again after the failover, name the master in the URL, \
@@ -365,6 +369,9 @@ pub(crate) fn code(error: &RedisError) -> &str {
     if code != "ERR" {
         return code;
     }
+    if let Some((code, _)) = NOT_READY.iter().find(|(_, text)| detail.contains(text)) {
+        return code;
+    }
     if detail.contains("user executing the script can't") || detail.contains("user has no permissions") {
         return "NOPERM";
     }
@@ -372,6 +379,13 @@ pub(crate) fn code(error: &RedisError) -> &str {
     let inside = |code: &&&str| of_script && detail.split([' ', '-']).any(|word| word == **code);
     INSIDE.iter().find(inside).copied().unwrap_or(code)
 }
+
+/// What a server says that is not ready. The driver keeps only the text of a refused SELECT.
+const NOT_READY: [(&str, &str); 3] = [
+    ("BUSY", "is busy running a script"),
+    ("LOADING", "is loading the dataset"),
+    ("MASTERDOWN", "Link with MASTER is down"),
+];
 
 /// Whether the server has become a replica.
 pub(crate) fn is_demoted(error: &RedisError) -> bool {
@@ -469,6 +483,11 @@ mod tests {
                 "ERR The user executing the script can't run this command or subcommand script: 1, on @user_script:7.",
                 ErrorKind::Denied,
                 "NOPERM",
+            ),
+            (
+                "ERR Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+                ErrorKind::Unavailable,
+                "BUSY",
             ),
             ("ERR a key named OOM", ErrorKind::Unexpected, "ERR"),
         ] {
