@@ -12,8 +12,8 @@ pub use lock_core::{
     BootInstant, Capabilities, Clock, DoctorReport, Election, Error, ErrorKind, Finding, FindingLevel, Guard,
     GuardState, GuardView, Holder, HolderInfo, Leader, Leadership, LeaseKind, LockMode, LockName,
     LockOptions, LockState, LossReason, Memory, MemoryConfig, Multi, MultiGuard, Mutex, Observer, Outcome,
-    OwnerId, OwnerInfo, Password, Reentrant, ReentrantGuard, Released, Result, RunError, RwLock, Semaphore,
-    ServerLockState, ServerView, Token, Validity, WaiterInfo,
+    OwnerId, OwnerInfo, Password, Persistence, Reentrant, ReentrantGuard, Released, Result, RunError, RwLock,
+    Semaphore, ServerLockState, ServerView, Token, Validity, WaiterInfo,
 };
 /// The backend of files, for configurations made in code.
 #[cfg(all(feature = "flock", unix))]

@@ -40,7 +40,7 @@ const EXHIBITS: &[(Defect, &[&str])] = &[
         &["a_lost_reply_leaves_nothing", "a_reset_instead_of_a_reply_leaves_nothing"],
     ),
     (Defect::GivesUpAtOnce, &["a_waiter_rides_out_a_short_outage"]),
-    (Defect::NeverGivesUp, &["a_long_outage_ends_a_wait"]),
+    (Defect::NeverGivesUp, &["a_long_outage_ends_strict_waits_alone"]),
     (Defect::InsistsAfterAnOutage, &["a_waiter_cut_off_for_long_jumps_no_queue"]),
     (
         Defect::NeverLoses,

@@ -10,5 +10,6 @@ mod fork;
 mod migration_failover;
 mod migration_sources;
 mod pages;
+mod refusals;
 mod runtimes;
 mod third_party;

@@ -89,7 +89,7 @@ fn passed(gate: Gate) {
 
 const fn silent(_: Progress) {}
 
-fn encoded(url: &str) -> String {
+pub(crate) fn encoded(url: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/".contains(&byte);
     url.bytes()
         .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })

@@ -60,6 +60,8 @@ pub(crate) struct Failure {
     pub(crate) hint: Option<String>,
     /// Whether nobody reads what would be printed.
     pub(crate) is_silent: bool,
+    /// Whether the cause may pass by itself, or when an operator has repaired the store.
+    pub(crate) can_pass: bool,
 }
 
 impl Failure {
@@ -75,7 +77,7 @@ impl Failure {
     }
 
     pub(crate) const fn new(exit: Exit, kind: &'static str, message: String, hint: Option<String>) -> Self {
-        Self { exit, kind, message, hint, is_silent: false }
+        Self { exit, kind, message, hint, is_silent: false, can_pass: false }
     }
 }
 
@@ -92,7 +94,7 @@ impl From<Error> for Failure {
         // The text ends with the hint.
         let end = hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default();
         let message = text.strip_suffix(&*end).unwrap_or(&text).to_owned();
-        Self::new(exit, error.code(), message, hint)
+        Self { can_pass: error.can_pass(), ..Self::new(exit, error.code(), message, hint) }
     }
 }
 

@@ -66,7 +66,7 @@ impl Output {
 
     /// Prints why the command failed.
     pub(crate) fn fail(self, failure: &Failure) -> Exit {
-        let Failure { exit, kind, message, hint, is_silent } = failure;
+        let Failure { exit, kind, message, hint, is_silent, .. } = failure;
         if *is_silent {
             return *exit;
         }

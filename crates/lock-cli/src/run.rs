@@ -8,6 +8,7 @@ mod hold;
 mod job_control;
 mod launch;
 mod lock;
+mod refusals;
 mod signals;
 mod watchdog;
 
@@ -63,6 +64,11 @@ pub(crate) struct RunOptions {
     /// Acquire the lock again after the command has ended or the lock is lost, until a signal ends both
     #[arg(long)]
     restart: bool,
+
+    /// End when the store refuses the lock. By default, what waits for the lock or restarts the command goes on: until the
+    /// password, the right, the memory or whatever was missing is there again
+    #[arg(long)]
+    strict: bool,
 
     /// What happens to the command when the lock is lost, or cannot be kept in time
     #[arg(long, value_name = "WHAT", value_enum, default_value = "term")]

@@ -57,7 +57,8 @@ pub trait Backend: Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// When the server is unavailable or refuses.
+    /// When the server is unavailable or refuses: [`while_waiting`](crate::Error::while_waiting) if it had answered that the lock
+    /// is busy. Then the caller may ask again.
     async fn acquire(&self, request: AcquireRequest) -> Result<Acquired>;
 
     /// Reads the state of a lock without changing it.

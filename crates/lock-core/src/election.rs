@@ -11,20 +11,13 @@ mod leadership;
 mod observer;
 
 use std::sync::Arc;
-use std::time::Duration;
-
-use tokio::time::sleep;
 
 pub use self::leader::Leader;
 pub use self::leadership::Leadership;
 pub use self::observer::Observer;
 use crate::connection::Connection;
 use crate::run::run_and_release;
-use crate::{Error, GuardView, LockName, LockOptions, Mutex, Result, RunError};
-
-/// The pause before another campaign after an error.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LAST_PAUSE: Duration = Duration::from_secs(2);
+use crate::{GuardView, LockName, LockOptions, Mutex, Persistence, Result, RunError};
 
 /// An election: at most one leader at a time among candidates in any number of processes.
 ///
@@ -99,29 +92,30 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::acquire`].
+    /// Those of [`Mutex::acquire`] that cannot [pass](crate::Error::can_pass), such as a closed connection. Through all others the
+    /// candidate goes on, unless the options say otherwise: see [`Persistence`].
     ///
     /// # Cancel safety
     ///
     /// Dropping the future ends the campaign, and leaves nothing behind. A leadership that was granted already is given up
     /// in the background.
     pub async fn campaign(&self, label: impl Into<String>) -> Result<Leadership> {
-        let options = self.options.clone().label(label);
+        let mut options = self.options.clone().label(label);
+        options.persistence.get_or_insert(Persistence::Always);
         self.mutex(&options).acquire().await.map(Leadership::new)
     }
 
     /// Campaigns, runs `body` while this candidate leads, and resigns when the body has ended. When the leadership is lost,
     /// `body` is dropped, and the candidate campaigns again: for ever, if need be.
     ///
-    /// While the servers do not answer, it campaigns again after a pause of at most 2 s, and logs a warning. A panic of
-    /// the body resigns first, as with [`Mutex::run`].
+    /// A panic of the body resigns first, as with [`Mutex::run`].
     ///
     /// To resign from within the body, let it return: the next candidate leads then, and this one after it if it calls
     /// `run` again. A body that campaigns in the same election waits for itself.
     ///
     /// # Errors
     ///
-    /// Those of [`campaign`](Self::campaign) that are not [retryable](Error::is_retryable), and
+    /// Those of [`campaign`](Self::campaign), and
     /// [`Lost`](crate::ErrorKind::Lost) when the leadership was found lost right after the body had ended:
     /// [`RunError::into_output`] has what it returned.
     ///
@@ -135,7 +129,7 @@ impl Election {
     ) -> Result<F::Output, RunError<F::Output>> {
         let label = label.into();
         loop {
-            let leadership = self.campaign_until_elected(&label).await.map_err(RunError::not_acquired)?;
+            let leadership = self.campaign(&label).await.map_err(RunError::not_acquired)?;
             match run_and_release(leadership.into(), &mut body).await {
                 Err(lost) if lost.has_no_output() => {
                     tracing::warn!(error = %lost.error(), "the leadership was lost; campaigning again");
@@ -165,24 +159,8 @@ impl Election {
     /// Nothing is sent before the stream is polled.
     #[must_use]
     pub fn observe(&self) -> Observer {
-        Observer::new(Arc::clone(&self.connection), &self.name)
-    }
-
-    /// Campaigns again after errors that pass.
-    pub(crate) async fn campaign_until_elected(&self, label: &str) -> Result<Leadership> {
-        let mut pause = FIRST_PAUSE;
-        loop {
-            match self.campaign(label).await {
-                Err(error) if error.is_retryable() => self.pause_after(&error, &mut pause).await,
-                campaign => return campaign,
-            }
-        }
-    }
-
-    async fn pause_after(&self, error: &Error, pause: &mut Duration) {
-        tracing::warn!(%error, "the campaign failed and is repeated");
-        sleep(*pause).await;
-        *pause = (*pause * 2).min(LAST_PAUSE);
+        let persistence = self.options.persistence.unwrap_or(Persistence::Always);
+        Observer::new(Arc::clone(&self.connection), &self.name, persistence)
     }
 
     fn mutex(&self, options: &LockOptions) -> Mutex {
@@ -193,9 +171,10 @@ impl Election {
 #[cfg(test)]
 mod tests {
     use std::future::pending;
+    use std::time::Duration;
 
     use tokio::sync::mpsc;
-    use tokio::time::timeout;
+    use tokio::time::{sleep, timeout};
 
     use super::*;
     use crate::{ErrorKind, Locks, MemoryConfig, Released};

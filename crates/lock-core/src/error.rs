@@ -46,6 +46,9 @@ struct Details {
     outcome: Outcome,
     /// Narrower than that of the kind.
     code: Option<&'static str>,
+    /// Where it differs from what the kind says.
+    can_pass: Option<bool>,
+    was_waiting: bool,
     backend: &'static str,
     operation: Option<&'static str>,
     lock: Option<LockName>,
@@ -152,6 +155,8 @@ impl Error {
             kind,
             outcome: Outcome::NotApplied,
             code: None,
+            can_pass: None,
+            was_waiting: false,
             backend,
             operation: None,
             lock: None,
@@ -204,6 +209,20 @@ impl Error {
         self
     }
 
+    /// Sets whether the cause [can pass](Self::can_pass), where that does not follow from the kind.
+    #[must_use]
+    pub fn with_can_pass(mut self, can_pass: bool) -> Self {
+        self.details.can_pass = Some(can_pass);
+        self
+    }
+
+    /// Notes that the error ended a wait: the store had answered that the lock is busy. See [`Persistence`](crate::Persistence).
+    #[must_use]
+    pub fn while_waiting(mut self) -> Self {
+        self.details.was_waiting = true;
+        self
+    }
+
     /// Sets the operation, such as `acquire`, unless it is set already.
     #[must_use]
     pub fn during(mut self, operation: &'static str) -> Self {
@@ -252,6 +271,26 @@ impl Error {
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self.details.kind, ErrorKind::Unavailable)
+    }
+
+    /// Whether the cause may pass while the process runs, as it lies with the servers: one is down, loading, read-only, busy with
+    /// a script or out of memory; it refuses a password, a right or a certificate, until an operator has repaired that.
+    ///
+    /// A wrong name, a wrong option, closed locks and used-up sequence numbers do not pass. See
+    /// [`Persistence`](crate::Persistence) for what goes on through an error that can pass. All
+    /// [retryable](Self::is_retryable) errors can, but for those of a runtime that was shut down.
+    #[must_use]
+    pub fn can_pass(&self) -> bool {
+        self.details.can_pass.unwrap_or(matches!(
+            self.details.kind,
+            ErrorKind::Unavailable | ErrorKind::Denied | ErrorKind::Exhausted
+        ))
+    }
+
+    /// Whether the error [ended a wait](Self::while_waiting) for a busy lock.
+    #[must_use]
+    pub fn was_waiting(&self) -> bool {
+        self.details.was_waiting
     }
 
     /// A stable word for programs, logs and metrics: that of the [kind](ErrorKind::code), or a narrower one.

@@ -412,6 +412,7 @@ impl Guard {
             return Err(Error::new(ErrorKind::Exhausted, self.backend())
                 .with_message(format!("too few tokens are left above {floor}"))
                 .with_hint("use another lock name, and let the resource forget the tokens of this one")
+                .with_can_pass(false)
                 .during("raise token")
                 .on(&self.spec.name));
         }

@@ -5,14 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::connection::Connection;
-use crate::local_queue::QueueEvent;
+use crate::local_queue::{QueueEvent, Turn};
 use crate::lock_spec::LockSpec;
 use crate::patience::{no_answer, within};
+use crate::persistence::Outage;
 use crate::reentrant::LockKey;
-use crate::{Acquired, Error, ErrorKind, Guard, LockOptions, LockState, Mode, OwnerId, Result, Wait};
+use crate::{
+    AcquireRequest, Acquired, Error, ErrorKind, Guard, LockOptions, LockState, Mode, OwnerId, Result, Wait,
+};
 
 /// One lock in one mode. It holds nothing itself.
 #[derive(Clone, Debug)]
@@ -160,16 +163,65 @@ async fn acquire(
             // This task was not polled for a while.
             Some(QueueEvent::HandedOver(guard)) if !guard.is_valid() => {}
             Some(QueueEvent::HandedOver(guard)) => return Ok(Some(guard)),
-            None => return Ok(None),
+            None => return connection.queues.refusal(&spec.name).map_or(Ok(None), Err),
         }
     };
-    let acquired = connection.backend.acquire(spec.request(wait)).await;
-    match acquired.map_err(|error| connection.origin.runtimes.explain(error))? {
+    let acquired = match connection.backend.acquire(spec.request(wait)).await {
+        Ok(acquired) => acquired,
+        Err(refusal) => {
+            let refusal = connection.origin.runtimes.explain(refusal);
+            // Boxed, to keep the future of an acquisition small.
+            Box::pin(go_on(connection, spec, wait, &turn, refusal)).await?
+        }
+    };
+    match acquired {
         Acquired::Busy => Ok(None),
         Acquired::Held(lease) => {
             // A sharer gives up its turn, so that the next task of this process can ask to share the lock.
             let turn = Some(turn).filter(|_| spec.mode == Mode::Exclusive);
             Ok(Some(Guard::new(lease, turn, Arc::clone(spec), runtime, Arc::clone(&connection.origin))))
+        }
+    }
+}
+
+/// Asks again after a refusal, for as long as the [rule](crate::Persistence) says.
+async fn go_on(
+    connection: &Connection,
+    spec: &LockSpec,
+    wait: Wait,
+    turn: &Turn<Guard>,
+    mut refusal: Error,
+) -> Result<Acquired> {
+    let mut outage = Outage::default();
+    loop {
+        let has_queued = turn.has_queued(refusal.was_waiting());
+        if wait.is_expired() || !spec.persistence.goes_on(&refusal, has_queued) {
+            return Err(refusal);
+        }
+        refusal = refusal.during("acquire").on(&spec.name);
+        if outage.note(&refusal)
+            && let Some(on_refused) = &spec.on_refused
+        {
+            on_refused.call(&refusal);
+        }
+        turn.note_refusal(Some(&refusal));
+        let pause = outage.pause();
+        tokio::select! {
+            biased;
+            () = connection.origin.closed.cancelled() => return Err(Error::closed(connection.backend_name())),
+            () = sleep(wait.left().map_or(pause, |left| left.min(pause))) => {}
+        }
+        if wait.is_expired() {
+            return Err(refusal);
+        }
+        let request = AcquireRequest { is_repeated: true, ..spec.request(wait) };
+        match connection.request(|backend| backend.acquire(request)).await {
+            Ok(acquired) => {
+                outage.end();
+                turn.note_refusal(None);
+                return Ok(acquired);
+            }
+            Err(next) => refusal = next,
         }
     }
 }
@@ -187,5 +239,284 @@ async fn wait_for_turn(
     match wait {
         Wait::Until(deadline) => timeout_at(deadline, event).await.ok(),
         Wait::Never | Wait::Forever => Some(event.await),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex as StdMutex;
+
+    use async_trait::async_trait;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::{
+        Backend, Capabilities, Clock, LockName, LockState, Locks, Memory, MemoryConfig, Observer, Persistence,
+    };
+
+    const SECOND: Duration = Duration::from_secs(1);
+    /// Longer than an outage of these tests and the pause after it.
+    const SOON: Duration = Duration::from_secs(20);
+
+    /// A memory backend that can refuse. A waiter of its own queue is told so, as by a server.
+    #[derive(Debug)]
+    struct Refusing {
+        inner: Memory,
+        acquire: StdMutex<Option<Error>>,
+        inspect: StdMutex<Option<Error>>,
+    }
+
+    impl Refusing {
+        fn new() -> Arc<Self> {
+            let inner = Memory::open(MemoryConfig::new().clock(Clock::tokio())).unwrap();
+            Arc::new(Self { inner, acquire: StdMutex::default(), inspect: StdMutex::default() })
+        }
+
+        fn locks(self: &Arc<Self>) -> Locks {
+            Locks::from_dyn(Arc::clone(self) as Arc<dyn Backend>)
+        }
+
+        fn refuse(&self, kind: Option<ErrorKind>) {
+            *self.acquire.lock().unwrap() = kind.map(error);
+        }
+
+        fn refuse_observers(&self, kind: Option<ErrorKind>) {
+            *self.inspect.lock().unwrap() = kind.map(error);
+        }
+    }
+
+    fn error(kind: ErrorKind) -> Error {
+        Error::new(kind, "memory").with_message("refused")
+    }
+
+    fn answer(refusal: &StdMutex<Option<Error>>) -> Result<()> {
+        refusal.lock().unwrap().clone().map_or(Ok(()), Err)
+    }
+
+    #[async_trait]
+    impl Backend for Refusing {
+        fn capabilities(&self) -> &Capabilities {
+            self.inner.capabilities()
+        }
+
+        async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
+            answer(&self.acquire)?;
+            let has_waited = !matches!(request.wait, Wait::Never);
+            let acquired = self.inner.acquire(request).await?;
+            match (answer(&self.acquire), acquired) {
+                (Err(error), Acquired::Held(mut lease)) if has_waited => {
+                    lease.release().await?;
+                    Err(error.while_waiting())
+                }
+                (_, acquired) => Ok(acquired),
+            }
+        }
+
+        async fn inspect(&self, name: &LockName) -> Result<LockState> {
+            answer(&self.inspect)?;
+            self.inner.inspect(name).await
+        }
+
+        async fn await_change(&self, name: &LockName, seen: &LockState) -> Result<LockState> {
+            loop {
+                let state = self.inspect(name).await?;
+                if !state.has_holders_of(seen) {
+                    return Ok(state);
+                }
+                sleep(SECOND / 10).await;
+            }
+        }
+
+        async fn break_lock(&self, name: &LockName) -> Result<bool> {
+            self.inner.break_lock(name).await
+        }
+
+        async fn close(&self) -> Result<()> {
+            self.inner.close().await
+        }
+    }
+
+    async fn next(leaders: &mut Observer) -> Result<Option<String>> {
+        let item = timeout(SOON, leaders.next()).await.expect("an event").expect("it goes on");
+        item.map(|leader| leader.and_then(|leader| leader.label().map(str::to_owned)))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiter_that_has_queued_goes_on_and_a_first_request_does_not() {
+        let backend = Refusing::new();
+        let (holds, waits) = (backend.locks(), backend.locks());
+        let guard = holds.mutex("a").acquire().await.unwrap();
+        let refused = Arc::new(StdMutex::new(Vec::new()));
+        let told = Arc::clone(&refused);
+        let options = LockOptions::new().on_refused(move |error| told.lock().unwrap().push(error.kind()));
+        let mutex = waits.mutex_with("a", options).unwrap();
+        let waiter = tokio::spawn(async move { mutex.acquire().await });
+        sleep(SECOND).await;
+        backend.refuse(Some(ErrorKind::Denied));
+        guard.release().await.unwrap();
+        sleep(30 * SECOND).await;
+        backend.refuse(Some(ErrorKind::Exhausted));
+        sleep(30 * SECOND).await;
+        assert!(!waiter.is_finished());
+        // What never queued, and what does not wait, fails at once.
+        for error in [
+            holds.mutex("a").acquire().await.unwrap_err(),
+            holds.mutex("a").try_acquire_for(SECOND).await.unwrap_err(),
+            waits.mutex("a").try_acquire().await.unwrap_err(),
+        ] {
+            assert_eq!((error.kind(), error.operation()), (ErrorKind::Exhausted, Some("acquire")));
+        }
+        backend.refuse(None);
+        let guard = timeout(SOON, waiter).await.expect("the lock").unwrap().unwrap();
+        assert!(guard.is_valid());
+        assert_eq!(*refused.lock().unwrap(), [ErrorKind::Denied, ErrorKind::Exhausted], "each reason once");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_waited_for_another_has_queued() {
+        let backend = Refusing::new();
+        let locks = backend.locks();
+        let guard = locks.mutex("a").acquire().await.unwrap();
+        let waiters = [(); 2].map(|()| {
+            let mutex = locks.mutex("a");
+            tokio::spawn(async move { mutex.acquire().await })
+        });
+        sleep(SECOND).await;
+        backend.refuse(Some(ErrorKind::Unavailable));
+        drop(guard);
+        sleep(10 * SECOND).await;
+        waiters[0].abort();
+        sleep(10 * SECOND).await;
+        assert!(!waiters[1].is_finished(), "it has queued behind the same holder");
+        backend.refuse(None);
+        let [_, second] = waiters;
+        assert!(timeout(SOON, second).await.expect("the lock").unwrap().is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn patience_ends_with_the_refusal() {
+        let backend = Refusing::new();
+        let locks = backend.locks();
+        let guard = locks.mutex("a").acquire().await.unwrap();
+        let waiters = [3, 5].map(|patience| {
+            let mutex = locks.mutex("a");
+            tokio::spawn(async move { mutex.try_acquire_for(patience * SECOND).await })
+        });
+        sleep(SECOND).await;
+        backend.refuse(Some(ErrorKind::Denied));
+        drop(guard);
+        let began = Instant::now();
+        for (waiter, patience) in waiters.into_iter().zip([2, 4]) {
+            let error = timeout(SOON, waiter).await.expect("its patience ends").unwrap().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Denied);
+            assert_eq!(began.elapsed().as_secs(), patience);
+        }
+        // The one that asks has no end: of the tasks behind it the patience ends in the same way.
+        backend.refuse(None);
+        let guard = locks.mutex("a").acquire().await.unwrap();
+        let [asks, behind] = [None, Some(3 * SECOND)].map(|patience| {
+            let mutex = locks.mutex("a");
+            tokio::spawn(async move {
+                match patience {
+                    Some(patience) => mutex.try_acquire_for(patience).await,
+                    None => mutex.acquire().await.map(Some),
+                }
+            })
+        });
+        sleep(SECOND).await;
+        backend.refuse(Some(ErrorKind::Denied));
+        drop(guard);
+        let error = timeout(SOON, behind).await.expect("its patience ends").unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied);
+        backend.refuse(None);
+        assert!(timeout(SOON, asks).await.expect("the lock").unwrap().unwrap().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_cannot_pass_ends_a_wait_and_so_does_closing() {
+        let backend = Refusing::new();
+        for closes in [false, true] {
+            let (holds, waits) = (backend.locks(), backend.locks());
+            let guard = holds.mutex("a").acquire().await.unwrap();
+            let mutex = waits.mutex("a");
+            let waiter = tokio::spawn(async move { mutex.acquire().await });
+            sleep(SECOND).await;
+            backend.refuse(Some(ErrorKind::Denied));
+            drop(guard);
+            sleep(10 * SECOND).await;
+            let kind = if closes {
+                // Between two requests: it is not asked again.
+                waits.close().await.unwrap();
+                ErrorKind::Closed
+            } else {
+                backend.refuse(Some(ErrorKind::Unexpected));
+                ErrorKind::Unexpected
+            };
+            let ended = timeout(SOON, waiter).await.expect("it ends").unwrap();
+            assert_eq!(ended.unwrap_err().kind(), kind);
+            backend.refuse(None);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_strict_end_at_the_first_refusal() {
+        let backend = Refusing::new();
+        let strict = LockOptions::new().persistence(Persistence::Strict);
+        let (holds, waits) = (backend.locks(), backend.locks());
+        let guard = holds.mutex("a").acquire().await.unwrap();
+        let mutex = waits.mutex_with("a", strict.clone()).unwrap();
+        let waiter = tokio::spawn(async move { mutex.acquire().await });
+        let election = waits.election_with("b", strict).unwrap();
+        let mut leaders = election.observe();
+        assert_eq!(next(&mut leaders).await.unwrap(), None);
+        sleep(SECOND).await;
+        backend.refuse(Some(ErrorKind::Denied));
+        backend.refuse_observers(Some(ErrorKind::Unavailable));
+        drop(guard);
+        assert_eq!(timeout(SOON, waiter).await.unwrap().unwrap().unwrap_err().kind(), ErrorKind::Denied);
+        assert_eq!(election.campaign("one").await.unwrap_err().kind(), ErrorKind::Denied);
+        assert_eq!(next(&mut leaders).await.unwrap_err().kind(), ErrorKind::Unavailable);
+        assert!(leaders.next().await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outage_is_one_item_of_an_observer_and_so_is_its_end() {
+        let backend = Refusing::new();
+        let locks = backend.locks();
+        let mut leaders = locks.election("a").observe();
+        assert_eq!(next(&mut leaders).await.unwrap(), None);
+        let leadership = backend.locks().election("a").campaign("one").await.unwrap();
+        assert_eq!(next(&mut leaders).await.unwrap().as_deref(), Some("one"));
+        backend.refuse_observers(Some(ErrorKind::Denied));
+        let refused = next(&mut leaders).await.unwrap_err();
+        assert!(refused.kind() == ErrorKind::Denied && refused.can_pass());
+        assert!(timeout(SOON, leaders.next()).await.is_err(), "an outage is reported once");
+        backend.refuse_observers(None);
+        assert_eq!(next(&mut leaders).await.unwrap().as_deref(), Some("one"), "it is over");
+        assert!(timeout(SOON, leaders.next()).await.is_err(), "nothing has changed");
+        drop(leadership);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_observer_shows_that_a_campaign_is_refused() {
+        let backend = Refusing::new();
+        let locks = backend.locks();
+        let mut leaders = locks.election("a").observe();
+        assert_eq!(next(&mut leaders).await.unwrap(), None);
+        backend.refuse(Some(ErrorKind::Exhausted));
+        let election = locks.election("a");
+        let candidate = tokio::spawn(async move { election.campaign("one").await });
+        assert_eq!(next(&mut leaders).await.unwrap_err().kind(), ErrorKind::Exhausted);
+        assert!(timeout(SOON, leaders.next()).await.is_err(), "the campaign goes on");
+        backend.refuse(None);
+        let leadership = timeout(SOON, candidate).await.expect("it leads").unwrap().unwrap();
+        loop {
+            // That the refusal is over may be reported before the leader.
+            if let Some(leader) = next(&mut leaders).await.unwrap() {
+                break assert_eq!(leader, "one");
+            }
+        }
+        leadership.resign().await.unwrap();
+        assert_eq!(next(&mut leaders).await.unwrap(), None);
     }
 }

@@ -33,6 +33,7 @@ pub mod name;
 pub mod options;
 pub mod owner;
 mod patience;
+mod persistence;
 #[doc(hidden)]
 pub mod random;
 mod readers;
@@ -74,6 +75,7 @@ pub use mutex::Mutex;
 pub use name::LockName;
 pub use options::LockOptions;
 pub use owner::{OwnerId, OwnerInfo};
+pub use persistence::Persistence;
 pub use reentrant::{Reentrant, ReentrantGuard};
 pub use revocation::{Revocation, RevocationCell};
 pub use run_error::RunError;

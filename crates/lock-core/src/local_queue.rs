@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use tokio::runtime::{self, Handle};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::lock_spec::LockSpec;
-use crate::{AcquireRequest, GuardState, LockName, LossReason, Mode, Validity, Wait};
+use crate::{AcquireRequest, Error, GuardState, LockName, LossReason, Mode, Validity, Wait};
 
 /// The number of a turn or of a waiter.
 type Id = NonZeroU64;
@@ -28,6 +28,8 @@ const TAKE_WITHIN: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct LocalQueues<G> {
     queues: Mutex<Queues<G>>,
+    /// Notified when a task goes on although the store refuses it, and when that is over.
+    refusals: watch::Sender<()>,
 }
 
 #[derive(Debug)]
@@ -49,6 +51,8 @@ struct Queue<G> {
     mode: Option<Mode>,
     /// The lock of the task that has the turn, once it was granted.
     held: Option<Validity>,
+    /// Whether the lock was busy since the queue exists: one of its tasks held it, or waited for another client.
+    was_busy: bool,
     /// Most locks have none, and there may be many locks.
     waiters: Option<Box<Waiters<G>>>,
 }
@@ -57,6 +61,8 @@ struct Queue<G> {
 struct Waiters<G> {
     in_order: VecDeque<Waiter>,
     served: Vec<Served<G>>,
+    /// Why the task that has the turn does not get the lock, though it may be free.
+    refusal: Option<Error>,
 }
 
 #[derive(Debug)]
@@ -198,6 +204,16 @@ impl<G> LocalQueues<G> {
         self.queues().by_name.get(name).map_or(0, |queue| queue.in_order().len())
     }
 
+    /// Why the task that has the turn does not get this lock, if the store refuses it.
+    pub(crate) fn refusal(&self, name: &LockName) -> Option<Error> {
+        self.queues().by_name.get(name)?.waiters.as_ref()?.refusal.clone()
+    }
+
+    /// Notified when a [refusal](Self::refusal) begins or ends.
+    pub(crate) fn refusals(&self) -> watch::Receiver<()> {
+        self.refusals.subscribe()
+    }
+
     fn enter<'a>(
         self: &'a Arc<Self>,
         spec: &'a Arc<LockSpec>,
@@ -249,6 +265,9 @@ impl<G> LocalQueues<G> {
         let id = queues.next_id();
         let Some(queue) = queues.by_name.get_mut(name).filter(|queue| has_ended(queue)) else { return };
         (queue.turn, queue.mode, queue.held) = (None, None, None);
+        if queue.set_refusal(None) {
+            self.refusals.send_replace(());
+        }
         if let Some(waiter) = queue.waiters.as_mut().and_then(|waiters| waiters.in_order.pop_front()) {
             (queue.turn, queue.mode) = (Some(id), Some(waiter.spec.mode));
             queue.serve(waiter, QueueEvent::Turn(self.turn_of(id, name)), TAKE_WITHIN);
@@ -319,6 +338,20 @@ impl<G> Queue<G> {
     fn is_lost(&self) -> bool {
         let state = self.held.as_ref().map(Validity::state);
         matches!(state, Some(GuardState::Lost(reason)) if reason != LossReason::Released)
+    }
+
+    /// Notes why the task that has the turn does not get the lock, and reports whether that is a change.
+    fn set_refusal(&mut self, refusal: Option<Error>) -> bool {
+        let of = |refusal: &Option<Error>| refusal.as_ref().map(Error::kind);
+        match (&mut self.waiters, refusal) {
+            (None, None) => false,
+            (waiters, refusal) => {
+                let noted = &mut waiters.get_or_insert_default().refusal;
+                let changes = of(noted) != of(&refusal);
+                *noted = refusal;
+                changes
+            }
+        }
     }
 
     /// Ends the wait of a waiter that is not in the queue any more.
@@ -407,7 +440,29 @@ impl<G> Turn<G> {
         if let Some(queue) = self.queues.queues().by_name.get_mut(&self.name)
             && queue.turn == self.id
         {
-            queue.held = Some(validity.clone());
+            (queue.held, queue.was_busy) = (Some(validity.clone()), true);
+        }
+    }
+
+    /// Notes whether the task of this turn waited for the lock, and returns whether one of the queue has waited or held it: the
+    /// others have waited for that one.
+    pub(crate) fn has_queued(&self, has_waited: bool) -> bool {
+        let mut queues = self.queues.queues();
+        queues.by_name.get_mut(&self.name).map_or(has_waited, |queue| {
+            queue.was_busy |= has_waited;
+            queue.was_busy
+        })
+    }
+
+    /// Notes why the task of this turn does not get the lock, or that the store answers again.
+    pub(crate) fn note_refusal(&self, refusal: Option<&Error>) {
+        let mut queues = self.queues.queues();
+        if let Some(queue) = queues.by_name.get_mut(&self.name)
+            && self.id.is_some()
+            && queue.turn == self.id
+            && queue.set_refusal(refusal.cloned())
+        {
+            self.queues.refusals.send_replace(());
         }
     }
 
@@ -463,19 +518,19 @@ impl<G> Default for LocalQueues<G> {
             checked_on: HashSet::default(),
             last_id: Id::MIN,
         };
-        Self { queues: Mutex::new(queues) }
+        Self { queues: Mutex::new(queues), refusals: watch::Sender::default() }
     }
 }
 
 impl<G> Default for Waiters<G> {
     fn default() -> Self {
-        Self { in_order: VecDeque::new(), served: Vec::new() }
+        Self { in_order: VecDeque::new(), served: Vec::new(), refusal: None }
     }
 }
 
 impl<G> Default for Queue<G> {
     fn default() -> Self {
-        Self { turn: None, mode: None, held: None, waiters: None }
+        Self { turn: None, mode: None, held: None, was_busy: false, waiters: None }
     }
 }
 

@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::connection::Connection;
-use crate::{AcquireRequest, LeasePolicy, LockName, LockOptions, Mode, OnQueued, OwnerInfo, Result, Wait};
+use crate::persistence::OnRefused;
+use crate::{
+    AcquireRequest, LeasePolicy, LockName, LockOptions, Mode, OnQueued, OwnerInfo, Persistence, Result, Wait,
+};
 
 /// A lock with the mode and the options of its acquisitions.
 #[derive(Clone, Debug)]
@@ -19,6 +22,8 @@ pub(crate) struct LockSpec {
     /// Whether the store has to know of each holder.
     pub(crate) is_observed: bool,
     on_queued: Option<OnQueued>,
+    pub(crate) persistence: Persistence,
+    pub(crate) on_refused: Option<OnRefused>,
 }
 
 impl LockSpec {
@@ -44,8 +49,18 @@ impl LockSpec {
             Some(label) => Arc::new(OwnerInfo::clone(&connection.owner).with_label(label)),
             None => Arc::clone(&connection.owner),
         };
-        let (hold_at_least, on_queued) = (options.hold_at_least, options.on_queued.clone());
-        Ok(Self { name, mode, lease, hold_at_least, owner, writes: false, is_observed: false, on_queued })
+        Ok(Self {
+            name,
+            mode,
+            lease,
+            hold_at_least: options.hold_at_least,
+            owner,
+            writes: false,
+            is_observed: false,
+            on_queued: options.on_queued.clone(),
+            persistence: options.persistence.unwrap_or_default(),
+            on_refused: options.on_refused.clone(),
+        })
     }
 
     pub(crate) fn request(&self, wait: Wait) -> AcquireRequest {

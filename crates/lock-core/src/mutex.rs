@@ -80,12 +80,14 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Unavailable`] when the server does not answer: at first, or later for longer than a
-    ///   lease or session lasts.
+    /// * [`ErrorKind::Unavailable`] when the server does not answer.
     /// * [`ErrorKind::InvalidName`] for an invalid name.
     /// * [`ErrorKind::Denied`] when the server refuses the client.
     /// * [`ErrorKind::InvalidConfig`] for a time to live that the backend cannot honour.
     /// * [`ErrorKind::Closed`] once the [locks were closed](crate::Locks::close).
+    ///
+    /// Once it has queued, a call goes on through what [can pass](crate::Error::can_pass), such as the first and the third: see
+    /// [`Persistence`](crate::Persistence).
     ///
     /// # Cancel safety
     ///
@@ -113,7 +115,7 @@ impl Mutex {
         self.handle.try_acquire().await
     }
 
-    /// Acquires the lock within `patience`, else returns `None`.
+    /// Acquires the lock within `patience`, else returns `None`; the refusal, if the store refused it until then.
     ///
     /// A server that does not answer is given up 100 ms after that, so that a free lock can be acquired with hardly any
     /// patience. The error is [`ErrorKind::Unavailable`] then, with [`Outcome::Unknown`](crate::Outcome::Unknown): a lock that

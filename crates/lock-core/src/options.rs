@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::{LeasePolicy, OnQueued};
+use crate::persistence::OnRefused;
+use crate::{Error, LeasePolicy, OnQueued, Persistence};
 
 /// The options of a lock of any kind.
 ///
@@ -19,6 +20,9 @@ pub struct LockOptions {
     pub(crate) hold_at_least: Option<Duration>,
     pub(crate) label: Option<String>,
     pub(crate) on_queued: Option<OnQueued>,
+    /// By default as for the kind of lock.
+    pub(crate) persistence: Option<Persistence>,
+    pub(crate) on_refused: Option<OnRefused>,
 }
 
 impl LockOptions {
@@ -142,6 +146,24 @@ impl LockOptions {
     #[must_use]
     pub fn on_queued(mut self, callback: impl Fn(usize) + Send + Sync + 'static) -> Self {
         self.on_queued = Some(OnQueued::new(callback));
+        self
+    }
+
+    /// Whether an acquisition goes on when the store refuses it: see [`Persistence`]. An [`Observer`](crate::Observer) of an
+    /// election that is [`Strict`](Persistence::Strict) ends at the first error.
+    #[must_use]
+    pub const fn persistence(mut self, persistence: Persistence) -> Self {
+        self.persistence = Some(persistence);
+        self
+    }
+
+    /// A callback for an acquisition that goes on although the store refuses it: it gets the error, once per outage and reason.
+    /// It must not block.
+    ///
+    /// Of the waiting tasks of one process, only the first talks to the store.
+    #[must_use]
+    pub fn on_refused(mut self, callback: impl Fn(&Error) + Send + Sync + 'static) -> Self {
+        self.on_refused = Some(OnRefused::new(callback));
         self
     }
 }

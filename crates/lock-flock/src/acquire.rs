@@ -76,17 +76,19 @@ struct Waiting {
 
 impl Waiting {
     async fn acquire(self, paths: Paths, sharing: Sharing, owner: Arc<OwnerInfo>) -> Result<Option<Grant>> {
+        let (waits, watched) = (!self.wait.is_expired(), paths.clone());
+        let first = self.steps.spawn_blocking(move || Contender::open(paths, sharing, owner)?.attempt(waits));
+        match first.await.map_err(no_thread)?? {
+            Attempt::Granted(grant) => Ok(Some(grant)),
+            Attempt::Busy(_) if !waits => Ok(None),
+            Attempt::Busy(contender) => self.wait(contender, &watched).await.map_err(Error::while_waiting),
+        }
+    }
+
+    async fn wait(&self, mut contender: Contender, watched: &Paths) -> Result<Option<Grant>> {
         let Self { wait, steps, closed } = self;
-        let waits = !wait.is_expired();
-        let watched = paths.clone();
-        let first = steps.spawn_blocking(move || Contender::open(paths, sharing, owner)?.attempt(waits));
-        let mut contender = match first.await.map_err(no_thread)?? {
-            Attempt::Granted(grant) => return Ok(Some(grant)),
-            Attempt::Busy(_) if !waits => return Ok(None),
-            Attempt::Busy(contender) => contender,
-        };
         // Before the second attempt, so that no release falls between.
-        let mut wake = Wake::new(&watched);
+        let mut wake = Wake::new(watched);
         loop {
             let is_over = wait.is_expired();
             match steps.spawn_blocking(move || contender.attempt(!is_over)).await.map_err(no_thread)?? {

@@ -34,5 +34,6 @@ pub(crate) fn no_thread(error: tokio::task::JoinError) -> Error {
     Error::new(ErrorKind::Unavailable, BACKEND)
         .with_message("the runtime was shut down meanwhile")
         .with_hint("call it on a runtime that keeps running")
+        .with_can_pass(false)
         .caused_by(error)
 }

@@ -179,7 +179,8 @@ impl Lease for FlockLease {
         if floor.get() >= i64::MAX as u64 {
             return Err(Error::new(ErrorKind::Exhausted, BACKEND)
                 .with_message(format!("no token is larger than {floor}"))
-                .with_hint("raise the tokens to a smaller number"));
+                .with_hint("raise the tokens to a smaller number")
+                .with_can_pass(false));
         }
         self.step(move |hold| {
             hold.must_be_held()?;

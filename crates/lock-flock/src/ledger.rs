@@ -98,7 +98,8 @@ impl Ledger {
         if i64::try_from(next).is_err() {
             return Err(Error::new(ErrorKind::Exhausted, BACKEND)
                 .with_message(format!("no token is larger than {}", self.last()))
-                .with_hint("use another lock name, and let the resource forget the tokens of this one"));
+                .with_hint("use another lock name, and let the resource forget the tokens of this one")
+                .with_can_pass(false));
         }
         self.raise(next, path).map(|()| Token::new(next))
     }

@@ -85,9 +85,9 @@ pub struct Tracing {
 impl Around for Tracing {
     async fn acquire(&self, inner: &dyn Backend, request: AcquireRequest) -> Result<Acquired> {
         let mut wait = WaitSpan::new(&request, inner.capabilities().backend);
-        let (name, mode) = (request.name.clone(), request.mode);
+        let (name, mode, is_repeated) = (request.name.clone(), request.mode, request.is_repeated);
         let acquired = inner.acquire(request).instrument(wait.span.clone()).await;
-        Ok(match acquired.inspect_err(|error| wait.failed(&name, error))? {
+        Ok(match acquired.inspect_err(|error| wait.failed(&name, error, is_repeated))? {
             Acquired::Held(lease) => {
                 wait.acquired(&name, lease.token());
                 let span = HoldSpan::new(&Span::current(), &name, wait.backend, mode, lease.token());
@@ -152,11 +152,17 @@ impl WaitSpan {
         debug!(target: "polylock", parent: &self.span, lock, token, waited_ms, "acquired");
     }
 
-    fn failed(&mut self, name: &LockName, error: &Error) {
+    /// Of a request that is repeated, the caller has logged the reason.
+    fn failed(&mut self, name: &LockName, error: &Error, is_repeated: bool) {
         self.outcome = "failed";
         self.span.record("code", error.code());
         let lock = name.as_str();
-        warn!(target: "polylock", parent: &self.span, lock, %error, "the acquisition failed");
+        match is_repeated {
+            false => warn!(target: "polylock", parent: &self.span, lock, %error, "the acquisition failed"),
+            true => {
+                debug!(target: "polylock", parent: &self.span, lock, %error, "the acquisition failed again");
+            }
+        }
     }
 }
 

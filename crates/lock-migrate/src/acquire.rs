@@ -2,9 +2,10 @@
 
 use std::iter;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lock_core::backend::{AcquireRequest, Acquired, Mode, Wait};
+use lock_core::backend::{AcquireRequest, Acquired, Mode, OnQueued, Wait};
 use lock_core::migration::{MigrationSource, Reading, Swapped};
 use lock_core::{BootInstant, Error, ErrorKind, Lease, Result, Token};
 use tokio::time::{Instant, sleep, timeout};
@@ -102,7 +103,8 @@ async fn after_the_seal(
 }
 
 /// Acquires the lock of the new store, then that of the old one, or relies on the tombstone in its place.
-async fn climb(context: &Arc<Context>, request: AcquireRequest, rung: Rung) -> Result<Acquired> {
+async fn climb(context: &Arc<Context>, mut request: AcquireRequest, rung: Rung) -> Result<Acquired> {
+    let queued = Queued::in_the_new_store(&mut request);
     // A store without tombstones has no moves.
     let moves = rung == Rung::Move && context.source()?.keeps_tombstones().is_supported();
     let mut closing = Closing::default();
@@ -117,10 +119,32 @@ async fn climb(context: &Arc<Context>, request: AcquireRequest, rung: Rung) -> R
                 tracing::debug!(%error, "the old store may be closed for the seal; trying again");
                 sleep(PAUSE).await;
             }
+            Err(error) if queued.has() => return Err(error.while_waiting()),
             Err(error) => return Err(error),
         }
     }
     Ok(Acquired::Busy)
+}
+
+/// Whether an acquisition had to wait in the new store. What the old one refuses it then ends a wait.
+struct Queued(Arc<AtomicBool>);
+
+impl Queued {
+    fn in_the_new_store(request: &mut AcquireRequest) -> Self {
+        let (queued, on_queued) = (Arc::new(AtomicBool::new(false)), request.on_queued.take());
+        let noted = Arc::clone(&queued);
+        request.on_queued = Some(OnQueued::new(move |ahead| {
+            noted.store(true, Ordering::Relaxed);
+            if let Some(on_queued) = &on_queued {
+                on_queued.call(ahead);
+            }
+        }));
+        Self(queued)
+    }
+
+    fn has(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// The time from the closing of the old store to the seal, when a waiter gets errors that end by themselves.

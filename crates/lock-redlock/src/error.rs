@@ -51,6 +51,7 @@ pub(crate) fn no_quorum(masters: usize, votes: usize, failed: impl IntoIterator<
     // If only a minority refuses, there is a quorum once the others are back.
     let rules_it_out = refused.len() > masters - quorum(masters);
     let kind = refused.last().filter(|_| rules_it_out).map_or(ErrorKind::Unavailable, |error| error.kind());
+    let lasting = failed.iter().filter(|error| !error.can_pass()).count();
     let reasons: String = failed.iter().map(|error| format!("; {}", error.message())).collect();
     let error = Error::new(kind, BACKEND)
         .with_message(format!(
@@ -58,6 +59,7 @@ pub(crate) fn no_quorum(masters: usize, votes: usize, failed: impl IntoIterator<
             quorum(masters)
         ))
         .with_code("no_quorum")
+        .with_can_pass(lasting <= masters - quorum(masters))
         .with_outcome(Outcome::Unknown);
     // A hint about a wrong password is more useful than one about a host that is down.
     match refused.last().or_else(|| down.last()) {
@@ -103,6 +105,10 @@ mod tests {
         assert_eq!(of(&[gone, gone, gone]).kind(), gone);
         assert_eq!(of(&[denied, gone, denied]).kind(), gone);
         assert_eq!(of(&[denied, gone, denied, denied]).kind(), denied);
+        assert!(of(&[denied, gone, denied, denied]).can_pass());
+        let wrong = ErrorKind::InvalidConfig;
+        assert!(of(&[wrong, denied, wrong]).can_pass(), "three masters may agree later");
+        assert!(!of(&[wrong, denied, wrong, wrong]).can_pass());
         let text = of(&[denied, gone, gone]).to_string();
         assert!(text.contains("Denied"), "a minority is reported too: {text}");
     }

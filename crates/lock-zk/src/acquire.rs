@@ -43,6 +43,17 @@ pub(crate) async fn acquire(
     cleanup: &Background,
 ) -> Result<Acquired> {
     let mut outage = Outage::default();
+    let acquired = in_sessions(share, lock, request, cleanup, &mut outage).await;
+    acquired.map_err(|error| if outage.started_over { error.while_waiting() } else { error })
+}
+
+async fn in_sessions(
+    share: &PoolShare,
+    lock: Arc<LockPath>,
+    request: AcquireRequest,
+    cleanup: &Background,
+    outage: &mut Outage,
+) -> Result<Acquired> {
     loop {
         let session = outage.next_session(share, &lock, request.wait).await?;
         limits(session.timeout).check(request.lease)?;
@@ -74,11 +85,14 @@ struct Outage {
     /// Until when a new session is tried for.
     until: Option<Instant>,
     count: u32,
+    /// Whether the node of a waiter was lost, with its session or without.
+    started_over: bool,
 }
 
 impl Outage {
     /// Counts the end of this session, if it has ended.
     fn begin(&mut self, session: &Session) {
+        self.started_over = true;
         if session.has_ended() {
             self.count += 1;
             self.until = Some(Instant::now() + session.timeout);
@@ -198,7 +212,7 @@ async fn contend(
         // A listing or an event showed that the node is deleted, or the session ended.
         own.forget();
     }
-    turn.map(|()| Some(node))
+    turn.map(|()| Some(node)).map_err(Stop::while_waiting)
 }
 
 /// Creates the node, and its directory if necessary, and returns the queue with it.

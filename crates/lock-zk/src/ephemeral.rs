@@ -39,7 +39,7 @@ pub(crate) async fn contend(
         Some(node) => node,
         None if request.wait.is_expired() => return Ok(None),
         None => match until_deadline(request.wait, pin!(wait(own, by, request))).await {
-            Some(node) => node?,
+            Some(node) => node.map_err(Stop::while_waiting)?,
             None => return Ok(None),
         },
     };

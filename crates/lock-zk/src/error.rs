@@ -115,6 +115,14 @@ impl Stop {
             fault => Self::Failed(fault.on(path)),
         }
     }
+
+    /// Notes that it ended a wait.
+    pub(crate) fn while_waiting(self) -> Self {
+        match self {
+            Self::StartOver => Self::StartOver,
+            Self::Failed(error) => Self::Failed(error.while_waiting()),
+        }
+    }
 }
 
 /// An error of this backend: what failed, and what to do next.
@@ -133,7 +141,8 @@ pub(crate) fn no_chroot(chroot: &str) -> Error {
     let hint = format!(
         "create it once (zkCli.sh create {chroot}), add create_chroot=true to the URL, or correct the path of the URL"
     );
-    error(ErrorKind::InvalidConfig, format!("the chroot {chroot} does not exist"), hint)
+    // Servers that lost their data get it again.
+    error(ErrorKind::InvalidConfig, format!("the chroot {chroot} does not exist"), hint).with_can_pass(true)
 }
 
 /// The ACL of a node does not grant a right.

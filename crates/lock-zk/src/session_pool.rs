@@ -143,7 +143,7 @@ impl SessionPool {
         let opened = task.map(|done| {
             done.unwrap_or_else(|error| {
                 let shut_down = "the tokio runtime that the locks were connected on has shut down";
-                Err(unavailable(shut_down).caused_by(error))
+                Err(unavailable(shut_down).with_can_pass(false).caused_by(error))
             })
         });
         opened.boxed().shared()

@@ -194,6 +194,7 @@ impl TokenBase {
             format!("there are no larger tokens (in {})", self.path()),
             "use another dir, and have the resources forget the tokens of this one",
         )
+        .with_can_pass(false)
     }
 }
 

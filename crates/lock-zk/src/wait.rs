@@ -258,7 +258,7 @@ fn exhausted(dir: &str, name: &str) -> Error {
     let hint = format!(
         "delete {name} if no lock created it; otherwise stop all clients of this lock, and delete {dir} with its nodes"
     );
-    error(ErrorKind::Exhausted, message, hint)
+    error(ErrorKind::Exhausted, message, hint).with_can_pass(false)
 }
 
 /// With more contenders ahead, a waiter does not look ahead.

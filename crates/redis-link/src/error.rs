@@ -55,6 +55,8 @@ impl Endpoint {
                 .error(ErrorKind::InvalidConfig, what)
                 .with_code("bad_certificate")
                 .with_hint(hint)
+                // Certificates expire and are renewed while processes run.
+                .with_can_pass(true)
                 .caused_by(Cause::of(error));
         }
         let (code, what, hint) = connect_trouble(error);

@@ -47,7 +47,7 @@ impl WaitState {
     }
 
     /// Notes a failed request. Once the server has answered, an outage is tolerated for the ttl of a lease; with `anyway`
-    /// always.
+    /// always. The waiter keeps its position in the queue meanwhile; after an error it queues anew.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ impl WaitState {
         let since = self.outage.take().map_or_else(Instant::now, |(since, _)| since);
         let goes_on = anyway || (self.answered && since.elapsed() < ttl);
         if !goes_on || error.kind() != ErrorKind::Unavailable {
-            return Err(error);
+            return Err(if self.answered { error.while_waiting() } else { error });
         }
         tracing::debug!(%error, "a request for a lock failed; the wait continues");
         self.outage = Some((since, error));

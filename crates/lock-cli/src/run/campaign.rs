@@ -1,5 +1,6 @@
 //! How often the lock is acquired, and what the command ends with.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use polylock::{Guard, Locks, Released};
@@ -11,6 +12,7 @@ use super::child::{Child, Ending};
 use super::hold::{End, Hold};
 use super::job_control::JobControl;
 use super::lock::Lock;
+use super::refusals::Refusals;
 use super::signals::Signals;
 use super::watchdog::Watchdog;
 use crate::failure::{Exit, Failure};
@@ -21,23 +23,23 @@ pub(super) struct Campaign<'a> {
     locks: &'a Locks,
     options: &'a RunOptions,
     output: Output,
+    refusals: Arc<Refusals>,
 }
 
 impl<'a> Campaign<'a> {
-    pub(super) const fn new(locks: &'a Locks, options: &'a RunOptions, output: Output) -> Self {
-        Self { locks, options, output }
+    pub(super) fn new(locks: &'a Locks, options: &'a RunOptions, output: Output) -> Self {
+        Self { locks, options, output, refusals: Arc::new(Refusals::new(output)) }
     }
 
     pub(super) async fn run(&self, signals: &mut Signals, job: &JobControl) -> Result<Exit, Failure> {
-        let lock = Lock::new(self.locks, self.options)?;
+        let lock = Lock::new(self.locks, self.options, &self.refusals)?;
+        let persists = self.options.restart && !self.options.strict;
         loop {
             let next = Instant::now() + RESTART_PAUSE;
             match self.once(&lock, signals, job).await {
                 Ok(Turn::Over(exit)) => return Ok(exit),
                 Ok(Turn::Again) => {}
-                Err(failure) if self.options.restart && failure.exit == Exit::Unavailable => {
-                    self.output.fail(&failure);
-                }
+                Err(failure) if persists && failure.can_pass => self.refusals.say(&failure),
                 Err(failure) => return Err(failure),
             }
             tokio::select! {
@@ -53,6 +55,7 @@ impl<'a> Campaign<'a> {
             signal = ending(signals, job) => return Ok(Turn::Over(Exit::signal(signal.as_raw()))),
         };
         let Some(guard) = guard else { return Err(self.busy()) };
+        self.refusals.forget();
         let end = self.hold(&guard, signals, job).await;
         self.release(guard, signals, job).await;
         let End { ending, lost, is_told_to_end } = end?;

@@ -1,9 +1,13 @@
 //! The lock that the command line names, in its mode.
 
-use polylock::{Guard, LockOptions, Locks, Mutex, Result, RwLock, Semaphore};
+use std::sync::Arc;
+
+use polylock::{Guard, LockOptions, Locks, Mutex, Persistence, Result, RwLock, Semaphore};
 use tokio::time::Instant;
 
 use super::RunOptions;
+use super::refusals::Refusals;
+use crate::failure::Failure;
 
 /// A lock in one mode.
 pub(super) enum Lock {
@@ -13,8 +17,8 @@ pub(super) enum Lock {
 }
 
 impl Lock {
-    pub(super) fn new(locks: &Locks, options: &RunOptions) -> Result<Self> {
-        let (name, lock) = (&options.name, lock_options(options));
+    pub(super) fn new(locks: &Locks, options: &RunOptions, refusals: &Arc<Refusals>) -> Result<Self> {
+        let (name, lock) = (&options.name, lock_options(options, Arc::clone(refusals)));
         Ok(match options.permits {
             Some(permits) => Self::Permit(locks.semaphore_with(name, permits.get(), lock)?),
             None if options.shared => Self::Shared(locks.rw_with(name, lock)?),
@@ -39,9 +43,15 @@ impl Lock {
     }
 }
 
-fn lock_options(options: &RunOptions) -> LockOptions {
+fn lock_options(options: &RunOptions, refusals: Arc<Refusals>) -> LockOptions {
+    let persistence = match (options.strict, options.restart) {
+        (true, _) => Persistence::Strict,
+        (false, true) => Persistence::Always,
+        (false, false) => Persistence::Queued,
+    };
     // Without the arguments, which may have secrets.
-    let lock = LockOptions::new().label(options.command[0].to_string_lossy());
+    let lock = LockOptions::new().label(options.command[0].to_string_lossy()).persistence(persistence);
+    let lock = lock.on_refused(move |error| refusals.say(&Failure::from(error.clone())));
     let lock = options.ttl.into_iter().fold(lock, LockOptions::ttl);
     options.hold_at_least.into_iter().fold(lock, LockOptions::hold_at_least)
 }

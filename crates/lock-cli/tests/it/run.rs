@@ -581,6 +581,45 @@ async fn a_restarted_command_leads_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_password_that_is_wrong_for_a_while_ends_no_standby_and_no_waiter() {
+    let redis = RedisServer::builder().user("app", "on >right ~* &* +@all").start().await.unwrap();
+    let url = format!("redis://app:right@{}", redis.addr());
+    let (folder, script) = (TempDir::new().unwrap(), "echo has it; while :; do sleep 0.02; done");
+    let has_it = |run: &Background| run.text().contains("has it");
+    let leader = Background::start(folder.path(), &url, "--ttl 2s --restart", script);
+    leader.prints("has it").await;
+    let start = |options| Background::start(folder.path(), &url, options, script);
+    let [standby, waiter, strict] = ["--ttl 2s --restart", "--ttl 2s", "--ttl 2s --strict"].map(start);
+    let locks = Locks::connect(&redis.url()).await.unwrap();
+    waits(&locks, 3).await;
+    let set_password = async |password: &str| {
+        for words in
+            [vec!["ACL", "SETUSER", "app", "resetpass", password], vec!["CLIENT", "KILL", "USER", "app"]]
+        {
+            assert!(!redis.command(&words).await.unwrap().is_error());
+        }
+    };
+    set_password(">wrong").await;
+    let (code, text) = strict.ends().await;
+    assert!(code == 70 && text.contains("refused the user name or password"), "{code}: {text}");
+    for run in [&standby, &waiter, &leader] {
+        run.prints("going on until that passes").await;
+    }
+    sleep(Duration::from_secs(2)).await;
+    for run in [&standby, &waiter] {
+        assert_eq!(run.text().matches("refused the user name").count(), 1, "{}", run.text());
+    }
+    set_password(">right").await;
+    let again = |run: &Background| run.text().matches("has it").count();
+    eventually("a holder", async || has_it(&standby) || has_it(&waiter) || again(&leader) == 2).await;
+    // Whoever ends is followed by the next one.
+    for run in [leader, standby, waiter] {
+        run.signal(Signal::TERM);
+        assert_eq!(run.ends().await.0, 143);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_hangs_does_not_keep_a_command_that_has_ended() {
     let redis = RedisServer::start().await.unwrap();
     let masters = RedisFive::start().await.unwrap();

@@ -45,7 +45,7 @@ impl Election {
     }
 
     /// Campaigns, runs `body` on this thread while this candidate leads, and resigns when the body has ended, also by a
-    /// panic. While the servers do not answer, it campaigns again after a pause.
+    /// panic.
     ///
     /// Nothing stops the body when the leadership is lost. So it watches `view.validity().is_valid()` and returns; call `run`
     /// again to be a candidate again:
@@ -79,7 +79,7 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// Those of [`campaign`](Self::campaign) that are not [retryable](crate::Error::is_retryable), and
+    /// Those of [`campaign`](Self::campaign), and
     /// [`Lost`](crate::ErrorKind::Lost) when the leadership was lost before the body ended: [`RunError::into_output`] has
     /// what it returned.
     pub fn run<T>(
@@ -88,7 +88,7 @@ impl Election {
         body: impl FnOnce(GuardView) -> T,
     ) -> Result<T, RunError<T>> {
         let label = label.into();
-        let elected = wait("campaign", self.0.campaign_until_elected(&label)).map(Leadership::new);
+        let elected = wait("campaign", self.0.campaign(&label)).map(Leadership::new);
         let leadership = elected.map_err(RunError::not_acquired)?;
         let ran = catch_unwind(AssertUnwindSafe(|| leadership.run(|| body(leadership.view()))));
         let lost = leadership.as_async().found_lost();

@@ -1,17 +1,20 @@
 //! The stream of leaders.
 
 use std::fmt;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::stream::{BoxStream, Stream, StreamExt, unfold};
+use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::{FIRST_PAUSE, LAST_PAUSE, Leader};
+use super::Leader;
 use crate::connection::Connection;
-use crate::{Error, ErrorKind, LockName, LockState, Result, Token};
+use crate::persistence::{LAST_PAUSE, Outage};
+use crate::{Error, ErrorKind, LockName, LockState, Persistence, Result, Token};
 
 /// Observes an election: a stream of who leads, `None` while nobody does.
 ///
@@ -20,14 +23,16 @@ use crate::{Error, ErrorKind, LockName, LockState, Result, Token};
 ///
 /// * **Pushed.** The stores notify it of a change. It polls on Redis servers without client tracking (RESP3), on Redlock
 ///   where they are a majority, and on backends that do not implement [`Backend::await_change`](crate::Backend::await_change).
-/// * **In order.** Tokens only grow from leader to leader. A leader with a smaller token than one that was reported is not
-///   reported: whoever checks tokens refuses its writes. That happens only after the store lost data.
+/// * **In order.** Tokens only grow from leader to leader, unless the store lost data. A leader with a smaller token than one
+///   that was reported is reported only when it still leads two seconds later: whoever checks tokens refuses its writes.
 /// * **What may be skipped.** Leaders that follow each other faster than the observer can look: of several changes between
 ///   two looks it reports the last. A leader that resigned and was elected again is reported again, as its token is
 ///   larger. While nobody leads for a moment only, `None` may be skipped.
-/// * **For ever.** An error is an item. After a [retryable](Error::is_retryable) one the observer goes on after a pause of at
-///   most 2 s. Any other error is the last item, such as [`Closed`](ErrorKind::Closed) after
-///   [`close`](crate::Locks::close).
+/// * **For ever.** An error that [can pass](Error::can_pass) is an item when an outage begins, and the observer goes on
+///   ([`Persistence`]). When it is over, the next item is the leader, be it another one or not. Any other error is the last
+///   item, such as [`Closed`](ErrorKind::Closed) after [`close`](crate::Locks::close).
+/// * **With the campaigns.** What a candidate of these [`Locks`](crate::Locks) is refused is such an item too: a server that is
+///   out of memory answers observers, and elects nobody.
 ///
 /// What it reports may be over by then: it is for those who follow a leader. A leader relies on its
 /// [`Leadership`](crate::Leadership) alone.
@@ -61,18 +66,17 @@ pub struct Observer(BoxStream<'static, Result<Option<Leader>>>);
 struct Observation {
     connection: Arc<Connection>,
     name: Result<LockName>,
+    persistence: Persistence,
     seen: Option<LockState>,
     reported: Reported,
-    /// The pause after the next error.
+    outage: Outage,
+    /// The pause before the next look.
     pause: Duration,
-    progress: Progress,
-}
-
-enum Progress {
-    Looking,
-    /// The last item was an error that passes.
-    Failed,
-    Ended,
+    /// Notified when a campaign is refused, or is refused no more.
+    refusals: watch::Receiver<()>,
+    /// The refusal of a campaign that was reported.
+    refused: Option<ErrorKind>,
+    has_ended: bool,
 }
 
 /// What an observer has reported.
@@ -81,17 +85,23 @@ struct Reported {
     /// `None` before the first report.
     last: Option<Option<Leader>>,
     highest: Option<Token>,
+    /// A smaller token that was seen. Its leader is reported if it is still there at the next look.
+    doubted: Option<Token>,
 }
 
 impl Observer {
-    pub(super) fn new(connection: Arc<Connection>, name: &str) -> Self {
+    pub(super) fn new(connection: Arc<Connection>, name: &str, persistence: Persistence) -> Self {
         let observation = Observation {
+            refusals: connection.queues.refusals(),
             connection,
             name: LockName::new(name),
+            persistence,
             seen: None,
             reported: Reported::default(),
-            pause: FIRST_PAUSE,
-            progress: Progress::Looking,
+            outage: Outage::default(),
+            pause: Duration::ZERO,
+            refused: None,
+            has_ended: false,
         };
         let next = |mut observation: Observation| async {
             let item = observation.next().await?;
@@ -100,7 +110,7 @@ impl Observer {
         Self(unfold(observation, next).boxed())
     }
 
-    /// The next change; `None` after an error that is not [retryable](Error::is_retryable). As a stream it does the same.
+    /// The next change; `None` after an error that cannot [pass](Error::can_pass). As a stream it does the same.
     ///
     /// # Cancel safety
     ///
@@ -126,49 +136,65 @@ impl fmt::Debug for Observer {
 
 impl Observation {
     async fn next(&mut self) -> Option<Result<Option<Leader>>> {
-        match self.progress {
-            Progress::Looking => {}
-            Progress::Failed => {
-                sleep(self.pause).await;
-                self.pause = (2 * self.pause).min(LAST_PAUSE);
+        while !self.has_ended {
+            if let Some(refusal) = self.new_refusal() {
+                return Some(Err(refusal));
             }
-            Progress::Ended => return None,
-        }
-        loop {
+            let Self { connection, name, seen, pause, refusals, .. } = self;
             let looked = tokio::select! {
                 biased;
-                () = self.connection.origin.closed.cancelled() => Err(Error::closed(self.connection.backend_name())),
-                looked = self.look() => looked,
+                () = connection.origin.closed.cancelled() => Err(Error::closed(connection.backend_name())),
+                Ok(()) = refusals.changed() => continue,
+                looked = look(connection, name, seen.as_ref(), *pause) => looked,
             };
-            let state = match looked {
-                Ok(state) => state,
-                Err(error) => {
-                    self.progress = if error.is_retryable() { Progress::Failed } else { Progress::Ended };
-                    return Some(Err(self.explain(error)));
+            match looked {
+                Ok(state) => {
+                    if let Some(leader) = self.note(state) {
+                        return Some(Ok(leader));
+                    }
                 }
-            };
-            (self.progress, self.pause) = (Progress::Looking, FIRST_PAUSE);
-            let report = self.reported.next(Leader::of(&state));
-            self.seen = Some(state);
-            if let Some(leader) = report {
-                return Some(Ok(leader));
+                Err(error) => {
+                    if let Some(error) = self.failed(error) {
+                        return Some(Err(error));
+                    }
+                }
             }
         }
+        None
     }
 
-    /// The present state, or the next one after that which was seen.
-    async fn look(&self) -> Result<LockState> {
-        let name = self.name.as_ref().map_err(Clone::clone)?;
-        let state = match &self.seen {
-            None => self.connection.request(|backend| backend.inspect(name)).await?,
-            Some(seen) => self.connection.request(|backend| backend.await_change(name, seen)).await?,
-        };
-        match &state.moved {
-            None => Ok(state),
-            Some(tombstone) => Err(Error::new(ErrorKind::Moved, self.connection.backend_name())
-                .with_message(format!("the election has moved to {}", tombstone.to))
-                .with_hint("observe it there, by the URL of the migration or of the new store")),
+    /// Notes what was seen, and returns what to report.
+    fn note(&mut self, state: LockState) -> Option<Option<Leader>> {
+        if self.outage.end() {
+            self.reported.last = None;
         }
+        let report = self.reported.next(Leader::of(&state));
+        let looks_again = self.reported.doubted.is_some();
+        self.pause = if looks_again { LAST_PAUSE } else { Duration::ZERO };
+        self.seen = Some(state).filter(|_| !looks_again);
+        report
+    }
+
+    /// Notes an error, and returns it if it is to be reported.
+    fn failed(&mut self, error: Error) -> Option<Error> {
+        let error = self.explain(error);
+        self.has_ended = !self.persistence.goes_on(&error, true);
+        let is_new = self.has_ended || self.outage.note(&error);
+        (self.seen, self.pause) = (None, self.outage.pause());
+        is_new.then_some(error)
+    }
+
+    /// Why a campaign is refused, if that was not reported. Once that is over, the leader is reported.
+    fn new_refusal(&mut self) -> Option<Error> {
+        let refusal = self.connection.queues.refusal(self.name.as_ref().ok()?);
+        let kind = refusal.as_ref().map(Error::kind);
+        if mem::replace(&mut self.refused, kind) == kind {
+            return None;
+        }
+        if refusal.is_none() {
+            (self.seen, self.reported.last) = (None, None);
+        }
+        refusal
     }
 
     fn explain(&self, error: Error) -> Error {
@@ -177,11 +203,42 @@ impl Observation {
     }
 }
 
+/// The state after a pause, or the next one after that which was seen.
+async fn look(
+    connection: &Connection,
+    name: &Result<LockName>,
+    seen: Option<&LockState>,
+    pause: Duration,
+) -> Result<LockState> {
+    let name = name.as_ref().map_err(Clone::clone)?;
+    if !pause.is_zero() {
+        sleep(pause).await;
+    }
+    let state = match seen {
+        None => connection.request(|backend| backend.inspect(name)).await?,
+        Some(seen) => connection.request(|backend| backend.await_change(name, seen)).await?,
+    };
+    match &state.moved {
+        None => Ok(state),
+        Some(tombstone) => Err(Error::new(ErrorKind::Moved, connection.backend_name())
+            .with_message(format!("the election has moved to {}", tombstone.to))
+            .with_hint("observe it there, by the URL of the migration or of the new store")),
+    }
+}
+
 impl Reported {
     /// What to report now, if it differs from the last report.
     fn next(&mut self, leader: Option<Leader>) -> Option<Option<Leader>> {
-        let is_old = |leader: &Leader| leader.token.is_some_and(|token| Some(token) < self.highest);
-        let leader = leader.filter(|leader| !is_old(leader));
+        let token = leader.as_ref().and_then(|leader| leader.token);
+        let is_old = token.is_some() && token < self.highest;
+        let before = mem::replace(&mut self.doubted, token.filter(|_| is_old));
+        if is_old && before == token {
+            tracing::warn!(
+                "the leader of an election has a smaller token than an earlier one: the store lost data"
+            );
+            (self.highest, self.doubted) = (token, None);
+        }
+        let leader = leader.filter(|_| self.doubted.is_none());
         if self.last.as_ref() == Some(&leader) {
             return None;
         }
@@ -214,24 +271,38 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_with_an_older_token_is_none() {
+    fn a_leader_with_a_smaller_token_is_none_unless_it_stays() {
         let mut reported = Reported::default();
         assert!(reported.next(Some(leader(7))).is_some());
         assert_eq!(reported.next(Some(leader(6))), Some(None));
         assert_eq!(reported.next(Some(leader(5))), None);
         assert_eq!(reported.next(Some(leader(8))), Some(Some(leader(8))));
+        assert_eq!(reported.next(Some(leader(2))), Some(None));
+        assert_eq!(reported.next(Some(leader(2))), Some(Some(leader(2))), "the store lost data");
+        assert_eq!(reported.next(Some(leader(2))), None);
+        assert_eq!(reported.next(Some(leader(3))), Some(Some(leader(3))));
+        assert_eq!(reported.next(Some(leader(2))), Some(None));
+        assert_eq!(reported.next(None), None);
+        assert_eq!(reported.next(Some(leader(2))), None, "it was gone in between");
     }
 
     proptest! {
-        /// Whatever is seen: no two reports in a row are the same, and tokens never shrink.
+        /// Whatever is seen: no two reports in a row are the same, and tokens shrink only if two looks in a row saw that.
         #[test]
         fn reports_differ_and_tokens_grow(looks in prop::collection::vec(prop::option::of(0..5_u64), 0..50)) {
-            let mut reported = Reported::default();
-            let seen = looks.into_iter().filter_map(|look| reported.next(look.map(leader)));
-            let reports: Vec<_> = seen.collect();
+            let (mut reported, mut before, mut tokens) = (Reported::default(), None, Vec::new());
+            let mut reports = Vec::new();
+            for look in looks {
+                if let Some(report) = reported.next(look.map(leader)) {
+                    let token = report.as_ref().and_then(|leader| leader.token);
+                    let shrinks = token.is_some() && token < tokens.last().copied();
+                    prop_assert!(!shrinks || look == before, "{tokens:?}, then {look:?}");
+                    tokens.extend(token);
+                    reports.push(report);
+                }
+                before = look;
+            }
             prop_assert!(reports.windows(2).all(|pair| pair[0] != pair[1]));
-            let tokens: Vec<_> = reports.iter().flatten().filter_map(|leader| leader.token).collect();
-            prop_assert!(tokens.is_sorted());
         }
     }
 }

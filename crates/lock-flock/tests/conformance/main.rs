@@ -42,7 +42,7 @@ const LEFT_OUT: &[(&[&str], &str)] = &[
             "a_lost_reply_leaves_nothing",
             "a_reset_instead_of_a_reply_leaves_nothing",
             "a_waiter_rides_out_a_short_outage",
-            "a_long_outage_ends_a_wait",
+            "a_long_outage_ends_strict_waits_alone",
             "a_waiter_cut_off_for_long_jumps_no_queue",
             "a_holder_that_is_cut_off_suspects_a_loss_and_loses",
             "a_holder_of_a_silent_server_loses",

@@ -247,7 +247,7 @@ async fn what_cannot_be_written_is_said() {
 async fn a_process_that_is_stopped_within_its_step_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let locks: Locks = config(&dir).connect().await.unwrap();
-    drop(locks.mutex("a").acquire().await.unwrap());
+    locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
     let ledger = fs::File::open(dir.path().join("a.token")).unwrap();
     rustix::fs::flock(&ledger, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let error = timeout(PATIENCE, locks.mutex("a").acquire()).await.unwrap().unwrap_err();

@@ -34,6 +34,25 @@ fn of<'a>(metrics: &'a Metrics, name: &str) -> &'a [f64] {
 }
 
 #[tokio::test(start_paused = true)]
+async fn each_refusal_of_a_candidate_and_an_observer_is_counted() {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    let _local = metrics::set_default_local_recorder(&recorder);
+    let locks = Locks::new(Stage::new()).layer(MetricsLayer::new());
+    let (election, limit) = (locks.election("down"), Duration::from_secs(20));
+    let mut leaders = election.observe();
+    let observes = async { while leaders.next().await.is_some() {} };
+    let (led, observed) = tokio::join!(timeout(limit, election.campaign("one")), timeout(limit, observes));
+    assert!(led.is_err() && observed.is_err(), "both go on");
+    let all = read(&snapshotter);
+    for refused in ["operation=acquire,code=timeout", "operation=inspect,code=denied"] {
+        let counted =
+            of(&all, &format!("polylock_errors_total{{backend=stage,{refused},outcome=not_applied}}"));
+        assert!((10.0..30.0).contains(&counted[0]), "{refused}: {counted:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn waits_and_holds_are_measured_and_ends_counted() {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();

@@ -61,6 +61,16 @@ async fn waits_that_end_without_a_lock_have_their_outcome() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_refusal_that_is_repeated_is_one_warning_of_the_layer_and_one_of_the_candidate() {
+    let (log, _guard) = LogCapture::begin();
+    let locks = Locks::new(Stage::new()).layer(TracingLayer::new());
+    assert!(timeout(Duration::from_secs(20), locks.election("down").campaign("one")).await.is_err());
+    assert_eq!(log.warnings("the acquisition failed").len(), 1);
+    assert_eq!(log.warnings("the store refuses a request").len(), 1);
+    assert!(lines(&log, "the acquisition failed again").len() > 5, "{:?}", log.lines());
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_happens_to_a_held_lock_is_reported_once() {
     let (log, _guard) = LogCapture::begin();
     let stage = Stage::new();

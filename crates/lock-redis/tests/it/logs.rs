@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{Locks, Released};
+use lock_core::{LockOptions, Locks, Persistence, Released};
 use lock_redis::RedisConfig;
 use lock_redis::redis::aio::MultiplexedConnection;
 use lock_redis::redis::{Client, cmd};
@@ -57,7 +57,8 @@ async fn no_secret_and_no_command_is_logged() {
     proxy.refuse(true);
     proxy.rst();
     assert!(guard.release().await.is_err());
-    assert!(one.mutex("a").acquire().await.is_err());
+    let strict = LockOptions::new().persistence(Persistence::Strict);
+    assert!(one.mutex_with("a", strict).unwrap().acquire().await.is_err());
     sleep(Duration::from_millis(300)).await;
     proxy.heal();
     contend(&one, &two, &mut owners).await;

@@ -223,7 +223,7 @@ cases! {
         patience_ends_at_a_silent_server: with_a_server,
         a_waiter_at_a_server_that_falls_silent_gives_up_without_an_error: with_a_server,
         a_waiter_rides_out_a_short_outage: with_a_server,
-        a_long_outage_ends_a_wait: with_a_server,
+        a_long_outage_ends_strict_waits_alone: with_a_server,
         a_waiter_cut_off_for_long_jumps_no_queue: with_a_server,
         a_holder_that_is_cut_off_suspects_a_loss_and_loses: with_a_server,
         a_holder_of_a_silent_server_loses: with_a_server,

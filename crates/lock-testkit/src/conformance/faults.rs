@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{Clock, Error, ErrorKind, GuardState, Outcome, Released};
+use lock_core::{Clock, Error, ErrorKind, GuardState, LockOptions, Outcome, Persistence, Released};
 use tokio::time::{Instant, sleep};
 
 use super::client::Client;
@@ -131,22 +131,28 @@ pub(super) async fn a_waiter_rides_out_a_short_outage(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_long_outage_ends_a_wait(harness: &dyn Harness) {
+pub(super) async fn a_long_outage_ends_strict_waits_alone(harness: &dyn Harness) {
     let (link, name) = (harness.link().await, fresh());
-    let (direct, locks) = (client(harness).await, short_client(&*link).await);
+    let direct = client(harness).await;
+    let (strict, patient) = (short_client(&*link).await, short_client(&*link).await);
     let guard = take(&direct, &name).await;
-    let mutex = locks.mutex(&name);
-    let waiter = tokio::spawn(async move { mutex.acquire().await });
+    let options = LockOptions::new().persistence(Persistence::Strict);
+    let mutexes = [strict.mutex_with(&name, options).unwrap(), patient.mutex(&name)];
+    let [strict, patient] = mutexes.map(|mutex| tokio::spawn(async move { mutex.acquire().await }));
     sleep(NOISE).await;
-    assert!(!waiter.is_finished(), "the wait ended with {:?}", waiter.await);
+    assert!(!strict.is_finished(), "the wait ended with {:?}", strict.await);
     link.fault(Fault::Cut).await;
-    let ended = within(PATIENCE, "the end of the wait", waiter).await.unwrap();
+    let ended = within(PATIENCE, "the end of the strict wait", strict).await.unwrap();
     must_be_unavailable(&ended.expect_err("the server is unreachable"), harness);
     // Its queue entry expires with its session, as the client cannot close it.
     let limit = harness.short_lease() + LEASE_SLACK;
     sleep(limit.saturating_sub(SOON)).await;
     at_most_left(harness, &name, 1).await;
+    assert!(!patient.is_finished(), "the other wait ended with {:?}", patient.await);
+    link.fault(Fault::None).await;
     give_back(guard).await;
+    let next = within(PATIENCE, "the other waiter to get the lock", patient).await.unwrap();
+    give_back(next.unwrap_or_else(|error| panic!("a long outage ended the wait: {error:?}"))).await;
     give_back(take(&direct, &name).await).await;
 }
 

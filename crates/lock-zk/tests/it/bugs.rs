@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::*;
-use lock_core::{ErrorKind, Guard, GuardState, LossReason, Outcome, Released};
+use lock_core::{ErrorKind, Guard, GuardState, LockOptions, LossReason, Outcome, Persistence, Released};
 use lock_testkit::proxy::{Direction, Then, opcode, zk_opcode};
 use lock_testkit::{cancel_after, for_each_poll_count};
 use lock_zk::ZkLayout;
@@ -33,7 +33,8 @@ async fn b01_a_waiter_that_fails_leaves_nothing() {
     let first = scene.other.mutex("a").acquire().await.unwrap();
     let second = tokio::spawn(async move { (second.mutex("a").acquire().await, second) });
     until_children(&scene.client, "a", 2).await;
-    let third = tokio::spawn(async move { (third.mutex("a").acquire().await, third) });
+    let strict = third.mutex_with("a", LockOptions::new().persistence(Persistence::Strict)).unwrap();
+    let third = tokio::spawn(async move { (strict.acquire().await, third) });
     until_children(&scene.client, "a", 3).await;
     sleep(Duration::from_millis(100)).await;
     // The third wants to look at the queue again as the first goes, and may not.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::*;
 use futures_util::future::join_all;
-use lock_core::{ErrorKind, GuardState, LossReason, Outcome, Released};
+use lock_core::{ErrorKind, GuardState, LockOptions, LossReason, Outcome, Persistence, Released};
 use lock_testkit::proxy::{Direction, Then, opcode, zk_opcode};
 use lock_testkit::{FaultProxy, ZkEnsemble, ZooKeeper, cancel_after, for_each_poll_count};
 use lock_zk::zookeeper_client::{self as zk, Acl, Acls, CreateMode, Permission};
@@ -623,7 +623,8 @@ async fn a_waiter_does_not_take_the_node_of_another_for_its_own() {
 async fn a_lasting_outage_is_reported() {
     let scene = Scene::with(SHORT, ZkLayout::Curator).await;
     let guard = scene.other.mutex("a").acquire().await.unwrap();
-    let mutex = scene.locks.mutex("a");
+    let strict = LockOptions::new().persistence(Persistence::Strict);
+    let mutex = scene.locks.mutex_with("a", strict).unwrap();
     let waiter = tokio::spawn(async move { mutex.acquire().await });
     until_children(&scene.client, "a", 2).await;
     scene.black_hole(true);
