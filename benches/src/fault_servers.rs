@@ -54,7 +54,10 @@ impl FaultServers {
         };
         let servers = match backend {
             SoakBackend::Redis => Servers::Redis(redis().start().await?),
-            SoakBackend::Sentinel => Servers::Sentinel(RedisSentinel::start_with(DOWN_AFTER).await?),
+            SoakBackend::Sentinel => {
+                let options = RedisServer::builder();
+                Servers::Sentinel(RedisSentinel::start_with(options, DOWN_AFTER).await?)
+            }
             SoakBackend::Redlock => Servers::Five(redis().start_n(5).await?),
             SoakBackend::Zk => Servers::ZooKeeper(ZkEnsemble::start().await?),
         };

@@ -264,7 +264,7 @@ async fn patience_ends_with_the_refusal_and_the_strict_end_at_once() {
 #[ignore = "full: a master, a replica and three sentinels"]
 async fn a_master_behind_sentinels_runs_out_of_memory() {
     let options = RedisServer::builder().maxmemory_policy("noeviction");
-    let servers = RedisSentinel::start_with(options).await.unwrap();
+    let servers = RedisSentinel::start_with(options, RedisSentinel::DOWN_AFTER).await.unwrap();
     let url = format!("{}?{REDIS}", servers.url());
     let mut standbys = Standbys::of(&url, &url).await;
     let master = servers.master().await.expect("there is one");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::RedisServer;
+use super::{RedisOptions, RedisServer};
 use crate::error::Result;
 
 /// A master, a replica, and three sentinels, which promote the replica when the master fails.
@@ -15,26 +15,29 @@ pub struct RedisSentinel {
 }
 
 impl RedisSentinel {
+    /// After how long [`start`](Self::start) has them treat it as failed.
+    pub const DOWN_AFTER: Duration = Duration::from_millis(500);
     /// The sentinels' name of the master.
     pub const NAME: &'static str = "mymaster";
 
-    /// Starts a master with one replica, and three sentinels, which treat it as failed after half a second.
+    /// Starts a master with one replica, and three sentinels, which treat it as failed after
+    /// [half a second](Self::DOWN_AFTER).
     ///
     /// # Errors
     ///
     /// As for [`RedisServer::start`].
     pub async fn start() -> Result<Self> {
-        Self::start_with(Duration::from_millis(500)).await
+        Self::start_with(RedisServer::builder(), Self::DOWN_AFTER).await
     }
 
-    /// Starts a master with one replica, and three sentinels, which treat it as failed after this time.
+    /// Starts a master and one replica with these options, and three sentinels, which treat it as failed after this time.
     ///
     /// # Errors
     ///
     /// As for [`RedisServer::start`].
-    pub async fn start_with(down_after: Duration) -> Result<Self> {
-        let master = RedisServer::builder().start().await?;
-        let replica = RedisServer::builder().replica_of(&master).start().await?;
+    pub async fn start_with(options: RedisOptions, down_after: Duration) -> Result<Self> {
+        let master = options.clone().start().await?;
+        let replica = options.replica_of(&master).start().await?;
         let file = format!(
             "sentinel monitor {name} 127.0.0.1 {port} 2\n\
              sentinel down-after-milliseconds {name} {down_after}\n\
