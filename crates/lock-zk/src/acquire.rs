@@ -9,6 +9,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -42,18 +43,19 @@ pub(crate) async fn acquire(
     request: AcquireRequest,
     cleanup: &Background,
 ) -> Result<Acquired> {
-    let mut outage = Outage::default();
-    let acquired = in_sessions(share, lock, request, cleanup, &mut outage).await;
-    acquired.map_err(|error| if outage.started_over { error.while_waiting() } else { error })
+    let waited = AtomicBool::new(false);
+    let acquired = in_sessions(share, lock, request, &waited, cleanup).await;
+    acquired.map_err(|error| if waited.into_inner() { error.while_waiting() } else { error })
 }
 
 async fn in_sessions(
     share: &PoolShare,
     lock: Arc<LockPath>,
     request: AcquireRequest,
+    waited: &AtomicBool,
     cleanup: &Background,
-    outage: &mut Outage,
 ) -> Result<Acquired> {
+    let mut outage = Outage::default();
     loop {
         let session = outage.next_session(share, &lock, request.wait).await?;
         limits(session.timeout).check(request.lease)?;
@@ -70,7 +72,7 @@ async fn in_sessions(
             }
         }
         let base = share.base(&session, &lock.dir);
-        match attempt(&session, &base, &lock, &request, cleanup).await {
+        match attempt(&session, &base, &lock, &request, waited, cleanup).await {
             Ok(Some(lease)) => return Ok(Acquired::Held(lease)),
             Ok(None) => return Ok(Acquired::Busy),
             Err(Stop::StartOver) => outage.begin(&session),
@@ -85,14 +87,11 @@ struct Outage {
     /// Until when a new session is tried for.
     until: Option<Instant>,
     count: u32,
-    /// Whether the node of a waiter was lost, with its session or without.
-    started_over: bool,
 }
 
 impl Outage {
     /// Counts the end of this session, if it has ended.
     fn begin(&mut self, session: &Session) {
-        self.started_over = true;
         if session.has_ended() {
             self.count += 1;
             self.until = Some(Instant::now() + session.timeout);
@@ -123,7 +122,7 @@ impl Outage {
     }
 }
 
-/// Acquires the lock in this session; returns nothing if it is busy.
+/// Acquires the lock in this session; returns nothing if it is busy. Sets `waited` when it begins to wait.
 ///
 /// # Cancel safety
 ///
@@ -133,11 +132,12 @@ pub(crate) async fn attempt(
     base: &TokenBase,
     lock: &Arc<LockPath>,
     request: &AcquireRequest,
+    waited: &AtomicBool,
     cleanup: &Background,
 ) -> Result<Option<Box<ZkLease>>, Stop> {
     let own = OwnNode::new(session, lock, request.mode, request.writes, cleanup);
     let mut own_watch = OwnWatch::default();
-    let granting = grant(&own, &mut own_watch, base, request);
+    let granting = grant(&own, &mut own_watch, base, request, waited);
     match unless_unpolled(&own, granting).await {
         Ok(Some((node, minted))) => Ok(Some(Box::new(ZkLease::new(own, node, own_watch, &minted, request)))),
         not_granted => {
@@ -155,13 +155,14 @@ async fn grant(
     own_watch: &mut OwnWatch,
     base: &TokenBase,
     request: &AcquireRequest,
+    waited: &AtomicBool,
 ) -> Result<Option<(Arc<CreatedNode>, Minted)>, Stop> {
     let session = Arc::clone(&own.session);
     let recipe = own.lock.recipe;
     let granted = alongside(base.ranges(&session), async {
         match recipe {
-            ZkRecipe::Queue => contend(own, own_watch, request).await,
-            ZkRecipe::Ephemeral(wait) => ephemeral::contend(own, wait, request).await,
+            ZkRecipe::Queue => contend(own, own_watch, request, waited).await,
+            ZkRecipe::Ephemeral(wait) => ephemeral::contend(own, wait, request, waited).await,
         }
     });
     let Some(node) = granted.await? else { return Ok(None) };
@@ -186,6 +187,7 @@ async fn contend(
     own: &OwnNode,
     own_watch: &mut OwnWatch,
     request: &AcquireRequest,
+    waited: &AtomicBool,
 ) -> Result<Option<Arc<CreatedNode>>, Stop> {
     let (session, lock) = (Arc::clone(&own.session), Arc::clone(&own.lock));
     let stop = |fault| Stop::of(fault, &lock.dir);
@@ -206,13 +208,14 @@ async fn contend(
     if request.wait.is_expired() {
         return Ok(None);
     }
+    waited.store(true, Ordering::Relaxed);
     let turn = until_deadline(request.wait, pin!(waiter.wait(queue, &mut continuity))).await;
     let Some(turn) = turn else { return Ok(None) };
     if let Err(Stop::StartOver) = turn {
         // A listing or an event showed that the node is deleted, or the session ended.
         own.forget();
     }
-    turn.map(|()| Some(node)).map_err(Stop::while_waiting)
+    turn.map(|()| Some(node))
 }
 
 /// Creates the node, and its directory if necessary, and returns the queue with it.

@@ -6,6 +6,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lock_core::AcquireRequest;
@@ -26,6 +27,7 @@ pub(crate) async fn contend(
     own: &OwnNode,
     by: ZkWait,
     request: &AcquireRequest,
+    waited: &AtomicBool,
 ) -> Result<Option<Arc<CreatedNode>>, Stop> {
     if request.wait.is_expired() {
         // A try that fails writes nothing.
@@ -38,10 +40,13 @@ pub(crate) async fn contend(
     let node = match create(own, request).await? {
         Some(node) => node,
         None if request.wait.is_expired() => return Ok(None),
-        None => match until_deadline(request.wait, pin!(wait(own, by, request))).await {
-            Some(node) => node.map_err(Stop::while_waiting)?,
-            None => return Ok(None),
-        },
+        None => {
+            waited.store(true, Ordering::Relaxed);
+            match until_deadline(request.wait, pin!(wait(own, by, request))).await {
+                Some(node) => node?,
+                None => return Ok(None),
+            }
+        }
     };
     let dir = &own.lock.dir;
     own.session.ensure_valid(dir).await.map_err(|fault| Stop::of(fault, dir))?;

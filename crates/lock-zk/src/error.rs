@@ -115,14 +115,6 @@ impl Stop {
             fault => Self::Failed(fault.on(path)),
         }
     }
-
-    /// Notes that it ended a wait.
-    pub(crate) fn while_waiting(self) -> Self {
-        match self {
-            Self::StartOver => Self::StartOver,
-            Self::Failed(error) => Self::Failed(error.while_waiting()),
-        }
-    }
 }
 
 /// An error of this backend: what failed, and what to do next.

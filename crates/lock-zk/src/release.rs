@@ -137,6 +137,8 @@ pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
     use crate::ZkConfig;
     use crate::acquire::attempt;
@@ -162,7 +164,8 @@ pub(crate) mod tests {
         let owner = Arc::new(OwnerInfo::this_process());
         let request = AcquireRequest::exclusive(name, Wait::Forever, LeasePolicy::default(), owner);
         let base = session.base("/a");
-        let acquired = attempt(session, &base, &lock, &request, &Background::default()).await;
+        let acquired =
+            attempt(session, &base, &lock, &request, &AtomicBool::new(false), &Background::default()).await;
         acquired.ok().flatten().expect("the lock is acquired")
     }
 
