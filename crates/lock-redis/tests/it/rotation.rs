@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lock_core::{ErrorKind, Guard, Locks, Outcome, Password, Released, Result};
 use lock_redis::RedisConfig;
-use lock_testkit::{RedisSentinel, RedisServer, SecretFile};
+use lock_testkit::{RedisCluster, RedisSentinel, RedisServer, SecretFile};
 use tokio::time::{Instant, sleep, timeout};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -118,6 +118,25 @@ async fn a_file_that_cannot_be_read_is_named_and_read_again() {
     secret.change("s3cret");
     goes_on(pair, &locks).await;
     lazy.mutex("c").acquire().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "full: sentinels and clusters"]
+async fn the_nodes_of_a_cluster_get_the_password_of_the_moment() {
+    let (cluster, secret) = (RedisCluster::start().await.unwrap(), SecretFile::new("one"));
+    let rotate = async |password: &str| {
+        secret.change(password);
+        for server in cluster.masters() {
+            set_password(server, password).await;
+            end_connections(server).await;
+        }
+    };
+    rotate("one").await;
+    let url = cluster.url().replace("//", "//worker@");
+    let locks = connect(&format!("{url}?ttl=2s&password_file={secret}")).await.unwrap();
+    let pair = held_and_awaited(&locks).await;
+    rotate("two").await;
+    goes_on(pair, &locks).await;
 }
 
 #[tokio::test]
