@@ -10,6 +10,8 @@ use deadpool_redis::{Pool, PoolError};
 use futures_util::future::select_ok;
 use lock_core::Clock;
 use redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
+use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion, RedisResult,
 };
@@ -18,6 +20,12 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
 use crate::batched_writes::BatchedWrites;
+
+/// How long a connection is idle before the kernel asks whether the other side still has it. Routers that translate addresses, and
+/// balancers, forget connections that were idle for minutes.
+const KEEPALIVE_TIME: Duration = Duration::from_secs(15);
+/// How often the kernel asks again without an answer.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Opens connections to servers: implement it for tests, and for transports of your own.
 ///
@@ -163,8 +171,8 @@ pub(crate) struct Settings {
     pub(crate) clock: Clock,
 }
 
-/// Opens connections with the driver and TCP_NODELAY. Those for commands batch their writes, unless they are of a pool, with
-/// TLS or on a Unix socket.
+/// Opens connections with the driver, TCP_NODELAY and keep-alive. Those for commands batch their writes, unless they are of a
+/// pool, with TLS or on a Unix socket.
 pub(crate) struct DriverDial {
     /// The user's pool.
     pub(crate) pool: Option<Pool>,
@@ -183,7 +191,7 @@ impl Dial for DriverDial {
                 opening.map_err(io::Error::from)?
             }
             (None, _) => {
-                let client = Client::open(with_nodelay(to.clone()))?;
+                let client = Client::open(with_tcp_settings(to.clone()))?;
                 client.get_multiplexed_async_connection_with_config(&self.timeouts()).await
             }
         }
@@ -195,12 +203,12 @@ impl Dial for DriverDial {
         on_push: Arc<dyn AsyncPushSender>,
     ) -> RedisResult<MultiplexedConnection> {
         let settings = to.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let client = Client::open(with_nodelay(to.clone()).set_redis_settings(settings))?;
+        let client = Client::open(with_tcp_settings(to.clone()).set_redis_settings(settings))?;
         client.get_multiplexed_async_connection_with_config(&self.timeouts().set_push_sender(on_push)).await
     }
 
     async fn messages(&self, to: &ConnectionInfo) -> RedisResult<PubSub> {
-        Client::open(with_nodelay(to.clone()))?.get_async_pubsub().await
+        Client::open(with_tcp_settings(to.clone()))?.get_async_pubsub().await
     }
 }
 
@@ -212,7 +220,7 @@ impl DriverDial {
         port: u16,
     ) -> RedisResult<MultiplexedConnection> {
         let stream = connect(host, port).await?;
-        stream.set_nodelay(true)?;
+        apply(with_tcp_settings(to.clone()).tcp_settings(), &stream)?;
         let stream = BatchedWrites::new(stream);
         let connection =
             MultiplexedConnection::new_with_config(to.redis_settings(), stream, self.timeouts()).await;
@@ -264,10 +272,36 @@ pub fn with_nodelay(info: ConnectionInfo) -> ConnectionInfo {
     info.set_tcp_settings(settings)
 }
 
+/// The same, with TCP_NODELAY, and with keep-alive unless its settings have it.
+fn with_tcp_settings(info: ConnectionInfo) -> ConnectionInfo {
+    let info = with_nodelay(info);
+    let settings = info.tcp_settings().clone();
+    if settings.keepalive().is_some() {
+        return info;
+    }
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_TIME).with_interval(KEEPALIVE_INTERVAL);
+    info.set_tcp_settings(settings.set_keepalive(keepalive))
+}
+
+/// Applies the settings to a stream that the driver did not open; all but the linger time, which the driver does not show.
+fn apply(settings: &TcpSettings, stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(settings.nodelay())?;
+    let socket = SockRef::from(stream);
+    if let Some(keepalive) = settings.keepalive() {
+        socket.set_tcp_keepalive(keepalive)?;
+    }
+    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+    socket.set_tcp_user_timeout(settings.user_timeout())?;
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
+    use lock_testkit::RedisServer;
     use redis::IntoConnectionInfo as _;
     use tokio::net::TcpListener;
+    use tokio::runtime::Handle;
+    use tokio::time::sleep;
 
     use super::*;
 
@@ -296,5 +330,43 @@ mod tests {
         assert!(error.is_connection_refusal(), "{error}");
         let error = error_of("redis://no-such-host.invalid:1").await;
         assert!(error.is_io_error() || error.is_timeout(), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_connection_has_the_tcp_settings_of_the_user_or_keep_alive() {
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = server.local_addr().unwrap().port();
+        let usual = format!("redis://127.0.0.1:{port}").into_connection_info().unwrap();
+        let time = 4 * KEEPALIVE_TIME;
+        let settings = TcpSettings::default().set_keepalive(TcpKeepalive::new().with_time(time));
+        let own = usual.clone().set_tcp_settings(settings);
+        for (info, time) in [(usual, KEEPALIVE_TIME), (own, time)] {
+            let stream = connect("127.0.0.1", port).await.unwrap();
+            apply(with_tcp_settings(info).tcp_settings(), &stream).unwrap();
+            let socket = SockRef::from(&stream);
+            assert!(stream.nodelay().unwrap() && socket.keepalive().unwrap());
+            #[cfg(target_os = "linux")]
+            assert_eq!(socket.tcp_keepalive_time().unwrap(), time);
+        }
+    }
+
+    /// It does not wait for the answers that are missing.
+    #[tokio::test]
+    async fn the_driver_of_a_connection_that_is_given_up_ends_with_it() {
+        let server = RedisServer::start().await.unwrap();
+        let dial = DriverDial { pool: None, connect_timeout: 100 * LIMIT, command_timeout: LIMIT };
+        let mut connection = dial.commands(&server.url().into_connection_info().unwrap()).await.unwrap();
+        let tasks = || Handle::current().metrics().num_alive_tasks();
+        assert_eq!(tasks(), 1);
+        server.stop();
+        let error = redis::cmd("PING").query_async::<String>(&mut connection).await.unwrap_err();
+        assert!(error.is_timeout(), "{error}");
+        drop(connection);
+        let ended = async {
+            while tasks() > 0 {
+                sleep(LIMIT / 10).await;
+            }
+        };
+        timeout(100 * LIMIT, ended).await.expect("the driver ends");
     }
 }
