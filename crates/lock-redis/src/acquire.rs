@@ -25,11 +25,6 @@ pub(crate) async fn acquire(
             attempt.granted(&what, sent, token).map(|lease| Acquired::Held(Box::new(lease)))
         }
         // Boxed, to keep the future of an acquisition small.
-        Ok(answer) => Box::pin(Waiting::new(what, listener).go_on(attempt, sent, answer)).await,
-        // An outage is tolerated only after the server has answered that the lock is busy.
-        Err(error) => {
-            attempt.failed(&error);
-            Err(error)
-        }
+        answer => Box::pin(Waiting::new(what, listener).go_on(attempt, sent, answer)).await,
     }
 }

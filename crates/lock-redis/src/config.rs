@@ -114,7 +114,7 @@ pub enum RedisWait {
 /// | `recipe_unit` | `ms` | the unit of the times of `setnx-timestamp`: `ms` or `s`, see [`RecipeUnit`] |
 /// | `clock_skew` | `1s` | the largest assumed difference between the clocks of clients of `setnx-timestamp` |
 /// | `connect_timeout` | `1s` | how long to wait for a connection |
-/// | `command_timeout` | `1s` | how long to wait for an answer |
+/// | `command_timeout` | `1s` | how long to wait for an answer; an acquisition without one is made once more, over a new connection |
 /// | `wait_replicas` | `0` | how many replicas must have a lock before it counts as granted, see [`wait_replicas`](Self::wait_replicas) |
 /// | `wait_replicas_timeout` | `100ms` | how long to wait for them |
 ///

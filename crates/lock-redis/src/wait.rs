@@ -4,7 +4,7 @@ use std::mem;
 use std::time::Duration;
 
 use lock_core::migration::Tombstone;
-use lock_core::{Acquired, Error, Result, Token, Wait};
+use lock_core::{Acquired, Error, ErrorKind, Outcome, Result, Token, Wait};
 use redis_link::drift::valid_until;
 use redis_link::lock_answer::LockAnswer;
 use redis_link::push::{Listener, Notification};
@@ -48,8 +48,8 @@ pub(crate) struct Waiting<'a> {
 enum RequestOutcome {
     Granted(RedisLease),
     Busy,
-    /// The connection broke; the request was rolled back.
-    Broken,
+    /// The connection broke or is silent; the request was rolled back, and there is a new connection.
+    Unanswered(Error),
 }
 
 impl<'a> Waiting<'a> {
@@ -69,12 +69,12 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Continues after the first answer.
+    /// Continues after the first answer. An outage is tolerated only once the server has answered that the lock is busy.
     pub(crate) async fn go_on(
         mut self,
         attempt: Attempt,
         sent: Moment,
-        first: LockAnswer,
+        first: Result<LockAnswer>,
     ) -> Result<Acquired> {
         let asked = self.answered(attempt, sent, first, false).await?;
         if let Some(lease) = self.once_more(asked).await? {
@@ -174,15 +174,16 @@ impl<'a> Waiting<'a> {
         self.once_more(asked).await
     }
 
-    /// Asks once more after a broken connection: the server may just have closed it as idle.
+    /// Asks once more, over a new connection, after one that broke or is silent: the server may just have closed it as idle, or
+    /// a router on the way may have forgotten it.
     async fn once_more(&mut self, mut asked: RequestOutcome) -> Result<Option<RedisLease>> {
-        if matches!(asked, RequestOutcome::Broken) {
+        if matches!(asked, RequestOutcome::Unanswered(_)) {
             asked = self.ask_once().await?;
         }
         match asked {
             RequestOutcome::Granted(lease) => Ok(Some(lease)),
             RequestOutcome::Busy => Ok(None),
-            RequestOutcome::Broken => Err(self.what.context.server.broken()),
+            RequestOutcome::Unanswered(error) => Err(error),
         }
     }
 
@@ -194,31 +195,23 @@ impl<'a> Waiting<'a> {
         }
         let was_granted = mem::take(&mut self.was_granted);
         let (sent, answer) = attempt.ask(&self.what, was_granted).await;
-        match answer {
-            Ok(answer) => self.answered(attempt, sent, answer, was_granted).await,
-            Err(error) => {
-                if attempt.failed(&error) {
-                    (self.attempt, self.was_granted) = (Some(attempt), was_granted);
-                }
-                Err(error)
-            }
-        }
+        self.answered(attempt, sent, answer, was_granted).await
     }
 
     async fn answered(
         &mut self,
         mut attempt: Attempt,
         sent: Moment,
-        answer: LockAnswer,
+        answer: Result<LockAnswer>,
         was_granted: bool,
     ) -> Result<RequestOutcome> {
         match answer {
-            LockAnswer::Granted(token) => {
+            Ok(LockAnswer::Granted(token)) => {
                 let attempt = attempt.replicated(&self.what).await?;
                 let lease = attempt.granted(&self.what, sent, token)?;
                 Ok(RequestOutcome::Granted(lease.contended(self.state.is_contended())))
             }
-            LockAnswer::Busy { ends_in, foreign_type, position } => {
+            Ok(LockAnswer::Busy { ends_in, foreign_type, position }) => {
                 attempt.rollback.answered();
                 if let Some(tombstone) = foreign_type.as_deref().filter(|kind| Tombstone::is_one(kind)) {
                     return Err(moved(tombstone));
@@ -233,13 +226,27 @@ impl<'a> Waiting<'a> {
                 }
                 Ok(RequestOutcome::Busy)
             }
-            LockAnswer::Broken => {
-                // At once, so that it does not block the next attempt. If this fails, the next attempt fails too, and
-                // reports why.
-                attempt.rollback.now().await;
-                Ok(RequestOutcome::Broken)
+            Ok(LockAnswer::Broken) => self.unanswered(attempt, None).await,
+            Err(error) if is_silence(&error) => self.unanswered(attempt, Some(error)).await,
+            Err(error) => {
+                if attempt.failed(&error) {
+                    (self.attempt, self.was_granted) = (Some(attempt), was_granted);
+                }
+                Err(error)
             }
         }
+    }
+
+    /// Rolls back a request that got no answer, because of this error if it was not a broken connection. Over a new
+    /// connection, and at once, so that it does not block the next attempt.
+    async fn unanswered(&self, attempt: Attempt, silence: Option<Error>) -> Result<RequestOutcome> {
+        let server = &self.what.context.server;
+        if let Err(unreached) = server.reach(&self.what.keys).await {
+            return Err(silence.unwrap_or_else(|| unreached.with_outcome(Outcome::Unknown)));
+        }
+        // If this fails, the next attempt fails too, and reports why.
+        attempt.rollback.now().await;
+        Ok(RequestOutcome::Unanswered(silence.unwrap_or_else(|| server.broken())))
     }
 
     fn busy(&mut self, ends_in: Option<Duration>, foreign_type: Option<String>, position: Option<usize>) {
@@ -335,6 +342,11 @@ impl<'a> Waiting<'a> {
         }
         Some(notification)
     }
+}
+
+/// Whether a request was sent and got no answer in time.
+fn is_silence(error: &Error) -> bool {
+    error.kind() == ErrorKind::Unavailable && error.outcome() == Outcome::Unknown
 }
 
 /// Waits until the inbox is live, if it is being opened.

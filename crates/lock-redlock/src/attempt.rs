@@ -47,8 +47,8 @@ pub(crate) struct Busy {
 pub(crate) enum Vote {
     Won,
     Busy,
-    /// No quorum, but an immediate retry may succeed: connections broke, perhaps only because they were idle, or a sick
-    /// master was left out that may be healthy by now.
+    /// No quorum, but an immediate retry may succeed: connections broke or are silent, perhaps only because they were idle, or a
+    /// sick master was left out that may be healthy by now.
     Again(Error),
     NoQuorum(Error),
 }
@@ -123,6 +123,11 @@ impl Attempt {
         self.replies = self.claims.claim_again(skipped).until(deadlines(&masters, self.claims.ttl));
     }
 
+    /// Waits for late masters even if their last request failed: it was over another connection.
+    pub(crate) fn over_new_connections(&mut self) {
+        self.late = LatePolicy::new(&self.claims.masters).over_new_connections();
+    }
+
     /// Counts the masters that have handed the lock over, each with its token, as its votes, and no others.
     pub(crate) fn count_handed_over(&mut self, tokens: impl IntoIterator<Item = (usize, Token)>) {
         self.votes = tokens.into_iter().collect();
@@ -152,7 +157,7 @@ impl Attempt {
             return Vote::Busy;
         }
         let error = no_quorum(masters, self.votes.len(), self.late.errors());
-        if self.again { Vote::Again(error) } else { Vote::NoQuorum(error) }
+        if self.again || self.late.fell_silent() { Vote::Again(error) } else { Vote::NoQuorum(error) }
     }
 
     /// Whether a lost attempt stays in the wait queues, where the masters may hand the lock over to it: if it has an entry, and

@@ -3,21 +3,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{Error, Result};
+use lock_core::{Error, Outcome, Result};
 use tokio::time::Instant;
 
 use crate::fan_out::{FanOut, Reply};
 use crate::masters::Masters;
-use crate::quorum::quorum;
+use crate::quorum::{OfEach, quorum};
 
 /// The masters that do not count in a vote, and the errors.
 ///
 /// A vote is decided without a minority that fails or is late. If there is no quorum without the late masters, the host or
 /// the network is more likely the slow part, and late masters get the full `master_timeout`. Masters whose last request
-/// failed do not: so votes wait that long for a hung master only until its first request has failed.
+/// failed do not: so votes wait that long for a hung master only until its first request has failed, and once more if that was
+/// over a connection that a router may have forgotten.
 #[derive(Debug)]
 pub(crate) struct LatePolicy {
     masters: Masters,
+    /// The masters whose last request had failed before this vote.
+    had_failed: OfEach<bool>,
+    /// Whether to wait for these as for the others.
+    waits_for_failed: bool,
     /// At most one entry for each master, as a master may be late twice.
     failed: Vec<(usize, Error)>,
     late: Vec<usize>,
@@ -28,8 +33,23 @@ impl LatePolicy {
     /// The policy of a vote that begins now.
     pub(crate) fn new(masters: &Masters) -> Self {
         let longest = masters.iter().map(|master| master.answer_timeout()).max().unwrap_or_default();
+        let had_failed = masters.iter().map(|master| master.has_failed()).collect();
         let (masters, latest) = (Arc::clone(masters), Instant::now() + longest);
-        Self { masters, failed: Vec::new(), late: Vec::new(), latest }
+        let (failed, late) = (Vec::new(), Vec::new());
+        Self { masters, had_failed, waits_for_failed: false, failed, late, latest }
+    }
+
+    /// Waits for masters whose last request failed as for the others: they have new connections.
+    pub(crate) fn over_new_connections(mut self) -> Self {
+        let longest = self.masters.iter().map(|master| master.voter.command_timeout()).max();
+        (self.waits_for_failed, self.latest) = (true, Instant::now() + longest.unwrap_or_default());
+        self
+    }
+
+    /// Whether a master gave no answer whose last request was answered: its connection may be forgotten.
+    pub(crate) fn fell_silent(&self) -> bool {
+        let is_silent = |error: &Error| error.outcome() == Outcome::Unknown;
+        self.failed.iter().any(|(number, error)| is_silent(error) && !self.had_failed[*number])
     }
 
     /// Limits the wait for late masters to this, from now on.
@@ -57,7 +77,8 @@ impl LatePolicy {
     /// Notes that a master is late.
     pub(crate) fn note_late(&mut self, number: usize) {
         let master = Arc::clone(&self.masters[number]);
-        if !master.has_failed() && Instant::now() < self.latest {
+        let is_awaited = self.waits_for_failed || !master.has_failed();
+        if is_awaited && Instant::now() < self.latest {
             self.late.push(number);
         }
         self.note_failure(number, master.note_late());
@@ -118,6 +139,20 @@ mod tests {
         drop((masters[0].note_late(), masters[1].note_late(), masters[2].time().await));
         (0..3).for_each(|number| policy.note_late(number));
         assert_eq!((policy.late.as_slice(), policy.expected_late()), ([0, 1].as_slice(), 2));
+    }
+
+    #[tokio::test]
+    async fn a_master_that_falls_silent_gets_another_vote_and_one_that_had_failed_does_not() {
+        let masters = dead(3);
+        drop((masters[0].time().await, masters[1].time().await));
+        let mut policy = LatePolicy::new(&masters);
+        (0..2).for_each(|number| policy.note_late(number));
+        assert_eq!((policy.fell_silent(), policy.expected_late()), (false, 0));
+        policy.note_late(2);
+        assert!(policy.fell_silent());
+        let mut policy = LatePolicy::new(&masters).over_new_connections();
+        (0..2).for_each(|number| policy.note_late(number));
+        assert_eq!(policy.expected_late(), 2);
     }
 
     #[tokio::test]

@@ -36,6 +36,8 @@ struct State {
     trip: RoundTrip,
     /// When it last answered.
     last_answer: Option<Instant>,
+    /// When the latest request was sent that it has answered.
+    answered_to: Option<Instant>,
     /// Why it is sick, if it is.
     sick: Option<Error>,
     /// Whether a request failed; if not, its answer is only late.
@@ -163,6 +165,8 @@ impl Master {
         let probing = {
             let mut state = self.state();
             match &answer {
+                // A connection that failed says nothing about a master that has answered over the next one.
+                Err(_) if state.answered_to >= Some(sent) => None,
                 Err(error) if error.kind() == ErrorKind::Unavailable => {
                     (state.sick, state.has_failed) = (Some(error.clone()), true);
                     self.probing(&mut state)
@@ -306,6 +310,7 @@ impl State {
         let now = Instant::now();
         self.trip.note(now.saturating_duration_since(sent));
         (self.sick, self.has_failed, self.last_answer) = (None, false, Some(now));
+        self.answered_to = self.answered_to.max(Some(sent));
     }
 }
 

@@ -118,8 +118,8 @@ impl<'a> Waiting<'a> {
         if let Some(lease) = self.take_over().await {
             return Ok(Some(lease));
         }
-        match self.attempt().await? {
-            Tried::Again(_) => self.attempt().await?.ended(),
+        match self.attempt(false).await? {
+            Tried::Again(_) => self.attempt(true).await?.ended(),
             tried => tried.ended(),
         }
     }
@@ -159,7 +159,7 @@ impl<'a> Waiting<'a> {
         Some(Box::new(lease))
     }
 
-    async fn attempt(&mut self) -> Result<Tried> {
+    async fn attempt(&mut self, is_second: bool) -> Result<Tried> {
         if let Some(queued) = self.queued.take_if(|queued| queued.is_interrupted) {
             self.leave_queue();
             self.give_back(queued.attempt).await;
@@ -175,6 +175,9 @@ impl<'a> Waiting<'a> {
             }
             None => (self.first_claim(), sent),
         };
+        if is_second {
+            attempt.over_new_connections();
+        }
         match attempt.count().await {
             Vote::Won => {}
             Vote::Busy => {

@@ -131,6 +131,14 @@ impl FaultProxy {
         }
     }
 
+    /// Loses everything of the present connections from now on, in both directions, as a router that has forgotten them. Later
+    /// connections work.
+    pub fn forget(&self) {
+        for control in self.shared.table().values() {
+            control.lost.iter().for_each(|lost| lost.store(true, Ordering::SeqCst));
+        }
+    }
+
     /// Holds the bytes of this direction back until [`deliver`](Self::deliver).
     ///
     /// They arrive even if the sender has closed by then: a held request still reaches the server.

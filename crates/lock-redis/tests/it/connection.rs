@@ -82,6 +82,25 @@ async fn acquire_and_release_are_one_round_trip_each() {
     assert_eq!(link.proxy.connections(), 1);
 }
 
+/// As after a long idle time: the first request gets no answer, and a new connection works.
+#[tokio::test]
+async fn a_connection_that_a_router_has_forgotten_costs_one_timeout_and_no_error() {
+    for request in REQUESTS {
+        let link = Link::new().await;
+        link.is_to_send(request).await;
+        link.proxy.forget();
+        let guard = timeout(PATIENCE, link.locks.mutex("a").acquire()).await.unwrap().unwrap();
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        link.proxy.forget();
+        let guard = link.locks.mutex("a").try_acquire_for(PATIENCE).await.unwrap().expect("nobody has it");
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        link.proxy.forget();
+        let guard = link.locks.mutex("a").try_acquire().await.unwrap().expect("nobody has it");
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        link.no_key_is_left().await;
+    }
+}
+
 /// A claim by plain commands, of which the server has executed the first one.
 struct HalfClaim {
     link: Link,
@@ -482,6 +501,8 @@ async fn an_acquisition_without_an_answer_is_taken_back() {
         let link = Link::new().await;
         link.is_to_send(request).await;
         link.proxy.swallow_when(redis_command(request), Then::Hang);
+        // Nor is another connection possible.
+        link.proxy.refuse(true);
         let error = link.locks.mutex("a").acquire().await.unwrap_err();
         assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::Unknown));
         assert!(error.to_string().starts_with("redis: acquire \"a\": no answer in time"), "{error}");

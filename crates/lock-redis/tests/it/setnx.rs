@@ -665,6 +665,8 @@ async fn an_acquisition_of_unknown_outcome_is_taken_back() {
             link.bench.redis(&["SET", "lock:a", "1500000000000"]).await;
         }
         link.proxy.swallow_when(redis_command("EVALSHA"), Then::Hang);
+        // Nor is another connection possible.
+        link.proxy.refuse(true);
         let error = link.locks.mutex("a").acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert_eq!(link.proxy.fired(), 1);

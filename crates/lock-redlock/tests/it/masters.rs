@@ -74,6 +74,26 @@ async fn a_frozen_master_slows_nothing_and_keeps_nothing() {
     no_key_is_left(&five, &[0, 1, 2, 3, 4]).await;
 }
 
+/// As after a long idle time: the first requests get no answer, and new connections work.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_a_router_has_forgotten_cost_one_timeout_and_no_error() {
+    let three = RedisFive::start_n(3).await.unwrap();
+    let start = |server: &RedisServer| FaultProxy::start(server.addr(), Protocol::Redis).unwrap();
+    let proxies: Vec<_> = three.servers().iter().map(start).collect();
+    let addrs: Vec<_> = proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
+    let url = format!("redlock://{}?ttl=60s&master_timeout=400ms", addrs.join(","));
+    let locks = RedlockConfig::from_url(&url).unwrap().connect().await.unwrap();
+    cycle(&locks).await;
+    for _ in 0..3 {
+        proxies.iter().for_each(FaultProxy::forget);
+        cycle(&locks).await;
+    }
+    proxies.iter().for_each(FaultProxy::forget);
+    let guard = locks.mutex("a").try_acquire_for(PATIENCE).await.unwrap().expect("nobody has it");
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    no_key_is_left(&three, &[0, 1, 2]).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hung_master_is_not_waited_for_until_it_is_back() {
     let three = RedisFive::start_n(3).await.unwrap();

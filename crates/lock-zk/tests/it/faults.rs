@@ -672,6 +672,19 @@ async fn a_deadline_is_kept_while_the_server_is_silent() {
     scene.is_clean().await;
 }
 
+/// As after a long time without a word. The pings notice it, and the session goes on over another connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_connection_that_a_router_has_forgotten_costs_a_moment_and_no_error() {
+    let scene = Scene::new().await;
+    let held = scene.locks.mutex("b").acquire().await.unwrap();
+    scene.proxy.forget();
+    let guard = tokio::time::timeout(TIMEOUT * 2, scene.locks.mutex("a").acquire()).await;
+    let guard = guard.expect("another connection works").unwrap();
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert_eq!(held.release().await.unwrap(), Released::Released, "the session lasts");
+    scene.is_clean().await;
+}
+
 /// The first answer says that there is no directory, and the next one never comes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_deadline_is_kept_when_the_server_falls_silent_in_the_middle_of_an_acquisition() {
