@@ -310,8 +310,9 @@ async fn zookeeper_denies_a_right_for_some_seconds() {
     let server = ZooKeeper::start().await.unwrap();
     let url = format!("{}?{ZK}", server.url());
     let mut standbys = Standbys::of(&url, &url).await;
-    let client = zk_client(&server).await;
     let set = async |permission| {
+        // Its session may end while there is no server.
+        let client = zk_client(&server).await;
         for name in ["leader", "a"] {
             let acl = [Acl::new(permission, AuthId::anyone())];
             client.set_acl(&format!("/locks/{name}"), &acl, None).await.unwrap();

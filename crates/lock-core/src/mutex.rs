@@ -96,7 +96,9 @@ impl Mutex {
     ///
     /// Poll the future or drop it. One that is kept and not polled, in a `select!` loop for instance, loses after a second
     /// what a task of this process has handed over to it, and its position. If it is the one that waits at the server,
-    /// later waiters of this process wait for it; other processes wait for a ttl at most, on ZooKeeper and files for two seconds.
+    /// later waiters of this process wait for it; other processes wait for a ttl at most, on ZooKeeper and files for two seconds;
+    /// while it [holds the lock for a time](crate::LockOptions::hold_at_least) or has one of the two of a migration, until it is
+    /// dropped.
     ///
     /// [`ErrorKind::Unavailable`]: crate::ErrorKind::Unavailable
     /// [`ErrorKind::InvalidName`]: crate::ErrorKind::InvalidName

@@ -76,6 +76,9 @@ struct Waiting {
 
 impl Waiting {
     async fn acquire(self, paths: Paths, sharing: Sharing, owner: Arc<OwnerInfo>) -> Result<Option<Grant>> {
+        if self.closed.is_cancelled() {
+            return Err(Error::closed(BACKEND));
+        }
         let (waits, watched) = (!self.wait.is_expired(), paths.clone());
         let first = self.steps.spawn_blocking(move || Contender::open(paths, sharing, owner)?.attempt(waits));
         match first.await.map_err(no_thread)?? {

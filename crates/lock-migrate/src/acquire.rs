@@ -25,6 +25,8 @@ const MOVE_LIMIT: Duration = Duration::from_secs(10);
 const SEAL_LIMIT: Duration = Duration::from_secs(10);
 /// How long a caller that does not wait lets a mover finish with which it shares the lock.
 const MOMENT: Duration = Duration::from_millis(500);
+/// How long a caller whose patience is over waits for the release of the new store. It gets no answer after 100 ms.
+const RELEASE_LIMIT: Duration = Duration::from_millis(50);
 /// How often a caller that does not wait acquires the lock: to start over is no contention.
 const MOST_STARTS: u32 = 4;
 /// In microseconds of the old store's clock, and transactions of the new one.
@@ -224,8 +226,13 @@ impl Attempt<'_> {
                     }
                 }
                 Some(Ok(_)) => {
-                    // At once, so that the next attempt of this process does not find it. What fails is done in the background.
-                    let _ = new.release().await;
+                    // At once, so that the next attempt of this process does not find it. What fails is done in the background,
+                    // and what takes longer than the caller has.
+                    let released = new.release();
+                    match self.request.wait {
+                        Wait::Never => drop(released.await),
+                        _ => drop(timeout(RELEASE_LIMIT, released).await),
+                    }
                     Ok(Climbed::Busy)
                 }
                 Some(Err(error)) if error.kind() == ErrorKind::Moved => self.rely(new, &record).await,
@@ -284,7 +291,6 @@ impl Attempt<'_> {
     /// Nothing if the lock of the new store is lost meanwhile, or the seal is written.
     async fn acquire_old(&self, new: &Half, tries_whole: bool) -> Option<Result<(Acquired, bool)>> {
         let is_whole = self.request.mode == Mode::Exclusive;
-        let waits = !self.request.wait.is_expired();
         if tries_whole && !is_whole {
             let mut whole = self.request.clone();
             (whole.mode, whole.wait) = (Mode::Exclusive, Wait::Never);
@@ -294,7 +300,7 @@ impl Attempt<'_> {
             }
         }
         let mut acquired = self.unless_over(new, self.request.clone()).await?;
-        if !is_whole && !waits && matches!(acquired, Ok(Acquired::Busy)) {
+        if !is_whole && self.request.wait == Wait::Never && matches!(acquired, Ok(Acquired::Busy)) {
             // A mover that shares the lock of the new store has the old one as a whole, for a moment.
             let mut again = self.request.clone();
             again.wait = Wait::Until(Instant::now() + MOMENT);

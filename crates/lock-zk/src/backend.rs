@@ -9,6 +9,7 @@ use lock_core::background::Background;
 use lock_core::migration::MigrationTarget;
 use lock_core::{
     AcquireRequest, Acquired, Backend, Capabilities, DoctorReport, LockName, LockState, Result, Token,
+    runtime,
 };
 
 use crate::acquire::acquire;
@@ -17,6 +18,7 @@ use crate::capabilities::capabilities;
 use crate::change::watch_holders;
 use crate::config::ZkConfig;
 use crate::doctor::examine;
+use crate::error::BACKEND;
 use crate::error::Fault;
 use crate::inspect::{inspect, list_locks};
 use crate::lock_path::LockPath;
@@ -72,6 +74,7 @@ impl Zk {
     /// This method is cancel safe: a session that was just opened is closed again.
     pub async fn connect(config: ZkConfig) -> Result<Self> {
         config.check()?;
+        runtime::current(BACKEND)?;
         config.login.check_files(config.connect_limit()).await?;
         let share = PoolShare::open(config).await?;
         let capabilities = capabilities(share.config.recipe, share.get().await?.timeout);

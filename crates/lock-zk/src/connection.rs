@@ -79,11 +79,14 @@ impl Dialer {
         Self { hosts: hosts.split(',').map(Host::from).collect(), session_timeout, connect }
     }
 
-    /// Opens a session at any server.
+    /// Opens a session at any server. One may refuse a password that the next one accepts, as while it is changed.
     pub(crate) async fn open(&self) -> Result<Connection, Error> {
         let mut last = Error::NoHosts;
         for host in &self.shuffled() {
             match self.dial(host, None).await {
+                Err(Error::AuthFailed) => last = Error::AuthFailed,
+                Err(Error::NoHosts | Error::Timeout | Error::ConnectionLoss) if last == Error::AuthFailed => {
+                }
                 Err(error @ (Error::NoHosts | Error::Timeout | Error::ConnectionLoss)) => last = error,
                 opened => return opened,
             }
