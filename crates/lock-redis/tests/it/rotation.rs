@@ -114,7 +114,8 @@ async fn a_file_that_cannot_be_read_is_named_and_read_again() {
     end_connections(&server).await;
     let error = locks.mutex("b").acquire().await.unwrap_err();
     is_named(&error, ErrorKind::Unavailable);
-    assert_eq!(error.outcome(), Outcome::NotApplied, "{error}");
+    // Unknown if it was first sent on the connection that was about to end.
+    assert_ne!(error.outcome(), Outcome::Applied, "{error}");
     secret.change("s3cret");
     goes_on(pair, &locks).await;
     lazy.mutex("c").acquire().await.unwrap().release().await.unwrap();
