@@ -120,8 +120,9 @@ impl Mutex {
     /// Acquires the lock within `patience`, else returns `None`; the refusal, if the store refused it until then.
     ///
     /// A server that does not answer is given up 100 ms after that, so that a free lock can be acquired with hardly any
-    /// patience. The error is [`ErrorKind::Unavailable`] then, with [`Outcome::Unknown`](crate::Outcome::Unknown): a lock that
-    /// the server may have granted is released in the background. `None` means that the lock was busy.
+    /// patience. The error is [`Unavailable`](crate::ErrorKind::Unavailable) then, with
+    /// [`Outcome::Unknown`](crate::Outcome::Unknown): a lock that the server may have granted is released in the background.
+    /// `None` means that the lock was busy.
     ///
     /// Errors and cancel safety as for [`acquire`](Self::acquire).
     pub async fn try_acquire_for(&self, patience: Duration) -> Result<Option<Guard>> {
