@@ -182,12 +182,20 @@ struct Ours {
 
 impl Ours {
     async fn acquire(&self, wait: Duration) -> Option<Guard> {
-        match self.recipe {
-            ZkRecipe::Mutex | ZkRecipe::Revocable => {
-                self.locks.mutex(&self.name).try_acquire_for(wait).await.unwrap()
+        loop {
+            match self.ask(wait).await {
+                // A busy machine may keep the server from answering in time.
+                Err(error) if error.code() == "timeout" => {}
+                answer => return answer.unwrap(),
             }
-            ZkRecipe::Read => self.locks.rw(&self.name).try_read_for(wait).await.unwrap(),
-            ZkRecipe::Write => self.locks.rw(&self.name).try_write_for(wait).await.unwrap(),
+        }
+    }
+
+    async fn ask(&self, wait: Duration) -> polylock::Result<Option<Guard>> {
+        match self.recipe {
+            ZkRecipe::Mutex | ZkRecipe::Revocable => self.locks.mutex(&self.name).try_acquire_for(wait).await,
+            ZkRecipe::Read => self.locks.rw(&self.name).try_read_for(wait).await,
+            ZkRecipe::Write => self.locks.rw(&self.name).try_write_for(wait).await,
         }
     }
 

@@ -43,7 +43,7 @@ pub struct Capabilities {
     /// | redis | `connect_timeout` and `command_timeout`, and the timeout of `wait_replicas` |
     /// | redlock | `connect_timeout`, and twice `master_timeout` |
     /// | zk | the session timeout |
-    /// | migrate | that of both stores together |
+    /// | migrate | twice that of both stores together |
     /// | others | 10 s, if they set no other |
     pub answer_timeout: Duration,
     /// Whether other processes see the locks.

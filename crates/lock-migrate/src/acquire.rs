@@ -300,7 +300,7 @@ impl Attempt<'_> {
             }
         }
         let mut acquired = self.unless_over(new, self.request.clone()).await?;
-        if !is_whole && self.request.wait == Wait::Never && matches!(acquired, Ok(Acquired::Busy)) {
+        if !is_whole && self.request.wait.is_expired() && matches!(acquired, Ok(Acquired::Busy)) {
             // A mover that shares the lock of the new store has the old one as a whole, for a moment.
             let mut again = self.request.clone();
             again.wait = Wait::Until(Instant::now() + MOMENT);

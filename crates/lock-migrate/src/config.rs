@@ -215,7 +215,8 @@ pub(crate) fn capabilities(from: &dyn Backend, to: &dyn Backend) -> Capabilities
     let (old, new) = (from.capabilities(), to.capabilities());
     let timeout = new.lease.min_ttl().max(old.lease.min_ttl());
     let mut both = Capabilities::new(BACKEND, LeaseKind::session(timeout));
-    both.answer_timeout = old.answer_timeout.saturating_add(new.answer_timeout);
+    // One that moves asks each of them several times.
+    both.answer_timeout = old.answer_timeout.saturating_add(new.answer_timeout).saturating_mul(2);
     both.cross_process = old.cross_process && new.cross_process;
     both.fifo = old.fifo && new.fifo;
     both.counts_waiters = old.counts_waiters && new.counts_waiters;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{env, panic, process};
 
-use lock_core::{Guard, GuardState, Locks, LossReason, Result};
+use lock_core::{Guard, GuardState, LockOptions, Locks, LossReason, Persistence, Result};
 use lock_testkit::proxy::Direction;
 use lock_zk::{ZkConfig, ZkRecipe, ZkWait};
 use tokio::runtime::{Builder, Runtime};
@@ -80,9 +80,10 @@ async fn connect(hosts: &str) -> Locks {
     config.connect().await.unwrap()
 }
 
-/// A waiter, once it watches its node.
+/// A waiter, once it watches its node. It ends with its session.
 async fn waiter(locks: &Locks, name: &str) -> JoinHandle<Result<Guard>> {
-    let lock = locks.mutex(name);
+    let strict = LockOptions::new().persistence(Persistence::Strict);
+    let lock = locks.mutex_with(name, strict).unwrap();
     let waiter = tokio::spawn(async move { lock.acquire().await });
     sleep(Duration::from_millis(100)).await;
     waiter
