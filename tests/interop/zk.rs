@@ -182,21 +182,17 @@ struct Ours {
 
 impl Ours {
     async fn acquire(&self, wait: Duration) -> Option<Guard> {
-        loop {
-            match self.ask(wait).await {
-                // A busy machine may keep the server from answering in time.
-                Err(error) if error.code() == "timeout" => {}
-                answer => return answer.unwrap(),
-            }
-        }
-    }
-
-    async fn ask(&self, wait: Duration) -> polylock::Result<Option<Guard>> {
-        match self.recipe {
-            ZkRecipe::Mutex | ZkRecipe::Revocable => self.locks.mutex(&self.name).try_acquire_for(wait).await,
-            ZkRecipe::Read => self.locks.rw(&self.name).try_read_for(wait).await,
-            ZkRecipe::Write => self.locks.rw(&self.name).try_write_for(wait).await,
-        }
+        let (mutex, rw) = (self.locks.mutex(&self.name), self.locks.rw(&self.name));
+        // A busy machine may keep the server from answering for longer than no time.
+        let acquired = match self.recipe {
+            ZkRecipe::Mutex | ZkRecipe::Revocable if wait == NOW => mutex.try_acquire().await,
+            ZkRecipe::Mutex | ZkRecipe::Revocable => mutex.try_acquire_for(wait).await,
+            ZkRecipe::Read if wait == NOW => rw.try_read().await,
+            ZkRecipe::Read => rw.try_read_for(wait).await,
+            ZkRecipe::Write if wait == NOW => rw.try_write().await,
+            ZkRecipe::Write => rw.try_write_for(wait).await,
+        };
+        acquired.unwrap()
     }
 
     fn with(&self, recipe: ZkRecipe) -> Self {

@@ -252,13 +252,17 @@ async fn a_session_outlives_resets_and_restarts_where_sasl_is_enforced() {
 
 /// As above, on the release that ensembles are of.
 #[cfg(feature = "sasl")]
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-#[ignore = "full: an ensemble"]
-async fn a_session_of_an_ensemble_outlives_resets_and_restarts_where_sasl_is_enforced() {
-    let options = ZooKeeper::builder().sasl("me", "Pa55");
-    let options = options.config("enforce.auth.enabled", "true").config("enforce.auth.schemes", "sasl");
-    let ensemble = options.start_ensemble(3).await.unwrap();
-    outlives(&ensemble.nodes()[0]).await;
+mod deep {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    #[ignore = "deep: a server is started again within a session timeout, which a busy machine does not do"]
+    async fn a_session_of_an_ensemble_outlives_resets_and_restarts_where_sasl_is_enforced() {
+        let options = ZooKeeper::builder().sasl("me", "Pa55");
+        let options = options.config("enforce.auth.enabled", "true").config("enforce.auth.schemes", "sasl");
+        let ensemble = options.start_ensemble(3).await.unwrap();
+        outlives(&ensemble.nodes()[0]).await;
+    }
 }
 
 #[cfg(feature = "sasl")]
