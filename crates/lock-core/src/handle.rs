@@ -14,7 +14,8 @@ use crate::patience::{no_answer, within};
 use crate::persistence::Outage;
 use crate::reentrant::LockKey;
 use crate::{
-    AcquireRequest, Acquired, Error, ErrorKind, Guard, LockOptions, LockState, Mode, OwnerId, Result, Wait,
+    AcquireRequest, Acquired, Error, ErrorKind, Guard, LockOptions, LockState, Mode, OwnerId, Persistence,
+    Result, Wait,
 };
 
 /// One lock in one mode. It holds nothing itself.
@@ -156,7 +157,7 @@ async fn acquire(
     let turn = loop {
         let event = match wait {
             _ if wait.is_expired() => connection.queues.try_turn(&spec.name, spec.mode).map(QueueEvent::Turn),
-            _ => wait_for_turn(connection, spec, wait, &runtime).await,
+            _ => wait_for_turn(connection, spec, wait, &runtime).await?,
         };
         match event {
             Some(QueueEvent::Turn(turn)) => break turn,
@@ -226,19 +227,33 @@ async fn go_on(
     }
 }
 
+/// The turn, or the lock of the task before; nothing if the patience is over. Fails for one that ends with a refusal, as the task
+/// that has the turn may go on.
 async fn wait_for_turn(
     connection: &Connection,
     spec: &Arc<LockSpec>,
     wait: Wait,
     runtime: &Handle,
-) -> Option<QueueEvent<Guard>> {
-    if let Some(turn) = connection.queues.free_turn(&spec.name, spec.mode) {
-        return Some(QueueEvent::Turn(turn));
+) -> Result<Option<QueueEvent<Guard>>> {
+    let queues = &connection.queues;
+    if let Some(turn) = queues.free_turn(&spec.name, spec.mode) {
+        return Ok(Some(QueueEvent::Turn(turn)));
     }
-    let event = connection.queues.wait(spec, wait, runtime);
-    match wait {
-        Wait::Until(deadline) => timeout_at(deadline, event).await.ok(),
-        Wait::Never | Wait::Forever => Some(event.await),
+    let event = async {
+        let event = queues.wait(spec, wait, runtime);
+        match wait {
+            Wait::Until(deadline) => timeout_at(deadline, event).await.ok(),
+            Wait::Never | Wait::Forever => Some(event.await),
+        }
+    };
+    if spec.persistence != Persistence::Strict {
+        return Ok(event.await);
+    }
+    tokio::select! {
+        biased;
+        event = event => Ok(event),
+        // Boxed, to keep the future of an acquisition small.
+        refusal = Box::pin(queues.refused(&spec.name)) => Err(refusal),
     }
 }
 
@@ -250,9 +265,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::{
-        Backend, Capabilities, Clock, LockName, LockState, Locks, Memory, MemoryConfig, Observer, Persistence,
-    };
+    use crate::{Backend, Capabilities, Clock, LockName, LockState, Locks, Memory, MemoryConfig, Observer};
 
     const SECOND: Duration = Duration::from_secs(1);
     /// Longer than an outage of these tests and the pause after it.
@@ -477,6 +490,57 @@ mod tests {
         assert_eq!(election.campaign("one").await.unwrap_err().kind(), ErrorKind::Denied);
         assert_eq!(next(&mut leaders).await.unwrap_err().kind(), ErrorKind::Unavailable);
         assert!(leaders.next().await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_strict_do_not_wait_for_one_that_goes_on() {
+        let backend = Refusing::new();
+        let (holds, waits) = (backend.locks(), backend.locks());
+        let guard = holds.mutex("a").acquire().await.unwrap();
+        let mutex = waits.mutex("a");
+        let mut waiter = Box::pin(async move { mutex.acquire().await });
+        assert!(timeout(SECOND, &mut waiter).await.is_err());
+        let mutex = waits.mutex_with("a", LockOptions::new().persistence(Persistence::Strict)).unwrap();
+        let [before, after] = [mutex.clone(), mutex];
+        let before = tokio::spawn(async move { before.acquire().await });
+        sleep(SECOND).await;
+        backend.refuse(Some(ErrorKind::Denied));
+        drop(guard);
+        assert!(timeout(SECOND, &mut waiter).await.is_err(), "it goes on");
+        for strict in
+            [timeout(SOON, before).await.unwrap().unwrap(), timeout(SOON, after.acquire()).await.unwrap()]
+        {
+            assert_eq!(strict.unwrap_err().kind(), ErrorKind::Denied);
+        }
+        // A refusal of one that is not polled any more is over at some time.
+        backend.refuse(None);
+        assert_eq!(waits.mutex("a").try_acquire().await.unwrap_err().kind(), ErrorKind::Denied);
+        sleep(100 * SECOND).await;
+        assert!(waits.mutex("a").try_acquire().await.unwrap().is_none());
+        assert!(timeout(SOON, waiter).await.unwrap().unwrap().is_valid());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refusals_of_another_election_do_not_keep_an_observer_from_looking() {
+        let backend = Refusing::new();
+        let locks = backend.locks();
+        let mut leaders = locks.election("a").observe();
+        assert_eq!(next(&mut leaders).await.unwrap(), None);
+        backend.refuse_observers(Some(ErrorKind::Denied));
+        let leadership = backend.locks().election("a").campaign("one").await.unwrap();
+        assert_eq!(next(&mut leaders).await.unwrap_err().kind(), ErrorKind::Denied);
+        // Its pauses are long by then.
+        assert!(timeout(SOON, leaders.next()).await.is_err());
+        backend.refuse(Some(ErrorKind::Denied));
+        let others = tokio::spawn(async move {
+            loop {
+                drop(timeout(SECOND / 20, locks.election("b").campaign("two")).await);
+            }
+        });
+        backend.refuse_observers(None);
+        assert_eq!(next(&mut leaders).await.unwrap().as_deref(), Some("one"));
+        others.abort();
+        drop(leadership);
     }
 
     #[tokio::test(start_paused = true)]

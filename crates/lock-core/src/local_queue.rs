@@ -1,6 +1,8 @@
 //! The wait queue of one process: of all its tasks that want a lock, one talks to the server.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::future::pending;
+use std::mem;
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,6 +22,8 @@ type Id = NonZeroU64;
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// How long a waiter may leave what it was given: nobody may poll it again, and others wait for it.
 const TAKE_WITHIN: Duration = Duration::from_secs(1);
+/// How long a refusal counts after it was noted. A task that is polled notes it again after a pause and an answer.
+const REFUSED_FOR: Duration = Duration::from_secs(60);
 
 /// First-in, first-out queues, one per lock name in use. `G` is what a holder hands over to the next waiter: a guard.
 ///
@@ -61,8 +65,8 @@ struct Queue<G> {
 struct Waiters<G> {
     in_order: VecDeque<Waiter>,
     served: Vec<Served<G>>,
-    /// Why the task that has the turn does not get the lock, though it may be free.
-    refusal: Option<Error>,
+    /// Why the task that has the turn does not get the lock, though it may be free; and since when.
+    refusal: Option<(Error, Instant)>,
 }
 
 #[derive(Debug)]
@@ -204,9 +208,25 @@ impl<G> LocalQueues<G> {
         self.queues().by_name.get(name).map_or(0, |queue| queue.in_order().len())
     }
 
-    /// Why the task that has the turn does not get this lock, if the store refuses it.
+    /// Why the task that has the turn does not get this lock, if the store refuses it: not long ago, as that task may not be
+    /// polled any more.
     pub(crate) fn refusal(&self, name: &LockName) -> Option<Error> {
-        self.queues().by_name.get(name)?.waiters.as_ref()?.refusal.clone()
+        let queues = self.queues();
+        let (refusal, since) = queues.by_name.get(name)?.waiters.as_ref()?.refusal.as_ref()?;
+        (since.elapsed() < REFUSED_FOR).then(|| refusal.clone())
+    }
+
+    /// Waits until the store refuses this lock to the task that has the turn.
+    pub(crate) async fn refused(&self, name: &LockName) -> Error {
+        let mut refusals = self.refusals();
+        loop {
+            if let Some(refusal) = self.refusal(name) {
+                return refusal;
+            }
+            if refusals.changed().await.is_err() {
+                pending::<()>().await;
+            }
+        }
     }
 
     /// Notified when a [refusal](Self::refusal) begins or ends.
@@ -342,16 +362,13 @@ impl<G> Queue<G> {
 
     /// Notes why the task that has the turn does not get the lock, and reports whether that is a change.
     fn set_refusal(&mut self, refusal: Option<Error>) -> bool {
-        let of = |refusal: &Option<Error>| refusal.as_ref().map(Error::kind);
-        match (&mut self.waiters, refusal) {
-            (None, None) => false,
-            (waiters, refusal) => {
-                let noted = &mut waiters.get_or_insert_default().refusal;
-                let changes = of(noted) != of(&refusal);
-                *noted = refusal;
-                changes
-            }
+        if self.waiters.is_none() && refusal.is_none() {
+            return false;
         }
+        let noted = &mut self.waiters.get_or_insert_default().refusal;
+        let kind = refusal.as_ref().map(Error::kind);
+        let before = mem::replace(noted, refusal.map(|refusal| (refusal, Instant::now())));
+        before.map(|(refusal, _)| refusal.kind()) != kind
     }
 
     /// Ends the wait of a waiter that is not in the queue any more.

@@ -2,6 +2,8 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::io;
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -49,7 +51,8 @@ impl Password {
         Self(Source::File(path.into()))
     }
 
-    /// What this function returns. The time to connect includes its time; it may be dropped before it returns.
+    /// What this function returns. The time to connect includes its time; it may be dropped before it returns. A session of
+    /// ZooKeeper that moves to another server allows it a fifth of the session timeout.
     #[must_use]
     pub fn callback<F>(read: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
@@ -83,7 +86,10 @@ impl Password {
                 Ok(text.to_owned())
             }
             Source::Callback(read) => {
-                read().await.map_err(|error| Unreadable(format!("no password was returned: {error}")))
+                // It runs in the tasks of connections, which must outlive its panics.
+                let read = AssertUnwindSafe(async { read().await }).catch_unwind().await;
+                let read = read.unwrap_or_else(|_| Err("the function panicked".into()));
+                read.map_err(|error| Unreadable(format!("no password was returned: {error}")))
             }
         }
     }
@@ -163,7 +169,7 @@ impl StdError for Unreadable {}
 ///
 /// # Errors
 ///
-/// When it cannot be read.
+/// When it cannot be read, or is a pipe or a terminal, which could be read only once.
 ///
 /// # Cancel safety
 ///
@@ -172,7 +178,13 @@ impl StdError for Unreadable {}
 pub async fn read_file(path: &Path) -> Result<Vec<u8>, Unreadable> {
     let read = {
         let path = path.to_owned();
-        spawn_blocking(move || std::fs::read(path)).await
+        spawn_blocking(move || {
+            if !std::fs::metadata(&path)?.is_file() {
+                return Err(io::Error::other("it is no file that can be read again"));
+            }
+            std::fs::read(path)
+        })
+        .await
     };
     match read {
         Ok(read) => read.map_err(|error| Unreadable::file(path, error)),
@@ -197,6 +209,8 @@ mod tests {
             assert_eq!(password.read().await.ok().as_deref(), read, "{contents:?}");
         }
         fs::remove_file(&path).unwrap();
+        let once = Password::file("/dev/null").read().await.unwrap_err();
+        assert!(once.to_string().contains("read again"), "{once}");
     }
 
     #[tokio::test]
@@ -204,11 +218,18 @@ mod tests {
         let calls = std::sync::atomic::AtomicUsize::new(0);
         let password = Password::callback(move || {
             let call = calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            async move { if call == 1 { Err("sealed".into()) } else { Ok(format!("s3cret-{call}")) } }
+            async move {
+                match call {
+                    1 => Err("sealed".into()),
+                    3 => panic!("no vault"),
+                    _ => Ok(format!("s3cret-{call}")),
+                }
+            }
         });
         assert_eq!(password.read().await.unwrap(), "s3cret-0");
         assert!(password.read().await.unwrap_err().to_string().contains("sealed"));
         assert_eq!(password.read().await.unwrap(), "s3cret-2");
+        assert!(password.read().await.unwrap_err().to_string().contains("panicked"));
         assert!(password == password.clone() && password != Password::from("s3cret-0"));
     }
 }

@@ -85,9 +85,9 @@ pub struct Tracing {
 impl Around for Tracing {
     async fn acquire(&self, inner: &dyn Backend, request: AcquireRequest) -> Result<Acquired> {
         let mut wait = WaitSpan::new(&request, inner.capabilities().backend);
-        let (name, mode, is_repeated) = (request.name.clone(), request.mode, request.is_repeated);
+        let (name, mode, goes_on) = (request.name.clone(), request.mode, request.is_repeated);
         let acquired = inner.acquire(request).instrument(wait.span.clone()).await;
-        Ok(match acquired.inspect_err(|error| wait.failed(&name, error, is_repeated))? {
+        Ok(match acquired.inspect_err(|error| wait.failed(&name, error, goes_on && error.can_pass()))? {
             Acquired::Held(lease) => {
                 wait.acquired(&name, lease.token());
                 let span = HoldSpan::new(&Span::current(), &name, wait.backend, mode, lease.token());
@@ -152,12 +152,12 @@ impl WaitSpan {
         debug!(target: "polylock", parent: &self.span, lock, token, waited_ms, "acquired");
     }
 
-    /// Of a request that is repeated, the caller has logged the reason.
-    fn failed(&mut self, name: &LockName, error: &Error, is_repeated: bool) {
+    /// Of a caller that goes on, the reason was logged.
+    fn failed(&mut self, name: &LockName, error: &Error, goes_on: bool) {
         self.outcome = "failed";
         self.span.record("code", error.code());
         let lock = name.as_str();
-        match is_repeated {
+        match goes_on {
             false => warn!(target: "polylock", parent: &self.span, lock, %error, "the acquisition failed"),
             true => {
                 debug!(target: "polylock", parent: &self.span, lock, %error, "the acquisition failed again");

@@ -1,6 +1,7 @@
 //! The stream of leaders.
 
 use std::fmt;
+use std::future::pending;
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -140,11 +141,11 @@ impl Observation {
             if let Some(refusal) = self.new_refusal() {
                 return Some(Err(refusal));
             }
-            let Self { connection, name, seen, pause, refusals, .. } = self;
+            let Self { connection, name, seen, pause, refusals, refused, .. } = self;
             let looked = tokio::select! {
                 biased;
                 () = connection.origin.closed.cancelled() => Err(Error::closed(connection.backend_name())),
-                Ok(()) = refusals.changed() => continue,
+                () = refusal_changes(connection, name, refusals, *refused) => continue,
                 looked = look(connection, name, seen.as_ref(), *pause) => looked,
             };
             match looked {
@@ -201,6 +202,22 @@ impl Observation {
         let error = error.during("observe");
         self.name.as_ref().map_or_else(|_| error.clone(), |name| error.clone().on(name))
     }
+}
+
+/// Waits until the campaigns of this election are refused for another reason than this one, or are refused no more.
+async fn refusal_changes(
+    connection: &Connection,
+    name: &Result<LockName>,
+    refusals: &mut watch::Receiver<()>,
+    known: Option<ErrorKind>,
+) {
+    let Ok(name) = name else { return pending().await };
+    while refusals.changed().await.is_ok() {
+        if connection.queues.refusal(name).as_ref().map(Error::kind) != known {
+            return;
+        }
+    }
+    pending::<()>().await;
 }
 
 /// The state after a pause, or the next one after that which was seen.
