@@ -572,8 +572,8 @@ const NOW: Duration = Duration::ZERO;
 const MOMENT: Duration = Duration::from_millis(300);
 /// What sessions have that are not meant to end.
 const SESSION: Duration = Duration::from_secs(10);
-/// What those have that are.
-const SHORT: Duration = Duration::from_secs(2);
+/// What those have that are: longer than it takes the other client to ask, on a busy machine.
+const SHORT: Duration = Duration::from_secs(5);
 /// Far longer than what must happen takes to happen.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Longer than any trial.

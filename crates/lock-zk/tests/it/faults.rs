@@ -408,13 +408,17 @@ async fn a_guard_at_a_leader_that_was_cut_off_is_lost_before_the_next_leader_let
     let client = client(&ensemble.nodes()[leader]).await;
     let guard = locks.mutex("a").acquire().await.unwrap();
     cut_off(&ensemble, leader);
-    followers.iter().for_each(|follower| ensemble.kill(*follower));
-    for follower in followers {
-        ensemble.nodes()[follower].launch().await.unwrap();
-    }
-    for follower in followers {
-        ensemble.nodes()[follower].wait_ready().await.unwrap();
-    }
+    let elected = async || {
+        followers.iter().for_each(|follower| ensemble.kill(*follower));
+        for follower in followers {
+            ensemble.nodes()[follower].launch().await.unwrap();
+        }
+        for follower in followers {
+            ensemble.nodes()[follower].wait_ready().await.unwrap();
+        }
+    };
+    // One of them may insist on the leader that it cannot reach, until it is started again.
+    while tokio::time::timeout(LONG * 4, elected()).await.is_err() {}
     let next_leader = ensemble.nodes()[followers[0]].mode().await;
     assert!(next_leader.is_some_and(|mode| mode == "leader" || mode == "follower"), "the others serve");
     let hosts = followers.map(|follower| ensemble.nodes()[follower].connect_string()).join(",");
