@@ -156,11 +156,11 @@ async fn redis_runs_out_of_memory_while_the_leader_resigns() {
     let url = format!("{}?{REDIS}", server.url());
     for forgets in [false, true] {
         let mut standbys = Standbys::of(&url, &url).await;
+        ok(&server, &["CONFIG", "SET", "maxmemory", "1"]).await;
         if forgets {
-            // As after a restart: the locks are handed over to nobody.
+            // As after a restart: the locks are handed over to nobody. Nobody can enter the queue again.
             ok(&server, &["DEL", "polylock:queue:{lock:leader}", "polylock:queue:{lock:a}"]).await;
         }
-        ok(&server, &["CONFIG", "SET", "maxmemory", "1"]).await;
         standbys.give_back().await;
         if forgets {
             standbys.stay(OUTAGE).await;
@@ -268,8 +268,8 @@ async fn a_master_behind_sentinels_runs_out_of_memory() {
     let url = format!("{}?{REDIS}", servers.url());
     let mut standbys = Standbys::of(&url, &url).await;
     let master = servers.master().await.expect("there is one");
-    ok(master, &["DEL", "polylock:queue:{lock:leader}", "polylock:queue:{lock:a}"]).await;
     ok(master, &["CONFIG", "SET", "maxmemory", "1"]).await;
+    ok(master, &["DEL", "polylock:queue:{lock:leader}", "polylock:queue:{lock:a}"]).await;
     standbys.give_back().await;
     standbys.stay(OUTAGE).await;
     ok(master, &["CONFIG", "SET", "maxmemory", "0"]).await;
@@ -293,8 +293,8 @@ async fn redlock_masters_refuse_for_some_seconds() {
     assert!(has(&refusals, ErrorKind::Denied), "{refusals:?}");
 
     let mut standbys = Standbys::of(&url, &url).await;
-    all_ok(few(), &["DEL", "polylock:line:{lock:leader}", "polylock:line:{lock:a}"]).await;
     all_ok(few(), &["CONFIG", "SET", "maxmemory", "1"]).await;
+    all_ok(few(), &["DEL", "polylock:line:{lock:leader}", "polylock:line:{lock:a}"]).await;
     standbys.give_back().await;
     standbys.stay(OUTAGE).await;
     all_ok(few(), &["CONFIG", "SET", "maxmemory", "0"]).await;

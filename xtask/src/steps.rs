@@ -15,13 +15,13 @@ use crate::interrupt;
 pub(crate) struct Steps {
     started: Instant,
     done: Vec<(String, Duration)>,
-    left_out: Vec<String>,
+    notes: Vec<(&'static str, String)>,
 }
 
 impl Steps {
     /// Starts the clock.
     pub(crate) fn start() -> Self {
-        Self { started: Instant::now(), done: Vec::new(), left_out: Vec::new() }
+        Self { started: Instant::now(), done: Vec::new(), notes: Vec::new() }
     }
 
     /// Runs a command as a step.
@@ -67,18 +67,23 @@ impl Steps {
 
     /// Records a step that cannot run here, with the reason.
     pub(crate) fn leave_out(&mut self, what: String) {
-        eprintln!("\n==> left out: {what}");
-        self.left_out.push(what);
+        self.note("left out", what);
     }
 
-    /// Prints every step with its duration, and what was left out.
+    /// Records what the summary shall say.
+    pub(crate) fn note(&mut self, kind: &'static str, what: String) {
+        eprintln!("\n==> {kind}: {what}");
+        self.notes.push((kind, what));
+    }
+
+    /// Prints every step with its duration, and the notes.
     pub(crate) fn summary(&self) {
         eprintln!("\nAll {} steps passed in {}:", self.done.len(), seconds(self.started.elapsed()));
         for (name, took) in &self.done {
             eprintln!("{:>10}  {name}", seconds(*took));
         }
-        for what in &self.left_out {
-            eprintln!("  left out  {what}");
+        for (kind, what) in &self.notes {
+            eprintln!("{kind:>10}  {what}");
         }
     }
 }

@@ -36,6 +36,9 @@ matches runs whatever its tier.";
 /// How many of the slowest tests are shown.
 const SLOWEST: usize = 10;
 
+/// If more tests fail, none of them is flaky.
+const MOST_FLAKY: usize = 3;
+
 /// The processor time that the first tier may take: twice what it takes on a quiet machine, as machines differ.
 const BUDGET: Duration = Duration::from_secs(550);
 
@@ -196,16 +199,43 @@ fn execute(
 ) -> Result<Results, Failure> {
     let jobs = programs.iter().flat_map(jobs).collect();
     let mut results = Results::default();
+    let mut flaky = Vec::new();
     let outcome = steps.run("tests", || {
         results = run_in_lanes(jobs, lanes(tier));
         interrupt::check()?;
         results.show(SLOWEST);
-        results.judge()
+        let verdict = results.judge();
+        if verdict.is_err() && tier == Tier::Full && pass_alone(&results.failed_tests(), programs) {
+            flaky = results.failed_tests();
+            return Ok(());
+        }
+        verdict
     });
+    for (program, test) in flaky {
+        steps.note("flaky", format!("{program}: {test} failed beside others and passed alone"));
+    }
     for (reason, tests) in &results.left_out {
         steps.leave_out(format!("{tests} tests: {reason}"));
     }
     outcome.map(|()| results)
+}
+
+/// Runs tests that failed once more, one at a time with nothing beside them, if there are few: all of them pass?
+///
+/// Beside a hundred processes a deadline is missed now and then, on a machine that is shared. Such a test is reported as flaky.
+fn pass_alone(failed: &[(&str, &str)], programs: &[Program]) -> bool {
+    if failed.is_empty() || failed.len() > MOST_FLAKY {
+        return false;
+    }
+    let job = |(name, test): &(&str, &str)| {
+        // What computes is run in parts, see `Program::jobs`.
+        let name = name.split(" (").next()?;
+        let program = programs.iter().find(|program| program.name() == name)?;
+        Some(program.job(Tier::Full).exactly(test))
+    };
+    let Some(jobs) = failed.iter().map(job).collect() else { return false };
+    let again = run_in_lanes(jobs, 1);
+    again.judge().is_ok() && again.ran == failed.len()
 }
 
 /// How many foreground programs run at a time: half as many on a machine that is busy with other work, where tests that wait

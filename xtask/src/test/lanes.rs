@@ -41,6 +41,13 @@ impl Job {
         self
     }
 
+    /// Runs only the test of this name.
+    pub(super) fn exactly(self, name: &str) -> Self {
+        let mut job = self.only(name);
+        job.command.arg("--exact");
+        job
+    }
+
     /// Runs only tests with this in their names.
     pub(super) fn only(mut self, filter: &str) -> Self {
         self.command.arg(filter);

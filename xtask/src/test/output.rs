@@ -83,6 +83,18 @@ impl Results {
         self.cpu.iter().map(|(cpu, _)| *cpu).sum()
     }
 
+    /// The tests that failed, each with its program; nothing when a program failed otherwise.
+    pub(super) fn failed_tests(&self) -> Vec<(&str, &str)> {
+        if self.failed.iter().any(|failed| failed.tests.is_empty()) {
+            return Vec::new();
+        }
+        let mut tests = Vec::new();
+        for failed in &self.failed {
+            tests.extend(failed.tests.iter().map(|test| (failed.program.as_str(), test.as_str())));
+        }
+        tests
+    }
+
     /// Fails when a program has failed, and repeats the output of its failed tests.
     pub(super) fn judge(&self) -> Result<(), Failure> {
         if self.failed.is_empty() {
@@ -164,7 +176,9 @@ mod tests {
         assert_eq!(results.ran, 2);
         assert_eq!(results.judge().unwrap_err().to_string(), "failed: tests/x.rs (b)");
         assert_eq!(results.failed[0].said.last().unwrap(), "it broke");
+        assert_eq!(results.failed_tests(), [("tests/x.rs", "b")]);
         results.add("tests/y.rs", &[], false);
+        assert!(results.failed_tests().is_empty(), "what failed in the second program has no name");
         assert_eq!(results.judge().unwrap_err().to_string(), "failed: tests/x.rs (b), tests/y.rs");
     }
 }

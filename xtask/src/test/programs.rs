@@ -50,7 +50,7 @@ impl Tier {
     pub(super) fn at_a_time(self) -> usize {
         match self {
             Self::First => 4,
-            Self::Full | Self::Deep => 3,
+            Self::Full | Self::Deep => 2,
         }
     }
 }
@@ -131,7 +131,7 @@ impl Program {
         })
     }
 
-    fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         match self.known {
             Some(known) => known.target.to_owned(),
             None => {
