@@ -8,17 +8,24 @@ mod hold;
 mod job_control;
 mod launch;
 mod lock;
+mod reap;
 mod refusals;
 mod signals;
+mod tree;
 mod watchdog;
+mod wire;
 
-use std::env;
 use std::ffi::OsString;
 use std::num::NonZeroU32;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{env, fs};
 
 use clap::{Args, ValueEnum};
+use rustix::fs::{StatVfsMountFlags, statvfs};
+use rustix::process::geteuid;
+use rustix::thread::no_new_privs;
 
 use self::campaign::{Campaign, ending};
 pub(crate) use self::helper::run_helper;
@@ -78,6 +85,10 @@ pub(crate) struct RunOptions {
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
     grace: Duration,
 
+    /// Stop the command when it has run for this long: SIGTERM, and SIGKILL after the grace
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    max_run: Option<Duration>,
+
     /// The exit code when the lock is busy, and the wait is over
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75)]
     busy_exit_code: u8,
@@ -115,7 +126,7 @@ Examples:
 /// Shown by `run --help`.
 const EXITS: &str = "\
 Exit codes: that of the command, or 128 + n if signal n ended it; 64 usage, 69 the store does not answer, 70 the lock was \
-lost while the command ran, or another error, 75 (or -E) the lock is busy, 126 and 127 the command cannot be run";
+lost while the command ran, or another error, 75 (or -E) the lock is busy, 124 the command ran longer than --max-run, 126 and 127 the command cannot be run";
 
 /// Runs the command under the lock.
 pub(crate) async fn run(options: RunOptions, output: Output) -> Result<Exit, Failure> {
@@ -125,8 +136,12 @@ pub(crate) async fn run(options: RunOptions, output: Output) -> Result<Exit, Fai
             "leave out --json",
         ));
     }
-    if let Some(exit) = missing(&options.command[0], output) {
-        return Ok(exit);
+    let program = match program(&options.command[0]) {
+        Ok(program) => program,
+        Err(failure) => return Ok(output.fail(&failure)),
+    };
+    if options.on_lost != OnLost::Warn && program.as_deref().is_some_and(is_of_another_user) {
+        return Ok(output.fail(&not_ours(&options.command[0])));
     }
     let mut signals = Signals::listen()?;
     let job = JobControl::new();
@@ -146,20 +161,45 @@ pub(crate) async fn run(options: RunOptions, output: Output) -> Result<Exit, Fai
 /// most.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
-/// Reports a command that does not exist or cannot be run, before anybody waits for the lock.
-fn missing(program: &OsString, output: Output) -> Option<Exit> {
+/// Where the program of the command is; `None` where only the kernel knows. A command that does not exist or cannot be run is
+/// found before anybody waits for the lock.
+fn program(name: &OsString) -> Result<Option<PathBuf>, Failure> {
     // Without PATH, the kernel's default counts.
-    env::var_os("PATH")?;
-    let error = which::which(program).err()?;
-    let text = printable(&program.to_string_lossy());
-    let exists = Path::new(program).exists() && text.contains('/');
+    if env::var_os("PATH").is_none() {
+        return Ok(None);
+    }
+    let error = match which::which(name) {
+        Ok(path) => return Ok(Some(path)),
+        Err(error) => error,
+    };
+    let text = printable(&name.to_string_lossy());
+    let exists = Path::new(name).exists() && text.contains('/');
     let (code, why) = if exists { (126, "cannot be run") } else { (127, "does not exist") };
     let hint = match exists {
         true => "make it executable: chmod +x".to_owned(),
         false => "check its name and PATH; what a shell knows needs one: sh -c '...'".to_owned(),
     };
     let message = format!("the command {text:?} {why}: {error}");
-    Some(output.fail(&Failure::new(Exit::Code(code), "command", message, Some(hint))))
+    Err(Failure::new(Exit::Code(code), "command", message, Some(hint)))
+}
+
+/// Whether the program becomes another user, whom this process may not kill: it has the set-user-ID bit (`sudo`, `su`).
+fn is_of_another_user(program: &Path) -> bool {
+    let has_bit = |file: &fs::Metadata| file.mode() & 0o4000 != 0 && file.uid() != geteuid().as_raw();
+    let is_ignored = || {
+        statvfs(program).is_ok_and(|system| system.f_flag.contains(StatVfsMountFlags::NOSUID))
+            || no_new_privs().unwrap_or(false)
+    };
+    !geteuid().is_root() && fs::metadata(program).is_ok_and(|file| has_bit(&file)) && !is_ignored()
+}
+
+fn not_ours(name: &OsString) -> Failure {
+    let text = printable(&name.to_string_lossy());
+    let message = format!(
+        "{text:?} runs as another user (set-user-ID), so that polylock cannot stop it when the lock is lost"
+    );
+    let hint = format!("run polylock as that user ({text} polylock run ...), or add --on-lost warn");
+    Failure::new(Exit::Other, "set_user_id", message, Some(hint))
 }
 
 /// A duration as `10s`, or in seconds as `10` or `0.5`.

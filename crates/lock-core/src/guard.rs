@@ -351,6 +351,16 @@ impl Guard {
         self.lease().verify().await.map_err(|error| self.failed("verify", error))
     }
 
+    /// A duplicate of the descriptor of the locked file, where the kernel keeps the lock (`flock://`); `None` elsewhere.
+    ///
+    /// A process that inherits it keeps the lock when this process dies, until it closes the descriptor. A
+    /// [`release`](Self::release) frees the lock for both. Give it to a child that must end before anybody else gets the lock.
+    #[cfg(unix)]
+    #[must_use]
+    pub fn locked_file(&self) -> Option<std::os::fd::OwnedFd> {
+        self.lease().locked_file()
+    }
+
     /// Sets a new time to live, and returns the new [deadline](Self::valid_until): one round trip.
     ///
     /// A lock with a [fixed time to live](crate::LockOptions::fixed_ttl) expires `ttl` from now, earlier or later than

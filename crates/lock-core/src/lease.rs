@@ -37,6 +37,12 @@ pub trait Lease: Any + Debug + Send + Sync {
         None
     }
 
+    /// The descriptor of the locked file, where the kernel keeps the lock; `None` elsewhere.
+    #[cfg(unix)]
+    fn locked_file(&self) -> Option<std::os::fd::OwnedFd> {
+        None
+    }
+
     /// Sets a new time to live and returns the new deadline: a lock with a fixed ttl expires `ttl` from now, another one is
     /// renewed with this ttl from now on. Where a session keeps the lock, the backend deletes it at a fixed end.
     ///

@@ -1,5 +1,6 @@
 //! One lock that was granted, and the task that looks after it.
 
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -142,6 +143,10 @@ impl Lease for FlockLease {
 
     fn validity(&self) -> &Validity {
         &self.validity
+    }
+
+    fn locked_file(&self) -> Option<OwnedFd> {
+        self.hold.file().as_ref()?.file().try_clone().ok().map(OwnedFd::from)
     }
 
     async fn extend(&self, ttl: Duration) -> Result<BootInstant> {

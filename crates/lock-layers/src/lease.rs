@@ -69,6 +69,11 @@ impl<H: Hold> Lease for LayeredLease<H> {
         self.inner.revocation()
     }
 
+    #[cfg(unix)]
+    fn locked_file(&self) -> Option<std::os::fd::OwnedFd> {
+        self.inner.locked_file()
+    }
+
     async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
         self.hold.call("extend", self.inner.extend(ttl)).await
     }

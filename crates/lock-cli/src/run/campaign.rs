@@ -8,13 +8,13 @@ use rustix::process::Signal;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::RunOptions;
-use super::child::{Child, Ending};
+use super::child::Child;
 use super::hold::{End, Hold};
 use super::job_control::JobControl;
 use super::lock::Lock;
 use super::refusals::Refusals;
 use super::signals::Signals;
-use super::watchdog::Watchdog;
+use super::wire::Ending;
 use crate::failure::{Exit, Failure};
 use crate::output::{Output, printable};
 
@@ -58,14 +58,15 @@ impl<'a> Campaign<'a> {
         self.refusals.forget();
         let end = self.hold(&guard, signals, job).await;
         self.release(guard, signals, job).await;
-        let End { ending, lost, is_told_to_end } = end?;
+        let End { ending, lost, overran, is_told_to_end } = end?;
         if self.options.restart && !is_told_to_end {
             return Ok(Turn::Again);
         }
-        Ok(Turn::Over(match (lost, ending) {
-            (true, _) => Exit::Other,
-            (false, Ending::Code(code)) => Exit::Code(code),
-            (false, Ending::Signal(signal)) => Exit::signal(signal),
+        Ok(Turn::Over(match ending {
+            _ if lost => Exit::Other,
+            _ if overran => Exit::Code(OVERRAN),
+            Ending::Code(code) => Exit::Code(code),
+            Ending::Signal(signal) => Exit::signal(signal),
         }))
     }
 
@@ -85,10 +86,8 @@ impl<'a> Campaign<'a> {
     }
 
     async fn hold(&self, guard: &Guard, signals: &mut Signals, job: &JobControl) -> Result<End, Failure> {
-        let mut watchdog = Watchdog::start()?;
         let child = Child::start(&self.options.command, guard).await?;
-        watchdog.watch(child.group());
-        let hold = Hold::new(guard, child, watchdog, self.options, self.output);
+        let hold = Hold::new(guard, child, self.options, self.output);
         Ok(hold.until_the_end(signals, job).await?)
     }
 
@@ -144,5 +143,7 @@ pub(super) async fn ending(signals: &mut Signals, job: &JobControl) -> Signal {
 const SILENT_WAIT: Duration = Duration::from_secs(1);
 /// For so long a store that hangs keeps back the exit code of a command that has ended.
 const RELEASE_LIMIT: Duration = Duration::from_secs(3);
+/// The exit code of a command that ran longer than it may: that of `timeout`.
+const OVERRAN: u8 = 124;
 /// From one start to the next, at least.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);

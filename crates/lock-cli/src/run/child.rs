@@ -1,113 +1,213 @@
-//! The command that runs under the lock, and its process group.
+//! The command that runs under the lock, with all that it has started, and its [watchdog](super::watchdog).
 
 use std::ffi::OsString;
-use std::io;
-use std::process;
+use std::io::{self, stderr, stdin, stdout};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{self, Stdio};
+use std::thread;
+use std::time::Duration;
 
-use polylock::Guard;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
-use tokio::signal::unix::{self, SignalKind, signal};
+use polylock::{BootInstant, Guard};
+use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group, set_child_subreaper};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::helper::Helper;
+use super::wire::{Ending, Order, Report, Wire, send_files};
+use super::{reap, tree};
 
-/// A child in a process group of its own. If it is dropped before its end, the whole group is killed.
+/// A command in a process group of its own, below its watchdog. All of it is killed when this is dropped before the end.
 pub(super) struct Child {
-    process: process::Child,
+    watchdog: process::Child,
+    /// `None` once it was closed.
+    wire: Option<Wire>,
     group: Pid,
-    changes: unix::Signal,
+    deadline: Option<BootInstant>,
+    ended: Option<Ending>,
+    /// Whether its watchdog lives: else this process has inherited the command.
+    is_watched: bool,
     is_over: bool,
 }
 
-/// A change of the child.
+/// A change of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Ended(Ending),
     /// By this signal.
     Stopped(i32),
-}
-
-/// How the child ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
-    Code(u8),
-    Signal(i32),
+    /// Its watchdog was killed, and the kernel kills it as well.
+    Unwatched,
 }
 
 impl Child {
     /// Starts the command; it waits to be [continued](Self::go_on). Only the main thread may call it: see
     /// [`launch`](super::launch).
     pub(super) async fn start(command: &[OsString], guard: &Guard) -> io::Result<Self> {
-        let changes = signal(SignalKind::child())?;
-        let process = Helper::Launch
+        set_child_subreaper(Some(getpid()))?;
+        let (ours, theirs) = UnixStream::pair()?;
+        let watchdog = Helper::Watchdog
             .command()
-            .arg(process::id().to_string())
             .args(command)
             .env("POLYLOCK_NAME", guard.name().as_str())
             .env("POLYLOCK_TOKEN", guard.token().to_string())
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
             .spawn()?;
-        let Some(group) = i32::try_from(process.id()).ok().and_then(Pid::from_raw) else {
-            return Err(io::Error::other("the child has no process id"));
+        let file = guard.locked_file();
+        let (stdin, stdout, stderr) = (stdin(), stdout(), stderr());
+        let mut files = vec![stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
+        files.extend(file.as_ref().map(AsFd::as_fd));
+        send_files(&ours, &files)?;
+        let mut wire = Wire::new(ours)?;
+        let Some(Report::Started(pid)) = wire.next_report().await else {
+            return Err(io::Error::other("the watchdog cannot start the command"));
         };
-        let mut child = Self { process, group, changes, is_over: false };
-        // If it has ended, that is seen again.
-        child.change().await?;
+        let Some(group) = Pid::from_raw(pid) else {
+            return Err(io::Error::other("the command has no process id"));
+        };
+        let mut child = Self {
+            watchdog,
+            wire: Some(wire),
+            group,
+            deadline: None,
+            ended: None,
+            is_watched: true,
+            is_over: false,
+        };
+        // It has stopped itself. If it has ended, that is seen again.
+        child.change().await;
         Ok(child)
     }
 
-    /// Continues the child that has just started, or was stopped.
+    /// Continues the command that has just started, or was stopped.
     pub(super) fn go_on(&self) {
-        self.signal(Signal::CONT);
+        let _ = kill_process_group(self.group, Signal::CONT);
     }
 
     pub(super) const fn group(&self) -> Pid {
         self.group
     }
 
-    /// Waits until the child has ended or was stopped. It is cancel safe.
+    /// Whether the watchdog lives, as far as is known.
+    pub(super) const fn is_watched(&self) -> bool {
+        self.is_watched
+    }
+
+    /// Waits until the command has ended or was stopped. It is cancel safe.
     ///
-    /// A child that has ended is kept as a zombie, so that its group is no other one.
-    pub(super) async fn change(&mut self) -> io::Result<Change> {
-        loop {
-            if let Some(change) = self.look()? {
-                return Ok(change);
+    /// A command that has ended is kept as a zombie, so that its group is no other one.
+    pub(super) async fn change(&mut self) -> Change {
+        let report = match (self.ended, &mut self.wire) {
+            (Some(ending), _) => Some(Report::Ended(ending)),
+            (None, Some(wire)) => wire.next_report().await,
+            (None, None) => None,
+        };
+        match report {
+            Some(Report::Ended(ending)) => {
+                self.ended = Some(ending);
+                Change::Ended(ending)
             }
-            self.changes.recv().await;
+            Some(Report::Stopped(signal)) => Change::Stopped(signal),
+            Some(Report::Started(_)) | None => {
+                self.is_watched = false;
+                Change::Unwatched
+            }
         }
     }
 
-    fn look(&self) -> io::Result<Option<Change>> {
-        let id = WaitId::Pid(self.group);
-        let ended =
-            waitid(id.clone(), WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT)?;
-        if let Some(status) = ended {
-            let ending = match (status.exit_status(), status.terminating_signal()) {
-                (Some(code), _) => Ending::Code((code & 0xff) as u8),
-                (_, signal) => Ending::Signal(signal.unwrap_or_default()),
-            };
-            return Ok(Some(Change::Ended(ending)));
+    /// Moves the time at which the watchdog kills.
+    pub(super) fn set_deadline(&mut self, deadline: BootInstant) {
+        if self.deadline != Some(deadline) {
+            self.deadline = Some(deadline);
+            self.order(Order::Deadline(deadline));
         }
-        let stopped = waitid(id, WaitIdOptions::STOPPED | WaitIdOptions::NOHANG)?;
-        Ok(stopped.and_then(|status| status.stopping_signal()).map(Change::Stopped))
     }
 
-    /// Sends a signal to the whole group.
+    /// Continues a watchdog that somebody has stopped, and removes children that were inherited.
+    pub(super) fn look_after(&self) {
+        let watchdog = self.watchdog_id();
+        let _ = watchdog.map(|watchdog| kill_process(watchdog, Signal::CONT));
+        let _ = watchdog.is_some_and(reap::ended_before);
+    }
+
+    /// Passes a signal on to the process group.
     pub(super) fn signal(&self, signal: Signal) {
-        // Without rights on a program with set-user-ID there is nothing else to try.
         let _ = kill_process_group(self.group, signal);
     }
 
-    /// Removes the child that has ended.
+    /// Asks all processes to end. Returns whether some of them may be signalled.
+    pub(super) fn terminate(&self) -> bool {
+        let group = kill_process_group(self.group, Signal::TERM).is_ok();
+        let others = tree::signal(self.root(), Some(self.group), Signal::TERM);
+        // One that is stopped would not notice.
+        tree::signal(self.root(), None, Signal::CONT);
+        group || others
+    }
+
+    /// Kills all processes. Returns whether some of them may be signalled.
+    pub(super) fn kill(&self) -> bool {
+        self.order(Order::Kill);
+        let group = kill_process_group(self.group, Signal::KILL).is_ok();
+        tree::signal(self.root(), None, Signal::KILL) || group
+    }
+
+    /// Kills what the command has left, and returns the processes that cannot be killed.
+    pub(super) async fn kill_rest(&mut self) -> Vec<Pid> {
+        let deadline = Instant::now() + PATIENCE;
+        self.kill();
+        while tree::signal(self.root(), None, Signal::KILL) && Instant::now() < deadline {
+            self.look_after();
+            sleep(MOMENT).await;
+        }
+        // The watchdog ends as well; not if it still holds the lock for the others.
+        if let Some(wire) = &mut self.wire {
+            let _ = timeout(PATIENCE, async { while wire.next_report().await.is_some() {} }).await;
+        }
+        // A watchdog that has ended has left them to this process.
+        tree::refused(getpid())
+    }
+
+    /// Removes the command that has ended, and its watchdog. What the command has left runs on.
     pub(super) fn reap(mut self) -> io::Result<()> {
         self.is_over = true;
-        self.process.wait().map(drop)
+        self.watchdog.kill()?;
+        self.watchdog.wait()?;
+        reap::all();
+        Ok(())
+    }
+
+    fn order(&self, order: Order) {
+        self.wire.iter().for_each(|wire| wire.order(order));
+    }
+
+    /// Whose descendants the processes are.
+    fn root(&self) -> Pid {
+        self.watchdog_id().filter(|_| self.is_watched).unwrap_or_else(getpid)
+    }
+
+    fn watchdog_id(&self) -> Option<Pid> {
+        Pid::from_raw(i32::try_from(self.watchdog.id()).ok()?)
     }
 }
 
 impl Drop for Child {
     fn drop(&mut self) {
-        if !self.is_over {
-            self.signal(Signal::KILL);
-            let _ = self.process.wait();
+        if self.is_over {
+            return;
         }
+        self.kill();
+        // The watchdog kills what has been started meanwhile, and ends.
+        self.wire = None;
+        let deadline = Instant::now() + PATIENCE;
+        while matches!(self.watchdog.try_wait(), Ok(None)) && Instant::now() < deadline {
+            thread::sleep(MOMENT);
+        }
+        let _ = self.watchdog.kill();
+        let _ = self.watchdog.wait();
     }
 }
+
+/// For the end of processes that were killed.
+const PATIENCE: Duration = Duration::from_secs(2);
+const MOMENT: Duration = Duration::from_millis(5);

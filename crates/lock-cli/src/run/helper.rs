@@ -32,7 +32,7 @@ impl Helper {
     fn run(self, arguments: ArgsOs) -> ExitCode {
         match self {
             Self::Launch => launch::run(arguments),
-            Self::Watchdog => watchdog::run(),
+            Self::Watchdog => watchdog::run(arguments),
         }
     }
 }

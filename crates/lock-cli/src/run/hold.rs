@@ -3,13 +3,13 @@
 use std::io;
 
 use polylock::{BootInstant, Clock, Guard, GuardState, LossReason};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
-use super::child::{Change, Child, Ending};
+use super::child::{Change, Child};
 use super::deadline::Timing;
 use super::job_control::JobControl;
 use super::signals::Signals;
-use super::watchdog::Watchdog;
+use super::wire::Ending;
 use super::{OnLost, RunOptions};
 use crate::output::Output;
 
@@ -17,9 +17,10 @@ use crate::output::Output;
 pub(super) struct Hold<'a> {
     guard: &'a Guard,
     child: Child,
-    watchdog: Watchdog,
     on_lost: OnLost,
     timing: Timing,
+    /// When the command has run for as long as it may.
+    overrun_at: BootInstant,
     stage: Stage,
     clock: Clock,
     loss: Option<LossReason>,
@@ -33,6 +34,8 @@ pub(super) struct End {
     pub(super) ending: Ending,
     /// Whether the lock was lost, or could not be kept in time.
     pub(super) lost: bool,
+    /// Whether it was stopped for running longer than it may.
+    pub(super) overran: bool,
     /// Whether a person or the system ended it, so that it is not to be started again.
     pub(super) is_told_to_end: bool,
 }
@@ -48,21 +51,16 @@ enum Stage {
 }
 
 impl<'a> Hold<'a> {
-    pub(super) fn new(
-        guard: &'a Guard,
-        child: Child,
-        watchdog: Watchdog,
-        options: &RunOptions,
-        output: Output,
-    ) -> Self {
+    pub(super) fn new(guard: &'a Guard, child: Child, options: &RunOptions, output: Output) -> Self {
+        let clock = Clock::boot();
         Self {
             guard,
             child,
-            watchdog,
             on_lost: options.on_lost,
             timing: Timing::new(options.grace),
+            overrun_at: options.max_run.map_or(BootInstant::NEVER, |most| clock.now() + most),
             stage: Stage::Running,
-            clock: Clock::boot(),
+            clock,
             loss: None,
             is_told_to_end: false,
             output,
@@ -72,31 +70,31 @@ impl<'a> Hold<'a> {
     /// Waits until the child has ended, and stops it if the lock may end before.
     pub(super) async fn until_the_end(mut self, signals: &mut Signals, job: &JobControl) -> io::Result<End> {
         // The watchdog gets the deadline before the command begins.
-        let mut wake = self.act()?;
+        let mut wake = self.act();
         if self.stage != Stage::Killed {
             self.child.go_on();
         }
         let ending = loop {
             tokio::select! {
-                change = self.child.change() => match change? {
+                change = self.child.change() => match change {
                     Change::Ended(ending) => break ending,
                     Change::Stopped(signal) => self.follow_stop(signal, job),
+                    Change::Unwatched => {
+                        self.output.say("polylock: the watchdog was killed, and the command with it");
+                        break Ending::Signal(Signal::KILL.as_raw());
+                    }
                 },
                 signal = signals.next() => self.pass_on(signal),
                 loss = self.guard.lost(), if self.loss.is_none() => self.loss = Some(loss),
                 () = self.clock.sleep_until(wake) => {}
             }
-            wake = self.act()?;
+            wake = self.act();
         };
-        self.end(ending, job)
+        self.end(ending, job).await
     }
 
     /// Does what the deadline asks for now, and returns when to look again.
-    ///
-    /// # Errors
-    ///
-    /// When there is no watchdog, and none can be started: no command runs without one.
-    fn act(&mut self) -> io::Result<BootInstant> {
+    fn act(&mut self) -> BootInstant {
         // Both are read before the clock: it is never too early for what they say.
         let until = self.guard.valid_until();
         if let GuardState::Lost(loss) = self.guard.state() {
@@ -105,18 +103,19 @@ impl<'a> Hold<'a> {
         let now = self.clock.now();
         self.timing.note(until.saturating_duration_since(now));
         if self.on_lost != OnLost::Warn {
-            self.watchdog.set_deadline(self.last_resort_at());
+            self.child.set_deadline(self.last_resort_at());
         }
+        self.child.look_after();
         let is_due = self.next_at(until).is_some_and(|at| now >= at);
         if is_due || self.stage == Stage::Running && self.loss.is_some() {
             self.advance(now, until);
         }
-        if self.watchdog.replace_if_dead()? {
-            self.output
-                .say("polylock: the watchdog of the command was killed; another one has taken its place");
+        if self.stage == Stage::Killed {
+            // What has been started since.
+            self.child.kill();
         }
         let tick = now + self.timing.tick();
-        Ok(self.next_at(until).map_or(tick, |at| at.min(tick)))
+        self.next_at(until).map_or(tick, |at| at.min(tick))
     }
 
     fn last_resort_at(&self) -> BootInstant {
@@ -125,40 +124,50 @@ impl<'a> Hold<'a> {
 
     /// When the next stage begins, unless the lock is renewed or lost before.
     fn next_at(&self, until: BootInstant) -> Option<BootInstant> {
+        let kill_at = match self.on_lost {
+            OnLost::Warn => BootInstant::NEVER,
+            OnLost::Term | OnLost::Kill => self.timing.kill_at(until),
+        };
         match (self.stage, self.on_lost) {
-            (Stage::Running, OnLost::Term) => Some(self.timing.term_at(until)),
-            (Stage::Running, OnLost::Kill) => Some(self.timing.kill_at(until)),
-            (Stage::Running, OnLost::Warn) => Some(until),
-            (Stage::Terminated(at), _) => Some((at + self.timing.grace()).min(self.timing.kill_at(until))),
-            (Stage::Warned | Stage::Killed, _) => None,
+            (Stage::Running, OnLost::Term) => Some(self.timing.term_at(until).min(self.overrun_at)),
+            (Stage::Running, OnLost::Kill) => Some(kill_at.min(self.overrun_at)),
+            (Stage::Running, OnLost::Warn) => Some(until.min(self.overrun_at)),
+            (Stage::Warned, _) => Some(self.overrun_at),
+            (Stage::Terminated(at), _) => Some((at + self.timing.grace()).min(kill_at)),
+            (Stage::Killed, _) => None,
         }
     }
 
     /// Begins the next stage. The signal comes before the message: nobody may read that.
     fn advance(&mut self, now: BootInstant, until: BootInstant) {
-        match (self.stage, self.on_lost) {
-            (Stage::Running, OnLost::Term) if now < self.timing.kill_at(until) => {
+        let overran = self.overran(now);
+        if self.on_lost == OnLost::Warn && self.stage == Stage::Running && !overran {
+            self.stage = Stage::Warned;
+            return self.report("goes on without it");
+        }
+        let has_time = self.on_lost == OnLost::Warn || now < self.timing.kill_at(until);
+        let has_grace = has_time && (self.on_lost != OnLost::Kill || overran);
+        let (reached, signal) = match self.stage {
+            Stage::Running | Stage::Warned if has_grace => {
                 self.stage = Stage::Terminated(now);
-                self.child.signal(Signal::TERM);
-                // A stopped process would not notice.
-                self.child.go_on();
-                self.report("gets SIGTERM");
-            }
-            (Stage::Running, OnLost::Warn) => {
-                self.stage = Stage::Warned;
-                self.report("goes on without it");
+                (self.child.terminate(), "gets SIGTERM")
             }
             _ => {
                 self.stage = Stage::Killed;
-                self.child.signal(Signal::KILL);
-                self.report("gets SIGKILL");
+                (self.child.kill(), "gets SIGKILL")
             }
-        }
+        };
+        self.report(if reached { signal } else { NOT_OURS });
+    }
+
+    fn overran(&self, now: BootInstant) -> bool {
+        now >= self.overrun_at
     }
 
     fn report(&self, what: &str) {
         let why = match self.loss {
             Some(loss) => format!("is lost: {loss}"),
+            None if self.overran(self.clock.now()) => "was held for as long as --max-run allows".to_owned(),
             None => "may be lost soon: the store did not confirm it in time".to_owned(),
         };
         let name = self.guard.name().as_str();
@@ -188,32 +197,48 @@ impl<'a> Hold<'a> {
         }
     }
 
-    fn end(mut self, ending: Ending, job: &JobControl) -> io::Result<End> {
+    async fn end(mut self, ending: Ending, job: &JobControl) -> io::Result<End> {
         // A child that ended after its lock is no success.
         if let GuardState::Lost(loss) = self.guard.state() {
             self.loss = Some(loss);
         }
         // The watchdog may have been first.
         let is_late = self.on_lost != OnLost::Warn && self.clock.now() >= self.last_resort_at();
-        let lost = self.loss.is_some() || self.stage != Stage::Running || is_late;
-        if lost && self.stage == Stage::Running {
+        let was_stopped = self.stage != Stage::Running;
+        let overran = was_stopped && self.loss.is_none() && self.overran(self.clock.now());
+        let lost = !overran && (self.loss.is_some() || was_stopped || is_late);
+        if lost && !was_stopped {
             self.report("has just ended");
         }
         let had_terminal = job.take_back(self.child.group());
-        if lost && self.on_lost != OnLost::Warn {
+        if overran || !self.child.is_watched() || lost && self.on_lost != OnLost::Warn {
             // What the child has started may still run.
-            self.child.signal(Signal::KILL);
+            let left = self.child.kill_rest().await;
+            self.report_refused(&left);
             if had_terminal {
                 job.restore_modes();
             }
         }
         let by_keys = [Signal::INT, Signal::QUIT].map(|signal| Ending::Signal(signal.as_raw()));
         let is_told_to_end = self.is_told_to_end || had_terminal && by_keys.contains(&ending);
-        self.watchdog.dismiss()?;
         self.child.reap()?;
-        Ok(End { ending, lost, is_told_to_end })
+        Ok(End { ending, lost, overran, is_told_to_end })
+    }
+
+    fn report_refused(&self, left: &[Pid]) {
+        if left.is_empty() {
+            return;
+        }
+        let left: Vec<_> = left.iter().map(|pid| pid.as_raw_nonzero().to_string()).collect();
+        let name = self.guard.name().as_str();
+        let which = left.join(", ");
+        self.output.say(&format!(
+            "polylock: processes of another user run on without the lock {name:?}, and polylock may not kill them: {which}"
+        ));
     }
 }
+
+const NOT_OURS: &str = "runs on, as polylock may not signal a process of another user";
 
 /// After one of them, a child that ends is not started again.
 const TELL_TO_END: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];

@@ -10,9 +10,10 @@
 use std::os::fd::OwnedFd;
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal as Blocked};
+use nix::unistd::getpgrp;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Result;
-use rustix::process::{Pid, Signal, getpgrp, kill_current_process_group};
+use rustix::process::{Pid, Signal, kill_current_process_group};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
 
 /// The terminal that controls this process, if any.
@@ -31,12 +32,12 @@ impl JobControl {
 
     /// Gives the foreground to the group of the command, if this process has it.
     pub(super) fn lend(&self, group: Pid) -> bool {
-        self.pass(getpgrp(), group).is_ok()
+        own_group().is_some_and(|own| self.pass(own, group).is_ok())
     }
 
     /// Takes the foreground back from the group of the command, if that has it.
     pub(super) fn take_back(&self, group: Pid) -> bool {
-        self.pass(group, getpgrp()).is_ok()
+        own_group().is_some_and(|own| self.pass(group, own).is_ok())
     }
 
     /// Sets the modes of the terminal as they were at the start: a command that is killed in the midst of it leaves others.
@@ -68,4 +69,9 @@ impl JobControl {
         let _ = before.thread_set_mask();
         passed
     }
+}
+
+/// The process group of this process; `None` when it is outside of the process namespace, as below `unshare --pid --fork`.
+fn own_group() -> Option<Pid> {
+    Pid::from_raw(getpgrp().as_raw())
 }

@@ -1,7 +1,7 @@
-//! The process that becomes the command: it sees to it that the command dies with `polylock`.
+//! The process that becomes the command: it sees to it that the command dies with its watchdog.
 //!
-//! It stops itself until `polylock` continues it: by then the [watchdog](super::watchdog) knows it, so that no pause of `polylock`
-//! lets a command run that nobody watches.
+//! It stops itself until `polylock` continues it: by then the [watchdog](super::watchdog) knows the deadline, so that no pause of
+//! `polylock` lets a command run that nobody watches.
 //!
 //! The kernel sends the parent-death signal when the *thread* that started the child ends, so the main thread starts it. Only
 //! the process itself can ask for the signal, and `exec` keeps that. Programs with set-user-ID do not get it.

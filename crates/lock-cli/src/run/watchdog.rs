@@ -1,123 +1,154 @@
-//! A process that kills the command when `polylock` no longer can.
+//! The process between `polylock run` and the command: it kills the command when `polylock` no longer can.
 //!
 //! A `polylock` that was killed, stopped or starved notices nothing, while its lock ends and the command goes on. The
-//! watchdog gets each deadline of the guard by a pipe. It kills the process group of the command when the last deadline
-//! that it knows is near, or when the pipe ends.
+//! watchdog gets each deadline of the guard. When the last deadline that it knows is near, or when `polylock` is gone, it kills
+//! every process that the command has started, and ends when none is left.
 //!
-//! Somebody may kill the watchdog itself: then `polylock` starts another one. One that is stopped (SIGSTOP) looks alive.
+//! It is the parent of the command, and inherits what the command leaves: it is a child subreaper. If somebody kills it, the kernel
+//! kills the command, and `polylock` inherits and kills the rest. If somebody stops it, `polylock` continues it; should that be
+//! killed, the kernel does.
+//!
+//! Where the kernel keeps the lock (`flock://`), the watchdog has the file as well: a `polylock` that was killed leaves the lock held
+//! until the last process is gone.
 
-use std::io::{self, Write};
-use std::process::{self, ChildStdin, ExitCode, Stdio};
+use std::env::ArgsOs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{self, ExitCode};
 use std::time::Duration;
 
 use polylock::{BootInstant, Clock};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use rustix::io::retry_on_intr;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process_group, set_child_subreaper,
+    set_parent_process_death_signal, waitid,
+};
+use rustix::stdio::stdin;
+use tokio::runtime::Builder;
+use tokio::signal::unix::{self, SignalKind, signal};
+use tokio::time::sleep;
 
 use super::helper::Helper;
+use super::reap;
+use super::tree;
+use super::wire::{Ending, Order, Report, Wire, receive_files};
 
-/// The watchdog of one child. The child is killed when it is dropped, unless it was dismissed.
-pub(super) struct Watchdog {
-    process: process::Child,
-    pipe: ChildStdin,
-    group: Option<Pid>,
-    deadline: Option<BootInstant>,
+struct Watchdog {
+    wire: Wire,
+    changes: unix::Signal,
+    command: Pid,
+    has_ended: bool,
+    deadline: BootInstant,
+    /// The lock is held as long as this is open.
+    file: Option<OwnedFd>,
 }
 
-impl Watchdog {
-    pub(super) fn start() -> io::Result<Self> {
-        let mut command = Helper::Watchdog.command();
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut process = command.spawn()?;
-        let Some(pipe) = process.stdin.take() else { return Err(io::ErrorKind::BrokenPipe.into()) };
-        // A watchdog that does not read blocks nobody.
-        fcntl_setfl(&pipe, fcntl_getfl(&pipe)? | OFlags::NONBLOCK)?;
-        Ok(Self { process, pipe, group: None, deadline: None })
-    }
-
-    /// Names the group that it kills.
-    pub(super) fn watch(&mut self, group: Pid) {
-        self.group = Some(group);
-        self.send(group.as_raw_nonzero().get().unsigned_abs().into());
-    }
-
-    /// Moves the time at which it kills.
-    pub(super) fn set_deadline(&mut self, deadline: BootInstant) {
-        if self.deadline != Some(deadline) {
-            self.deadline = Some(deadline);
-            self.send(u64::try_from(deadline.since_boot().as_nanos()).unwrap_or(u64::MAX));
-        }
-    }
-
-    /// Starts another one if it has ended, and reports whether it had.
-    pub(super) fn replace_if_dead(&mut self) -> io::Result<bool> {
-        if self.process.try_wait()?.is_none() {
-            return Ok(false);
-        }
-        let dead = std::mem::replace(self, Self::start()?);
-        // The group first: a watchdog that knows none kills nothing.
-        dead.group.into_iter().for_each(|group| self.watch(group));
-        dead.deadline.into_iter().for_each(|deadline| self.set_deadline(deadline));
-        Ok(true)
-    }
-
-    /// Ends it without harm to the child.
-    pub(super) fn dismiss(mut self) -> io::Result<()> {
-        self.process.kill()?;
-        self.process.wait().map(drop)
-    }
-
-    fn send(&mut self, word: u64) {
-        // It is the second line of defence: without it the command runs on as long as the first one holds.
-        let _ = self.pipe.write_all(&word.to_le_bytes());
-    }
-}
-
-/// The watchdog itself.
-pub(super) fn run() -> ExitCode {
-    let Some(group) = read_word().and_then(|word| i32::try_from(word).ok()).and_then(Pid::from_raw) else {
-        return ExitCode::SUCCESS;
-    };
-    wait_for_the_end();
-    let _ = kill_process_group(group, Signal::KILL);
+/// Runs it. The arguments are the command; standard input is the connection to `polylock`.
+pub(super) fn run(command: ArgsOs) -> ExitCode {
+    // `polylock` notices the end of the connection.
+    let _ = watch(command);
     ExitCode::SUCCESS
 }
 
-/// Returns when the last deadline has passed, or when the pipe has ended.
-fn wait_for_the_end() {
-    let clock = Clock::boot();
-    let mut deadline = BootInstant::NEVER;
-    loop {
-        let left = deadline.saturating_duration_since(clock.now());
-        // What was sent counts before what has passed: this process may have been stopped as well.
-        match has_word(left) {
-            Ok(true) => match read_word() {
-                Some(word) => deadline = BootInstant::from_boot(Duration::from_nanos(word)),
-                None => return,
-            },
-            Ok(false) if left.is_zero() => return,
-            Ok(false) | Err(_) => {}
+fn watch(command: ArgsOs) -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::CONT))?;
+    set_child_subreaper(Some(getpid()))?;
+    let socket = UnixStream::from(fcntl_dupfd_cloexec(stdin(), 3)?);
+    // All of it runs on the main thread: see `launch`.
+    Builder::new_current_thread().enable_all().build()?.block_on(async {
+        Watchdog::start(socket, command)?.run().await;
+        Ok(())
+    })
+}
+
+impl Watchdog {
+    fn start(socket: UnixStream, command: ArgsOs) -> io::Result<Self> {
+        let changes = signal(SignalKind::child())?;
+        let mut files = receive_files(&socket)?.into_iter();
+        let (Some(stdin), Some(stdout), Some(stderr)) = (files.next(), files.next(), files.next()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let mut launch = Helper::Launch.command();
+        launch.arg(process::id().to_string()).args(command).stdin(stdin).stdout(stdout).stderr(stderr);
+        let pid = i32::try_from(launch.spawn()?.id()).unwrap_or_default();
+        let Some(command) = Pid::from_raw(pid) else {
+            return Err(io::Error::other("the command has no process id"));
+        };
+        let wire = Wire::new(socket)?;
+        wire.report(Report::Started(pid));
+        let (deadline, file) = (BootInstant::NEVER, files.next());
+        Ok(Self { wire, changes, command, has_ended: false, deadline, file })
+    }
+
+    /// Returns when the command is killed, or `polylock` is gone.
+    async fn run(mut self) {
+        let clock = Clock::boot();
+        loop {
+            // A change may have come before.
+            self.look();
+            tokio::select! {
+                order = self.wire.next_order() => match order {
+                    Some(Order::Deadline(at)) => self.deadline = at,
+                    Some(Order::Kill) | None => break,
+                },
+                // What was sent counts before what has passed: this process may have been stopped as well.
+                () = clock.sleep_until(self.deadline) => if !self.was_renewed().await { break },
+                _ = self.changes.recv() => {}
+            }
+        }
+        self.kill_all().await;
+    }
+
+    /// Whether a later deadline has arrived already.
+    async fn was_renewed(&mut self) -> bool {
+        let passed = self.deadline;
+        while let Ok(Some(Order::Deadline(at))) =
+            tokio::time::timeout(Duration::from_millis(1), self.wire.next_order()).await
+        {
+            self.deadline = at;
+        }
+        self.deadline > passed
+    }
+
+    /// Kills until nothing is left. What may not be killed is waited for only where the lock is held by this process.
+    async fn kill_all(&mut self) {
+        let _ = kill_process_group(self.command, Signal::KILL);
+        while tree::signal(getpid(), None, Signal::KILL) || self.file.is_some() && !tree::is_empty(getpid()) {
+            sleep(MOMENT).await;
+            self.look();
+        }
+        self.look();
+    }
+
+    /// Reports what became of the command, and removes the other children that have ended. The command stays, so that its
+    /// process id is no other one's.
+    fn look(&mut self) {
+        if self.has_ended {
+            return;
+        }
+        if reap::ended_before(self.command) {
+            self.has_ended = true;
+            self.wire.report(Report::Ended(ending_of(self.command)));
+        } else if let Some(signal) = stopped(self.command) {
+            self.wire.report(Report::Stopped(signal));
         }
     }
 }
 
-/// Whether a word or the end of the pipe comes within this time, or a second.
-fn has_word(patience: Duration) -> rustix::io::Result<bool> {
-    let stdin = rustix::stdio::stdin();
-    let mut polled = [PollFd::new(&stdin, PollFlags::IN)];
-    // The clock of `poll` stops while the host is suspended; that of the lease does not.
-    let patience = patience.min(LONGEST_SLEEP);
-    let patience = Timespec { tv_sec: 0, tv_nsec: patience.as_nanos().try_into().unwrap_or_default() };
-    poll(&mut polled, Some(&patience)).map(|ready| ready > 0)
+fn stopped(command: Pid) -> Option<i32> {
+    let stopped = waitid(WaitId::Pid(command), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG).ok()??;
+    stopped.stopping_signal()
 }
 
-/// The next word; the pipe writes words as a whole. Nothing is buffered, so that `poll` sees all that is left.
-fn read_word() -> Option<u64> {
-    let mut word = [0; 8];
-    let count = retry_on_intr(|| rustix::io::read(rustix::stdio::stdin(), &mut word)).ok()?;
-    (count == word.len()).then(|| u64::from_le_bytes(word))
+fn ending_of(command: Pid) -> Ending {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let status = waitid(WaitId::Pid(command), options).ok().flatten();
+    match status.map(|status| (status.exit_status(), status.terminating_signal())) {
+        Some((Some(code), _)) => Ending::Code((code & 0xff) as u8),
+        Some((_, Some(signal))) => Ending::Signal(signal),
+        _ => Ending::Signal(Signal::KILL.as_raw()),
+    }
 }
 
-const LONGEST_SLEEP: Duration = Duration::from_millis(999);
+const MOMENT: Duration = Duration::from_millis(5);

@@ -1,8 +1,9 @@
 //! `polylock run` on real servers: the command that it runs, the signals, and what happens when the lock is lost.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use lock_testkit::process::{self, Child, Output};
 use lock_testkit::proxy::{Direction, FaultProxy, Protocol};
 use lock_testkit::{RedisFive, RedisServer, ZooKeeper};
 use polylock::Locks;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 use tempfile::TempDir;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
@@ -40,9 +41,12 @@ struct Background {
 impl Background {
     /// Runs a script of bash; what it prints is appended to the log.
     fn start(folder: &Path, url: &str, options: &str, script: &str) -> Self {
+        Self::of(folder, &run(url, options, &["bash", "-c", script]))
+    }
+
+    fn of(folder: &Path, command: &Command) -> Self {
         let log = folder.join(format!("log{}", fs::read_dir(folder).unwrap().count()));
-        let command = run(url, options, &["bash", "-c", script]);
-        let process = Child::spawn(&command, &Output::File(log.clone())).unwrap();
+        let process = Child::spawn(command, &Output::File(log.clone())).unwrap();
         Self { process, log }
     }
 
@@ -54,19 +58,13 @@ impl Background {
         eventually(text, async || self.text().contains(text)).await;
     }
 
-    fn children(&self) -> Vec<Pid> {
-        let children = fs::read_to_string(children_of(self.process.pid())).unwrap();
-        children.split_whitespace().map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap()).collect()
-    }
-
-    fn watchdog(&self) -> Option<Pid> {
-        self.children().into_iter().find(|pid| command_line(*pid).starts_with(b"polylock-watchdog"))
+    fn watchdog(&self) -> Pid {
+        children_of(self.process.pid() as i32)[0]
     }
 
     /// The process of its command.
     fn command(&self) -> Pid {
-        let is_command = |pid: &Pid| !command_line(*pid).starts_with(b"polylock");
-        self.children().into_iter().find(is_command).expect("it runs")
+        children_of(self.watchdog().as_raw_nonzero().get())[0]
     }
 
     fn signal(&self, signal: Signal) {
@@ -479,40 +477,186 @@ async fn a_command_ends_before_its_lock_when_polylock_is_killed_or_stopped() {
             assert!(code == 70 && text.contains("is lost"), "{code}: {text}");
         }
     }
-    // Without its watchdog it dies by the parent-death signal.
+    // The kernel continues a watchdog that was stopped.
     let holder = Background::start(folder.path(), &url, "--ttl 60s", "echo running; exec sleep 60");
     holder.prints("running").await;
-    let (watchdog, command) = (holder.watchdog().unwrap(), holder.command());
-    // One that was killed would be replaced.
+    let (watchdog, command) = (holder.watchdog(), holder.command());
     kill_process(watchdog, Signal::STOP).unwrap();
     holder.process.kill();
     eventually("the end of the command", async || command_line(command).is_empty()).await;
-    kill_process(watchdog, Signal::KILL).unwrap();
+    eventually("the end of the watchdog", async || command_line(watchdog).is_empty()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watchdog_that_was_killed_is_replaced() {
+async fn a_watchdog_that_was_killed_takes_the_command_with_it_and_one_that_was_stopped_goes_on() {
     let redis = RedisServer::start().await.unwrap();
     let (url, folder) = (redis.url(), TempDir::new().unwrap());
     let file = folder.path().join("file");
-    let holder = Background::start(folder.path(), &url, "--ttl 3s", &stubborn(&file));
+    let holder = Background::start(folder.path(), &url, "--ttl 60s", &away(&file));
     holder.prints("running").await;
-    for round in 1..=2 {
-        let watchdog = holder.watchdog().expect("it has one");
-        kill_process(watchdog, Signal::KILL).unwrap();
-        let another = async || holder.watchdog().is_some_and(|another| another != watchdog);
-        eventually("another watchdog", another).await;
-        let says = async || holder.text().matches("was killed; another one").count() == round;
-        eventually("the message", says).await;
-    }
-    // It knows the command and the deadline.
     let next = successor(folder.path(), &url, &file);
     waits(&Locks::connect(&url).await.unwrap(), 1).await;
-    holder.signal(Signal::STOP);
-    takes_over(next).await;
-    holder.signal(Signal::CONT);
+    kill_process(holder.watchdog(), Signal::KILL).unwrap();
     let (code, text) = holder.ends().await;
-    assert!(code == 70 && text.contains("is lost"), "{code}: {text}");
+    assert!(code == 137 && text.contains("the watchdog was killed"), "{code}: {text}");
+    takes_over(next).await;
+
+    let holder = Background::start(folder.path(), &url, "", "echo running; sleep 1; echo ends");
+    holder.prints("running").await;
+    kill_process(holder.watchdog(), Signal::STOP).unwrap();
+    assert_eq!(holder.ends().await.0, 0);
+}
+
+/// A script whose processes leave its process group, ignore SIGTERM, and hold a file lock, as [`stubborn`] does.
+fn away(file: &Path) -> String {
+    let work = format!(
+        "trap \"\" TERM; exec 9<{}; flock -s -n 9 || exit 99; echo running; while :; do sleep 0.05; done",
+        file.display()
+    );
+    format!("touch {}; setsid bash -c '({work}) &' & timeout 1h bash -c '{work}'", file.display())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_left_the_process_group_ends_before_the_lock_as_well() {
+    let redis = RedisServer::start().await.unwrap();
+    let (url, folder) = (redis.url(), TempDir::new().unwrap());
+    let locks = Locks::connect(&url).await.unwrap();
+    let file = folder.path().join("file");
+    for round in 0..3 {
+        let holder = Background::start(folder.path(), &url, "--ttl 2s --grace 500ms", &away(&file));
+        eventually("both", async || holder.text().matches("running").count() == 2).await;
+        let next = successor(folder.path(), &url, &file);
+        waits(&locks, 1).await;
+        match round {
+            0 => {
+                assert!(locks.break_lock("job").await.unwrap());
+                assert_eq!(holder.ends().await.0, 70);
+                // A lock that was broken is the next one's at once.
+                let (code, text) = next.ends().await;
+                assert!(code == 0 && !text.is_empty(), "{code}: {text}");
+                continue;
+            }
+            1 => holder.signal(Signal::KILL),
+            _ => holder.signal(Signal::STOP),
+        }
+        takes_over(next).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_runs_for_too_long_is_stopped() {
+    let redis = RedisServer::start().await.unwrap();
+    let (url, folder) = (redis.url(), TempDir::new().unwrap());
+    let file = folder.path().join("file");
+    for options in ["--max-run 300ms --grace 300ms", "--max-run 300ms --on-lost warn --grace 300ms"] {
+        let holder = Background::start(folder.path(), &url, options, &stubborn(&file));
+        let (code, text) = holder.ends().await;
+        let signals = ["--max-run", "gets SIGTERM", "terminated", "gets SIGKILL"];
+        assert!(code == 124 && signals.iter().all(|part| text.contains(part)), "{code}: {text}");
+        takes_over(successor(folder.path(), &url, &file)).await;
+    }
+    sh(&url, "--max-run 60s", "exit 3").await.is(3, &[]);
+}
+
+/// `polylock` as nobody, for whom root may have set programs aside.
+fn as_nobody(folder: &Path, url: &str, options: &str, command: &[&str]) -> Command {
+    let polylock = folder.join("polylock");
+    if !polylock.exists() {
+        fs::set_permissions(folder, Permissions::from_mode(0o755)).unwrap();
+        fs::copy(POLYLOCK, &polylock).unwrap();
+    }
+    let mut run = Command::new("setpriv");
+    run.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(polylock);
+    run.arg("run")
+        .args(options.split_whitespace())
+        .args(["job", "--"])
+        .args(command)
+        .env("POLYLOCK_URL", url);
+    run
+}
+
+/// A program that becomes root altogether, as sudo does.
+fn sudo(folder: &Path) -> String {
+    let sudo = folder.join("sudo");
+    fs::copy("/usr/bin/setpriv", &sudo).unwrap();
+    fs::set_permissions(&sudo, Permissions::from_mode(0o4755)).unwrap();
+    sudo.to_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_stopped_is_refused_or_reported() {
+    if !geteuid().is_root() {
+        eprintln!("left out: only root can make a program that is run as root");
+        return;
+    }
+    let redis = RedisServer::start().await.unwrap();
+    let (url, folder) = (redis.url(), TempDir::new().unwrap());
+    let sudo = sudo(folder.path());
+    let job = [&*sudo, "--reuid", "0", "--clear-groups", "sleep", "8"];
+
+    let refused = as_nobody(folder.path(), &url, "", &job);
+    Run::of(refused).await.is(70, &["set-user-ID", "--on-lost warn"]);
+    Run::of(as_nobody(folder.path(), &url, "--on-lost warn", &job[..5])).await.is(1, &[]);
+
+    let script = format!("{} & echo running; wait", job.join(" "));
+    let command = as_nobody(folder.path(), &url, "--ttl 1s --grace 100ms", &["sh", "-c", &script]);
+    let holder = Background::of(folder.path(), &command);
+    holder.prints("running").await;
+    // It becomes root first.
+    sleep(Duration::from_millis(300)).await;
+    assert!(Locks::connect(&url).await.unwrap().break_lock("job").await.unwrap());
+    let (code, text) = holder.ends().await;
+    assert!(
+        code == 70 && text.contains("gets SIGTERM") && text.contains("processes of another user"),
+        "{text}"
+    );
+    assert_eq!(text.matches("watchdog").count(), 0, "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_stays_locked_until_the_last_process_of_a_killed_polylock_is_gone() {
+    if !geteuid().is_root() {
+        eprintln!("left out: only root can make a process that polylock cannot kill");
+        return;
+    }
+    let folder = TempDir::new().unwrap();
+    let [locks, file] = ["locks", "file"].map(|name| folder.path().join(name));
+    fs::create_dir(&locks).unwrap();
+    fs::set_permissions(&locks, Permissions::from_mode(0o777)).unwrap();
+    let (url, sudo) = (format!("flock://{}", locks.display()), sudo(folder.path()));
+    fs::write(&file, "").unwrap();
+    let script =
+        format!("exec 9<{}; flock -s 9; {sudo} --reuid 0 sleep 2 & echo running; wait", file.display());
+    let holder = Background::of(folder.path(), &as_nobody(folder.path(), &url, "", &["sh", "-c", &script]));
+    holder.prints("running").await;
+    let next =
+        as_nobody(folder.path(), &url, "", &["flock", "-n", file.to_str().unwrap(), "echo", "succeeded"]);
+    let next = Background::of(folder.path(), &next);
+    next.prints("waiting for the lock").await;
+    holder.process.kill();
+    takes_over(next).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_of_processes_is_no_obstacle() {
+    let redis = RedisServer::start().await.unwrap();
+    for (namespace, wanted) in [
+        (&["--pid", "--fork"][..], 7),
+        // It is process 1 itself, and inherits all orphans.
+        (&["--pid", "--fork", "--mount-proc"], 7),
+    ] {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user"]).args(namespace).args([POLYLOCK, "run", "job", "--"]);
+        let orphans = "for i in 1 2 3 4 5; do (sleep 0.1 &) ; done; sleep 0.5; \
+                       ! grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | grep . && exit 7";
+        command.args(["sh", "-c", orphans]).env("POLYLOCK_URL", redis.url());
+        let run = Run::of(command).await;
+        if run.stderr.starts_with("unshare:") {
+            eprintln!("left out: no namespaces here");
+            return;
+        }
+        run.is(wanted, &[]);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -541,8 +685,9 @@ async fn a_waiter_that_was_stopped_runs_nothing_under_a_lock_of_the_past() {
     assert_eq!(next.ends().await.0, 0);
 }
 
-fn children_of(pid: u32) -> PathBuf {
-    format!("/proc/{pid}/task/{pid}/children").into()
+fn children_of(pid: i32) -> Vec<Pid> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    children.split_whitespace().map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap()).collect()
 }
 
 fn command_line(pid: Pid) -> Vec<u8> {
@@ -565,12 +710,8 @@ async fn a_restarted_command_leads_again() {
             assert!(locks.break_lock("job").await.unwrap());
         } else {
             let leader = locks.inspect("job").await.unwrap().holders[0].owner().unwrap().pid;
-            let children = fs::read_to_string(children_of(leader)).unwrap();
-            for pid in children.split_whitespace() {
-                if !fs::read(format!("/proc/{pid}/cmdline")).unwrap().starts_with(b"polylock") {
-                    kill_process(Pid::from_raw(pid.parse().unwrap()).unwrap(), Signal::KILL).unwrap();
-                }
-            }
+            let leader = if one.process.pid() == leader { &one } else { &two };
+            kill_process(leader.command(), Signal::KILL).unwrap();
         }
     }
     eventually("a leader", async || leads(&one) + leads(&two) == 4).await;
