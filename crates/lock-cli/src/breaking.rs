@@ -18,7 +18,7 @@ pub(crate) struct BreakOptions {
     store: LocksOptions,
 
     /// The token of the holder, as `holders` shows it
-    #[arg(long, value_name = "TOKEN")]
+    #[arg(long, value_name = "TOKEN", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     token: Option<u64>,
 
     /// Do it without a question

@@ -438,9 +438,20 @@ impl fmt::Display for LockState {
     }
 }
 
+/// The time that a store tells as a span since 1970; `None` from the year 10 000 on, which cannot be shown.
+///
+/// Whoever may write to the store may write any number.
+#[must_use]
+pub fn stored_time(since: Duration) -> Option<SystemTime> {
+    (since < LATEST).then(|| SystemTime::UNIX_EPOCH + since)
+}
+
+const LATEST: Duration = Duration::from_secs(253_402_300_800);
+
 fn time(at: SystemTime) -> impl fmt::Display {
-    // humantime panics on times before 1970, and a store may hold any number.
-    humantime::format_rfc3339_millis(at.max(SystemTime::UNIX_EPOCH))
+    // humantime panics on others.
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    humantime::format_rfc3339_millis(SystemTime::UNIX_EPOCH + since.min(LATEST - Duration::from_millis(1)))
 }
 
 fn span(span: Duration) -> impl fmt::Display {
@@ -503,6 +514,9 @@ mod tests {
         assert_eq!(waited.to_string(), "x, exclusive, asked at 1970-01-01T00:00:02.000Z");
         let before = SystemTime::UNIX_EPOCH - Duration::from_secs(5);
         assert_eq!(time(before).to_string(), "1970-01-01T00:00:00.000Z");
+        let after = SystemTime::UNIX_EPOCH + Duration::from_millis(i64::MAX as u64);
+        assert_eq!(time(after).to_string(), "9999-12-31T23:59:59.999Z");
+        assert_eq!(stored_time(LATEST), None);
     }
 
     #[test]

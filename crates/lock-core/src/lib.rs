@@ -65,7 +65,9 @@ pub use election::{Election, Leader, Leadership, Observer};
 pub use error::{Error, ErrorKind, Outcome, Result};
 pub use guard::Guard;
 pub use guard_view::GuardView;
-pub use inspect::{Holder, HolderInfo, LockMode, LockState, ServerLockState, ServerView, WaiterInfo};
+pub use inspect::{
+    Holder, HolderInfo, LockMode, LockState, ServerLockState, ServerView, WaiterInfo, stored_time,
+};
 pub use lazy::Lazy;
 pub use lease::{HandOver, Lease, Released};
 pub use locks::Locks;

@@ -48,6 +48,12 @@ impl Token {
         Self(number)
     }
 
+    /// The token with a number that a store tells, in which anybody may have written it; `None` if there is no such token.
+    #[must_use]
+    pub const fn stored(number: u64) -> Option<Self> {
+        if number <= i64::MAX as u64 { Some(Self(number)) } else { None }
+    }
+
     /// The number.
     #[must_use]
     pub const fn get(self) -> u64 {

@@ -37,6 +37,10 @@ impl LockUrl {
     /// [`ErrorKind::InvalidConfig`], with the expected form and without the text, which may contain a
     /// password.
     pub fn parse(url: &str) -> Result<Self> {
+        // With the line break at the end of a file, it would name another directory or prefix: other locks.
+        if url.trim() != url || url.contains(char::is_control) {
+            return Err(blank());
+        }
         let (scheme, rest) = url.split_once("://").ok_or_else(malformed)?;
         if scheme.is_empty()
             || !scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
@@ -215,6 +219,12 @@ fn malformed() -> Error {
         .with_hint("write it as scheme://[user:password@]host:port[,host:port...][/path][?option=value]")
 }
 
+fn blank() -> Error {
+    Error::new(ErrorKind::InvalidConfig, NO_BACKEND)
+        .with_message("the URL has a blank at an end, a line break or another control character")
+        .with_hint("remove it; what belongs to a name is written as %20, %0A and so on")
+}
+
 fn unescaped() -> Error {
     Error::new(ErrorKind::InvalidConfig, NO_BACKEND)
         .with_message("the URL has an @ after the hosts")
@@ -265,6 +275,11 @@ mod tests {
         ] {
             let error = LockUrl::parse(url).unwrap_err();
             assert!(error.to_string().contains("%2F") && !error.to_string().contains("s3cret"), "{error}");
+        }
+        for url in
+            ["flock:///d\n", " flock:///d", "flock:///d ", "flock:///d\u{a0}", "redis://h/\t0", "redis://h\0"]
+        {
+            assert!(LockUrl::parse(url).unwrap_err().to_string().contains("a blank at an end"), "{url:?}");
         }
         let url = LockUrl::parse("redis+unix:///run/redis@1/redis%20a.sock?prefix=a%40b").unwrap();
         assert_eq!((url.path.as_str(), url.hosts.as_str()), ("/run/redis@1/redis a.sock", ""));

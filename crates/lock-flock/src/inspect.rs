@@ -3,10 +3,10 @@
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use lock_core::backend::MAX_LISTED;
-use lock_core::{Holder, HolderInfo, LockMode, LockName, LockState, Result, Token};
+use lock_core::{Holder, HolderInfo, LockMode, LockName, LockState, Result, Token, stored_time};
 
 use crate::error::failed;
 use crate::file_name::{Paths, lock_name};
@@ -19,7 +19,7 @@ pub(crate) fn inspect(paths: &Paths) -> Result<LockState> {
         return Ok(held_by(&[], probe(paths)?));
     };
     let mut state = held_by(&ledger.holders, probe(paths)?);
-    state.token = Some(Token::new(ledger.last())).filter(|token| token.get() > 0);
+    state.token = Token::stored(ledger.last()).filter(|token| token.get() > 0);
     Ok(state)
 }
 
@@ -81,11 +81,36 @@ fn held_by(records: &[Record], sharing: Option<Sharing>) -> LockState {
 
 fn info(record: &Record) -> HolderInfo {
     let mut info = HolderInfo::new(Holder::Known(record.owner.clone()), mode(record.shared));
-    info.token = Some(Token::new(record.token));
-    info.since = Some(SystemTime::UNIX_EPOCH + Duration::from_millis(record.since));
+    info.token = Token::stored(record.token);
+    info.since = stored_time(Duration::from_millis(record.since));
     info
 }
 
 fn mode(is_shared: bool) -> LockMode {
     if is_shared { LockMode::Shared } else { LockMode::Exclusive }
+}
+
+#[cfg(test)]
+mod tests {
+    use lock_core::OwnerInfo;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn whatever_a_file_says_can_be_shown(token: u64, since: u64, garbage: Vec<u8>) {
+            let record = Record { token, since, shared: false, owner: OwnerInfo::this_process() };
+            let token = info(&record).token.map_or(0, |token| token.get());
+            prop_assert!(!info(&record).to_string().is_empty() && token <= i64::MAX as u64);
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("a.token");
+            let line = format!("{:<63}\n", format!("{0} {0}", record.token));
+            for text in [[line.as_bytes(), &garbage].concat(), garbage] {
+                fs::write(&path, text).unwrap();
+                let ledger = Ledger::lock(&path).unwrap();
+                prop_assert!(ledger.last() <= i64::MAX as u64);
+            }
+        }
+    }
 }

@@ -146,7 +146,8 @@ impl Record {
 /// The number of a line that was written as a whole.
 fn parse(line: &[u8]) -> Option<u64> {
     let (one, two) = str::from_utf8(line).ok()?.trim_end().split_once(' ')?;
-    (one == two).then(|| one.parse().ok())?
+    let number = Token::stored(one.parse().ok()?)?.get();
+    (one == two).then_some(number)
 }
 
 fn read_all(file: &File, text: &mut Vec<u8>) -> std::io::Result<()> {

@@ -178,7 +178,7 @@ fn agreed(all_seen: Vec<Inspection>, masters: usize) -> Inspection {
 /// The token of the holder, which the masters do not store: the token that it proposed, or the last one if that is far
 /// ahead of the clock. A slightly larger last token comes from proposals of other clients.
 fn token_of(seen: &Inspection, now: u64) -> Option<Token> {
-    let proposed = seen.since.filter(|since| *since > 0 && *since <= i64::MAX as u64).map(Token::new);
+    let proposed = seen.since.filter(|since| *since > 0).and_then(Token::stored);
     proposed.filter(|_| seen.token.is_none_or(|last| last.get() <= now + AHEAD)).or(seen.token)
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use lock_core::{OwnerId, OwnerInfo};
+use lock_core::{OwnerId, OwnerInfo, stored_time};
 use serde::{Deserialize, Serialize};
 
 /// The data of a node.
@@ -31,8 +31,7 @@ pub(crate) struct Origin {
 
 impl Origin {
     pub(crate) fn time(&self) -> Option<SystemTime> {
-        let since = Duration::from_millis(u64::try_from(self.ctime).ok()?);
-        SystemTime::UNIX_EPOCH.checked_add(since)
+        stored_time(Duration::from_millis(u64::try_from(self.ctime).ok()?))
     }
 }
 
@@ -62,3 +61,26 @@ pub(crate) fn is_revocation_request(data: &[u8]) -> bool {
 
 /// The revocation request, as Curator's `Revoker` writes it over the data of a node.
 pub(crate) const REVOKE: &[u8] = b"__REVOKE__";
+
+#[cfg(test)]
+mod tests {
+    use lock_core::{Holder, HolderInfo, LockMode};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn whatever_a_node_says_can_be_shown(data: Vec<u8>, czxid: i64, ctime: i64, since in 0..400_000_000_000_000_i64) {
+            let _ = NodeData::parse(&data);
+            for ctime in [ctime, since] {
+                let origin = format!(r#"{{"czxid":{czxid},"ctime":{ctime}}}"#);
+                let data = format!(r#"{{"host":"h","pid":1,"label":null,"owner":"x","writer":{origin}}}"#);
+                let writer = NodeData::parse(data.as_bytes()).and_then(|data| data.writer);
+                let mut holder = HolderInfo::new(Holder::Unknown("x".into()), LockMode::Shared);
+                holder.since = writer.expect("it is read").time();
+                prop_assert!(!holder.to_string().is_empty());
+            }
+        }
+    }
+}

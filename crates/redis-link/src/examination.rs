@@ -1,8 +1,8 @@
 //! Examines servers: for the doctor, and before a migration.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
-use lock_core::{Finding, FindingLevel, Result};
+use lock_core::{Finding, FindingLevel, Result, stored_time};
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisResult, Value};
 
@@ -176,8 +176,9 @@ impl Examination<'_> {
     }
 
     fn clock(&mut self, before: SystemTime, (seconds, micros): &(String, String)) {
-        let (Ok(seconds), Ok(micros)) = (seconds.parse::<u64>(), micros.parse::<u64>()) else { return };
-        let theirs = UNIX_EPOCH + Duration::from_secs(seconds) + Duration::from_micros(micros);
+        let (Ok(seconds), Ok(micros)) = (seconds.parse(), micros.parse()) else { return };
+        let since = Duration::from_secs(seconds).checked_add(Duration::from_micros(micros));
+        let Some(theirs) = since.and_then(stored_time) else { return };
         let after = SystemTime::now();
         // The server read it at some time between the two.
         let (skew, way) = match (theirs.duration_since(after), before.duration_since(theirs)) {
@@ -247,7 +248,7 @@ mod tests {
     #[test]
     fn clocks() {
         let (now, mut examination) = (SystemTime::now(), Examination { server: "h:1", findings: Vec::new() });
-        let since = now.duration_since(UNIX_EPOCH).unwrap();
+        let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap();
         for seconds in [since.as_secs() + 60, since.as_secs() - 60] {
             examination.clock(now, &(seconds.to_string(), "0".into()));
         }

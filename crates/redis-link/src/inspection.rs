@@ -1,10 +1,10 @@
 //! The state of a lock as one server reports it.
 
 use std::num::NonZeroU32;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use lock_core::migration::Tombstone;
-use lock_core::{Holder, HolderInfo, LockMode, LockState, OwnerId, Token, WaiterInfo};
+use lock_core::{Holder, HolderInfo, LockMode, LockState, OwnerId, Token, WaiterInfo, stored_time};
 use redis::Value;
 
 use crate::error::type_in_words;
@@ -60,7 +60,7 @@ impl Inspection {
         let mut inspection = Self {
             kind,
             value: text(&value),
-            token: word().parse().ok().filter(|number| *number <= i64::MAX as u64).map(Token::new),
+            token: word().parse().ok().and_then(Token::stored),
             owner: word().to_owned(),
             since: word().parse().ok(),
             info: word().to_owned(),
@@ -162,7 +162,7 @@ fn mode_of(text: &str) -> LockMode {
 
 /// The time of a number of microseconds since 1970, if it is in range.
 fn time(micros: u64) -> Option<SystemTime> {
-    UNIX_EPOCH.checked_add(Duration::from_micros(micros))
+    stored_time(Duration::from_micros(micros))
 }
 
 fn text(bytes: &[u8]) -> String {

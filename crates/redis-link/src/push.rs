@@ -496,7 +496,9 @@ impl PushState {
         let Some(pending) = pending else { return self.return_unwanted(what, owner, rest) };
         // The lock follows after the token.
         match (what, rest.split(' ').next().and_then(|number| number.parse().ok())) {
-            ("passed", Some(token)) => pending.notify(Notification::HandedOver(Token::new(token))),
+            ("passed", Some(token)) => Token::stored(token)
+                .into_iter()
+                .for_each(|token| pending.notify(Notification::HandedOver(token))),
             ("next", Some(millis)) => pending.notify(Notification::AskIn(Duration::from_millis(millis))),
             // The lock does not expire.
             ("next", None) => pending.notify(Notification::AskIn(Duration::MAX)),

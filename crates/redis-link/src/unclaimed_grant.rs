@@ -50,7 +50,7 @@ impl UnclaimedGrant {
             "granted" => (None, rest),
             "passed" => {
                 let (token, key) = rest.split_once(' ')?;
-                (Some(Token::new(token.parse().ok()?)), key)
+                (Some(Token::stored(token.parse().ok()?)?), key)
             }
             _ => return None,
         };

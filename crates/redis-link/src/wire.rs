@@ -40,15 +40,14 @@ pub fn flag(answer: &Value) -> Option<bool> {
 #[must_use]
 pub fn token(value: &Value) -> Option<Token> {
     let Value::BulkString(digits) = value else { return None };
-    let number = str::from_utf8(digits).ok()?.parse().ok();
-    number.filter(|number| *number <= i64::MAX as u64).map(Token::new)
+    Token::stored(str::from_utf8(digits).ok()?.parse().ok()?)
 }
 
 /// Parses the answer to TIME, as the time since 1970.
 #[must_use]
 pub fn time(answer: &Value) -> Option<Duration> {
     let (seconds, micros) = redis::from_redis_value_ref::<(u64, u64)>(answer).ok()?;
-    Some(Duration::from_secs(seconds) + Duration::from_micros(micros))
+    Duration::from_secs(seconds).checked_add(Duration::from_micros(micros))
 }
 
 /// Reads a text.
@@ -64,5 +63,17 @@ mod tests {
     #[test]
     fn the_usual_time_is_the_same_in_both_forms() {
         assert_eq!(USUAL_FENCE_TTL, millis(FENCE_TTL).to_string());
+    }
+
+    #[test]
+    fn a_time_out_of_range_is_none() {
+        let answer =
+            |seconds: u64| Value::Array([seconds, u64::MAX].map(|number| text(&number.to_string())).into());
+        assert_eq!((time(&answer(u64::MAX)), token(&text(&u64::MAX.to_string()))), (None, None));
+        assert!(time(&answer(1)).is_some());
+    }
+
+    fn text(text: &str) -> Value {
+        Value::BulkString(text.into())
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
-use crate::{Error, ErrorKind, LockName};
+use crate::{Error, ErrorKind, LockName, stored_time};
 
 /// What is left in the place of a lock that has moved to another store.
 ///
@@ -49,8 +49,6 @@ pub struct Tombstone {
 
 /// The first word of a tombstone. No owner id and no other value of this library begins with it.
 const MARK: &str = "polylock:moved";
-/// Later times, of the year 10 000 and on, cannot be shown.
-const LATEST: Duration = Duration::from_secs(253_402_300_800);
 /// Else a value would end at the space, or be taken for an encoded one.
 const ENCODED: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
 
@@ -72,7 +70,7 @@ impl Tombstone {
         let millis = |text: String| text.parse().ok().map(Duration::from_millis);
         let (to, namespace) = (next("to")?, next("namespace")?);
         let lock = LockName::new(next("lock")?).ok()?;
-        let written = UNIX_EPOCH + millis(next("written")?).filter(|written| *written < LATEST)?;
+        let written = stored_time(millis(next("written")?)?)?;
         let (life, newest) = (millis(next("life")?)?, next("newest")?.parse().ok()?);
         Some(Self { to, namespace, lock, written, life, newest })
     }
