@@ -19,7 +19,8 @@
 //! * [`by_tier`]: how much a test tries.
 //! * [`cancel`]: drops a future after every number of polls.
 //!
-//! A server that is not installed is an error that names the package; no test is skipped silently.
+//! A server that is not installed is an error that names the package; no test is skipped silently. `REDIS_SERVER` and
+//! `ZOOKEEPER_CLASSPATH` name other releases of servers, and [`RedisServer::lacks`] leaves out tests of what a release lacks.
 //! The crate depends on no lock driver and runs on Linux.
 
 pub mod cancel;
@@ -41,6 +42,7 @@ pub mod proxy;
 pub mod redis;
 mod secret_file;
 mod server_process;
+mod server_version;
 #[cfg(feature = "fake")]
 pub mod simulation;
 #[cfg(feature = "models")]

@@ -30,6 +30,18 @@ impl Port {
         Ok(Self { number })
     }
 
+    /// Two ports of which the second is 10 000 above the first, as cluster nodes of Redis 6.2 have them. The first is below those of
+    /// all others.
+    pub(crate) fn pick_with_bus(server: &str) -> Result<(Self, Self)> {
+        for _ in 0..BUS_TRIES {
+            let bus = Self::pick(server)?;
+            if bus.number < FIRST + BUS {
+                return Ok((Self { number: bus.number - BUS }, bus));
+            }
+        }
+        Err(Error::NoPort { server: server.to_owned() })
+    }
+
     /// A listener on a port of its own.
     pub(crate) fn listen(server: &str) -> Result<(Self, TcpListener)> {
         loop {
@@ -122,6 +134,10 @@ static OURS: Mutex<Ours> = Mutex::new(Ours { blocks: Vec::new(), fresh: 0..0, us
 const FIRST: u16 = 20_000;
 /// Enough for most programs.
 const BLOCK: u16 = 50;
+/// How far the port of the bus is above that of the clients.
+const BUS: u16 = 10_000;
+/// Some blocks are above.
+const BUS_TRIES: u16 = 100 * BLOCK;
 const DEFAULT_FIRST_EPHEMERAL: u16 = 32_768;
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod masters;
+mod release;
 pub(crate) mod reply;
 mod sentinel;
 
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 
 pub use self::cluster::RedisCluster;
 pub use self::masters::RedisFive;
+use self::release::program;
 pub use self::reply::Reply;
 use self::reply::{read_reply, write_command};
 pub use self::sentinel::RedisSentinel;
@@ -23,8 +25,9 @@ pub use self::sentinel::RedisSentinel;
 use crate::certificates::Certificates;
 use crate::error::{Error, Result};
 use crate::port::Port;
-use crate::process::{locate, off_thread};
+use crate::process::off_thread;
 use crate::server_process::{ServerProcess, StartError, on_free_ports};
+use crate::server_version::is_before;
 
 /// A `redis-server` on its own loopback port, in its own temporary directory.
 ///
@@ -55,7 +58,8 @@ impl RedisServer {
     ///
     /// # Errors
     ///
-    /// [`Error::NotInstalled`] without `redis-server`; otherwise the error carries the end of the server's log.
+    /// [`Error::NotInstalled`] without `redis-server`; otherwise the error carries the end of the server's log. The variable
+    /// `REDIS_SERVER` names the program of another server, such as Valkey.
     pub async fn start() -> Result<Self> {
         Self::builder().start().await
     }
@@ -97,7 +101,7 @@ impl RedisServer {
 
     /// The port of the cluster bus.
     pub(crate) fn bus_port(&self) -> u16 {
-        self.inner.second.as_ref().map_or(0, Port::number)
+        self.inner.bus_port()
     }
 
     /// The id of the server's process.
@@ -265,14 +269,19 @@ impl RedisOptions {
         self.clustered
     }
 
+    fn ports(&self) -> Result<(Port, Option<Port>)> {
+        if self.clustered && has_fixed_bus_port() {
+            let (port, bus) = Port::pick_with_bus("redis-server")?;
+            return Ok((port, Some(bus)));
+        }
+        let second = self.needs_second_port().then(|| Port::pick("redis-server")).transpose()?;
+        Ok((Port::pick("redis-server")?, second))
+    }
+
     pub(crate) fn start_blocking(self) -> Result<RedisServer> {
         on_free_ports("redis-server", || {
-            let port = Port::pick("redis-server")?;
+            let (port, second) = self.ports()?;
             let process = ServerProcess::new(format!("redis-server on port {}", port.number()))?;
-            let second = match self.needs_second_port() {
-                true => Some(Port::pick("redis-server")?),
-                false => None,
-            };
             let inner = Arc::new(Inner { port, second, process, options: self.clone() });
             inner.launch()?;
             Ok(RedisServer { inner })
@@ -292,7 +301,7 @@ struct Inner {
 
 impl Inner {
     fn launch(&self) -> Result<(), StartError> {
-        let mut command = Command::new(locate("redis-server", "apt-get install redis-server")?);
+        let mut command = Command::new(program()?);
         if let Some(file) = &self.options.file {
             let path = self.process.dir().join("redis.conf");
             // Written once: a sentinel stores its state there.
@@ -311,8 +320,8 @@ impl Inner {
         if self.options.unix_socket {
             command.arg("--unixsocket").arg(self.socket());
         }
-        if self.options.clustered {
-            command.arg("--cluster-port").arg(self.second.as_ref().map_or(0, Port::number).to_string());
+        if self.options.clustered && !has_fixed_bus_port() {
+            command.args(["--cluster-port", &self.bus_port().to_string()]);
         }
         #[cfg(feature = "tls")]
         if let (Some((certificates, ask_client)), Some(port)) = (&self.options.tls, &self.second) {
@@ -337,6 +346,10 @@ impl Inner {
 
     fn socket(&self) -> PathBuf {
         self.process.dir().join("redis.sock")
+    }
+
+    fn bus_port(&self) -> u16 {
+        self.second.as_ref().map_or(0, Port::number)
     }
 
     /// Whether the server answers, and is ours: another process may have taken the port before it.
@@ -377,6 +390,11 @@ impl Inner {
             Error::io(format!("send {} to {}", words.first().unwrap_or(&"nothing"), self.process.name()), e)
         })
     }
+}
+
+/// Whether the port of the bus of a cluster follows from that of the clients.
+fn has_fixed_bus_port() -> bool {
+    is_before(RedisServer::version(), (7, 0))
 }
 
 fn userinfo(password: Option<&str>) -> String {

@@ -4,6 +4,7 @@ mod class_archive;
 mod class_path;
 mod ensemble;
 mod idle;
+mod version;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

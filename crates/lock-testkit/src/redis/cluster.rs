@@ -79,9 +79,11 @@ impl RedisCluster {
     async fn form(&self) -> Result<()> {
         let share = SLOTS.div_ceil(self.masters.len());
         for (at, master) in self.masters.iter().enumerate() {
-            let (first, last) = (at * share, ((at + 1) * share).min(SLOTS) - 1);
-            let range = ["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()];
-            text_of(master, &range).await?;
+            let slots: Vec<_> =
+                (at * share..((at + 1) * share).min(SLOTS)).map(|slot| slot.to_string()).collect();
+            let mut add = vec!["CLUSTER", "ADDSLOTS"];
+            add.extend(slots.iter().map(String::as_str));
+            text_of(master, &add).await?;
             text_of(master, &["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()]).await?;
         }
         let nodes = || self.masters.iter().chain(&self.replicas);
@@ -114,7 +116,7 @@ async fn text_of(node: &RedisServer, words: &[&str]) -> Result<String> {
         .text()
         .filter(|_| !reply.is_error())
         .map(str::to_owned)
-        .ok_or_else(|| refused(node, &words.join(" "), &reply))
+        .ok_or_else(|| refused(node, &words[..words.len().min(3)].join(" "), &reply))
 }
 
 fn refused(node: &RedisServer, what: &str, reply: &impl std::fmt::Debug) -> Error {

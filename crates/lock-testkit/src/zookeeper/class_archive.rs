@@ -1,12 +1,13 @@
 //! An archive of the classes of ZooKeeper, with which servers start in two thirds of the time.
 //!
-//! The first server that is started after a build writes it, beside the test programs. Java goes without an archive that does
+//! The first server of a release that is started after a build writes it, beside the test programs. Java goes without an archive that does
 //! not fit its version or the jars (`-Xshare:auto`).
 //!
 //! Source: "Class Data Sharing", the manual of the `java` command.
 
 use std::env;
 use std::fs;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -37,12 +38,15 @@ pub(super) fn get(release: Release) -> Option<&'static PathBuf> {
 
 fn make(release: Release) -> Result<PathBuf, StartError> {
     let program = env::current_exe().map_err(|error| Error::io("find the test program", error))?;
-    let path = program.with_file_name(format!("{}.jsa", release.archive()));
+    let mut hash = DefaultHasher::new();
+    release.class_path()?.hash(&mut hash);
+    let name = format!("zookeeper-{:x}", hash.finish());
+    let path = program.with_file_name(format!("{name}.jsa"));
     if path.is_file() {
         return Ok(path);
     }
     // Other test programs may do the same now: the last one wins.
-    let ours = program.with_file_name(format!("{}-{}.jsa", release.archive(), std::process::id()));
+    let ours = program.with_file_name(format!("{name}-{}.jsa", std::process::id()));
     let options = ZkOptions { release, archives_to: Some(ours.clone()), ..ZkOptions::default() };
     let server = options.prepare(Arc::new(Port::pick("zookeeper")?), None)?;
     server.launch()?;

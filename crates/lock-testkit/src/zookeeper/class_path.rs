@@ -29,14 +29,6 @@ impl Release {
         };
         jars.map_or_else(installed, |jars| Ok(joined(jars)))
     }
-
-    /// The name of the archive of its classes.
-    pub(super) const fn archive(self) -> &'static str {
-        match self {
-            Self::Installed => "zookeeper",
-            Self::ForEnsembles => "zookeeper-for-ensembles",
-        }
-    }
 }
 
 /// The folder of the set-up, below the target directory that this program is in.
