@@ -9,6 +9,8 @@ use polylock::{
     Error, ErrorKind, Holder, LeaseKind, LockOptions, Locks, MemoryConfig, RedisConfig, RedlockConfig,
     ZkConfig,
 };
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpListener, TcpStream};
 use zookeeper_client::{Acls, Client, CreateMode};
 
 const SECRET: &str = "s3cret-Pa55";
@@ -183,6 +185,46 @@ async fn a_user_without_the_rights_is_denied() {
     assert!(error.to_string().contains("ACL"), "the way out is not named: {error}");
     assert_eq!(server.command(&["DBSIZE"]).await.unwrap().int(), Some(0), "something was left behind");
 }
+
+/// A server says so before it closes the connection.
+#[tokio::test]
+async fn a_server_that_lets_nobody_in_is_quoted() {
+    let server = RedisServer::builder().config("maxclients", "1").start().await.unwrap();
+    // One of them may come before the server has noticed that another one went.
+    let _others = [TcpStream::connect(server.addr()).await, TcpStream::connect(server.addr()).await];
+    let protects = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let protected = protects.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = protects.accept().await {
+            client.write_all(PROTECTED.as_bytes()).await.unwrap();
+        }
+    });
+    for (server, kind, says, advice) in [
+        (server.addr(), ErrorKind::Unavailable, "max number of clients reached", "maxclients"),
+        (
+            protected,
+            ErrorKind::Denied,
+            "is running in protected mode because",
+            "set its protected-mode to no",
+        ),
+    ] {
+        for url in [format!("redis://{server}"), format!("redlock://{server},a.invalid:1,b.invalid:2")] {
+            let error = Locks::connect(&url).await.unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains(says) && !text.contains("CONFIG REWRITE"), "{text}");
+            if url.starts_with("redis:") {
+                must_help(&error, kind, "redis");
+                assert!(text.contains(advice) && !text.contains("TLS"), "{text}");
+            }
+        }
+    }
+}
+
+/// What Redis 7.0 says to a client on another host.
+const PROTECTED: &str = "-DENIED Redis is running in protected mode because protected mode is enabled and no password is set \
+    for the default user. In this mode connections are only accepted from the loopback interface. If you want to connect from \
+    external computers to Redis you may adopt one of the following solutions: 1) Just disable protected mode sending the \
+    command 'CONFIG SET protected-mode no' from the loopback interface [...] Use CONFIG REWRITE to make this change permanent.\r\n";
 
 #[tokio::test]
 async fn an_unreachable_server_is_told_in_bounded_time() {

@@ -266,6 +266,8 @@ impl RedisClient {
         let limit = self.settings.connect_timeout;
         match timeout(limit, self.settings.dialer.pushes(node, on_push)).await {
             Ok(Ok(made)) => Ok(Some(made)),
+            // What the driver makes of the answer of Redis 6.2 to a HELLO that it does not know.
+            Ok(Err(error)) if error.kind() == redis::ErrorKind::RESP3NotSupported => Ok(None),
             Ok(Err(error)) => {
                 let passes = wants_login(&error);
                 let error = self.endpoint.unreachable(&error);

@@ -13,9 +13,10 @@ use redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion, RedisResult,
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion, RedisError,
+    RedisResult, Value,
 };
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
@@ -26,6 +27,10 @@ use crate::batched_writes::BatchedWrites;
 const KEEPALIVE_TIME: Duration = Duration::from_secs(15);
 /// How often the kernel asks again without an answer.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+/// How long a server that closes new connections has to say why.
+const REASON_TIMEOUT: Duration = Duration::from_millis(250);
+/// The reason of protected mode has some 1 000 bytes.
+const LONGEST_REASON: u64 = 4096;
 
 /// Opens connections to servers: implement it for tests, and for transports of your own.
 ///
@@ -183,17 +188,9 @@ pub(crate) struct DriverDial {
 #[async_trait]
 impl Dial for DriverDial {
     async fn commands(&self, to: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
-        match (&self.pool, to.addr()) {
-            (Some(pool), _) => taken_from(pool).await,
-            (None, ConnectionAddr::Tcp(host, port)) => {
-                // The greeting included, as the driver has it.
-                let opening = timeout(self.connect_timeout, self.batched(to, host, *port)).await;
-                opening.map_err(io::Error::from)?
-            }
-            (None, _) => {
-                let client = Client::open(with_tcp_settings(to.clone()))?;
-                client.get_multiplexed_async_connection_with_config(&self.timeouts()).await
-            }
+        match self.open(to).await {
+            Err(error) if error.is_connection_dropped() => Err(reason(to.addr()).await.unwrap_or(error)),
+            opened => opened,
         }
     }
 
@@ -213,6 +210,21 @@ impl Dial for DriverDial {
 }
 
 impl DriverDial {
+    async fn open(&self, to: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
+        match (&self.pool, to.addr()) {
+            (Some(pool), _) => taken_from(pool).await,
+            (None, ConnectionAddr::Tcp(host, port)) => {
+                // The greeting included, as the driver has it.
+                let opening = timeout(self.connect_timeout, self.batched(to, host, *port)).await;
+                opening.map_err(io::Error::from)?
+            }
+            (None, _) => {
+                let client = Client::open(with_tcp_settings(to.clone()))?;
+                client.get_multiplexed_async_connection_with_config(&self.timeouts()).await
+            }
+        }
+    }
+
     async fn batched(
         &self,
         to: &ConnectionInfo,
@@ -261,6 +273,31 @@ async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     Ok(select_ok(attempts).await?.0)
 }
 
+/// Why the server closes new connections: one that has too many, or that lets only its own host in, says so before it closes.
+/// The driver misses that, as its greeting is on the way by then. So this asks on a connection that sends nothing.
+async fn reason(addr: &ConnectionAddr) -> Option<RedisError> {
+    let said = async {
+        match addr {
+            ConnectionAddr::Tcp(host, port) => all_of(connect(host, *port).await?).await,
+            #[cfg(unix)]
+            ConnectionAddr::Unix(path) => all_of(tokio::net::UnixStream::connect(path).await?).await,
+            // Nothing is said before the handshake of TLS.
+            _ => Ok(Vec::new()),
+        }
+    };
+    let said = timeout(REASON_TIMEOUT, said).await.ok()?.ok()?;
+    match redis::parse_redis_value(&said).ok()? {
+        Value::ServerError(error) => Some(error.into()),
+        _ => None,
+    }
+}
+
+async fn all_of(stream: impl AsyncRead + Unpin) -> io::Result<Vec<u8>> {
+    let mut said = Vec::new();
+    stream.take(LONGEST_REASON).read_to_end(&mut said).await?;
+    Ok(said)
+}
+
 /// Sets TCP_NODELAY: without it, a second request waits until the server acknowledges the first.
 #[must_use]
 pub fn with_nodelay(info: ConnectionInfo) -> ConnectionInfo {
@@ -297,6 +334,7 @@ fn apply(settings: &TcpSettings, stream: &TcpStream) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::future::join_all;
     use lock_testkit::RedisServer;
     use redis::IntoConnectionInfo as _;
     use tokio::net::TcpListener;
@@ -307,7 +345,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_millis(50);
 
-    async fn error_of(to: &str) -> redis::RedisError {
+    async fn error_of(to: &str) -> RedisError {
         let dial =
             DriverDial { pool: None, connect_timeout: LIMIT, command_timeout: Duration::from_secs(60) };
         let to = to.into_connection_info().unwrap();
@@ -330,6 +368,32 @@ mod tests {
         assert!(error.is_connection_refusal(), "{error}");
         let error = error_of("redis://no-such-host.invalid:1").await;
         assert!(error.is_io_error() || error.is_timeout(), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_server_with_too_many_clients_is_quoted() {
+        let server = RedisServer::builder().unix_socket().config("maxclients", "1").start().await.unwrap();
+        let urls = [server.url(), format!("redis+unix://{}", server.socket().display())];
+        // One of them may come before the server has noticed that another one went.
+        let others = [(); 2].map(|()| TcpStream::connect(server.addr()));
+        let others = join_all(others).await;
+        for url in &urls {
+            let error = error_of(url).await;
+            assert_eq!(error.detail(), Some("max number of clients reached"), "{url}: {error}");
+        }
+        drop(others);
+        drop(server);
+        let error = error_of(&urls[0]).await;
+        assert!(error.is_connection_refusal(), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_closes_without_a_word_has_no_reason() {
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = server.local_addr().unwrap().port();
+        tokio::spawn(async move { while server.accept().await.is_ok() {} });
+        let error = error_of(&format!("redis://127.0.0.1:{port}")).await;
+        assert!(error.is_connection_dropped(), "{error}");
     }
 
     #[tokio::test]

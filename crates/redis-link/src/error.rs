@@ -172,19 +172,24 @@ impl Endpoint {
             code => meaning(code, error),
         };
         let text = [error.code(), error.detail()].into_iter().flatten().collect::<Vec<_>>().join(" ");
-        self.error(kind, &format!("the server refused: {}", without_arguments(&text)))
+        self.error(kind, &format!("the server refused: {}", shortened(&text)))
             .with_hint(hint)
             .caused_by(Cause::of(error))
     }
 
-    /// The rights that the user needs, as a rule for ACL SETUSER: for the scripts and for the commands inside them.
-    fn rights(&self) -> String {
+    /// The commands that the scripts call.
+    pub(crate) fn commands_of_scripts(&self) -> BTreeSet<String> {
         let calls = self.scripts.iter().flat_map(|script| {
             let after = script.source().split("call('").skip(1);
             after.filter_map(|rest| rest.split('\'').next()).map(str::to_ascii_lowercase)
         });
-        let commands: BTreeSet<String> = calls.collect();
-        let commands: Vec<_> = commands.iter().map(|command| format!("+{command}")).collect();
+        calls.collect()
+    }
+
+    /// The rights that the user needs, as a rule for ACL SETUSER: for the scripts and for the commands inside them.
+    fn rights(&self) -> String {
+        let commands: Vec<_> =
+            self.commands_of_scripts().iter().map(|command| format!("+{command}")).collect();
         let identity =
             if self.asks_identity { " and to detect restarts of a master +info +dbsize" } else { "" };
         // No comma after a right: users copy them from here.
@@ -357,27 +362,34 @@ fn meaning(code: &str, error: &RedisError) -> (ErrorKind, String) {
             ErrorKind::Unexpected,
             "a key of the lock has another type: use another prefix in the URL (?prefix=...)",
         ),
+        "ERR" if detail.contains("called from") && is_unknown_command(error) => {
+            (ErrorKind::Unsupported, "`polylock doctor` names the commands that the server lacks")
+        }
+        "ERR" if is_unknown_command(error) => (ErrorKind::Unsupported, NAMES),
         _ => (ErrorKind::Unexpected, "check the version of the server: 6.2 or later is required"),
     };
     (kind, hint.to_owned())
 }
 
 /// The code of an error. For an error inside a script, the code of the command that failed: before Redis 7 that is only
-/// in the text, and a missing right has no code there in any version.
+/// in the text, and a missing right has no code there in any version. Nor has one for which SELECT was refused.
 pub(crate) fn code(error: &RedisError) -> &str {
     const INSIDE: [&str; 7] =
         ["READONLY", "NOREPLICAS", "OOM", "MISCONF", "WRONGTYPE", "NOPERM", "MASTERDOWN"];
     let (code, detail) = (error.code().unwrap_or_default(), error.detail().unwrap_or_default());
+    // The error of a command that Redis 6.2 refuses has a line of the script in the place of a code, if the script returns it.
+    let returned = code.starts_with("@user_script");
+    let code = if returned { "ERR" } else { code };
     if code != "ERR" {
         return code;
     }
     if let Some((code, _)) = NOT_READY.iter().find(|(_, text)| detail.contains(text)) {
         return code;
     }
-    if detail.contains("user executing the script can't") || detail.contains("user has no permissions") {
+    if NO_RIGHT.iter().any(|text| detail.contains(text)) {
         return "NOPERM";
     }
-    let of_script = detail.contains("@user_script");
+    let of_script = returned || detail.contains("@user_script");
     let inside = |code: &&&str| of_script && detail.split([' ', '-']).any(|word| word == **code);
     INSIDE.iter().find(inside).copied().unwrap_or(code)
 }
@@ -388,6 +400,21 @@ const NOT_READY: [(&str, &str); 3] = [
     ("LOADING", "is loading the dataset"),
     ("MASTERDOWN", "Link with MASTER is down"),
 ];
+
+/// What a server says without the code NOPERM when a right is missing: in a script of 6.2 and 7.0, in a script of later
+/// versions and of Valkey, and for SELECT.
+const NO_RIGHT: [&str; 3] =
+    ["user executing the script can't", "ACL failure in script", "has no permissions to run"];
+
+/// The advice about a command that the server does not know.
+pub(crate) const NAMES: &str = "take the command out of rename-command in the configuration of the server, \
+                                or use Redis 6.2 or later, or a server that is compatible with it";
+
+/// Whether the server does not know the command, or one that a script calls.
+pub(crate) fn is_unknown_command(error: &RedisError) -> bool {
+    let detail = error.detail().unwrap_or_default().to_ascii_lowercase();
+    detail.contains("unknown command") || detail.contains("unknown redis command")
+}
 
 /// Whether the server has become a replica.
 pub(crate) fn is_demoted(error: &RedisError) -> bool {
@@ -419,7 +446,7 @@ pub(crate) struct Cause(String);
 
 impl Cause {
     pub(crate) fn of(error: &RedisError) -> Self {
-        Self(without_arguments(&error.to_string()).to_owned())
+        Self(shortened(&error.to_string()).to_owned())
     }
 }
 
@@ -431,9 +458,11 @@ impl std::fmt::Display for Cause {
 
 impl std::error::Error for Cause {}
 
-/// Strips the arguments that a server quotes from an unknown command: they may contain a password.
-fn without_arguments(text: &str) -> &str {
-    text.split(", with args beginning with").next().unwrap_or(text)
+/// Strips the arguments that a server quotes from an unknown command, which may contain a password, and the ten lines of advice
+/// about its protected mode.
+fn shortened(text: &str) -> &str {
+    let end = [", with args beginning with", ". In this mode connections are only accepted"];
+    end.iter().fold(text, |text, end| text.split(end).next().unwrap_or(text))
 }
 
 #[cfg(test)]
@@ -490,6 +519,48 @@ mod tests {
                 "ERR Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
                 ErrorKind::Unavailable,
                 "BUSY",
+            ),
+            (
+                "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: The user executing the script can't run this command or subcommand",
+                ErrorKind::Denied,
+                "NOPERM",
+            ),
+            (
+                "@user_script: 49: The user executing the script can't run this command or subcommand",
+                ErrorKind::Denied,
+                "NOPERM",
+            ),
+            (
+                "@user_script: 12: -READONLY You can't write against a read only replica.",
+                ErrorKind::Unavailable,
+                "READONLY",
+            ),
+            (
+                "ERR ACL failure in script: User ann has no permissions to run the 'set' command script: 1, on @user_script:1.",
+                ErrorKind::Denied,
+                "NOPERM",
+            ),
+            (
+                "ERR ACL failure in script: No permissions to access a key script: on @user_script:1.",
+                ErrorKind::Denied,
+                "NOPERM",
+            ),
+            ("ERR User ann has no permissions to run the 'select' command", ErrorKind::Denied, "NOPERM"),
+            ("ERR unknown command 'EVALSHA', with args beginning with: ", ErrorKind::Unsupported, "ERR"),
+            (
+                "ERR Unknown Redis command called from script script: 1, on @user_script:1.",
+                ErrorKind::Unsupported,
+                "ERR",
+            ),
+            (
+                "ERR Unknown command called from script script: on @user_script:1.",
+                ErrorKind::Unsupported,
+                "ERR",
+            ),
+            (
+                "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: Unknown Redis command called from Lua script",
+                ErrorKind::Unsupported,
+                "ERR",
             ),
             ("ERR a key named OOM", ErrorKind::Unexpected, "ERR"),
         ] {

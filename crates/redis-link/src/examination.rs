@@ -7,7 +7,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisResult, Value};
 
 use crate::client::RedisClient;
-use crate::greeting::info_field;
+use crate::error::{Endpoint, NAMES};
+use crate::greeting::{info_field, mode};
 use crate::wire;
 
 /// The settings that are read.
@@ -15,28 +16,32 @@ const SETTINGS: [&str; 4] = ["maxmemory-policy", "appendonly", "appendfsync", "m
 /// Clocks that differ by less count as equal.
 const SKEW: Duration = Duration::from_millis(100);
 
-/// Reads version, role and settings of a server in one round trip, and reports what endangers locks.
+/// Reads version, role, commands and settings of a server in one round trip, and reports what endangers locks.
 pub(crate) async fn examine(
     connection: &mut MultiplexedConnection,
-    server: &str,
+    endpoint: &Endpoint,
 ) -> RedisResult<Vec<Finding>> {
+    let mut needed = vec!["evalsha".to_owned(), "script".to_owned()];
+    needed.extend(endpoint.commands_of_scripts());
     let mut pipeline = redis::pipe();
-    pipeline.ignore_errors().cmd("TIME").cmd("INFO");
+    pipeline.ignore_errors().cmd("TIME").cmd("INFO").cmd("COMMAND").arg("INFO").arg(&needed);
     for setting in SETTINGS {
         pipeline.cmd("CONFIG").arg("GET").arg(setting);
     }
     let before = SystemTime::now();
     let answers = pipeline.query_async::<Vec<RedisResult<Value>>>(connection).await?;
     let mut answers = answers.into_iter();
-    let mut examination = Examination { server, findings: Vec::new() };
+    let mut examination = Examination { server: &endpoint.address, findings: Vec::new() };
     let time = answers.next().and_then(text_pair);
     let info = answers.next().and_then(|info| redis::from_redis_value::<String>(info.ok()?).ok());
+    let known = answers.next().and_then(|known| redis::from_redis_value::<Vec<Value>>(known.ok()?).ok());
     let settings: Vec<Option<String>> =
         answers.map(|answer| text_pair(answer).map(|(_, value)| value)).collect();
     match &info {
         Some(info) => examination.server(info),
         None => examination.note("INFO is not allowed: version, role and replicas are unknown", ""),
     }
+    examination.commands(&needed, known.as_deref());
     examination.settings(&settings, info.as_deref().unwrap_or_default());
     if let Some(time) = time {
         examination.clock(before, &time);
@@ -80,10 +85,34 @@ struct Examination<'a> {
 
 impl Examination<'_> {
     fn server(&mut self, info: &str) {
-        let field = |name| info_field(info, name).unwrap_or("unknown");
-        let (version, mode, role) = (field("redis_version"), field("redis_mode"), field("role"));
-        let replicas = field("connected_slaves");
-        self.note(&format!("Redis {version}, {mode}, {role}, {replicas} replicas connected"), "");
+        let field = |name: &str| info_field(info, name);
+        // Valkey tells other programs that it is Redis 7.2.
+        let server = field("server_name").unwrap_or("redis");
+        let version =
+            field(&format!("{server}_version")).or_else(|| field("redis_version")).unwrap_or("unknown");
+        let mode = mode(info).unwrap_or("unknown");
+        let (role, replicas) =
+            (field("role").unwrap_or("unknown"), field("connected_slaves").unwrap_or("unknown"));
+        let name = match server.split_at_checked(1) {
+            Some((first, rest)) => first.to_ascii_uppercase() + rest,
+            None => server.to_owned(),
+        };
+        self.note(&format!("{name} {version}, {mode}, {role}, {replicas} replicas connected"), "");
+    }
+
+    /// Reports which of the needed commands are unknown by these answers to COMMAND INFO.
+    fn commands(&mut self, needed: &[String], known: Option<&[Value]>) {
+        let Some(known) = known else {
+            return self.note("COMMAND INFO is not allowed: renamed commands are not noticed", "");
+        };
+        let unknown = needed.iter().zip(known).filter(|(_, answer)| **answer == Value::Nil);
+        let names: Vec<_> = unknown.map(|(name, _)| name.to_ascii_uppercase()).collect();
+        if !names.is_empty() {
+            self.warn(
+                &format!("the server has no command {}: locks fail that need it", names.join(", ")),
+                NAMES,
+            );
+        }
     }
 
     fn settings(&mut self, settings: &[Option<String>], info: &str) {
@@ -148,7 +177,7 @@ impl Examination<'_> {
                 "close the keys on the replicas, too, before the migration ends",
             );
         }
-        if info_field(info, "redis_version").is_some_and(|version| version.starts_with("6.")) {
+        if is_redis_6(info) {
             self.note(
                 "Redis 6 has no ACL DRYRUN: at the end, every user whose keys overlap counts as one that acquires locks",
                 "switch such users off, or take their keys away",
@@ -160,7 +189,13 @@ impl Examination<'_> {
         let number = |name| info_field(info, name).and_then(|value| value.parse::<u64>().ok());
         let connected = number("connected_slaves").unwrap_or(0);
         let (least, good) = (least.parse().unwrap_or(0), number("min_slaves_good_slaves"));
-        if least > good.unwrap_or(connected) {
+        if least > 0 && is_redis_6(info) {
+            self.warn(
+                "Redis 6 does not apply min-replicas-to-write to scripts: a partitioned master goes on granting locks that a \
+                 failover loses",
+                "use Redis 7 or later, or see wait_replicas",
+            );
+        } else if least > good.unwrap_or(connected) {
             self.warn(
                 &format!(
                     "min-replicas-to-write is {least}, but fewer replicas are in sync: every write is refused"
@@ -209,6 +244,10 @@ impl Examination<'_> {
     }
 }
 
+fn is_redis_6(info: &str) -> bool {
+    info_field(info, "redis_version").is_some_and(|version| version.starts_with("6."))
+}
+
 fn text_pair(answer: RedisResult<Value>) -> Option<(String, String)> {
     redis::from_redis_value(answer.ok()?).ok()
 }
@@ -216,6 +255,39 @@ fn text_pair(answer: RedisResult<Value>) -> Option<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_is_called_by_its_name() {
+        let mut examination = Examination { server: "h:1", findings: Vec::new() };
+        examination
+            .server("redis_version:6.2.5\r\nredis_mode:cluster\r\nrole:master\r\nconnected_slaves:2\r\n");
+        examination.server(
+            "redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2\r\nserver_mode:standalone\r\n",
+        );
+        let what: Vec<_> = examination.findings.iter().map(|finding| finding.what.as_str()).collect();
+        assert_eq!(
+            what,
+            [
+                "Redis 6.2.5, cluster, master, 2 replicas connected",
+                "Valkey 9.1.2, standalone, unknown, unknown replicas connected"
+            ]
+        );
+    }
+
+    #[test]
+    fn replicas_that_are_missing() {
+        for (version, least, what) in [
+            ("7.0.15", "1", Some("every write is refused")),
+            ("6.2.5", "1", Some("does not apply min-replicas-to-write to scripts")),
+            ("6.2.5", "0", None),
+        ] {
+            let mut examination = Examination { server: "h:1", findings: Vec::new() };
+            examination.replicas(least, &format!("redis_version:{version}\r\nconnected_slaves:0\r\n"));
+            let found = examination.findings.first().map(|finding| finding.what.as_str());
+            assert_eq!(found.is_some(), what.is_some(), "{version} {least}: {found:?}");
+            assert!(what.is_none_or(|what| found.unwrap().contains(what)), "{version} {least}: {found:?}");
+        }
+    }
 
     #[test]
     fn durability() {

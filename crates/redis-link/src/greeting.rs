@@ -90,7 +90,8 @@ impl Greeting {
 
     fn of_info(info: &str) -> Self {
         let field = |name: &str| info_field(info, name).unwrap_or_default().to_owned();
-        Self { version: field("redis_version"), mode: field("redis_mode"), role: field("role") }
+        let mode = mode(info).unwrap_or_default().to_owned();
+        Self { version: field("redis_version"), mode, role: field("role") }
     }
 }
 
@@ -113,6 +114,11 @@ impl Identity {
 /// A field of the answer to INFO.
 pub(crate) fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+/// The mode in the answer to INFO, which Valkey has by another name.
+pub(crate) fn mode(info: &str) -> Option<&str> {
+    info_field(info, "redis_mode").or_else(|| info_field(info, "server_mode"))
 }
 
 fn text(value: &Value) -> Result<String, redis::ParsingError> {

@@ -351,7 +351,7 @@ impl Link {
     /// Examines the server, for the doctor.
     pub(crate) async fn examine(self: &Arc<Self>) -> Result<Vec<Finding>> {
         let (mut connection, generation) = self.connection().await?;
-        let findings = examine(&mut connection, &self.endpoint.address).await;
+        let findings = examine(&mut connection, &self.endpoint).await;
         findings.map_err(|error| self.endpoint.failed(self.failure(error, generation)))
     }
 
@@ -547,7 +547,7 @@ impl Link {
     /// Logs what endangers locks on this server.
     async fn warn(&self, connection: &mut MultiplexedConnection) {
         // Without the rights there are no findings.
-        let findings = examine(connection, &self.endpoint.address).await.unwrap_or_default();
+        let findings = examine(connection, &self.endpoint).await.unwrap_or_default();
         for finding in findings.iter().filter(|finding| finding.level >= FindingLevel::Warning) {
             tracing::warn!(server = finding.server, "{}; {}", finding.what, finding.advice);
         }

@@ -12,7 +12,7 @@ use redis::{ConnectionInfo, RedisError, RedisResult, Value};
 use tokio::time::{sleep, timeout};
 
 use crate::dial::{Dial, Settings};
-use crate::error::Endpoint;
+use crate::error::{Endpoint, is_unknown_command};
 use crate::topology::{SentinelInfo, at};
 
 /// How often the sentinels are asked for the master, and the followed sentinel is pinged.
@@ -223,11 +223,6 @@ impl Poll {
                 .with_hint("check the name after the hosts: redis+sentinel://host:port/name"),
         }
     }
-}
-
-/// Whether this is the answer of a plain Redis server to SENTINEL.
-fn is_unknown_command(error: &RedisError) -> bool {
-    error.detail().is_some_and(|detail| detail.contains("unknown command"))
 }
 
 async fn ask(

@@ -181,6 +181,9 @@ async fn users(redis: &Redis) -> Vec<(String, usize)> {
 
 #[tokio::test]
 async fn everybody_who_may_acquire_a_lock_is_a_writer() {
+    if RedisServer::lacks("users that may only read a key (%R~)", (7, 0)) {
+        return;
+    }
     let (server, redis, _) = start().await;
     let writers = source(&redis).writers().await.unwrap();
     let [default] = &writers[..] else { panic!("{writers:?}") };
@@ -234,6 +237,9 @@ async fn a_disabled_user_counts_as_long_as_it_is_connected() {
 
 #[tokio::test]
 async fn who_may_not_see_the_users_is_told_which_rights_it_needs() {
+    if RedisServer::lacks("rights to a subcommand alone", (7, 0)) {
+        return;
+    }
     let (server, _, _) = start().await;
     for missing in ["-acl|list", "-acl|dryrun", "-client|list", "-info"] {
         command(&server, &["ACL", "SETUSER", "app", "on", ">p", "~*", "&*", "+@all", missing]).await;
@@ -264,6 +270,9 @@ async fn close(server: &RedisServer) {
 
 #[tokio::test]
 async fn the_longest_lease_is_read_when_nobody_may_write() {
+    if RedisServer::lacks("users that may only read a key (%R~)", (7, 0)) {
+        return;
+    }
     let (server, redis, locks) = start().await;
     assert_eq!(source(&redis).longest_lease().await.unwrap(), None);
     move_lock(&redis, "moved").await;
@@ -296,6 +305,9 @@ async fn the_longest_lease_is_read_when_nobody_may_write() {
 
 #[tokio::test]
 async fn the_largest_token_is_read_when_nobody_may_write() {
+    if RedisServer::lacks("users that may only read a key (%R~)", (7, 0)) {
+        return;
+    }
     let (server, redis, locks) = start().await;
     assert_eq!(source(&redis).largest_token().await.unwrap(), None);
     let mut largest = None;
@@ -367,6 +379,9 @@ async fn there_is_no_limit_to_the_number_of_tombstones() {
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
 async fn every_master_of_a_cluster_is_asked() {
+    if RedisServer::lacks("users that may only read a key (%R~)", (7, 0)) {
+        return;
+    }
     let cluster = RedisCluster::start().await.unwrap();
     let (redis, locks) = connect(&cluster.url()).await;
     assert!(source(&redis).identity().starts_with("redis+cluster://127.0.0.1:"));

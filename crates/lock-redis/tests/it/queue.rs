@@ -398,6 +398,9 @@ async fn dead_waiters_are_skipped_even_with_a_subscriber_to_all_channels() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_waiter_at_the_head_costs_its_grace() {
+    if RedisServer::lacks("rights to a subcommand alone", (7, 0)) {
+        return;
+    }
     let site = Site::new().await;
     let (holder, next) = (site.client().await, site.client().await);
     // One that sees the grace end, and one that has to know when it does.
@@ -558,6 +561,9 @@ async fn the_end_of_a_ttl_is_not_slept_over() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_tracking_a_foreign_release_is_found_within_the_cap() {
+    if RedisServer::lacks("rights to a subcommand alone", (7, 0)) {
+        return;
+    }
     let site = Site::new().await;
     let locks = site.client_without(&["-client|tracking"]).await;
     let took = foreign(&site, &locks, &[], &["DEL", KEY]).await;
@@ -1029,6 +1035,9 @@ async fn a_claim_that_arrives_after_the_hand_over_is_undone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn waiters_keep_their_places_while_the_server_refuses_writes() {
+    if RedisServer::lacks("refusal of the writes of scripts while replicas are missing", (7, 0)) {
+        return;
+    }
     let site = Site::new().await;
     let guard = take(&site.client().await).await;
     let first = site.waits(&site.client().await).await;

@@ -178,6 +178,9 @@ async fn sentinels_and_their_master_have_passwords_of_their_own() {
 #[cfg(feature = "tls")]
 #[tokio::test]
 async fn certificates_are_read_at_each_connect() {
+    if RedisServer::lacks_tls() {
+        return;
+    }
     let certificates = Arc::new(lock_testkit::Certificates::new().unwrap());
     let server = RedisServer::builder().appendonly(true).tls(&certificates, true).start().await.unwrap();
     let (ca, (cert, key)) = (certificates.ca(), certificates.client());

@@ -486,6 +486,9 @@ async fn a_claim_by_plain_commands_without_a_larger_token_is_completed_by_the_sc
 
 #[tokio::test]
 async fn a_claim_leaves_no_token_for_ever_at_a_lock_that_somebody_else_holds() {
+    if RedisServer::lacks("PEXPIRE NX", (7, 0)) {
+        return;
+    }
     let (bench, (me, _)) = (Bench::new().await, owners());
     bench.server.connect().await.unwrap();
     bench.redis(&["SET", "lock:a", "theirs"]).await;

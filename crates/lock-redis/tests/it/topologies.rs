@@ -82,7 +82,8 @@ async fn databases_are_apart() {
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
 async fn users_of_the_access_list() {
-    let rules = format!("on >{SECRET} ~lock:* ~polylock:* &polylock:* +@all -@admin -@dangerous");
+    let rules =
+        format!("on >{SECRET} ~lock:* ~polylock:* resetchannels &polylock:* +@all -@admin -@dangerous");
     let server = RedisServer::builder().user("worker", &rules).start().await.unwrap();
     works(&format!("redis://worker:{SECRET}@{}", server.addr())).await;
     let error = connect(&format!("redis://worker:wrong@{}", server.addr())).await.unwrap_err();
@@ -493,6 +494,9 @@ async fn names_whose_helpers_would_be_elsewhere_are_refused_in_a_cluster() {
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
 async fn in_a_cluster_the_queue_is_kept_through_the_move_of_its_slot() {
+    if RedisServer::lacks("sharded channels", (7, 0)) {
+        return;
+    }
     let cluster = RedisCluster::start().await.unwrap();
     let name = name_on(&cluster, 0).await;
     let slot = cluster.slot(&format!("lock:{name}")).await.unwrap();
@@ -559,6 +563,9 @@ impl Dial for Gate {
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
 async fn in_a_cluster_a_refused_channel_is_subscribed_once_its_slot_is_back() {
+    if RedisServer::lacks("sharded channels", (7, 0)) {
+        return;
+    }
     let cluster = RedisCluster::start().await.unwrap();
     let name = name_on(&cluster, 0).await;
     let slot = cluster.slot(&format!("lock:{name}")).await.unwrap();
@@ -776,10 +783,36 @@ async fn locks_go_on_after_a_master_of_the_cluster_died() {
     assert_eq!(next.release().await.unwrap(), Released::Released);
 }
 
+/// A call is sent again until a node can run it, or until the command timeout.
+#[tokio::test]
+#[ignore = "full: sentinels and clusters"]
+async fn a_cluster_that_is_down_for_a_moment_is_waited_for() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let locks = connect(&format!("{}?command_timeout=10s", cluster.url())).await.unwrap();
+    let name = name_on(&cluster, 0).await;
+    locks.mutex(&name).acquire().await.unwrap().release().await.unwrap();
+    let slot = cluster.slot(&format!("lock:{name}")).await.unwrap().to_string();
+    let master = &cluster.masters()[0];
+    ok(master.command(&["CLUSTER", "DELSLOTS", &slot]).await.unwrap());
+    assert!(answer_of(master, &["GET", &format!("lock:{name}")]).await.contains("CLUSTERDOWN"));
+    let mutex = locks.mutex(&name);
+    let mut waits = pin!(mutex.acquire());
+    assert!(
+        timeout(Duration::from_millis(500), &mut waits).await.is_err(),
+        "it gives up, or the cluster is up"
+    );
+    ok(master.command(&["CLUSTER", "ADDSLOTS", &slot]).await.unwrap());
+    let guard = timeout(PATIENCE, waits).await.unwrap().unwrap();
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
+
 /// It answers that the cluster is down, and knows nothing of who has its slots now.
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
 async fn a_master_that_is_cut_off_from_the_cluster_is_left() {
+    if RedisServer::version().starts_with("Valkey") {
+        return RedisServer::leave_out("node that forgets others without telling them so, at once");
+    }
     let cluster = RedisCluster::start_n(3, true).await.unwrap();
     let name = name_on(&cluster, 0).await;
     let url = format!("{}?ttl=24s", cluster.url());
@@ -792,10 +825,14 @@ async fn a_master_that_is_cut_off_from_the_cluster_is_left() {
     let (master, replica) = (&cluster.masters()[0], &cluster.replicas()[0]);
     // What a replica has not yet got is lost with the master; that is not what is tried here.
     sleep(Duration::from_millis(200)).await;
-    for node in cluster.masters().iter().chain(cluster.replicas()).filter(|node| node.port() != master.port())
-    {
-        ok(master.command(&["CLUSTER", "FORGET", &cluster.id(node).await.unwrap()]).await.unwrap());
+    // All at once: since 7.2 a node tells those that it knows whom it forgets.
+    let mut ids = Vec::new();
+    for node in cluster.masters()[1..].iter().chain(cluster.replicas()) {
+        ids.push(cluster.id(node).await.unwrap());
     }
+    let forget = ["EVAL", "for _, id in ipairs(ARGV) do redis.call('CLUSTER', 'FORGET', id) end", "0"];
+    let ids: Vec<_> = forget.into_iter().chain(ids.iter().map(String::as_str)).collect();
+    assert!(!master.command(&ids).await.unwrap().is_error());
     ok(replica.command(&["CLUSTER", "FAILOVER", "TAKEOVER"]).await.unwrap());
     let start = Instant::now();
     while !answer_of(master, &["GET", "lock:a"]).await.contains("CLUSTERDOWN") {
@@ -1209,7 +1246,8 @@ async fn the_doctor_reports_dangers() {
     let server = RedisServer::builder().maxmemory_policy("allkeys-lru").start().await.unwrap();
     let report = connect(&server.url()).await.unwrap().doctor().await.unwrap();
     let text = report.to_string();
-    for part in ["Redis ", "standalone", "master", "0 replicas", "appendonly is no", "clock"] {
+    let version = RedisServer::version();
+    for part in [version, "standalone", "master", "0 replicas", "appendonly is no", "clock"] {
         assert!(text.contains(part), "{part} is missing: {text}");
     }
     assert_eq!(report.warnings().count(), 1, "{text}");
@@ -1219,7 +1257,11 @@ async fn the_doctor_reports_dangers() {
     let durable = RedisServer::builder().appendonly(true).config("min-replicas-to-write", "1");
     let text =
         connect(&durable.start().await.unwrap().url()).await.unwrap().doctor().await.unwrap().to_string();
-    assert!(text.contains("survive a restart") && text.contains("every write is refused"), "{text}");
+    let replicas = match RedisServer::version().starts_with("Redis 6") {
+        true => "does not apply min-replicas-to-write to scripts",
+        false => "every write is refused",
+    };
+    assert!(text.contains("survive a restart") && text.contains(replicas), "{text}");
 }
 
 #[tokio::test]
@@ -1235,8 +1277,42 @@ async fn the_doctor_reports_what_is_downgraded() {
 }
 
 #[tokio::test]
+async fn the_doctor_names_commands_that_the_server_lacks() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let without = async |commands: &[&str]| {
+        let lines: String = commands.iter().map(|name| format!("rename-command {name} \"\"\n")).collect();
+        std::fs::write(&file, lines).unwrap();
+        RedisServer::builder().config("include", file.path().to_str().unwrap()).start().await.unwrap()
+    };
+    let server = without(&["EVALSHA", "TIME", "ZADD"]).await;
+    let locks = connect(&server.url()).await.unwrap();
+    let report = locks.doctor().await.unwrap();
+    let warnings: Vec<_> = report.warnings().map(|finding| &*finding.what).collect();
+    assert!(warnings.iter().any(|what| what.contains("no command EVALSHA, TIME, ZADD:")), "{report}");
+    let error = locks.mutex("a").acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("EVALSHA") && error.to_string().contains("rename-command"), "{error}");
+
+    let server = without(&["TIME"]).await;
+    let error = connect(&server.url()).await.unwrap().mutex("a").acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("polylock doctor"), "{error}");
+
+    let server = without(&["SCRIPT"]).await;
+    let error = connect(&server.url()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("SCRIPT"), "{error}");
+
+    let report = connect(&without(&[]).await.url()).await.unwrap().doctor().await.unwrap();
+    assert!(!report.to_string().contains("command"), "{report}");
+}
+
+#[tokio::test]
 #[ignore = "full: sentinels and clusters"]
 async fn the_doctor_reports_missing_rights_of_waiters() {
+    if RedisServer::lacks("rights to a subcommand alone", (7, 0)) {
+        return;
+    }
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, "rename-command HELLO \"\"").unwrap();
     let include = file.path().to_str().unwrap();
@@ -1275,6 +1351,9 @@ async fn the_doctor_reports_missing_rights_of_waiters() {
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
 async fn the_doctor_reports_missing_rights_with_wait_notify() {
+    if RedisServer::lacks("rights to a subcommand alone", (7, 0)) {
+        return;
+    }
     let cluster = RedisCluster::start().await.unwrap();
     let url = format!("{}?wait=notify", cluster.url().replace("//", &format!("//worker:{SECRET}@")));
     for (missing, wanted) in [
@@ -1320,7 +1399,8 @@ async fn the_doctor_sees_every_master_of_a_cluster() {
     let cluster = RedisCluster::start().await.unwrap();
     let text = connect(&cluster.url()).await.unwrap().doctor().await.unwrap().to_string();
     for master in cluster.masters() {
-        assert!(text.contains(&format!("{}: Redis ", master.addr())), "{text}");
+        let version = RedisServer::version();
+        assert!(text.contains(&format!("{}: {version}, cluster, master", master.addr())), "{text}");
     }
 }
 
@@ -1331,6 +1411,9 @@ async fn info(server: &RedisServer, section: &str) -> String {
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
 async fn a_server_without_its_replicas_is_to_be_tried_again() {
+    if RedisServer::lacks("refusal of the writes of scripts while replicas are missing", (7, 0)) {
+        return;
+    }
     let server = RedisServer::builder().config("min-replicas-to-write", "1").start().await.unwrap();
     let locks = connect(&server.url()).await.unwrap();
     let error = locks.mutex("a").acquire().await.unwrap_err();
@@ -1381,6 +1464,9 @@ async fn missing_rights_are_named() {
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
 async fn the_rights_that_are_named_are_enough() {
+    if RedisServer::lacks("rights to sharded channels", (7, 0)) {
+        return;
+    }
     let server = RedisServer::start().await.unwrap();
     let url = format!("redis://worker:{SECRET}@{}", server.addr());
     give_rights(&url, &[&server]).await;
@@ -1428,6 +1514,9 @@ async fn waits_without_polling(url: &str, name: &str, server: &RedisServer) {
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
 async fn missing_rights_for_a_database_or_the_sentinels_are_reported() {
+    if RedisServer::lacks("rights to sharded channels", (7, 0)) {
+        return;
+    }
     let server = RedisServer::start().await.unwrap();
     let url = format!("redis://worker:{SECRET}@{}/1", server.addr());
     give_rights(&url, &[&server]).await;
@@ -1554,6 +1643,9 @@ mod tls {
     #[tokio::test]
     #[ignore = "full: sentinels and clusters"]
     async fn with_our_own_authority() {
+        if RedisServer::lacks_tls() {
+            return;
+        }
         let certificates = Arc::new(Certificates::new().unwrap());
         let server = RedisServer::builder().tls(&certificates, false).start().await.unwrap();
         let url = format!("rediss://{}?connect_timeout=10s", server.tls_addr());
@@ -1572,6 +1664,9 @@ mod tls {
     #[tokio::test]
     #[ignore = "full: sentinels and clusters"]
     async fn with_a_certificate_of_ours() {
+        if RedisServer::lacks_tls() {
+            return;
+        }
         let certificates = Arc::new(Certificates::new().unwrap());
         let server = RedisServer::builder().tls(&certificates, true).start().await.unwrap();
         let url = format!("rediss://{}?tls_ca={}", server.tls_addr(), certificates.ca().display());
