@@ -28,6 +28,9 @@ impl Drop for Program {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 #[ignore = "full: a minute"]
 async fn a_program_that_aborts_on_panics_outlives_its_sessions() {
+    if lock_testkit::ZooKeeper::lacks("end of the watches that are set while their connection ends", (3, 6)) {
+        return;
+    }
     let server = common::server().await;
     let proxy = common::proxy(&server);
     let mut command = Command::new(env::current_exe().unwrap());
