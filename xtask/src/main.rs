@@ -6,6 +6,7 @@ mod failure;
 mod interrupt;
 mod msrv;
 mod peers;
+mod servers;
 mod setup;
 mod soak;
 mod steps;
@@ -26,12 +27,13 @@ Usage: cargo xtask <COMMAND> [ARGS...]
 Commands:
   compare [ARGS...]  Measure the backends side by side; see `compare --help`
   soak [ARGS...]     Use the locks under faults, and check their histories; see `soak --help`
-  test [ARGS...]     Run the first tier of the tests, all with --full, or those of a name; see `test --help`
+  test [ARGS...]     Run the first tier of the tests, all with --full, or those of a name, or on other servers; see `test --help`
   ci                 Everything that a commit must pass: format, lints, features, docs, minimum Rust, test, compare --quick
   setup              Install what is missing, and nothing else
   help               Print this text
 
 Environment:
+  REDIS_SERVER         The program of a Redis that is not the one in PATH, for tests
   ZOOKEEPER_CLASSPATH  Java class path of a ZooKeeper that is not at /usr/share/java/zookeeper.jar
   CURATOR_CLASSPATH    Java class path of a Curator that is not at /usr/share/java/curator-recipes.jar
 ";

@@ -67,23 +67,23 @@ pub(crate) fn forget_failures() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The clients of one language.
-struct Kind {
-    folder: &'static str,
+/// The clients of one language, or a server.
+pub(crate) struct Kind {
+    pub(crate) folder: &'static str,
     /// The files with the versions, and with the program where it is compiled. The note of what is installed is a copy.
-    pins: &'static [&'static str],
-    clients: &'static str,
+    pub(crate) pins: &'static [&'static str],
+    pub(crate) clients: &'static str,
     /// Interpreters, compilers and servers.
-    tools: &'static [Part],
+    pub(crate) tools: &'static [Part],
     /// Whether tests need it.
-    is_tested: bool,
+    pub(crate) is_tested: bool,
     /// Whether the harness runs it.
-    is_measured: bool,
+    pub(crate) is_measured: bool,
     /// The commands that install into the folder.
-    install: fn(&Path) -> Result<Vec<Command>, Failure>,
+    pub(crate) install: fn(&Path) -> Result<Vec<Command>, Failure>,
     /// A command that succeeds when the clients can be loaded.
-    probe: fn(&Path) -> Command,
-    index: &'static str,
+    pub(crate) probe: fn(&Path) -> Command,
+    pub(crate) index: &'static str,
 }
 
 const KINDS: &[Kind] = &[
@@ -174,13 +174,18 @@ impl Kind {
             eprintln!("    peers: without {}: {why} ({AGAIN})", self.clients);
             return Ok(());
         }
-        if let Err(failure) = try_parts(self.tools).and_then(|()| self.ensure(peers)) {
+        if let Err(failure) = self.fetch(peers) {
             interrupt::check()?;
             eprintln!("    peers: without {}: {failure}", self.clients);
             make_empty(&peers.join(self.folder))?;
             note.write(&failure);
         }
         Ok(())
+    }
+
+    /// As [`ensure`](Self::ensure), with its tools.
+    pub(crate) fn fetch(&self, peers: &Path) -> Result<(), Failure> {
+        try_parts(self.tools).and_then(|()| self.ensure(peers))
     }
 
     /// The harness reads it.
@@ -335,13 +340,13 @@ fn install_zookeeper(folder: &Path) -> Result<Vec<Command>, Failure> {
     Ok(vec![copy_jars("zookeeper-server/pom.xml", folder)])
 }
 
-fn probe_zookeeper(folder: &Path) -> Command {
+pub(crate) fn probe_zookeeper(folder: &Path) -> Command {
     let mut command = Command::new("java");
-    command.arg("-cp").arg(folder.join("*")).arg("org.apache.zookeeper.version.VersionInfoMain");
+    command.arg("-cp").arg(folder.join("*")).args(["org.apache.zookeeper.Version", "--full"]);
     command
 }
 
-fn copy_jars(manifest: &str, folder: &Path) -> Command {
+pub(crate) fn copy_jars(manifest: &str, folder: &Path) -> Command {
     let mut jars = Command::new("mvn");
     jars.args(["--quiet", "--batch-mode", "--file"]).arg(pins(manifest)).arg(COPY_JARS);
     jars.arg(format!("-DoutputDirectory={}", folder.display()));
@@ -349,11 +354,11 @@ fn copy_jars(manifest: &str, folder: &Path) -> Command {
 }
 
 /// The folder of all clients.
-fn folder() -> Result<PathBuf, Failure> {
+pub(crate) fn folder() -> Result<PathBuf, Failure> {
     Ok(target_folder()?.join("peers"))
 }
 
-fn pins(file: &str) -> PathBuf {
+pub(crate) fn pins(file: &str) -> PathBuf {
     workspace().join("tests/peers").join(file)
 }
 

@@ -4,7 +4,8 @@
 //! |---|---|---|
 //! | first (default) | all tests that are not ignored, but for the harness | redis-server, ZooKeeper, PostgreSQL |
 //! | `--full` | what must pass before a change lands: also `#[ignore = "full: ..."]`, and the harness | the lock clients of other languages, too |
-//! | `--deep` | what runs at night: everything, also `#[ignore = "deep: ..."]`, then simulations with new seeds for some minutes | the same |
+//! | `--deep` | what runs at night: everything, also `#[ignore = "deep: ..."]`, then simulations with new seeds for some minutes, then `--servers` | the same |
+//! | `--servers` | what depends on servers, on other releases of them | these servers |
 //!
 //! Plain `cargo test` runs the first tier, too. Tests of the tier `--deep` are in modules named `deep`, by which the others leave
 //! them out. Tests that try at random try more in a higher tier: see `by_tier` of the test kit.
@@ -21,15 +22,18 @@ use self::lanes::{Job, run_in_lanes};
 use self::output::Results;
 use self::programs::{Program, Selection, Tier};
 use crate::failure::Failure;
+use crate::servers::{SERVERS, Server};
 use crate::steps::{Steps, seconds};
 use crate::{interrupt, peers, setup};
 
 const USAGE: &str = "\
 Usage: cargo xtask test [--full] [NAME...]
        cargo xtask test --deep [--minutes N]
+       cargo xtask test --servers [NAME,NAME...]
 
 Without arguments: the first tier, some seven minutes in a new clone. With --full: as CI. With --deep: as at night, everything, and
-new seeds for N minutes (10).
+new seeds for N minutes (10), and --servers. With --servers: what depends on servers on other releases, which it fetches; all, or
+some of redis-6.2, redis-8.2, valkey-9.1, zk-3.5, zk-3.9.
 NAME is a package (its first tier, more with --full), a test program, a module of one, or a part of the names of tests; what it
 matches runs whatever its tier.";
 
@@ -48,6 +52,7 @@ enum TestRequest {
     Tier { full: bool },
     Named { full: bool, names: Vec<String> },
     Deep { minutes: f64 },
+    Servers { names: Vec<&'static str> },
     Help,
 }
 
@@ -73,6 +78,11 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
             }
         }
         TestRequest::Deep { minutes } => deep(&mut steps, minutes)?,
+        TestRequest::Servers { names } => {
+            steps.run("set-up", setup::ensure_for_tests)?;
+            let programs = build(&mut steps, &Selection::of_servers())?;
+            on_servers(&mut steps, &programs, &names)?;
+        }
     }
     steps.summary();
     Ok(())
@@ -80,7 +90,8 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
 
 impl TestRequest {
     fn read(args: &[OsString]) -> Result<Self, Failure> {
-        let (mut full, mut deep, mut minutes, mut names) = (false, false, None, Vec::new());
+        let (mut full, mut deep, mut servers, mut minutes, mut names) =
+            (false, false, false, None, Vec::new());
         let usage = |what: String| Failure::usage(format!("{what}\n\n{USAGE}"));
         let mut args = args.iter().map(|arg| arg.to_string_lossy());
         while let Some(arg) = args.next() {
@@ -88,6 +99,7 @@ impl TestRequest {
                 "--help" | "-h" => return Ok(Self::Help),
                 "--full" => full = true,
                 "--deep" => deep = true,
+                "--servers" => servers = true,
                 "--minutes" => {
                     let number =
                         args.next().and_then(|text| text.parse().ok()).filter(|number| *number > 0.0);
@@ -96,6 +108,14 @@ impl TestRequest {
                 flag if flag.starts_with('-') => return Err(usage(format!("unknown flag `{flag}`"))),
                 name => names.push(name.to_owned()),
             }
+        }
+        if servers {
+            return match &names[..] {
+                _ if deep || full || minutes.is_some() => Err(usage("--servers stands alone".into())),
+                [] => Ok(Self::Servers { names: all_servers() }),
+                [names] => named_servers(names).map(|names| Self::Servers { names }).map_err(usage),
+                _ => Err(usage("--servers takes names between commas".into())),
+            };
         }
         match (deep, full, names.is_empty()) {
             (true, false, true) => Ok(Self::Deep { minutes: minutes.unwrap_or(10.0) }),
@@ -162,22 +182,55 @@ fn named(steps: &mut Steps, name: &str, full: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs everything, and then the simulations with new seeds; they share the time.
+/// Runs everything, and then the simulations with new seeds; they share the time. Then what depends on servers on others.
 fn deep(steps: &mut Steps, minutes: f64) -> Result<(), Failure> {
     steps.run("set-up", setup::ensure_for_tests)?;
     steps.run("peers", peers::ensure)?;
     setup::offer_optional()?;
     let programs = build(steps, &Selection::all().optimized())?;
     execute(steps, &programs, Tier::Deep, |program| program.jobs(Tier::Deep))?;
-    let programs: Vec<_> = programs.into_iter().filter(Program::simulates).collect();
-    let rounds = programs.len().div_ceil(Tier::Deep.at_a_time()).max(1);
+    let simulations: Vec<_> = programs.iter().filter(|program| program.simulates()).cloned().collect();
+    let rounds = simulations.len().div_ceil(Tier::Deep.at_a_time()).max(1);
     let each = Duration::from_secs_f64(minutes * 60.0) / u32::try_from(rounds).unwrap_or(u32::MAX);
-    eprintln!("    {} for each of {} programs", seconds(each), programs.len());
-    execute(steps, &programs, Tier::Deep, |program| {
+    eprintln!("    {} for each of {} programs", seconds(each), simulations.len());
+    execute(steps, &simulations, Tier::Deep, |program| {
         let job = program.job(Tier::Deep).only(NO_SEED);
         vec![job.env(SEED_SECONDS, &each.as_secs().max(1).to_string())]
     })?;
-    Ok(())
+    on_servers(steps, &programs, &all_servers())
+}
+
+/// Runs what depends on servers on each of these. One that cannot be fetched is left out, and one that fails stops no other.
+fn on_servers(steps: &mut Steps, programs: &[Program], names: &[&str]) -> Result<(), Failure> {
+    let mut failed = Vec::new();
+    for server in SERVERS.iter().filter(|server| names.contains(&server.name())) {
+        let (variable, value) = match server.fetch() {
+            Ok(found) => found,
+            Err(failure) => {
+                interrupt::check()?;
+                let why = failure.to_string();
+                steps.leave_out(format!("{}: {}", server.name(), why.lines().next().unwrap_or_default()));
+                continue;
+            }
+        };
+        eprintln!("\n==> {}", server.name());
+        let programs: Vec<_> = programs.iter().map(|program| program.on(variable, &value)).collect();
+        let ended = execute(steps, &programs, Tier::Full, |program| program.jobs_of_servers(server.store));
+        interrupt::check()?;
+        failed.extend(ended.err().map(|failure| format!("{}: {failure}", server.name())));
+    }
+    if failed.is_empty() { Ok(()) } else { Err(Failure::new(failed.join("; "))) }
+}
+
+fn all_servers() -> Vec<&'static str> {
+    SERVERS.iter().map(Server::name).collect()
+}
+
+/// Reads names between commas.
+fn named_servers(names: &str) -> Result<Vec<&'static str>, String> {
+    let known = all_servers();
+    let find = |name: &str| known.iter().copied().find(|known| *known == name);
+    names.split(',').map(|name| find(name).ok_or_else(|| format!("no server is called `{name}`"))).collect()
 }
 
 /// How long simulations run new seeds: see `Seeds` of the test kit.
@@ -265,6 +318,17 @@ mod tests {
             Ok(TestRequest::Named { full: false, names: vec!["lock_core".into()] })
         );
         assert_eq!(read("--deep --minutes 2.5"), Ok(TestRequest::Deep { minutes: 2.5 }));
+        let servers = |line| match read(line) {
+            Ok(TestRequest::Servers { names }) => names,
+            other => panic!("{line}: {other:?}"),
+        };
+        assert_eq!(servers("--servers"), all_servers());
+        assert_eq!(servers("--servers zk-3.5,redis-8.2"), ["zk-3.5", "redis-8.2"]);
+        for wrong in
+            ["--servers --full", "--servers redis-1.0", "--servers zk-3.5 zk-3.9", "--deep --servers"]
+        {
+            assert!(read(wrong).unwrap_err().contains("Usage:"), "{wrong}");
+        }
         for wrong in ["--deep --full", "--minutes 3", "--deep --minutes x", "--deep a", "--fast"] {
             assert!(read(wrong).unwrap_err().contains("Usage:"), "{wrong}");
         }

@@ -27,6 +27,8 @@ struct Failed {
     said: Vec<String>,
 }
 
+/// How the test kit reports that a test is left out.
+const NOT_ON_THIS_SERVER: &str = "not on this server: ";
 /// How many lines of a program are repeated at the end.
 const MOST_LINES: usize = 200;
 
@@ -35,6 +37,10 @@ impl Results {
     pub(super) fn add(&mut self, program: &str, lines: &[String], succeeded: bool) {
         let mut tests = Vec::new();
         for line in lines {
+            if let Some(lacks) = line.strip_prefix(NOT_ON_THIS_SERVER) {
+                let what = lacks.split_once(": ").map_or(lacks, |(_, what)| what);
+                *self.left_out.entry(what.to_owned()).or_default() += 1;
+            }
             let Some(result) = TestLine::read(line) else { continue };
             match result.outcome {
                 TestOutcome::Ignored => {
@@ -165,6 +171,14 @@ mod tests {
         let ignored = read("test a ... ignored, full: takes a minute");
         assert_eq!(ignored.reason.as_deref(), Some("full: takes a minute"));
         assert_eq!(TestLine::read("test result: ok. 3 passed"), None);
+    }
+
+    #[test]
+    fn a_test_that_a_server_lacks_something_for_is_left_out() {
+        let line = "not on this server: gates::finds_writers: Redis 6.2.5 has no selectors (7.0)".to_owned();
+        let mut results = Results::default();
+        results.add("redis", &[line.clone(), line], true);
+        assert_eq!(results.left_out["Redis 6.2.5 has no selectors (7.0)"], 2);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The test programs: selects them by name, and builds them.
 
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::{fs, io};
@@ -9,6 +10,7 @@ use serde_json::Value;
 use super::lanes::Job;
 use crate::failure::Failure;
 use crate::interrupt;
+use crate::servers::Store;
 use crate::steps::{cargo, command_line, workspace};
 
 /// A program of integration tests.
@@ -103,7 +105,7 @@ impl Known {
 }
 
 /// A program of tests that cargo has built.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Program {
     executable: PathBuf,
     /// The folder of its package, in which it runs.
@@ -111,6 +113,8 @@ pub(super) struct Program {
     source: PathBuf,
     /// `None` for unit tests.
     known: Option<&'static Known>,
+    /// The variable that names the servers; those that are installed without.
+    server: Option<(&'static str, OsString)>,
 }
 
 impl Program {
@@ -128,7 +132,30 @@ impl Program {
             package: path(&message["manifest_path"])?.parent()?.to_owned(),
             source: path(&target["src_path"])?,
             known: target["name"].as_str().filter(|_| is_integration).and_then(Known::of),
+            server: None,
         })
+    }
+
+    /// The same program with other servers.
+    pub(super) fn on(&self, variable: &'static str, server: &OsStr) -> Self {
+        Self { server: Some((variable, server.to_owned())), ..self.clone() }
+    }
+
+    /// The jobs of what depends on these servers: what only computes is left out.
+    pub(super) fn jobs_of_servers(&self, store: Store) -> Vec<Job> {
+        let (programs, suites): (&[&str], &[&str]) = match store {
+            Store::Redis => (&["redis", "redlock"], &["redis::", "setnx::", "redlock::"]),
+            Store::ZooKeeper => (&["zk"], &["zk::"]),
+        };
+        match self.known {
+            Some(known) if known.target == "conformance" => {
+                suites.iter().map(|suite| self.job(Tier::First).only(suite)).collect()
+            }
+            Some(known) if programs.contains(&known.target) => {
+                self.jobs(Tier::Full).into_iter().take(1).collect()
+            }
+            _ => Vec::new(),
+        }
     }
 
     pub(super) fn name(&self) -> String {
@@ -172,7 +199,7 @@ impl Program {
     fn command(&self, tier: Tier) -> Command {
         let mut command = Command::new(&self.executable);
         command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package);
-        command.env("TEST_TIER", tier.name());
+        command.env("TEST_TIER", tier.name()).envs(self.server.clone());
         if !self.known.is_some_and(|known| known.is_mimic) {
             // The variable enables libtest's unstable options on stable Rust.
             command.args(["-Z", "unstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");
@@ -216,6 +243,14 @@ impl Selection {
         let mut args = words("--workspace --exclude lock-bench --lib --bins");
         args.extend(must.iter().flat_map(|known| ["--test".into(), known.target.into()]));
         Self { args, must, ..Self::default() }
+    }
+
+    /// The programs that [depend on servers](Program::jobs_of_servers).
+    pub(super) fn of_servers() -> Self {
+        let must: Vec<_> =
+            ["redis", "redlock", "zk", "conformance"].into_iter().filter_map(Known::of).collect();
+        let targets = must.iter().flat_map(|known| ["--test".into(), known.target.into()]);
+        Self { args: words("--workspace").into_iter().chain(targets).collect(), must, ..Self::default() }
     }
 
     /// Built so that what computes for long is quick.
@@ -420,6 +455,17 @@ mod tests {
         assert_eq!(args.len(), 2);
         assert!(args[0].to_string_lossy().ends_with("--skip model:: --skip simulation::"), "{args:?}");
         assert!(args[1].to_string_lossy().ends_with("--show-output model:: simulation::"), "{args:?}");
+    }
+
+    #[test]
+    fn a_program_runs_on_the_servers_that_it_is_about() {
+        let program = Program::of_message(MESSAGE).unwrap().on("ZOOKEEPER_CLASSPATH", "/t/*".as_ref());
+        assert!(program.jobs_of_servers(Store::Redis).is_empty());
+        let [job] = &program.jobs_of_servers(Store::ZooKeeper)[..] else {
+            panic!("one job: the rest only computes")
+        };
+        assert!(job.args().any(|arg| arg == "simulation::"), "it is skipped: {job:?}");
+        assert!(format!("{job:?}").contains("ZOOKEEPER_CLASSPATH"), "{job:?}");
     }
 
     #[test]
