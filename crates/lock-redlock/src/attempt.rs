@@ -179,6 +179,11 @@ impl Attempt {
         Arc::clone(&self.claims)
     }
 
+    /// When its first request may have been sent, at the earliest.
+    pub(crate) fn began(&self) -> Instant {
+        self.claims.began()
+    }
+
     /// The number of masters.
     pub(crate) fn masters(&self) -> usize {
         self.claims.masters.len()

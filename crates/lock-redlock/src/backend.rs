@@ -46,11 +46,11 @@ const NO_PERMITS: &str =
 ///
 /// # Restarted masters
 ///
-/// A restarted master may have lost its locks. It does not vote, and does not count for a renewal, until `longest_ttl` has
-/// passed since its start. Set `longest_ttl` alike for all clients, to the longest ttl that any of them uses.
+/// A restarted master may have lost its locks. It does not vote until `longest_ttl` has passed since its start. Meanwhile it
+/// confirms locks that it had granted before, as long as that has not expired. Set `longest_ttl` alike for all clients, to the longest ttl that any of them uses.
 ///
-/// * While a minority restarts, locks are held and can be acquired. If a majority restarts at once, no lock can be acquired
-///   for `longest_ttl`.
+/// * While a minority restarts, locks are held and can be acquired. If a majority restarts within `longest_ttl`, no lock can be
+///   acquired until fewer are in quarantine. Held locks are kept if the masters restart with their data, one by one.
 /// * A client that connects for the first time recognises restarted masters by their uptime. If most masters are young, it
 ///   takes the fleet for a new one: then only masters without any key wait, if another master has keys. So it does not
 ///   notice a whole fleet that restarted and lost its data.

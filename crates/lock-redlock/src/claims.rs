@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lock_core::{Error, Outcome, OwnerId, Result, Token, TokenBlock};
+use lock_core::{Clock, Error, Outcome, OwnerId, Result, Token, TokenBlock};
 use redis_link::keys::Keys;
 use redis_link::lock_answer::LockAnswer;
 use redis_link::take_back::Sent;
@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::ballot::{Claim, Entry, FastClaim, Proposal, Request};
 use crate::contention::Contention;
 use crate::fan_out::FanOut;
+use crate::live_votes::LiveVotes;
 use crate::masters::Masters;
 use crate::quorum::OfEach;
 use crate::wait_queue::QueueEntry;
@@ -40,6 +41,7 @@ pub(crate) struct Claims {
     ended: Notify,
     /// The connections of the last claims.
     sent_on: Mutex<OfEach<Option<u64>>>,
+    pub(crate) votes: LiveVotes,
 }
 
 /// The states of the claims, one bit for each master.
@@ -80,6 +82,7 @@ impl Claims {
             contention: Arc::clone(contention),
             states: Mutex::default(),
             ended: Notify::new(),
+            votes: LiveVotes::new(masters.len()),
             sent_on: Mutex::new(masters.iter().map(|master| master.voter.generation(keys)).collect()),
         })
     }
@@ -145,6 +148,7 @@ impl Claims {
                 return Err(error);
             }
             ending.end = End::Unknown;
+            let sent = ending.claims.clock(number).now();
             let fast_answer = match &fast {
                 Some(claim) => ending.claims.masters[number].claim_fast(claim).await,
                 None => Ok(None),
@@ -161,6 +165,9 @@ impl Claims {
                 Ok(Some(fast_answer)) => Ok(fast_answer),
                 Err(error) => Err(error),
             };
+            if matches!(answer, Ok(LockAnswer::Granted(_))) {
+                ending.claims.votes.note(number, sent, ttl);
+            }
             ending.end = match &answer {
                 Ok(LockAnswer::Granted(_)) => End::Granted,
                 Ok(LockAnswer::Busy { .. }) => End::Refused,
@@ -228,6 +235,20 @@ impl Claims {
             self.sent_on.lock().unwrap_or_else(PoisonError::into_inner)[number] = connection;
         }
         true
+    }
+
+    /// Whether the vote of a master counts now.
+    pub(crate) fn has_vote(&self, number: usize) -> bool {
+        self.votes.has(number, self.clock(number).now())
+    }
+
+    fn clock(&self, number: usize) -> &Clock {
+        self.masters[number].voter.clock()
+    }
+
+    /// When the first request may have been sent, at the earliest.
+    pub(crate) const fn began(&self) -> Instant {
+        self.began.1
     }
 
     /// Whether every master has refused its claims, or was not sent any.

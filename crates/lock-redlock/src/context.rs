@@ -13,8 +13,7 @@ use tokio::time::Instant;
 
 use crate::contention::Contention;
 use crate::error::{BACKEND, MIN_TTL};
-use crate::masters::Masters;
-use crate::quorum::quorum;
+use crate::masters::{Masters, votes_from};
 use crate::renew::RenewOnQuorum;
 use crate::votes::VoteCounters;
 
@@ -57,11 +56,7 @@ impl Context {
 
     /// When a quorum can vote again, if restarted masters are the reason why it cannot now.
     pub(crate) fn votes_from(&self) -> Option<Instant> {
-        let mut quarantined: Vec<_> =
-            self.masters.iter().filter_map(|master| master.quarantined_until()).collect();
-        quarantined.sort_unstable();
-        let others = self.masters.len() - quarantined.len();
-        quarantined.get(quorum(self.masters.len()).checked_sub(others + 1)?).copied()
+        votes_from(&self.masters)
     }
 
     pub(crate) fn keys(&self, name: &LockName) -> Result<Arc<Keys>> {

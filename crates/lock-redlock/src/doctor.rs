@@ -7,7 +7,7 @@ use redis_link::wall_clock::WallClock;
 use tokio::time::Instant;
 
 use crate::master::{Master, Readiness};
-use crate::masters::{Masters, ask_all};
+use crate::masters::{Masters, ask_all, votes_from};
 use crate::quorum::quorum;
 
 /// One reading of the clock of a master.
@@ -40,6 +40,7 @@ pub(crate) async fn examine(masters: &Masters, ttl: Duration, wall_clock: &WallC
             ));
         }
     }
+    report.findings.extend(too_many_restarts(masters));
     let clocks = clocks(masters, wall_clock).await;
     report.findings.extend(compare_clocks(&clocks, ttl));
     report.findings.extend(far_away(masters.len(), &clocks, ttl));
@@ -75,6 +76,21 @@ pub(crate) fn compare_clocks(clocks: &[ClockReading], ttl: Duration) -> Option<F
             fast.master, slow.master
         ), "check the time synchronisation (chrony, ntpd) of the masters: a clock that is stepped while locks are held \
              expires them early, and two may hold a lock"))
+}
+
+/// Warns when so many masters have restarted that no quorum votes.
+fn too_many_restarts(masters: &Masters) -> Option<Finding> {
+    let left = votes_from(masters)?.saturating_duration_since(Instant::now());
+    let may_fail = u32::try_from(masters.len() - quorum(masters.len())).unwrap_or(u32::MAX);
+    let distance = masters[0].longest_quarantine() / may_fail;
+    Some(Finding::new(
+        FindingLevel::Warning,
+        "",
+        format!(
+            "no lock can be acquired for {left:.1?}: that many masters have restarted; held locks are kept"
+        ),
+        format!("restart masters one by one, at least {distance:?} apart"),
+    ))
 }
 
 /// Warns when the round trips are long for the ttl.

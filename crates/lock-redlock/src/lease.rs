@@ -119,11 +119,12 @@ impl Lease for RedlockLease {
 
     async fn verify(&self) -> Result<GuardState> {
         let masters = &self.claims.masters;
-        let looks = masters.iter().map(|master| {
-            let (master, keys) = (Arc::clone(master), Arc::clone(&self.claims.keys));
+        let looks = masters.iter().enumerate().map(|(number, master)| {
+            let (master, claims) = (Arc::clone(master), Arc::clone(&self.claims));
             async move {
                 let asked = Instant::now();
-                master.vote(asked, master.voter.inspect(&keys).await)
+                let seen = master.voter.inspect(&claims.keys).await;
+                master.confirm(asked, seen, || claims.has_vote(number))
             }
         });
         let mut replies = FanOut::new(looks).until(deadlines(masters, self.renewal.longest_ttl()));

@@ -28,6 +28,7 @@ mod fan_out;
 mod inspect;
 mod late_policy;
 mod lease;
+mod live_votes;
 mod master;
 mod master_registry;
 mod masters;

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use crate::ballot::{Extension, FastClaim, Request, Voter};
 use crate::error::{BACKEND, same_server};
 use crate::master_registry::MasterRegistry;
-use crate::quarantine::after_restart;
+use crate::quarantine::{GRAIN, after_restart};
 use crate::round_trip::RoundTrip;
 
 /// The pause before the first probe of a sick master.
@@ -101,17 +101,36 @@ impl Master {
         }
     }
 
-    pub(crate) async fn extend(self: &Arc<Self>, leases: &[Extension<'_>]) -> Result<Vec<Result<bool>>> {
+    /// Extends leases; `has_vote` tells of each whether this master may [confirm](Self::confirm) it.
+    pub(crate) async fn extend(
+        self: &Arc<Self>,
+        leases: &[Extension<'_>],
+        has_vote: impl Fn(usize) -> bool,
+    ) -> Result<Vec<Result<bool>>> {
         let sent = Instant::now();
-        self.vote(sent, self.voter.extend(leases).await)
+        let mut answers = self.noted(sent, self.voter.extend(leases).await)?;
+        let Err(no_vote) = self.right_to_vote(sent, false) else { return Ok(answers) };
+        let confirmed: Vec<bool> = (0..leases.len()).map(has_vote).collect();
+        if !confirmed.contains(&true) {
+            return Err(no_vote);
+        }
+        self.right_to_vote(sent, true)?;
+        let others = answers.iter_mut().zip(confirmed).filter(|(_, confirmed)| !confirmed);
+        others.for_each(|(answer, _)| *answer = Err(no_vote.clone()));
+        Ok(answers)
     }
 
     /// The health of this master.
     pub(crate) fn readiness(self: &Arc<Self>) -> Readiness {
+        self.readiness_to_confirm(false)
+    }
+
+    /// Its health for a request about held locks, of which it may [confirm](Self::confirm) one if it `has_vote`.
+    pub(crate) fn readiness_to_confirm(self: &Arc<Self>, has_vote: bool) -> Readiness {
         let (error, probing) = {
             let mut state = self.state();
             self.check_identity(&mut state);
-            if let Some(error) = self.no_vote_reason(&state) {
+            if let Some(error) = self.no_vote_reason(&state, Instant::now(), has_vote) {
                 return Readiness::NotVoting(error);
             }
             let Some(error) = state.sick.clone() else { return Readiness::Healthy };
@@ -127,14 +146,20 @@ impl Master {
     /// The right to vote is checked after the answer, as the request may have gone to a restarted server over a new
     /// connection. A server that does not report its identity does not vote.
     pub(crate) fn vote<T>(self: &Arc<Self>, sent: Instant, answer: Result<T>) -> Result<T> {
-        if answer.is_err() {
-            return self.noted(sent, answer);
-        }
-        let mut state = self.state();
-        let is_known = self.check_identity(&mut state);
-        state.answered(sent);
-        self.right_to_vote(&state, is_known).map_err(|error| error.with_outcome(Outcome::Applied))?;
-        answer
+        self.confirm(sent, answer, || false)
+    }
+
+    /// The same for a held lock. If the master `has_vote`, one for this lock that has not expired when the answer has come, it
+    /// counts in quarantine as well: until then, no other lock could count a vote of it.
+    pub(crate) fn confirm<T>(
+        self: &Arc<Self>,
+        sent: Instant,
+        answer: Result<T>,
+        has_vote: impl FnOnce() -> bool,
+    ) -> Result<T> {
+        let answer = self.noted(sent, answer)?;
+        self.right_to_vote(sent, has_vote()).map_err(|error| error.with_outcome(Outcome::Applied))?;
+        Ok(answer)
     }
 
     /// Whether its answers count.
@@ -143,13 +168,17 @@ impl Master {
     ///
     /// The reason why not.
     pub(crate) fn may_vote(&self) -> Result<()> {
-        let mut state = self.state();
-        let is_known = self.check_identity(&mut state);
-        self.right_to_vote(&state, is_known)
+        self.right_to_vote(Instant::now(), false)
     }
 
-    fn right_to_vote(&self, state: &State, is_known: bool) -> Result<()> {
-        if !is_known {
+    /// Whether the answer to a request counts that was sent at this time.
+    ///
+    /// # Errors
+    ///
+    /// The reason why not.
+    pub(crate) fn right_to_vote(&self, sent: Instant, has_vote: bool) -> Result<()> {
+        let mut state = self.state();
+        if !self.check_identity(&mut state) {
             return Err(Error::new(ErrorKind::Denied, BACKEND)
                 .with_message(format!(
                     "the server user may not read whether the master has restarted, so it does not vote ({})",
@@ -157,7 +186,7 @@ impl Master {
                 ))
                 .with_hint("give the user the rights +info and +dbsize"));
         }
-        self.no_vote_reason(state).map_or(Ok(()), Err)
+        self.no_vote_reason(&state, sent, has_vote).map_or(Ok(()), Err)
     }
 
     /// Notes the outcome of a request.
@@ -225,6 +254,11 @@ impl Master {
         self.state().sick.is_some()
     }
 
+    /// The longest time for which it does not vote after a restart.
+    pub(crate) fn longest_quarantine(&self) -> Duration {
+        self.longest_ttl + GRAIN
+    }
+
     /// The end of its quarantine, if it is in one.
     pub(crate) fn quarantined_until(&self) -> Option<Instant> {
         self.state().votes_from.filter(|from| Instant::now() < *from)
@@ -278,20 +312,23 @@ impl Master {
         }
     }
 
-    /// The reason why it does not vote, if there is one.
-    fn no_vote_reason(&self, state: &State) -> Option<Error> {
+    /// The reason why the answer to a request that was sent at this time does not count, if there is one.
+    ///
+    /// What was sent in quarantine does not count after it either: the lease of before the restart may have been confirmed since,
+    /// if the master has lost this vote in another restart.
+    fn no_vote_reason(&self, state: &State, sent: Instant, has_vote: bool) -> Option<Error> {
         let address = self.voter.address();
         if let Some(twin) = self.twin() {
             return Some(same_server(address, &twin));
         }
-        let left = state.votes_from?.saturating_duration_since(Instant::now());
-        (!left.is_zero()).then(|| {
-            Error::new(ErrorKind::Unavailable, BACKEND)
-                .with_message(format!(
-                    "the master has restarted and may have lost locks: it votes again in {left:.1?} ({address})"
-                ))
-                .with_hint("wait: by then all locks that it may have lost have expired (see longest_ttl)")
-        })
+        let from = state.votes_from.filter(|from| sent < *from && !has_vote)?;
+        let left = from.saturating_duration_since(Instant::now());
+        let error = Error::new(ErrorKind::Unavailable, BACKEND)
+            .with_message(format!(
+                "the master has restarted and may have lost locks: it votes again in {left:.1?} ({address})"
+            ))
+            .with_hint("wait: by then all locks that it may have lost have expired (see longest_ttl)");
+        Some(error)
     }
 
     /// The task that probes it until it answers, unless one is running.
@@ -361,6 +398,8 @@ pub(crate) mod tests {
     use super::*;
     use crate::masters::Masters;
 
+    const PAUSE: Duration = Duration::from_secs(1);
+
     /// Masters without a server.
     pub(crate) fn dead(count: u16) -> Masters {
         let registry = Arc::default();
@@ -370,6 +409,20 @@ pub(crate) mod tests {
             Master::new(voter, Duration::from_secs(1), Duration::from_secs(30), &registry, &Arc::default())
         };
         (1..=count).map(master).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_sent_in_quarantine_does_not_count_after_it_either() {
+        let master = &dead(1)[0];
+        let from = Instant::now() + PAUSE;
+        let counts = |sent, has_vote| {
+            let state = State { votes_from: Some(from), ..State::default() };
+            master.no_vote_reason(&state, sent, has_vote).is_none()
+        };
+        let sent = Instant::now();
+        tokio::time::advance(PAUSE * 2).await;
+        assert_eq!((counts(sent, false), counts(sent, true)), (false, true));
+        assert!(counts(Instant::now(), false));
     }
 
     #[test]

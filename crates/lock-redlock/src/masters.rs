@@ -54,6 +54,14 @@ pub(crate) fn of_a_quorum<T>(answers: Vec<Result<T>>) -> Result<Vec<Result<T>>> 
     Ok(answers)
 }
 
+/// When a quorum can vote again, if restarted masters are the reason why it cannot now.
+pub(crate) fn votes_from(masters: &[Arc<Master>]) -> Option<Instant> {
+    let mut quarantined: Vec<_> = masters.iter().filter_map(|master| master.quarantined_until()).collect();
+    quarantined.sort_unstable();
+    let others = masters.len() - quarantined.len();
+    quarantined.get(quorum(masters.len()).checked_sub(others + 1)?).copied()
+}
+
 /// The deadline for the answer of each master.
 pub(crate) fn deadlines(masters: &[Arc<Master>], ttl: Duration) -> OfEach<Instant> {
     let now = Instant::now();
@@ -62,7 +70,19 @@ pub(crate) fn deadlines(masters: &[Arc<Master>], ttl: Duration) -> OfEach<Instan
 
 /// For each master, the reason to skip it, if there is one.
 pub(crate) fn skipped(masters: &[Arc<Master>]) -> OfEach<Option<Error>> {
-    let readiness: OfEach<Readiness> = masters.iter().map(Master::readiness).collect();
+    skipped_to_confirm(masters, |_| false)
+}
+
+/// The same for a request about held locks, of which a master may confirm one if it `has_vote`.
+pub(crate) fn skipped_to_confirm(
+    masters: &[Arc<Master>],
+    has_vote: impl Fn(usize) -> bool,
+) -> OfEach<Option<Error>> {
+    let readiness: OfEach<Readiness> = masters
+        .iter()
+        .enumerate()
+        .map(|(number, master)| master.readiness_to_confirm(has_vote(number)))
+        .collect();
     let healthy = readiness.iter().filter(|readiness| matches!(readiness, Readiness::Healthy)).count();
     let skip = |readiness| match readiness {
         Readiness::Healthy => None,

@@ -18,7 +18,9 @@
 //! * a restart on a host whose wall clock was set ahead afterwards: a server counts its uptime by that clock.
 //!
 //! A quarantined master does not count for renewals either, even if it has the key: another client may still count a vote
-//! from before the restart, and have a quorum with it.
+//! from before the restart, and have a quorum with it. Unless that client is the one that asks: a quarantined master confirms a
+//! lease for which it voted before, if that vote has not expired when the answer comes, by the clock of the holder. Until then
+//! no other lease can count the master: before the restart it had the key, and since then nothing new counts.
 //!
 //! A master that was emptied while it ran (FLUSHALL, eviction) is not noticed at all.
 //!
@@ -32,7 +34,7 @@ use tokio::time::Instant;
 use crate::quorum::quorum;
 
 /// The resolution of the uptime: whole seconds.
-const GRAIN: Duration = Duration::from_secs(1);
+pub(crate) const GRAIN: Duration = Duration::from_secs(1);
 
 /// The end of the quarantine of a master that restarted, if it needs one. `last_answer` is the time of the last answer of
 /// the old server.

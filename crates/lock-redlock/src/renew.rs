@@ -14,7 +14,7 @@ use crate::error::no_quorum;
 use crate::fan_out::FanOut;
 use crate::late_policy::LatePolicy;
 use crate::master::Master;
-use crate::masters::{Masters, deadlines, skipped};
+use crate::masters::{Masters, deadlines, skipped_to_confirm};
 use crate::quorum::quorum;
 
 /// Renews a batch of leases in one pipeline to each master.
@@ -46,17 +46,19 @@ impl Renew for RenewOnQuorum {
 
     async fn renew(&self, batch: &[Due]) -> Vec<Renewed> {
         let sent = self.clock.now();
+        batch.iter().for_each(|(held, ttl)| held.claims.votes.will_extend(sent, *ttl));
         let leases: Arc<[Due]> = batch.into();
-        let replies =
-            FanOut::new(skipped(&self.masters).into_iter().zip(&*self.masters).map(|(skipped, master)| {
-                let (master, leases) = (Arc::clone(master), Arc::clone(&leases));
-                async move {
-                    match skipped {
-                        Some(error) => Err(error),
-                        None => extend(&master, &leases).await,
-                    }
+        let has_vote = |number| leases.iter().any(|(held, _)| held.claims.has_vote(number));
+        let skipped = skipped_to_confirm(&self.masters, has_vote).into_iter().enumerate();
+        let replies = FanOut::new(skipped.map(|(number, skipped)| {
+            let (master, leases) = (Arc::clone(&self.masters[number]), Arc::clone(&leases));
+            async move {
+                match skipped {
+                    Some(error) => Err(error),
+                    None => extend(&master, number, &leases).await,
                 }
-            }));
+            }
+        }));
         let shortest = batch.iter().map(|(_, ttl)| *ttl).min().unwrap_or_default();
         let mut round = Round {
             replies: replies.until(deadlines(&self.masters, shortest)),
@@ -66,6 +68,7 @@ impl Renew for RenewOnQuorum {
             without: vec![0; batch.len()],
             masters: Arc::clone(&self.masters),
             leases,
+            sent,
         };
         while !round.count.is_decided() && round.replies.outstanding() > 0 && round.receive().await {}
         let Round { count, late, .. } = &round;
@@ -77,15 +80,15 @@ impl Renew for RenewOnQuorum {
     }
 }
 
-async fn extend(master: &Arc<Master>, leases: &[Due]) -> Answer {
-    let leases: Vec<_> = leases
+async fn extend(master: &Arc<Master>, number: usize, leases: &[Due]) -> Answer {
+    let extensions: Vec<_> = leases
         .iter()
         .map(|(held, ttl)| {
             let Claims { keys, owner, .. } = &*held.claims;
             Extension { keys, owner: *owner, ttl: *ttl }
         })
         .collect();
-    master.extend(&leases).await
+    master.extend(&extensions, |lease| leases[lease].0.claims.has_vote(number)).await
 }
 
 /// The renewal of one batch by all masters.
@@ -97,6 +100,7 @@ struct Round {
     without: Vec<u64>,
     masters: Masters,
     leases: Arc<[Due]>,
+    sent: BootInstant,
 }
 
 impl Round {
@@ -104,8 +108,12 @@ impl Round {
     async fn receive(&mut self) -> bool {
         let Some((master, reply)) = self.replies.next().await else { return false };
         if let Some(answers) = self.late.note(master, reply) {
-            for (without, answer) in self.without.iter_mut().zip(&answers) {
-                *without |= u64::from(matches!(answer, Ok(false))) << master;
+            for (((held, ttl), without), answer) in self.leases.iter().zip(&mut self.without).zip(&answers) {
+                match answer {
+                    Ok(true) => held.claims.votes.note(master, self.sent, *ttl),
+                    Ok(false) => *without |= 1 << master,
+                    Err(_) => {}
+                }
             }
             self.count.add(answers);
         }

@@ -294,7 +294,7 @@ impl<'a> Waiting<'a> {
         if !is_same {
             self.missed(master);
         } else if let Some(queued) = &mut self.queued
-            && self.context.masters[master].may_vote().is_ok()
+            && self.context.masters[master].right_to_vote(queued.attempt.began(), false).is_ok()
         {
             queued.tokens[master] = Some(token);
         }

@@ -38,6 +38,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 pub use self::dice::Dice;
+use self::keyspace::Keyspace;
 pub use self::link::{Faults, Link};
 use self::server::Server;
 pub use self::trace::Trace;
@@ -48,6 +49,10 @@ use crate::redis::Reply;
 pub struct FakeRedis {
     shared: Arc<Shared>,
 }
+
+/// The data of a server at some time.
+#[derive(Clone, Debug)]
+pub struct Snapshot(Keyspace);
 
 #[derive(Debug)]
 struct Shared {
@@ -122,6 +127,19 @@ impl FakeRedis {
         }
         server.start();
         server.note(|| format!("the server is up {}", if keep_data { "with its data" } else { "empty" }));
+    }
+
+    /// The data of now, for a restart that [rolls back](Self::roll_back) to it.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot(self.server().keys.clone())
+    }
+
+    /// Puts earlier data back after a [`crash`](Self::crash). What has expired since then ends with the next command.
+    pub fn roll_back(&self, snapshot: Snapshot) {
+        let mut server = self.server();
+        server.keys = snapshot.0;
+        server.note(|| "the data of earlier is put back".to_owned());
     }
 
     /// [`crash`](Self::crash) and [`start_again`](Self::start_again).

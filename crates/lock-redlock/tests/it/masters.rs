@@ -691,6 +691,44 @@ async fn tokens_grow_through_restarts_with_data() {
     assert!(cycle_in_the_end(&locks).await > last);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "full: waits for restarts and the quarantine that follows"]
+async fn a_held_lock_outlives_a_rolling_restart_with_data() {
+    let five = RedisServer::builder().appendonly(true).start_n(5).await.unwrap();
+    let url = format!("{}?ttl=2s&longest_ttl=6s", five.url());
+    let locks = RedlockConfig::from_url(&url).unwrap().connect().await.unwrap();
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    for (number, server) in five.servers().iter().enumerate() {
+        server.kill();
+        sleep(Duration::from_millis(300)).await;
+        server.start_again().await.unwrap();
+        sleep(Duration::from_millis(700)).await;
+        assert!(guard.is_valid(), "lost when master {number} restarted");
+    }
+    assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
+    let token = guard.token();
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    let error = locks.mutex("a").try_acquire().await.unwrap_err();
+    assert!(error.to_string().contains("has restarted"), "{error}");
+    assert!(cycle(&locks).await > token);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_a_majority_lost_in_restarts_is_lost_in_time() {
+    let (five, ttl) = (RedisFive::start().await.unwrap(), Duration::from_secs(2));
+    let url = format!("{}?ttl=2s&longest_ttl=60s", five.url());
+    let locks = RedlockConfig::from_url(&url).unwrap().connect().await.unwrap();
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    five.servers()[..3].iter().for_each(RedisServer::kill);
+    for server in &five.servers()[..3] {
+        server.start_again().await.unwrap();
+    }
+    let until = guard.valid_until();
+    timeout(ttl, guard.lost()).await.unwrap();
+    assert!(guard.valid_until() <= until, "extended by masters that do not have it");
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+}
+
 /// As [`cycle`], through errors.
 async fn cycle_in_the_end(locks: &Locks) -> Token {
     let deadline = Instant::now() + PATIENCE;

@@ -37,8 +37,11 @@ fn a_key_that_ends_early_breaks_exclusion() {
 #[test]
 #[ignore = "full: a large model"]
 fn a_restarted_master_that_does_not_vote_for_the_longest_ttl_breaks_nothing() {
-    assert_holds(Redlock::<2> { restarts: 1, quarantine: LONGEST_TTL, ..Redlock::SOUND });
+    assert_holds(ONE_RESTART);
 }
+
+/// One restart without data, with the quarantine.
+const ONE_RESTART: Redlock<2> = Redlock { restarts: 1, quarantine: LONGEST_TTL, ..Redlock::SOUND };
 
 #[test]
 #[ignore = "full: searches far for a counterexample"]
@@ -89,9 +92,35 @@ mod deep {
 
     #[test]
     #[ignore = "deep: a large model"]
-    fn a_restarted_master_must_not_confirm_extensions_either() {
-        let extends =
-            Redlock::<2> { restarts: 1, quarantine: LONGEST_TTL, quarantine_extends: true, ..Redlock::SOUND };
+    fn restarts_that_bring_earlier_states_back_break_nothing() {
+        assert_holds(Redlock { restarts: 2, rolls_back: true, ..ONE_RESTART });
+    }
+
+    #[test]
+    #[ignore = "deep: a large model"]
+    fn a_restarted_master_must_not_confirm_a_lease_after_its_vote_has_expired() {
+        let mistaken = Redlock { mistake: Some(Mistake::ConfirmsExpired), ..ONE_RESTART };
+        counterexample(mistaken, EXCLUSION);
+    }
+
+    #[test]
+    #[ignore = "deep: a large model"]
+    fn a_vote_that_a_restarted_master_confirms_counts_from_the_request() {
+        let mistaken = Redlock { mistake: Some(Mistake::ConfirmsFromAnswer), ..ONE_RESTART };
+        counterexample(mistaken, EXCLUSION);
+    }
+
+    #[test]
+    #[ignore = "deep: a large model"]
+    fn a_restarted_master_must_not_confirm_what_it_granted_after_the_restart() {
+        let mistaken = Redlock { mistake: Some(Mistake::ConfirmsNewClaims), ..ONE_RESTART };
+        counterexample(mistaken, EXCLUSION);
+    }
+
+    #[test]
+    #[ignore = "deep: a large model"]
+    fn a_restarted_master_must_not_confirm_extensions_of_any_lease() {
+        let extends = Redlock::<2> { mistake: Some(Mistake::ConfirmsAny), ..ONE_RESTART };
         check_page("SAFETY.md", "extension", &counterexample(extends, EXCLUSION));
     }
 

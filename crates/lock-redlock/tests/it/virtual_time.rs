@@ -2,6 +2,7 @@
 
 mod fleet;
 mod masks;
+mod restarts;
 
 use std::collections::HashSet;
 use std::time::Duration;

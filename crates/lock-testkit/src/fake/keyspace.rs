@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use super::reply::Bytes;
 
 /// The data of the server.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Keyspace {
     entries: BTreeMap<Bytes, Entry>,
     /// The keys that changed since `take_changed`, in order; their trackers are notified.

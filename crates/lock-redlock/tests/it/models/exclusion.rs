@@ -38,21 +38,28 @@ pub(crate) struct Redlock<const CLIENTS: usize> {
     pub(crate) early_ends: u8,
     /// For how many ticks a restarted master does not vote.
     pub(crate) quarantine: u8,
-    /// The mistake to let it vote on extensions meanwhile.
-    pub(crate) quarantine_extends: bool,
+    /// Whether a restart may bring back any earlier state of the master, or loses all data.
+    pub(crate) rolls_back: bool,
     /// The mistake to count a lease from the last answer.
     pub(crate) counts_from_answer: bool,
     /// Whether clients extend their leases.
     pub(crate) extends: bool,
     /// Whether masters hand the lock over.
     pub(crate) hands_over: bool,
-    /// A mistake in that.
     pub(crate) mistake: Option<Mistake>,
 }
 
-/// A mistake in taking over what was handed over.
+/// A mistake in confirming leases during a quarantine, or in taking over what was handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mistake {
+    /// A master in quarantine confirms any lease.
+    ConfirmsAny,
+    /// It confirms a lease for which its vote has expired.
+    ConfirmsExpired,
+    /// It confirms a lease for which its vote has not expired since the answer, rather than since the request.
+    ConfirmsFromAnswer,
+    /// It confirms a lease whose claim it has granted in the quarantine.
+    ConfirmsNewClaims,
     /// A minority of masters is enough.
     CountsMinority,
     /// A master that does not vote counts.
@@ -108,10 +115,13 @@ struct Master {
     handed_over: u8,
     /// For how much longer it does not vote.
     quarantine: u8,
+    /// For how much longer its vote for each client counts, by the client's clock. Meanwhile it confirms that client's lease, also
+    /// in quarantine. Zero where it makes no difference.
+    counts: [u8; 3],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct Key {
+pub(crate) struct Key {
     /// `None` when it is of an attempt that is over.
     owner: Option<u8>,
     left: u8,
@@ -150,8 +160,8 @@ pub(crate) enum Action {
     Release { client: usize },
     /// A release arrives.
     Erase { master: usize },
-    /// A master restarts without its data.
-    Restart { master: usize },
+    /// A master restarts, without its data or with that of earlier.
+    Restart { master: usize, key: Option<Key> },
     /// A key ends before its time.
     EndEarly { master: usize },
 }
@@ -166,7 +176,7 @@ impl<const CLIENTS: usize> Redlock<CLIENTS> {
         restarts: 0,
         early_ends: 0,
         quarantine: 0,
-        quarantine_extends: false,
+        rolls_back: false,
         counts_from_answer: false,
         extends: true,
         hands_over: false,
@@ -181,6 +191,22 @@ impl<const CLIENTS: usize> Redlock<CLIENTS> {
         self.mistake == Some(mistake)
     }
 
+    /// Whether a master confirms the lease of a client.
+    fn confirms(&self, master: &Master, client: usize) -> bool {
+        master.quarantine == 0 || self.makes(Mistake::ConfirmsAny) || master.counts[client] > 0
+    }
+
+    /// Whether it makes a difference for how long a vote of this master counts: it confirms extensions in quarantine.
+    fn needs_counts(&self, master: &Master, restarts: u8) -> bool {
+        self.extends && self.quarantine > 0 && (restarts > 0 || master.quarantine > 0)
+    }
+
+    /// For how long votes count that did for so long before a tick.
+    fn counts_after_tick(&self, counts: u8) -> u8 {
+        let never_ends = counts > 0 && self.makes(Mistake::ConfirmsExpired);
+        counts.saturating_sub(1).max(u8::from(never_ends))
+    }
+
     /// How many masters have to hand the lock over.
     fn handed_over_quorum(&self) -> u8 {
         if self.makes(Mistake::CountsMinority) { QUORUM - 1 } else { QUORUM }
@@ -191,7 +217,12 @@ impl<const CLIENTS: usize> Tale for Redlock<CLIENTS> {
     fn step(&self, last: &State<CLIENTS>, action: Action) -> State<CLIENTS> {
         let mut state = *last;
         match action {
-            Action::Tick => state.tick(),
+            Action::Tick => {
+                for counts in state.masters.iter_mut().flat_map(|master| &mut master.counts) {
+                    *counts = self.counts_after_tick(*counts);
+                }
+                state.tick();
+            }
             Action::Ask { client } => {
                 state.clients[client] = Client::Asking { left: BELIEF, handed_over: GRACE - MARGIN };
             }
@@ -201,6 +232,11 @@ impl<const CLIENTS: usize> Tale for Redlock<CLIENTS> {
                 state.clear_votes(client);
             }
             Action::Grant { master, client, drifts } => {
+                if state.masters[master].quarantine == 0 || self.makes(Mistake::ConfirmsNewClaims) {
+                    // Of a holder, it puts back the key that the master lacks.
+                    let left = state.asking_left(client).unwrap_or(BELIEF);
+                    state.count(master, client, left);
+                }
                 state.grant(master, client, drifts, !self.makes(Mistake::AsksWithoutExtending));
             }
             Action::HandOver { master, client, drifts } => {
@@ -231,7 +267,10 @@ impl<const CLIENTS: usize> Tale for Redlock<CLIENTS> {
             Action::GiveUp { client } | Action::Release { client } => state.end(client),
             Action::Extend { client } => state.extend(client, Some(Extending { left: BELIEF })),
             Action::Prolong { master, client, drifts } => {
-                let counts = self.quarantine_extends || state.masters[master].quarantine == 0;
+                let counts = self.confirms(&state.masters[master], client);
+                if counts && let Some(Extending { left }) = state.extending(client) {
+                    state.count(master, client, left);
+                }
                 state.prolong(master, client, drifts, counts);
             }
             Action::Confirm { client } => {
@@ -239,19 +278,27 @@ impl<const CLIENTS: usize> Tale for Redlock<CLIENTS> {
                 else {
                     unreachable!()
                 };
+                if self.makes(Mistake::ConfirmsFromAnswer) {
+                    state.count_from_answer(client);
+                }
                 state.clients[client] = Client::Holding { left, extending: None };
                 state.clear_answers(client);
             }
             Action::Forget { client } => state.extend(client, None),
             Action::Erase { master } => state.masters[master].key = None,
-            Action::Restart { master } => {
+            Action::Restart { master, key } => {
                 state.restarts -= 1;
-                state.masters[master].key = None;
+                state.masters[master].key = key;
                 state.masters[master].quarantine = self.quarantine;
             }
             Action::EndEarly { master } => {
                 state.early_ends -= 1;
                 state.masters[master].key = None;
+            }
+        }
+        for master in &mut state.masters {
+            if !self.needs_counts(master, state.restarts) {
+                master.counts = Default::default();
             }
         }
         state
@@ -303,7 +350,14 @@ impl<const CLIENTS: usize> Tale for Redlock<CLIENTS> {
             Action::Forget { client } => Line::new(format!("{} gives its extension up", name(client))),
             Action::Release { client } => Line::new(format!("{} releases the lock", name(client))),
             Action::Erase { master } => Line::at(master, "a release arrives at".into()),
-            Action::Restart { master } => Line::at(master, "all data is lost in a restart of".into()),
+            Action::Restart { master, key: None } => {
+                Line::at(master, "all data is lost in a restart of".into())
+            }
+            Action::Restart { master, key: Some(Key { owner, .. }) } => {
+                let owner = owner.map(|owner| name(usize::from(owner)).to_string());
+                let owner = owner.unwrap_or_else(|| "an attempt that is over".into());
+                Line::at(master, format!("an earlier key of {owner} comes back in a restart of"))
+            }
             Action::EndEarly { master } => Line::at(master, "a key ends before its time on".into()),
         }
     }
@@ -334,7 +388,7 @@ impl<const CLIENTS: usize> Model for Redlock<CLIENTS> {
             masters_reached().for_each(|master| state.hand_overs(master, self.drift, actions));
         }
         (0..CLIENTS).for_each(|client| state.requests(client, self.extends, actions));
-        masters().for_each(|master| state.faults(master, self.hands_over, actions));
+        masters().for_each(|master| self.faults(state, master, actions));
         actions.push(Action::Tick);
     }
 
@@ -382,6 +436,21 @@ impl<const CLIENTS: usize> Redlock<CLIENTS> {
     fn is_reached(&self, master: &Master) -> bool {
         let counts_all = self.makes(Mistake::CountsQuarantined);
         !self.hands_over || counts_all || master.quarantine == 0
+    }
+
+    fn faults(&self, state: &State<CLIENTS>, master: usize, actions: &mut Vec<Action>) {
+        let key = state.masters[master].key;
+        // A restart without a key, or with one of an attempt that is over, only keeps the master from voting.
+        let matters = !self.hands_over || matches!(key, Some(Key { owner: Some(_), .. }));
+        if state.restarts > 0 && matters {
+            actions.push(Action::Restart { master, key: None });
+            let earlier = self.rolls_back.then(|| state.earlier_keys());
+            actions
+                .extend(earlier.into_iter().flatten().map(|key| Action::Restart { master, key: Some(key) }));
+        }
+        if state.early_ends > 0 && key.is_some() {
+            actions.push(Action::EndEarly { master });
+        }
     }
 
     fn take_overs(&self, state: &State<CLIENTS>, client: usize, actions: &mut Vec<Action>) {
@@ -447,6 +516,14 @@ impl<const CLIENTS: usize> State<CLIENTS> {
         }
     }
 
+    /// What any master may have had earlier: a key of any owner, with any time that was left to it.
+    fn earlier_keys(&self) -> impl Iterator<Item = Key> + use<CLIENTS> {
+        let clients = self.clients;
+        let owners = (0..CLIENTS).filter(move |client| clients[*client] != Client::Idle);
+        let owners = owners.map(|client| Some(client as u8)).chain([None]);
+        owners.flat_map(|owner| (1..=TTL).map(move |left| Key { owner, left }))
+    }
+
     /// The queue is a hint: whoever asks, or has asked, may be in it.
     fn hand_overs(&self, master: usize, drift: bool, actions: &mut Vec<Action>) {
         if matches!(self.masters[master].key, Some(Key { owner: Some(_), .. })) {
@@ -465,17 +542,6 @@ impl<const CLIENTS: usize> State<CLIENTS> {
             Some(Key { owner: Some(client as u8), left: if drifts { GRACE - MARGIN } else { GRACE } });
         if asking && counts {
             master.handed_over |= bit(client);
-        }
-    }
-
-    fn faults(&self, master: usize, hands_over: bool, actions: &mut Vec<Action>) {
-        // A restart without a key, or with one of an attempt that is over, only keeps the master from voting.
-        let matters = !hands_over || matches!(self.masters[master].key, Some(Key { owner: Some(_), .. }));
-        if self.restarts > 0 && matters {
-            actions.push(Action::Restart { master });
-        }
-        if self.early_ends > 0 && self.masters[master].key.is_some() {
-            actions.push(Action::EndEarly { master });
         }
     }
 
@@ -519,8 +585,28 @@ impl<const CLIENTS: usize> State<CLIENTS> {
         }
     }
 
+    fn asking_left(&self, client: usize) -> Option<u8> {
+        if let Client::Asking { left, .. } = self.clients[client] { Some(left) } else { None }
+    }
+
+    fn extending(&self, client: usize) -> Option<Extending> {
+        if let Client::Holding { extending, .. } = self.clients[client] { extending } else { None }
+    }
+
+    /// A vote of a master counts for so long.
+    fn count(&mut self, master: usize, client: usize, left: u8) {
+        let counts = &mut self.masters[master].counts[client];
+        *counts = left.max(*counts);
+    }
+
+    fn count_from_answer(&mut self, client: usize) {
+        for master in self.masters.iter_mut().filter(|master| master.said_yes & bit(client) != 0) {
+            master.counts[client] = BELIEF;
+        }
+    }
+
     fn prolong(&mut self, master: usize, client: usize, drifts: bool, counts: bool) {
-        let extending = matches!(self.clients[client], Client::Holding { extending: Some(_), .. });
+        let extending = self.extending(client).is_some();
         let master = &mut self.masters[master];
         master.key = master.key.map(|key| Key { left: life(drifts), ..key });
         if extending && counts {
@@ -538,6 +624,7 @@ impl<const CLIENTS: usize> State<CLIENTS> {
     fn end(&mut self, client: usize) {
         self.clients[client] = Client::Idle;
         self.clear_answers(client);
+        self.masters.iter_mut().for_each(|master| master.counts[client] = 0);
         for key in self.masters.iter_mut().filter_map(|master| master.key.as_mut()) {
             key.owner = key.owner.filter(|owner| *owner != client as u8);
         }
@@ -615,9 +702,10 @@ impl<const CLIENTS: usize> State<CLIENTS> {
             state.clients[new] = self.clients[*old];
         }
         for master in &mut state.masters {
-            let (key, said_yes, handed_over) = (master.key, master.said_yes, master.handed_over);
+            let Master { key, said_yes, handed_over, counts, .. } = *master;
             (master.said_yes, master.handed_over) = (0, 0);
             for (new, old) in order.iter().enumerate() {
+                master.counts[new] = counts[*old];
                 if said_yes & bit(*old) != 0 {
                     master.said_yes |= bit(new);
                 }

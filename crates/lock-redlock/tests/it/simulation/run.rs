@@ -12,7 +12,7 @@ use lock_testkit::fake::{Dice, FakeRedis, Faults, Link, Trace};
 use lock_testkit::simulation::{Outcome, Stage, in_virtual_time, lock_name};
 use tokio::time::sleep;
 
-use super::scenario::{Event, Scenario};
+use super::scenario::{Data, Event, Scenario};
 
 /// What the parts of a run share.
 struct World {
@@ -107,6 +107,7 @@ fn note_votes(scenario: &Scenario, backends: Vec<Arc<Redlock>>) {
 /// Lets things go wrong, and makes them right in the end.
 async fn spoil(world: Arc<World>) {
     let World { masters, links, .. } = &*world;
+    let mut earlier: Vec<_> = masters.iter().map(FakeRedis::snapshot).collect();
     for (at, event) in &world.scenario.events {
         world.clock.sleep_until(BootInstant::from_boot(*at)).await;
         match *event {
@@ -117,10 +118,14 @@ async fn spoil(world: Arc<World>) {
             Event::Hang { master, span } => links.iter().for_each(|links| links[master].stall(span)),
             Event::Stall { client, master, span } => links[client][master].stall(span),
             Event::Reset { client, master } => links[client][master].reset(),
-            Event::Restart { master, down, keep_data } => {
+            Event::Snapshot { master } => earlier[master] = masters[master].snapshot(),
+            Event::Restart { master, down, data } => {
                 masters[master].crash();
                 sleep(down).await;
-                masters[master].start_again(keep_data);
+                if data == Data::Earlier {
+                    masters[master].roll_back(earlier[master].clone());
+                }
+                masters[master].start_again(data != Data::Lost);
             }
             Event::RestartUnseen { master } => masters[master].restart_unseen(),
             Event::Step { master, millis } => masters[master].step_clock(millis),

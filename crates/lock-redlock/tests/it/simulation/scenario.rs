@@ -18,6 +18,8 @@ pub(crate) enum Mode {
     OtherSizes,
     /// Masters restart without their data.
     EmptyRestart,
+    /// All masters restart one after the other, at short distances: with their data, without it, or with that of earlier.
+    RollingRestart,
     /// Masters restart without their data, and say that they did not restart.
     UnseenEmptyRestart,
     /// Masters let locks end before their time, as those whose clocks jump do.
@@ -59,14 +61,25 @@ pub(crate) enum Event {
     Stall { client: usize, master: usize, span: Duration },
     /// All connections between the two are reset.
     Reset { client: usize, master: usize },
-    /// The master is down for so long, and comes back with its data or empty.
-    Restart { master: usize, down: Duration, keep_data: bool },
+    /// The master's data is saved.
+    Snapshot { master: usize },
+    /// The master is down for so long.
+    Restart { master: usize, down: Duration, data: Data },
     /// The master restarts without its data, at once, and says that it did not.
     RestartUnseen { master: usize },
     /// The master's clock steps by so many milliseconds.
     Step { master: usize, millis: i64 },
     /// The key of the lock ends on this master.
     Expire { master: usize },
+}
+
+/// The data of a master after a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Data {
+    Kept,
+    Lost,
+    /// That of the last [`Event::Snapshot`].
+    Earlier,
 }
 
 impl simulation::Scenario for Scenario {
@@ -92,7 +105,11 @@ impl simulation::Scenario for Scenario {
             ahead: (0..clients).map(|_| *dice.pick(&[0, 0, 1, -1, 3_000, -3_000])).collect(),
             limited: dice.chance(0.5),
             faults: Faults::some(&mut dice),
-            chaos: dice.millis(300..=1_200),
+            chaos: if mode == Mode::RollingRestart {
+                dice.millis(1_000..=4_000)
+            } else {
+                dice.millis(300..=1_200)
+            },
             events: Vec::new(),
         };
         scenario.events = scenario.events(&mut dice);
@@ -139,7 +156,7 @@ impl Scenario {
                     2 | 3 => Event::Hang { master, span: dice.millis(10..=1_500) },
                     4 | 5 => Event::Stall { client, master, span: dice.millis(10..=1_500) },
                     6 | 7 => Event::Reset { client, master },
-                    8 | 9 => Event::Restart { master, down: dice.millis(0..=500), keep_data: true },
+                    8 | 9 => Event::Restart { master, down: dice.millis(0..=500), data: Data::Kept },
                     10 => Event::Step { master, millis: -(dice.within(1..=500) as i64) },
                     _ => Event::Step { master, millis: std::mem::take(&mut ahead[master]) },
                 };
@@ -149,15 +166,38 @@ impl Scenario {
         for _ in 0..3 {
             let (at, master) = (dice.millis(0..=chaos), dice.below(self.masters as u64) as usize);
             match self.mode {
-                Mode::Sound | Mode::OtherSizes | Mode::FromRequest | Mode::FromReply => {}
+                Mode::Sound
+                | Mode::OtherSizes
+                | Mode::RollingRestart
+                | Mode::FromRequest
+                | Mode::FromReply => {}
                 Mode::EmptyRestart => {
-                    events.push((at, Event::Restart { master, down: Duration::ZERO, keep_data: false }));
+                    events.push((at, Event::Restart { master, down: Duration::ZERO, data: Data::Lost }));
                 }
                 Mode::UnseenEmptyRestart => events.push((at, Event::RestartUnseen { master })),
                 Mode::EarlyExpiry => events.push((at, Event::Expire { master })),
             }
         }
+        if self.mode == Mode::RollingRestart {
+            events.extend(self.rolling_restart(dice));
+        }
         events.sort_by_key(|(at, _)| *at);
+        events
+    }
+
+    /// Restarts of one master after the other, over and over.
+    fn rolling_restart(&self, dice: &mut Dice) -> Vec<(Duration, Event)> {
+        let (step, datas) = (dice.millis(20..=400), [Data::Kept, Data::Lost, Data::Earlier]);
+        let data = if dice.chance(0.5) { Some(*dice.pick(&datas)) } else { None };
+        let mut events = Vec::new();
+        let (mut at, mut master) = (step, 0);
+        while at < self.chaos {
+            let data = data.unwrap_or_else(|| *dice.pick(&datas));
+            let since = dice.millis(0..=self.ttl.as_millis() as u64).min(at);
+            events.push((at - since, Event::Snapshot { master }));
+            events.push((at, Event::Restart { master, down: dice.millis(0..=30), data }));
+            (at, master) = (at + step, (master + 1) % self.masters);
+        }
         events
     }
 }
