@@ -119,6 +119,7 @@ fn redis(fault: FaultName) -> Cell {
             OutageLimit::Moment,
             "the lock is free while its holder is still valid: **two valid guards**, for the rest of the ttl",
         ),
+        F::RollingRestart => Cell::NoMeaning("one server: see *restart with data*"),
         F::MajorityPaused => Cell::NoMeaning("one server: see *server paused*"),
         F::LeaderCutOff => Cell::NoMeaning("no leader"),
         F::Failover => expect(
@@ -151,6 +152,11 @@ fn redlock(fault: FaultName) -> Cell {
         | F::ConnectionsReset
         | F::ServerPaused
         | F::RestartWithData => expect(Promise::Exclusion, OutageLimit::Lease, REDLOCK_EXCLUSION),
+        F::RollingRestart => expect(
+            Promise::Exclusion,
+            OutageLimit::Moment,
+            "So a lock is kept while all masters restart one after the other, each within a third of its ttl:",
+        ),
         F::ReplyLate => expect(
             Promise::Exclusion,
             OutageLimit::Lease,
@@ -201,7 +207,7 @@ fn zk(fault: FaultName) -> Cell {
             "A guard counts its validity from when a request was *sent*, on a clock that also runs while the machine sleeps.",
         ),
         F::ConnectionsReset => expect(Promise::Exclusion, OutageLimit::Moment, ZK_EXCLUSION),
-        F::ServerPaused | F::RestartWithData | F::RestartWithoutData | F::Failover => {
+        F::ServerPaused | F::RestartWithData | F::RollingRestart | F::RestartWithoutData | F::Failover => {
             expect(Promise::Exclusion, OutageLimit::Lease, ZK_EXCLUSION)
         }
         F::MajorityPaused => expect(

@@ -165,6 +165,7 @@ pub(super) async fn inject(stage: &mut Stage<'_>) -> Outcome<Effect> {
             let servers = stage.minority()?;
             restart(stage.servers()?, &servers, Data::Kept, DOWN).await?
         }
+        FaultName::RollingRestart => stage.rolling_restart().await?,
         FaultName::RestartWithoutData => {
             let server = if stage.backend == BackendName::Redlock { 2 } else { stage.minority()?[0] };
             restart(stage.servers()?, &[server], Data::Lost, Duration::ZERO).await?
@@ -341,6 +342,21 @@ impl<'a> Stage<'a> {
         Ok(Effect::counted(silent as u64, "servers that did not answer"))
     }
 
+    async fn rolling_restart(&self) -> Outcome<Effect> {
+        let all = self.servers()?;
+        let restarts = all.len() * ROUNDS;
+        for server in (0..restarts).map(|nth| nth % all.len()) {
+            let effect = restart(all, &[server], Data::Kept, DOWN).await?;
+            if effect.is_none() {
+                return Ok(effect);
+            }
+            if let Some(ensemble) = all.ensemble() {
+                all.until("all servers serve", async || serves(ensemble).await).await?;
+            }
+        }
+        Ok(Effect::counted(restarts as u64, "servers restarted with their data, one after the other"))
+    }
+
     async fn leader_cut_off(&self) -> Outcome<Effect> {
         let all = self.servers()?;
         let ensemble = all.ensemble().ok_or_else(|| Failure::new("there is no ensemble"))?;
@@ -394,6 +410,8 @@ const BEYOND: Duration = Duration::from_millis(1500);
 /// More than two ticks of an ensemble.
 const TICKS: Duration = Duration::from_millis(500);
 const DOWN: Duration = Duration::from_millis(500);
+/// How often each server restarts: long enough that a majority has restarted just now for longer than a lease.
+const ROUNDS: usize = 2;
 const MOMENT: Duration = Duration::from_millis(300);
 const FAILOVER_ORDERS: usize = 10;
 const FAILOVER_ORDER: Duration = Duration::from_secs(1);

@@ -61,6 +61,8 @@ pub(crate) enum FaultName {
     ServerPaused,
     /// Servers are killed by SIGKILL and restarted with their data; a minority where there are several.
     RestartWithData,
+    /// All servers are killed by SIGKILL and restarted with their data, one after the other.
+    RollingRestart,
     /// A server is killed by SIGKILL and restarted without its data.
     RestartWithoutData,
     /// A majority of the servers is stopped by SIGSTOP.
@@ -114,6 +116,7 @@ impl FaultName {
             Self::ConnectionsReset => "connections reset",
             Self::ServerPaused => "server paused",
             Self::RestartWithData => "restart with data",
+            Self::RollingRestart => "rolling restart with data",
             Self::RestartWithoutData => "restart without data",
             Self::MajorityPaused => "majority paused",
             Self::LeaderCutOff => "leader cut off",
