@@ -1,12 +1,16 @@
 //! The servers that faults are injected into, and the proxies between them and their clients.
 
+mod secrets;
+
 use std::net::SocketAddr;
+use std::slice;
 use std::time::Duration;
 
 use lock_testkit::proxy::{Direction, Protocol};
 use lock_testkit::{FaultProxy, RedisFive, RedisSentinel, RedisServer, ZkEnsemble, ZooKeeper};
 use tokio::time::{Instant, sleep, timeout};
 
+use self::secrets::Secrets;
 use crate::failure::{Failure, Outcome};
 use crate::options::soak::SoakBackend;
 use crate::url;
@@ -15,6 +19,8 @@ use crate::url;
 #[derive(Debug)]
 pub(crate) struct FaultServers {
     servers: Servers,
+    /// What they demand of clients, if anything.
+    secrets: Option<Secrets>,
     routes: Vec<Route>,
     lease: Duration,
 }
@@ -47,35 +53,49 @@ enum Servers {
 impl FaultServers {
     /// Starts the servers, with one route to them.
     pub(crate) async fn start(backend: SoakBackend, data: Data) -> Outcome<Self> {
-        let redis = || match data {
+        Self::start_with(backend, data, None).await
+    }
+
+    /// Starts servers that keep their data and demand a password, and certificates over TLS, with one route to them.
+    pub(crate) async fn start_with_secrets(backend: SoakBackend) -> Outcome<Self> {
+        let secrets = Secrets::new(backend == SoakBackend::RedisTls)?;
+        Self::start_with(backend, Data::Kept, Some(secrets)).await
+    }
+
+    async fn start_with(backend: SoakBackend, data: Data, secrets: Option<Secrets>) -> Outcome<Self> {
+        let redis = || match &secrets {
+            Some(secrets) => secrets.of_redis(RedisServer::builder()),
+            None => RedisServer::builder(),
+        };
+        let kept = || match data {
             // The kernel keeps what a killed process has written: fsync matters only in a power cut.
-            Data::Kept => RedisServer::builder().appendonly(true).config("appendfsync", "no"),
-            Data::Lost => RedisServer::builder(),
+            Data::Kept => redis().appendonly(true).config("appendfsync", "no"),
+            Data::Lost => redis(),
         };
         let servers = match backend {
-            SoakBackend::Redis => Servers::Redis(redis().start().await?),
-            SoakBackend::Sentinel => {
-                let options = RedisServer::builder();
-                Servers::Sentinel(RedisSentinel::start_with(options, DOWN_AFTER).await?)
+            SoakBackend::Redis | SoakBackend::RedisTls => Servers::Redis(kept().start().await?),
+            SoakBackend::Sentinel => Servers::Sentinel(RedisSentinel::start_with(redis(), DOWN_AFTER).await?),
+            SoakBackend::Redlock => Servers::Five(kept().start_n(5).await?),
+            SoakBackend::Zk if secrets.is_some() => {
+                Servers::ZooKeeper(Secrets::of_zookeeper(ZooKeeper::builder()).start_ensemble(3).await?)
             }
-            SoakBackend::Redlock => Servers::Five(redis().start_n(5).await?),
             SoakBackend::Zk => Servers::ZooKeeper(ZkEnsemble::start().await?),
         };
         let lease = if backend == SoakBackend::Zk { ZK_LEASE } else { REDIS_LEASE };
-        Self::with_one_route(servers, lease).await
+        Self::with_one_route(servers, secrets, lease).await
     }
 
     /// Starts an ensemble with proxies between its servers, with one route to it. Its elections take longer.
     pub(crate) async fn start_linked() -> Outcome<Self> {
         let ensemble = ZooKeeper::builder().proxied_links().start_ensemble(3).await?;
-        Self::with_one_route(Servers::ZooKeeper(ensemble), ZK_LEASE).await
+        Self::with_one_route(Servers::ZooKeeper(ensemble), None, ZK_LEASE).await
     }
 
-    async fn with_one_route(servers: Servers, lease: Duration) -> Outcome<Self> {
+    async fn with_one_route(servers: Servers, secrets: Option<Secrets>, lease: Duration) -> Outcome<Self> {
         if let Servers::ZooKeeper(ensemble) = &servers {
             eprintln!("    ZooKeeper {}", ensemble.nodes()[0].version().await?);
         }
-        let mut started = Self { servers, routes: Vec::new(), lease };
+        let mut started = Self { servers, secrets, routes: Vec::new(), lease };
         started.new_routes(1)?;
         if matches!(started.servers, Servers::Five(_)) {
             // Otherwise a client that connects during the first grant of all takes masters without a key for restarted ones.
@@ -134,11 +154,15 @@ impl FaultServers {
 
     /// The URL for clients without proxies.
     pub(crate) fn direct_url(&self) -> String {
-        match &self.servers {
-            Servers::Redis(server) => server.url(),
+        let url = match &self.servers {
+            Servers::Redis(server) => format!("redis://{}", self.address_of(server)),
             Servers::Sentinel(sentinel) => sentinel.url(),
             Servers::Five(five) => five.url(),
             Servers::ZooKeeper(ensemble) => ensemble.url(),
+        };
+        match &self.secrets {
+            Some(secrets) => secrets.add_to(&url),
+            None => url,
         }
     }
 
@@ -215,7 +239,14 @@ impl FaultServers {
     pub(crate) async fn start_again(&self, server: usize) -> Outcome<()> {
         match &self.servers {
             Servers::ZooKeeper(ensemble) => ensemble.nodes()[server].start_again().await?,
-            _ => self.redis(server).start_again().await?,
+            _ => {
+                let server = self.redis(server);
+                server.start_again().await?;
+                if let Some(secrets) = &self.secrets {
+                    // It has started with the first one.
+                    secrets.set_password(server).await?;
+                }
+            }
         }
         Ok(())
     }
@@ -226,6 +257,34 @@ impl FaultServers {
         let limit = if full { "1" } else { "0" };
         self.redis(server).command(&["CONFIG", "SET", "maxmemory", limit]).await?;
         Ok(())
+    }
+
+    /// The Redis servers that grant locks, behind sentinels the master.
+    pub(crate) async fn masters(&self) -> Outcome<Vec<&RedisServer>> {
+        let Servers::Sentinel(sentinel) = &self.servers else { return Ok(self.all_redis().iter().collect()) };
+        let master = sentinel.master().await.ok_or_else(|| Failure::new("no sentinel knows a master"))?;
+        Ok(vec![master])
+    }
+
+    /// Runs a script on a Redis server, which answers BUSY, until this future ends.
+    pub(crate) async fn run_script(
+        &self,
+        server: &RedisServer,
+        until: impl Future<Output = Outcome<()>>,
+    ) -> Outcome<()> {
+        // In ms; by default it says nothing for five seconds.
+        server.command(&["CONFIG", "SET", "lua-time-limit", "100"]).await?;
+        // It is killed, so its answer is an error, or late.
+        let script = server.command(&["EVAL", SCRIPT, "0"]);
+        let kill = async {
+            until.await?;
+            self.until("the script has ended", async || {
+                server.command(&["SCRIPT", "KILL"]).await?;
+                Ok(!server.command(&["PING"]).await?.is_error())
+            })
+            .await
+        };
+        tokio::join!(script, kill).1
     }
 
     /// Restarts a ZooKeeper server, which grants sessions no longer timeout than this from then on.
@@ -387,9 +446,32 @@ impl FaultServers {
         }
     }
 
+    /// All Redis servers that have locks, replicas included.
+    fn all_redis(&self) -> &[RedisServer] {
+        match &self.servers {
+            Servers::Redis(server) => slice::from_ref(server),
+            Servers::Sentinel(sentinel) => sentinel.servers(),
+            Servers::Five(five) => five.servers(),
+            Servers::ZooKeeper(_) => &[],
+        }
+    }
+
+    fn has_tls(&self) -> bool {
+        self.secrets.as_ref().is_some_and(Secrets::has_tls)
+    }
+
+    /// Where clients reach a server that is alone.
+    fn address_of(&self, server: &RedisServer) -> SocketAddr {
+        if self.has_tls() { server.tls_addr() } else { server.addr() }
+    }
+
+    fn protocol(&self) -> Protocol {
+        if self.has_tls() { Protocol::Opaque } else { Protocol::Redis }
+    }
+
     fn addresses(&self) -> Vec<(SocketAddr, Protocol)> {
         match &self.servers {
-            Servers::Redis(server) => vec![(server.addr(), Protocol::Redis)],
+            Servers::Redis(server) => vec![(self.address_of(server), self.protocol())],
             Servers::Sentinel(_) => Vec::new(),
             Servers::Five(five) => five.servers().iter().map(|one| (one.addr(), Protocol::Redis)).collect(),
             Servers::ZooKeeper(ensemble) => {
@@ -418,4 +500,6 @@ const ORDER: Duration = Duration::from_secs(10);
 const FAILOVER: Duration = Duration::from_secs(60);
 const ANSWER: Duration = Duration::from_millis(500);
 const MARK: &str = "fault-mark";
+/// It ends by itself when nobody kills it.
+const SCRIPT: &str = "local ends = os.clock() + 60; while os.clock() < ends do end";
 const LOOK: Duration = Duration::from_millis(20);

@@ -1,5 +1,6 @@
 //! The command line of `cargo xtask compare`, and of what else this program does.
 
+pub(crate) mod fault_kind;
 pub(crate) mod faults;
 pub(crate) mod soak;
 
@@ -317,7 +318,8 @@ const LONGEST_WATCH: Duration = Duration::from_secs(24 * 3600);
 mod tests {
     use clap::CommandFactory;
 
-    use super::soak::{FaultKind, SoakBackend};
+    use super::fault_kind::FaultKind;
+    use super::soak::SoakBackend;
     use super::*;
 
     fn parse(line: &str) -> Result<Options, clap::Error> {
@@ -364,22 +366,26 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let all = soak("soak");
-        assert_eq!((all.minutes, all.seed, all.backends().len()), (Duration::from_secs(600), None, 4));
+        assert_eq!((all.minutes, all.seed, all.backends().len()), (Duration::from_secs(600), None, 5));
         assert_eq!(
             all.faults(SoakBackend::Sentinel),
             [
                 FaultKind::Kill,
                 FaultKind::Pause,
-                FaultKind::Reset,
                 FaultKind::BusyThread,
                 FaultKind::Fork,
-                FaultKind::Failover
+                FaultKind::Reset,
+                FaultKind::Failover,
+                FaultKind::BusyScript,
+                FaultKind::Password
             ]
         );
         for (backend, kind) in [
             (SoakBackend::Redlock, FaultKind::Failover),
             (SoakBackend::Redlock, FaultKind::Renegotiation),
             (SoakBackend::Zk, FaultKind::FullMemory),
+            (SoakBackend::Redis, FaultKind::Certificate),
+            (SoakBackend::Redlock, FaultKind::Blackout),
         ] {
             assert!(!all.faults(backend).contains(&kind), "{kind} of {backend}");
         }

@@ -20,7 +20,7 @@ use self::fault_injector::FaultInjector;
 use self::grant_watch::histories;
 use self::verdict::{SoakVerdict, judge, percent, seconds};
 use crate::failure::{Failure, Outcome};
-use crate::fault_servers::{Data, FaultServers};
+use crate::fault_servers::FaultServers;
 use crate::interrupt::Interrupt;
 use crate::options::soak::{SoakBackend, SoakOptions};
 use crate::table::{Look, empty};
@@ -79,9 +79,10 @@ async fn one(
         fs::remove_dir_all(&folder)?;
     }
     fs::create_dir_all(&folder)?;
-    let servers = FaultServers::start(backend, Data::Kept).await?;
+    let servers = FaultServers::start_with_secrets(backend).await?;
     let faults = options.faults(backend);
-    let mut injector = FaultInjector::with_workers(&servers, faults, seed, &folder, options.broken).await?;
+    let mut injector =
+        FaultInjector::with_workers(&servers, backend, faults, seed, &folder, options.broken).await?;
     let pressure = CpuPressure::watch();
     let (began_ns, end) = (now_ns(), Instant::now() + options.minutes);
     let ended = tokio::select! {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
+use super::fault_kind::FaultKind;
 use super::{chosen, minutes, target_folder};
 
 /// The options of a soak.
@@ -42,46 +43,14 @@ pub(crate) struct SoakOptions {
 pub(crate) enum SoakBackend {
     /// One Redis server.
     Redis,
+    /// One Redis server, over TLS.
+    RedisTls,
     /// A Redis master with a replica, behind three sentinels.
     Sentinel,
     /// Five independent Redis servers.
     Redlock,
     /// Three ZooKeeper servers.
     Zk,
-}
-
-/// The kinds of faults that a soak injects.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum FaultKind {
-    /// Some workers are killed by SIGKILL and replaced.
-    Kill,
-    /// A worker is stopped by SIGSTOP for longer than its lease.
-    Pause,
-    /// Servers are stopped by SIGSTOP.
-    Freeze,
-    /// All connections to servers are reset.
-    Reset,
-    /// Everything that is sent to or by servers is lost.
-    BlackHole,
-    /// Servers are killed by SIGKILL and restarted with their data.
-    Restart,
-    /// Servers may use no more memory: they refuse what needs some.
-    FullMemory,
-    /// A server is restarted with a lower limit of the session timeout; later its clients are cut off, and it is restarted
-    /// with the old one.
-    Renegotiation,
-    /// A thread of a worker computes for longer than two leases: nothing else runs on its runtime meanwhile.
-    BusyThread,
-    /// Some workers are killed, and replaced by ones that fork before they connect.
-    Fork,
-    /// All servers are stopped by SIGSTOP, not only a minority. Only when asked for.
-    Blackout,
-    /// Sentinels promote the replica, which has every write.
-    Failover,
-    /// The same, but the old master's last writes are lost, so that no lock can promise exclusion. Only when asked for;
-    /// overlaps are counted and do not fail the run.
-    AbruptFailover,
 }
 
 /// A deliberate defect of the lock.
@@ -107,9 +76,9 @@ impl SoakOptions {
     /// The faults to inject into this backend.
     pub(crate) fn faults(&self, backend: SoakBackend) -> Vec<FaultKind> {
         let all = FaultKind::value_variants().iter().copied();
-        let by_default: Vec<_> = all.filter(|kind| !kind.is_extreme()).collect();
+        let by_default: Vec<_> = all.filter(|kind| kind.row().is_usual()).collect();
         let wanted = chosen(&self.faults, &by_default);
-        wanted.into_iter().filter(|kind| kind.befalls(backend)).collect()
+        wanted.into_iter().filter(|kind| kind.row().befalls(backend)).collect()
     }
 
     /// The folder for the histories.
@@ -127,47 +96,7 @@ impl SoakOptions {
     }
 }
 
-impl FaultKind {
-    /// Behind sentinels clients discover the servers themselves, past all proxies.
-    fn befalls(self, backend: SoakBackend) -> bool {
-        match self {
-            Self::Kill | Self::Pause | Self::Reset | Self::BusyThread | Self::Fork => true,
-            Self::Freeze | Self::BlackHole | Self::Restart => backend != SoakBackend::Sentinel,
-            Self::FullMemory => matches!(backend, SoakBackend::Redis | SoakBackend::Redlock),
-            Self::Renegotiation => backend == SoakBackend::Zk,
-            Self::Blackout => matches!(backend, SoakBackend::Redlock | SoakBackend::Zk),
-            Self::Failover | Self::AbruptFailover => backend == SoakBackend::Sentinel,
-        }
-    }
-
-    /// Whether it happens only when asked for.
-    fn is_extreme(self) -> bool {
-        matches!(self, Self::Blackout | Self::AbruptFailover)
-    }
-
-    /// Whether it takes the locks of no process but those that it kills.
-    pub(crate) fn is_of_workers(self) -> bool {
-        matches!(self, Self::Kill | Self::Fork)
-    }
-
-    /// Whether no worker may lose a lock by it, but to the thread that computes.
-    pub(crate) fn keeps_locks(self) -> bool {
-        matches!(self, Self::FullMemory | Self::BusyThread)
-    }
-
-    /// Whether servers may lose writes that they acknowledged.
-    pub(crate) fn loses_data(self) -> bool {
-        self == Self::AbruptFailover
-    }
-}
-
 impl fmt::Display for SoakBackend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.to_possible_value().expect("no variant is skipped").get_name())
-    }
-}
-
-impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.to_possible_value().expect("no variant is skipped").get_name())
     }

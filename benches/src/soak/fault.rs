@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::options::soak::FaultKind;
+use crate::options::fault_kind::FaultKind;
 
 /// A fault that happened.
 #[derive(Clone, Debug, Serialize)]
@@ -12,6 +12,8 @@ pub(super) struct Fault {
     pub(super) whom: String,
     /// Whether it is the end of a pause: the limit counts from there again.
     pub(super) resumes: bool,
+    /// Whether no worker may lose a lock by it, but for the thread that computes.
+    pub(super) keeps_locks: bool,
     /// When it began, on the clock of the histories.
     pub(super) from_ns: u64,
     /// When it ended. For a worker that was killed or stopped: when that happened, as its lease runs out from then on.

@@ -16,7 +16,8 @@ use super::grant_watch::GrantWatch;
 use super::verdict::{SLACK, seconds};
 use crate::failure::Outcome;
 use crate::fault_servers::FaultServers;
-use crate::options::soak::{Defect, FaultKind};
+use crate::options::fault_kind::{FaultKind, Hits};
+use crate::options::soak::{Defect, SoakBackend};
 use crate::worker::client_runtimes::RUNTIMES;
 use crate::worker::handle::{WorkerHandle, unexpected};
 use crate::worker::soak::SoakTask;
@@ -25,6 +26,7 @@ use crate::worker::{Job, Order, Task, WorkerReport};
 /// Injects faults into servers and workers.
 pub(super) struct FaultInjector<'a> {
     servers: &'a FaultServers,
+    backend: SoakBackend,
     kinds: Vec<FaultKind>,
     dice: StdRng,
     seed: u64,
@@ -43,6 +45,7 @@ impl<'a> FaultInjector<'a> {
     /// Starts workers that write their histories into this folder.
     pub(super) async fn with_workers(
         servers: &'a FaultServers,
+        backend: SoakBackend,
         kinds: Vec<FaultKind>,
         seed: u64,
         folder: &Path,
@@ -51,6 +54,7 @@ impl<'a> FaultInjector<'a> {
         let deaths = Recorder::create(folder.join("deaths.jsonl"), INJECTOR)?.flush_every_event();
         let mut injector = Self {
             servers,
+            backend,
             kinds,
             dice: StdRng::seed_from_u64(seed),
             seed,
@@ -80,7 +84,7 @@ impl<'a> FaultInjector<'a> {
             }
             let Some(kind) = bag.pop() else { break };
             let plan = self.plan(kind);
-            if Instant::now() + plan.span + self.recovery() > end {
+            if Instant::now() + (plan.span + self.recovery()) * plan.turns() > end {
                 break;
             }
             self.inject(&plan).await?;
@@ -132,29 +136,15 @@ impl<'a> FaultInjector<'a> {
     }
 
     fn plan(&mut self, kind: FaultKind) -> FaultPlan {
-        let (lease, all) = (self.servers.lease(), self.servers.len());
-        let span = match kind {
-            FaultKind::Kill
-            | FaultKind::Fork
-            | FaultKind::Reset
-            | FaultKind::Failover
-            | FaultKind::AbruptFailover => Duration::ZERO,
-            FaultKind::Pause => lease + self.up_to(lease),
-            FaultKind::Freeze | FaultKind::BlackHole | FaultKind::Blackout => {
-                SHORTEST + self.up_to(lease + LONGER)
-            }
-            FaultKind::Restart => self.up_to(lease),
-            // Renewals are missed after a lease.
-            FaultKind::FullMemory => lease * 2 + self.up_to(lease),
-            FaultKind::Renegotiation => self.recovery(),
-            // A lock that outlives its lease shows before the end.
-            FaultKind::BusyThread => lease + self.recovery() + self.up_to(lease),
-        };
+        let (row, all) = (kind.row(), self.servers.len());
+        let span = row.span(self.servers.lease());
+        let span = span.start + self.up_to(span.end - span.start);
         let mut servers: Vec<usize> = (0..all).collect();
         servers.shuffle(&mut self.dice);
-        let stay_up = matches!(kind, FaultKind::Reset | FaultKind::FullMemory);
-        let most = if stay_up { all } else { self.servers.most_failing() };
-        servers.truncate(self.dice.random_range(1..=most.max(1)));
+        let most = if row.hits == Hits::Several { all } else { self.servers.most_failing() };
+        if matches!(row.hits, Hits::Several | Hits::Minority) {
+            servers.truncate(self.dice.random_range(1..=most.max(1)));
+        }
         let mut workers: Vec<usize> = (0..WORKERS).collect();
         workers.shuffle(&mut self.dice);
         workers.truncate(self.dice.random_range(1..=MOST_WORKERS));
@@ -177,10 +167,8 @@ impl<'a> FaultInjector<'a> {
     async fn inject(&mut self, plan: &FaultPlan) -> Outcome<()> {
         let all = self.servers;
         let mut servers = plan.servers.clone();
-        if plan.kind == FaultKind::Blackout {
-            servers = (0..all.len()).collect();
-        } else if plan.leader
-            && plan.kind != FaultKind::Reset
+        if plan.leader
+            && plan.kind.row().hits == Hits::Minority
             && let Some(leader) = all.leader().await
         {
             servers = vec![leader];
@@ -225,6 +213,11 @@ impl<'a> FaultInjector<'a> {
                 all.reset(&servers).await?;
                 self.end(fault);
             }
+            FaultKind::Silence => {
+                let fault = self.begin(plan, of_servers);
+                servers.iter().for_each(|&server| all.proxy(server).forget());
+                self.end(fault);
+            }
             FaultKind::BlackHole => {
                 let fault = self.begin(plan, format!("{of_servers} {:?}", plan.directions));
                 let switch = |on: bool| {
@@ -247,6 +240,15 @@ impl<'a> FaultInjector<'a> {
                     all.start_again(server).await?;
                 }
                 self.end(fault);
+            }
+            FaultKind::RollingRestart => {
+                for server in servers {
+                    let fault = self.begin(plan, format!("server {server}"));
+                    all.kill(server);
+                    all.start_again(server).await?;
+                    self.end(fault);
+                    sleep(self.recovery()).await;
+                }
             }
             FaultKind::FullMemory => {
                 let fault = self.begin(plan, of_servers);
@@ -274,6 +276,29 @@ impl<'a> FaultInjector<'a> {
                 all.strand_clients_of(server, false);
                 all.restart_with_limit(server, NO_LIMIT).await?;
                 self.end(resumed);
+            }
+            FaultKind::BusyScript => {
+                let mut masters = all.masters().await?;
+                masters.shuffle(&mut self.dice);
+                for master in masters {
+                    let fault = self.begin(plan, format!("the server on port {}", master.port()));
+                    all.run_script(master, self.last(plan)).await?;
+                    self.end(fault);
+                }
+            }
+            FaultKind::Password => {
+                let fault = self.begin(plan, "all servers".to_owned());
+                all.replace_password().await?;
+                self.last(plan).await?;
+                all.publish_secrets()?;
+                self.end(fault);
+            }
+            FaultKind::Certificate => {
+                let fault = self.begin(plan, of_servers);
+                all.replace_certificates(0).await?;
+                self.last(plan).await?;
+                all.publish_secrets()?;
+                self.end(fault);
             }
             FaultKind::Failover | FaultKind::AbruptFailover => {
                 let fault = self.begin(plan, "the master".to_owned());
@@ -324,7 +349,7 @@ impl<'a> FaultInjector<'a> {
             lease: self.servers.lease(),
             folder: self.folder.clone(),
             broken: self.broken,
-            memory_fills: self.kinds.contains(&FaultKind::FullMemory),
+            faults: self.kinds.clone(),
             child,
         };
         Job::new(&self.servers.url(lease), "soak", process, Task::Soak(task))
@@ -353,7 +378,16 @@ impl<'a> FaultInjector<'a> {
             plan.span.as_secs_f64()
         );
         let (kind, until_ns) = (plan.kind, u64::MAX);
-        self.faults.push(Fault { kind, whom, resumes: false, from_ns, until_ns, computes: None });
+        let keeps_locks = kind.row().keeps_locks(self.backend);
+        self.faults.push(Fault {
+            kind,
+            whom,
+            resumes: false,
+            keeps_locks,
+            from_ns,
+            until_ns,
+            computes: None,
+        });
         self.faults.len() - 1
     }
 
@@ -384,14 +418,19 @@ struct FaultPlan {
     directions: Vec<Direction>,
 }
 
+impl FaultPlan {
+    /// How often it happens.
+    fn turns(&self) -> u32 {
+        let in_turn = self.kind.row().hits == Hits::EachInTurn;
+        if in_turn { self.servers.len().max(1) as u32 } else { 1 }
+    }
+}
+
 const WORKERS: usize = 12;
 const MOST_WORKERS: usize = 3;
 /// The number of this process in the histories.
 const INJECTOR: u32 = 0;
 const CALM: Duration = Duration::from_secs(1);
-const SHORTEST: Duration = Duration::from_secs(1);
-/// Long enough that requests which a stopped server executes afterwards are older than any lease and client timeout.
-const LONGER: Duration = Duration::from_secs(4);
 /// So that an outage beyond the limit is measured in full.
 const MARGIN: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_secs(1);

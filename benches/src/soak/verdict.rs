@@ -10,7 +10,7 @@ use lock_testkit::history::{Event, EventKind, History};
 use super::cpu_pressure::CpuPressure;
 use super::fault::Fault;
 use crate::history_gaps::free;
-use crate::options::soak::FaultKind;
+use crate::options::fault_kind::{FaultKind, Losses};
 use crate::worker::client_runtimes::runtime_of;
 
 /// How much longer than a lease a lock may be free after a fault.
@@ -83,7 +83,7 @@ pub(super) fn judge(
         ("fencing tokens went backwards", report.token_order.count),
         ("fencing tokens were granted twice", report.shared_tokens.count),
     ] {
-        if count > 0 && !faults.iter().any(|fault| fault.kind.loses_data()) {
+        if count > 0 && !faults.iter().any(|fault| fault.kind.row().losses == Losses::Unnoticed) {
             violations.push(format!("{what}: {count} times; report.txt has the first"));
         }
     }
@@ -163,10 +163,10 @@ fn lost_for_no_reason<'a>(events: &'a [Event], faults: &'a [Fault]) -> Vec<(&'a 
     let losses = events.iter().filter(|event| matches!(event.kind, EventKind::Lost));
     let since = losses.filter_map(|event| {
         let mut before = faults.iter().rev().filter(|fault| fault.from_ns <= event.at_ns);
-        Some((event, before.find(|fault| !fault.kind.is_of_workers())?))
+        Some((event, before.find(|fault| fault.kind.row().losses != Losses::OfTheKilled)?))
     });
     let is_kept = |(event, fault): &(&Event, &Fault)| {
-        fault.kind.keeps_locks() && fault.computes != Some((event.process, runtime_of(event.client)))
+        fault.keeps_locks && fault.computes != Some((event.process, runtime_of(event.client)))
     };
     since.filter(is_kept).collect()
 }
@@ -196,6 +196,7 @@ mod tests {
     use lock_testkit::history::{Mode, ReleaseOutcome};
 
     use super::*;
+    use crate::options::soak::SoakBackend;
 
     const LEASE: Duration = Duration::from_secs(2);
     const S: u64 = 1_000_000_000;
@@ -221,7 +222,8 @@ mod tests {
 
     fn fault(kind: FaultKind, from: u64, until: u64) -> Fault {
         let (from_ns, until_ns) = (from * S, until * S);
-        Fault { kind, whom: "it".into(), resumes: false, from_ns, until_ns, computes: None }
+        let keeps_locks = kind.row().keeps_locks(SoakBackend::Redlock);
+        Fault { kind, whom: "it".into(), resumes: false, keeps_locks, from_ns, until_ns, computes: None }
     }
 
     fn judged(events: &[Vec<Event>], faults: &[Fault], end: u64) -> SoakVerdict {

@@ -24,6 +24,7 @@ use super::Job;
 use super::client_runtimes::{ClientRuntimes, Demands};
 use crate::events::{GrantInfo, outcome};
 use crate::failure::Outcome;
+use crate::options::fault_kind::FaultKind;
 use crate::options::soak::Defect;
 
 /// The task of a worker in a soak.
@@ -37,8 +38,8 @@ pub(crate) struct SoakTask {
     pub(crate) folder: PathBuf,
     /// A deliberate defect of the lock.
     pub(crate) broken: Option<Defect>,
-    /// Whether the memory of a server is full at times.
-    pub(crate) memory_fills: bool,
+    /// What happens to servers and workers.
+    pub(crate) faults: Vec<FaultKind>,
     /// The number of the process that the worker forks to do the same.
     pub(crate) child: Option<u32>,
 }
@@ -341,7 +342,7 @@ impl Client {
 struct SoakLog {
     events: Recorder,
     errors: Arc<StdMutex<Errors>>,
-    memory_fills: bool,
+    faults: Vec<FaultKind>,
 }
 
 struct Errors {
@@ -356,15 +357,14 @@ impl SoakLog {
         let events = Recorder::create(&history, process)?.flush_every_event();
         let log = File::create(history.with_extension("log"))?;
         let errors = Arc::new(StdMutex::new(Errors { log, lines: 0, odd: Vec::new() }));
-        Ok(Self { events, errors, memory_fills: task.memory_fills })
+        Ok(Self { events, errors, faults: task.faults.clone() })
     }
 
     /// Logs an error. An error that no outage explains is reported as well.
     fn failed(&self, what: &str, error: &Error) {
         let is_explained = match error.kind() {
             ErrorKind::Unavailable | ErrorKind::Lost => true,
-            ErrorKind::Exhausted => self.memory_fills,
-            _ => false,
+            kind => self.faults.iter().any(|fault| fault.row().explains == Some(kind)),
         };
         if !is_explained {
             self.odd(format!("{what}: {error}"));

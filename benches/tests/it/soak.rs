@@ -71,6 +71,18 @@ fn full_memory_busy_threads_and_forks_take_no_locks() {
 }
 
 #[test]
+#[ignore = "full: three faults, one after the other"]
+fn a_new_password_a_busy_server_and_silent_connections_end_no_wait() {
+    let out = tempfile::tempdir().unwrap();
+    let faults = "--fault password --fault busy-script --fault silence";
+    let output = soak(out.path(), &format!("--minutes 0.6 --seed 1 {faults}")).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    for fault in ["password of", "busy-script of", "silence of"] {
+        assert!(text(&output).contains(fault), "{}", text(&output));
+    }
+}
+
+#[test]
 fn an_interrupted_soak_is_judged() {
     let (out, temporary) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut command = soak(out.path(), "--minutes 5 --seed 3 --fault kill");
