@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::{join, join_all};
 use lock_core::{Finding, FindingLevel};
+use zookeeper_client::{Acl, Permission};
 
 use crate::config::ZkConfig;
 use crate::error::Fault;
 use crate::four_letter::{ask, field, version};
+use crate::recipe::ZkRecipe;
 use crate::session::Session;
 
 /// Asks the ensemble by a session, and each server by four-letter words.
@@ -17,6 +19,7 @@ pub(crate) async fn examine(session: &Session, config: &ZkConfig) -> Result<Vec<
     let start = Instant::now();
     session.retry_until_definite(|| session.pass_quorum("/")).await?;
     findings.session(session.timeout, config.session_timeout, start.elapsed());
+    findings.access(&open_directories(session, config).await?, config.login.shows_password());
     if config.login.speaks_tls() {
         findings.note("", "versions and roles are unknown, as servers are not asked for them over TLS", "");
         return Ok(findings.0);
@@ -36,6 +39,41 @@ pub(crate) async fn examine(session: &Session, config: &ZkConfig) -> Result<Vec<
     findings.ensemble(&modes, servers.len());
     findings.limits(&limits);
     Ok(findings.0)
+}
+
+/// The directory of the locks, and some of those in it, as far as everybody may create or delete nodes there.
+async fn open_directories(session: &Session, config: &ZkConfig) -> Result<Vec<String>, Fault> {
+    let dir = config.dir.as_str();
+    let is_open = async |path: &str, unless_made: bool| {
+        match session.retry_until_definite(|| session.acl(path)).await {
+            Ok(acl) => Ok(acl.iter().any(is_for_everybody)),
+            Err(fault) if fault.is_no_node() => Ok(unless_made),
+            // Not for everybody, then.
+            Err(Fault::Refused(_)) => Ok(false),
+            Err(fault) => Err(fault),
+        }
+    };
+    let mut open = Vec::new();
+    if is_open(dir, config.node_acl().acls().iter().any(is_for_everybody)).await? {
+        open.push(dir.to_owned());
+    }
+    let names = match session.retry_until_definite(|| session.children(dir)).await {
+        Ok(names) if config.recipe == ZkRecipe::Queue => names,
+        Ok(_) | Err(Fault::Refused(_) | Fault::Denied { .. }) => Vec::new(),
+        Err(fault) => return Err(fault),
+    };
+    for name in names.iter().take(LOOKED_INTO) {
+        let path = format!("{}/{name}", dir.trim_end_matches('/'));
+        if is_open(&path, false).await? {
+            open.push(path);
+        }
+    }
+    Ok(open)
+}
+
+fn is_for_everybody(acl: &Acl) -> bool {
+    let writes = acl.permission().has(Permission::CREATE) || acl.permission().has(Permission::DELETE);
+    writes && acl.scheme() == "world"
 }
 
 /// What a server allows of sessions, in milliseconds: shortest, longest, and its tick.
@@ -62,6 +100,9 @@ fn loses_writes(version: &str) -> bool {
 #[derive(Default)]
 struct Findings(Vec<Finding>);
 
+/// How many directories of locks are looked into.
+const LOOKED_INTO: usize = 100;
+
 impl Findings {
     fn session(&mut self, granted: Duration, requested: Duration, round_trip: Duration) {
         let what =
@@ -76,6 +117,26 @@ impl Findings {
             let what =
                 "the ensemble is slow for this session timeout: a short hiccup ends sessions and loses locks";
             self.warn("", what, "use a longer session_timeout");
+        }
+    }
+
+    fn access(&mut self, open: &[String], shows_password: bool) {
+        if let Some((first, others)) = open.split_first() {
+            let others = if others.is_empty() {
+                String::new()
+            } else {
+                format!(" and in {} more directories", others.len())
+            };
+            let what = format!(
+                "everybody may create and delete nodes in {first}{others}: a node of somebody else whose name ends in ten \
+                 digits blocks a lock"
+            );
+            let advice = "log in by auth=sasl or over TLS, and give nodes that exist another ACL (setAcl -R)";
+            self.warn("", &what, advice);
+        }
+        if shows_password {
+            let what = "the password goes over the network as it is: whoever reads it may break any lock";
+            self.warn("", what, "use TLS (zks://), or auth=sasl");
         }
     }
 

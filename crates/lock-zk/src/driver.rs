@@ -290,6 +290,11 @@ impl SessionClient for DriverSession {
         self.link.send(move |on| async move { on.client.get_children(&path).await })
     }
 
+    fn acl<'a>(&'a self, path: &'a str) -> Answer<'a, Vec<Acl>> {
+        let path = path.to_owned();
+        self.link.send(move |on| async move { Ok(on.client.get_acl(&path).await?.0) })
+    }
+
     fn watch_children<'a>(&'a self, path: &'a str) -> Answer<'a, (Vec<String>, Watching)> {
         let path = path.to_owned();
         self.link.send(move |on| async move {

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use zookeeper_client::{
-    Acls, CreateMode, Error, MultiWriteError, MultiWriteResult, SessionState, Stat, WatchedEvent,
+    Acl, Acls, CreateMode, Error, MultiWriteError, MultiWriteResult, SessionState, Stat, WatchedEvent,
 };
 
 /// Opens sessions with an ensemble: for tests, and for custom transports.
@@ -83,6 +83,11 @@ pub trait SessionClient: Send + Sync + 'static {
 
     /// The names of the children of a node, and the stat of that node.
     fn children<'a>(&'a self, path: &'a str) -> Answer<'a, (Vec<String>, Stat)>;
+
+    /// The ACL of a node. The default tells none.
+    fn acl<'a>(&'a self, _path: &'a str) -> Answer<'a, Vec<Acl>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
 
     /// The names of the children of a node, and a watch for the creation and deletion of children. A node that does not
     /// exist leaves no watch.

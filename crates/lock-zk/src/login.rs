@@ -69,6 +69,11 @@ impl Login {
         certificate || self.typed.is_given() || self.credentials.is_some()
     }
 
+    /// Whether everybody on the way to the servers can read the password.
+    pub(crate) fn shows_password(&self) -> bool {
+        self.credentials.is_some() && self.auth == Auth::Digest && !self.speaks_tls()
+    }
+
     /// Whether both log in alike, as far as that can be compared.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         (&self.credentials, self.auth, &self.tls) == (&other.credentials, other.auth, &other.tls)

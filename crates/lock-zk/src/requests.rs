@@ -16,7 +16,7 @@ use lock_core::{BootInstant, GuardState, LossReason};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
-use zookeeper_client::{self as zk, CreateMode, MultiWriteError, MultiWriteResult, Stat};
+use zookeeper_client::{self as zk, Acl, CreateMode, MultiWriteError, MultiWriteResult, Stat};
 
 use crate::ensemble::{Change, SessionClient, Watching};
 use crate::error::{Fault, Right, Stop, no_chroot};
@@ -173,6 +173,10 @@ impl Session {
         let (names, stat) = listed.map_err(|fault| fault.needing(Right::Read, dir))?;
         self.empty_directories.note(dir, &stat);
         Ok(names)
+    }
+
+    pub(crate) async fn acl(&self, path: &str) -> Result<Vec<Acl>, Fault> {
+        self.read(self.client()?.acl(path)).await
     }
 
     pub(crate) async fn stat(&self, path: &str) -> Result<Option<Stat>, Fault> {

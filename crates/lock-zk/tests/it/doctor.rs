@@ -2,20 +2,26 @@
 
 use std::time::Duration;
 
-use crate::common::{Server, Servers, TIMEOUT, config};
+use crate::common::{Server, Servers, TIMEOUT, config, server};
 use lock_core::DoctorReport;
 use lock_testkit::ZooKeeper;
-use lock_zk::ZkConfig;
+use lock_zk::zookeeper_client::{Acl, AuthId, Permission};
+use lock_zk::{NodeAcl, ZkConfig};
 
 fn finds(report: &DoctorReport, text: &str) -> bool {
     report.findings.iter().any(|finding| finding.to_string().contains(text))
 }
 
+/// An ACL that needs no password, and is not for everybody.
+fn this_host() -> NodeAcl {
+    NodeAcl::Custom(vec![Acl::new(Permission::ALL, AuthId::new("ip", "127.0.0.1"))])
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_server_that_is_well_has_no_warnings() {
     let server: Server = ZooKeeper::builder().max_session_timeout(TIMEOUT).start().await.unwrap().into();
-    let report =
-        config(&server).session_timeout(2 * TIMEOUT).connect().await.unwrap().doctor().await.unwrap();
+    let config = config(&server).session_timeout(2 * TIMEOUT).acl(this_host());
+    let report = config.connect().await.unwrap().doctor().await.unwrap();
     for text in [
         "the session timeout is 4s",
         "a session_timeout of 8s was requested",
@@ -30,9 +36,35 @@ async fn a_server_that_is_well_has_no_warnings() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn nodes_for_everybody_and_passwords_for_every_reader_are_warned_of() {
+    let server = server().await;
+    let examined = async |config: ZkConfig| config.connect().await.unwrap().doctor().await.unwrap();
+    let of_somebody = || config(&server).credentials("me", "s3cret");
+    let [open, shown] = ["everybody may create and delete nodes in /", "the password goes over the network"];
+
+    // Nothing is made yet: the ACL will be that of the client.
+    let report = examined(config(&server).dir("/doctor/open")).await;
+    assert!(finds(&report, open) && !finds(&report, shown), "{report}");
+    let report = examined(of_somebody().dir("/doctor/closed")).await;
+    assert!(!finds(&report, open) && finds(&report, shown), "{report}");
+
+    // What was made without a password stays open.
+    let locks = config(&server).dir("/doctor/moved").connect().await.unwrap();
+    for name in ["a", "b"] {
+        locks.mutex(name).acquire().await.unwrap().release().await.unwrap();
+    }
+    let report = examined(of_somebody().dir("/doctor/moved")).await;
+    assert!(finds(&report, "nodes in /doctor/moved and in 2 more directories"), "{report}");
+
+    let hidden = examined(config(&server).dir("/doctor/mine").acl(this_host())).await;
+    assert!(!finds(&hidden, open) && !finds(&hidden, shown), "{hidden}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn every_server_of_an_ensemble_is_examined() {
     let ensemble = Servers::start().await;
     let config = ZkConfig::new(ensemble.connect_string()).session_timeout(Duration::from_secs(30));
+    let config = config.acl(this_host());
     let locks = config.connect().await.unwrap();
     let report = locks.doctor().await.unwrap();
     let of = |text: &str| report.findings.iter().filter(|finding| finding.what.ends_with(text)).count();
