@@ -75,6 +75,7 @@ impl<'a> Acquisition<'a> {
             mode: self.request.mode,
             grace: SHORTEST_GRACE.max(self.context.round_trip() * 4).min(self.ttl),
             ttl: self.ttl,
+            token_ttl: self.context.server.token_ttl,
             inbox,
             info: &self.info,
         }

@@ -29,8 +29,8 @@ use crate::setnx_timestamp::danger;
 
 /// How long a lock that was busy probably is: its holder and its waiters send requests all the time.
 const BUSY: Duration = Duration::from_millis(100);
-/// For how long the ttl of a last token needs no care: much less than it is.
-const KEPT: Duration = Duration::from_secs(24 * 3600);
+/// For which part of its ttl a last token needs no care. A release leaves it half at least, and claims do not renew it.
+const KEPT: u32 = 7;
 /// Why a lock of [`RedisRecipe::SetnxTimestamp`] has one holder.
 const ONE_TIME: &str = "a key of the recipe setnx-timestamp stores the time of one holder";
 
@@ -92,7 +92,8 @@ impl Redis {
         (options.connect_timeout, options.command_timeout) = (config.connect_timeout, config.command_timeout);
         options.clock = config.clock.clone();
         let client = Arc::new(RedisClient::new(options)?);
-        let server = Arc::new(Server::new(Arc::clone(&client), requests, config.wait_replicas));
+        let server =
+            Arc::new(Server::new(Arc::clone(&client), requests, config.wait_replicas, config.token_ttl));
         let returns = Arc::clone(&server);
         let push = Pushes::new(client, config.connect_timeout, &Arc::default(), returns);
         let checking_rights = async {
@@ -117,7 +118,7 @@ impl Redis {
             danger,
             owners: OwnerCache::default(),
             busy: RecentNames::new(BUSY),
-            kept: RecentNames::new(KEPT),
+            kept: RecentNames::new(config.token_ttl.0 / KEPT),
             worked: AtomicU64::new(0),
             round_trip: AtomicU64::new(0),
         };

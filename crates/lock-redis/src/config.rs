@@ -13,6 +13,7 @@ use redis_link::dial::Dial;
 use redis_link::timeouts::check_timeout;
 use redis_link::topology::{Access, Scheme, Topology};
 use redis_link::wall_clock::WallClock;
+use redis_link::wire::TokenTtl;
 
 use crate::error::{BACKEND, check_ttl};
 use crate::recipe::{Recipe, RecipeUnit, RedisRecipe};
@@ -27,8 +28,11 @@ const LARGEST_SKEW: Duration = Duration::from_secs(24 * 3600);
 /// The default of `leave_free_for`: longer than other clients sleep between two tries.
 const FREE_FOR: Duration = Duration::from_millis(150);
 const LONGEST_FREE: Duration = Duration::from_secs(2);
-const OPTIONS: [&str; 13] = [
+/// The shortest `token_ttl`: many times longer than clocks are stepped back by, and than proposed tokens are behind.
+const SHORTEST_TOKEN_TTL: Duration = Duration::from_secs(3600);
+const OPTIONS: [&str; 14] = [
     "ttl",
+    "token_ttl",
     "prefix",
     "wait",
     "local_handovers",
@@ -104,6 +108,7 @@ pub enum RedisWait {
 /// | option | default | |
 /// |---|---|---|
 /// | `ttl` | `30s` | how long a lock outlives a holder that died |
+/// | `token_ttl` | `7days` | how long the last token of a lock is kept after its last use, see [`token_ttl`](Self::token_ttl) |
 /// | `password_file` | none | a file with the password, instead of one in the URL; read at each connect, see [`Password`] |
 /// | `prefix` | `lock:` | prefix of the lock name in the key |
 /// | `wait` | `queue` | how to wait for a lock: `queue`, `notify` or `poll`, see [`RedisWait`] |
@@ -127,6 +132,7 @@ pub struct RedisConfig {
     pub(crate) pool: Option<Pool>,
     pub(crate) dial: Option<Arc<dyn Dial>>,
     pub(crate) ttl: Duration,
+    pub(crate) token_ttl: TokenTtl,
     pub(crate) prefix: String,
     wait: Option<RedisWait>,
     local_handovers: Option<u32>,
@@ -152,6 +158,7 @@ impl RedisConfig {
             pool: None,
             dial: None,
             ttl: Duration::from_secs(30),
+            token_ttl: TokenTtl::USUAL,
             prefix: String::from("lock:"),
             wait: None,
             local_handovers: None,
@@ -187,6 +194,7 @@ impl RedisConfig {
             }
             match key {
                 "ttl" => config.ttl = value.duration()?,
+                "token_ttl" => config.token_ttl = TokenTtl(value.duration()?),
                 "prefix" => value.text().clone_into(&mut config.prefix),
                 "wait" => {
                     config.wait = Some(match value.text() {
@@ -278,6 +286,17 @@ impl RedisConfig {
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
+        self
+    }
+
+    /// How long the last token of a lock is kept after its last use, or a hundred times the ttl if that is longer. Default a
+    /// week, and at least an hour. A name that is used once costs the server some 210 bytes until then.
+    ///
+    /// When it is forgotten, tokens go on from the server's clock. So they grow as long as the clock of the server, or of the
+    /// one that replaces it, is not behind by more than a third of this time. All clients that share locks need the same.
+    #[must_use]
+    pub fn token_ttl(mut self, ttl: Duration) -> Self {
+        self.token_ttl = TokenTtl(ttl);
         self
     }
 
@@ -384,6 +403,13 @@ impl RedisConfig {
     pub(crate) fn check(&self) -> Result<()> {
         self.check_recipe()?;
         check_ttl(self.ttl, self.skew())?;
+        if self.token_ttl.0 < SHORTEST_TOKEN_TTL {
+            return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
+                .with_message(
+                    "token_ttl is shorter than an hour: after a step of the clock tokens could fall",
+                )
+                .with_hint("use an hour or more"));
+        }
         check_timeout(BACKEND, "connect_timeout", self.connect_timeout)?;
         check_timeout(BACKEND, "command_timeout", self.command_timeout)?;
         let lasts = self.ttl.saturating_sub(self.skew());
@@ -464,10 +490,13 @@ impl RedisConfig {
     /// The requests of the recipe.
     pub(crate) fn requests(&self) -> Box<dyn Recipe> {
         match self.recipe {
-            RedisRecipe::SetNxPx => Box::new(SetNxPx { publishes_free: self.wait_by() == RedisWait::Notify }),
+            RedisRecipe::SetNxPx => Box::new(SetNxPx {
+                publishes_free: self.wait_by() == RedisWait::Notify,
+                token_ttl: self.token_ttl,
+            }),
             RedisRecipe::SetnxTimestamp => {
                 let unit = self.recipe_unit.unwrap_or_default();
-                Box::new(SetnxTimestamp::new(unit, self.skew(), self.wall_clock.clone()))
+                Box::new(SetnxTimestamp::new(unit, self.skew(), self.wall_clock.clone(), self.token_ttl))
             }
         }
     }

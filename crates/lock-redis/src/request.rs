@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lock_core::{BootInstant, Mode, OwnerId, Token};
 use redis_link::keys::Keys;
-use redis_link::wire::{fence_ttl, millis};
+use redis_link::wire::{TokenTtl, millis};
 
 /// The exclusive mode, as the scripts encode it.
 pub(crate) const EXCLUSIVE: &str = "x";
@@ -56,6 +56,8 @@ pub struct Entry<'a> {
     pub grace: Duration,
     /// The time to live that the owner will ask for.
     pub ttl: Duration,
+    /// How long the last token is kept.
+    pub token_ttl: TokenTtl,
     /// The channel on which its process listens.
     pub inbox: &'a str,
     /// The owner info, which `inspect` shows.
@@ -120,7 +122,7 @@ impl fmt::Display for Entry<'_> {
     /// The form that the scripts parse.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (owner, mode, inbox, info) = (self.owner, mode_name(self.mode), self.inbox, self.info);
-        let (grace, lasting) = (millis(self.grace), fence_ttl(self.ttl));
+        let (grace, lasting) = (millis(self.grace), self.token_ttl.of(self.ttl));
         write!(f, "{owner} {mode} {grace} {lasting} {} {inbox} {info}", inbox.len())
     }
 }

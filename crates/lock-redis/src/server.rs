@@ -15,7 +15,7 @@ use redis_link::lock_answer::LockAnswer;
 use redis_link::script::Call;
 use redis_link::take_back::{Sent, TakeBack};
 use redis_link::unclaimed_grant::{ReturnGrant, UnclaimedGrant};
-use redis_link::wire;
+use redis_link::wire::{self, TokenTtl};
 
 use crate::error::{BACKEND, lost_before_replicated, not_replicated};
 use crate::recipe::Recipe;
@@ -32,6 +32,8 @@ pub struct Server {
     recipe: Box<dyn Recipe>,
     /// How many replicas must have a lock before it counts as granted, and how long to wait for them.
     wait_replicas: Option<(u32, Duration)>,
+    /// How long last tokens are kept.
+    pub(crate) token_ttl: TokenTtl,
 }
 
 impl Server {
@@ -39,8 +41,9 @@ impl Server {
         client: Arc<RedisClient>,
         recipe: Box<dyn Recipe>,
         wait_replicas: Option<(u32, Duration)>,
+        token_ttl: TokenTtl,
     ) -> Self {
-        Self { client, recipe, wait_replicas }
+        Self { client, recipe, wait_replicas, token_ttl }
     }
 
     /// One server with the default recipe, for tests. `publishes_free` as with `wait=notify`.
@@ -50,7 +53,9 @@ impl Server {
     /// When the driver rejects the address.
     pub fn single(info: ConnectionInfo, publishes_free: bool) -> Result<Self> {
         let client = RedisClient::new(ClientOptions::new(BACKEND, SCRIPTS, info))?;
-        Ok(Self::new(Arc::new(client), Box::new(SetNxPx { publishes_free }), None))
+        let token_ttl = TokenTtl::USUAL;
+        let recipe = Box::new(SetNxPx { publishes_free, token_ttl });
+        Ok(Self::new(Arc::new(client), recipe, None, token_ttl))
     }
 
     /// The requests of the recipe.
@@ -129,7 +134,7 @@ impl Server {
             Value::Int(0) => Some(Rotated::NotOurs),
             token => wire::token(token).map(Rotated::HandedOver),
         };
-        self.read_once(&set_nx_px::rotate(owner, next), read).await
+        self.read_once(&set_nx_px::rotate(owner, next, self.token_ttl), read).await
     }
 
     /// Whether a lock counts as granted only after replicas have it.

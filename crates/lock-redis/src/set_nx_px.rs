@@ -10,7 +10,7 @@ use redis::{Cmd, Pipeline};
 use redis_link::keys::Keys;
 use redis_link::script;
 use redis_link::script::{Call, Script, ScriptList};
-use redis_link::wire::{USUAL_FENCE_TTL, fence_ttl, millis};
+use redis_link::wire::{TokenTtl, USUAL_FENCE_TTL, millis};
 
 use crate::recipe::{KeyState, Recipe};
 use crate::request::{Ask, EXCLUSIVE, Extension, Hold, Moment, mode_name};
@@ -49,6 +49,8 @@ const VALUE: usize = 80;
 pub(crate) struct SetNxPx {
     /// Whether a release is published on the [channel](Keys::channel) of the lock.
     pub(crate) publishes_free: bool,
+    /// How long last tokens are kept.
+    pub(crate) token_ttl: TokenTtl,
 }
 
 impl SetNxPx {
@@ -61,7 +63,7 @@ impl SetNxPx {
 impl Recipe for SetNxPx {
     fn ask(&self, ask: &Ask<'_>, _: Moment) -> Call {
         let script: &'static Script = if ask.is_confirmation { &CONFIRM } else { &ASK };
-        let (mode, fence_ttl) = (mode_name(ask.mode), fence_ttl(ask.ttl));
+        let (mode, fence_ttl) = (mode_name(ask.mode), self.token_ttl.of(ask.ttl));
         script
             .on(&ask.keys.all())
             .arg(ask.owner.encode(&mut [0; 32]))
@@ -91,7 +93,7 @@ impl Recipe for SetNxPx {
         commands.add_command(set).add_command(raise).add_command(look);
         if keeps {
             // Also for a lock that turns out to be busy. Redis 6.2 has no NX here, and refuses it.
-            commands.cmd("PEXPIRE").arg(ask.keys.tokens()).arg(&*fence_ttl(ask.ttl)).arg("NX");
+            commands.cmd("PEXPIRE").arg(ask.keys.tokens()).arg(&*self.token_ttl.of(ask.ttl)).arg("NX");
         }
         Some(commands)
     }
@@ -103,7 +105,12 @@ impl Recipe for SetNxPx {
 
     fn release(&self, keys: &Keys, owner: OwnerId, entry: Option<&str>) -> Call {
         let call = RELEASE.on(&keys.all()).arg(owner.encode(&mut [0; 32]));
-        call.unless_usual([&*self.channel(keys), entry.unwrap_or_default()], [""; 2])
+        // That of a lock with a long ttl is longer by then, and stays.
+        let fence_ttl = self.token_ttl.of(Duration::ZERO);
+        call.unless_usual(
+            [&*self.channel(keys), entry.unwrap_or_default(), &*fence_ttl],
+            ["", "", USUAL_FENCE_TTL],
+        )
     }
 
     fn extend(&self, lease: &Extension<'_>, _: Moment) -> Call {
@@ -116,7 +123,7 @@ impl Recipe for SetNxPx {
             Hold::Downgrading => DOWNGRADE.on(&lease.keys.all()),
         };
         let call = call.arg(lease.owner.encode(&mut [0; 32])).arg(millis(lease.ttl));
-        let fence_ttl = fence_ttl(lease.ttl);
+        let fence_ttl = self.token_ttl.of(lease.ttl);
         match lease.hold {
             Hold::Downgrading => {
                 call.unless_usual([&*fence_ttl, &*self.channel(lease.keys)], [USUAL_FENCE_TTL, ""])
@@ -126,7 +133,7 @@ impl Recipe for SetNxPx {
     }
 
     fn raise(&self, keys: &Keys, owner: OwnerId, floor: Token, ttl: Duration) -> Call {
-        RAISE.on(&keys.all()).arg(owner.to_string()).arg(floor.get()).arg(&*fence_ttl(ttl))
+        RAISE.on(&keys.all()).arg(owner.to_string()).arg(floor.get()).arg(&*self.token_ttl.of(ttl))
     }
 
     fn inspect(&self, keys: &Keys, owner: &str) -> Call {
@@ -155,7 +162,7 @@ impl Recipe for SetNxPx {
             .arg(removal.tombstone.to_string())
             .arg(removal.floor.get())
             .arg(removal.until)
-            .arg(&*fence_ttl(removal.ttl))
+            .arg(&*self.token_ttl.of(removal.ttl))
     }
 
     fn key_state(&self, value: String, _: Option<String>, left: Option<Duration>) -> KeyState {
@@ -164,14 +171,14 @@ impl Recipe for SetNxPx {
 }
 
 /// Hands a lock over to another owner of this process, past the wait queue.
-pub(crate) fn rotate(owner: OwnerId, next: &Ask<'_>) -> Call {
+pub(crate) fn rotate(owner: OwnerId, next: &Ask<'_>, token_ttl: TokenTtl) -> Call {
     ROTATE
         .on(&[next.keys.lock(), next.keys.tokens()])
         .arg(owner.encode(&mut [0; 32]))
         .arg(next.owner.encode(&mut [0; 32]))
         .arg(millis(next.ttl))
         .arg(next.info)
-        .unless_usual([&*fence_ttl(next.ttl)], [USUAL_FENCE_TTL])
+        .unless_usual([&*token_ttl.of(next.ttl)], [USUAL_FENCE_TTL])
 }
 
 /// Releases a lock that has a wait queue, and leaves it free for a moment.

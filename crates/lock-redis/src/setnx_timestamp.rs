@@ -14,7 +14,7 @@ use redis_link::scan::Beside;
 use redis_link::script;
 use redis_link::script::{Call, Script};
 use redis_link::wall_clock::WallClock;
-use redis_link::wire::{fence_ttl, millis};
+use redis_link::wire::{TokenTtl, millis};
 
 use crate::recipe::{KeyState, Recipe, RecipeUnit};
 use crate::request::{Ask, Extension, Moment, mode_name};
@@ -44,12 +44,13 @@ pub(crate) struct SetnxTimestamp {
     unit: RecipeUnit,
     skew: Duration,
     clock: WallClock,
+    token_ttl: TokenTtl,
     warned: AtomicBool,
 }
 
 impl SetnxTimestamp {
-    pub(crate) fn new(unit: RecipeUnit, skew: Duration, clock: WallClock) -> Self {
-        Self { unit, skew, clock, warned: AtomicBool::new(false) }
+    pub(crate) fn new(unit: RecipeUnit, skew: Duration, clock: WallClock, token_ttl: TokenTtl) -> Self {
+        Self { unit, skew, clock, token_ttl, warned: AtomicBool::new(false) }
     }
 
     /// The value to write for a lease of `ttl`: by any clock within the skew, its time passes only after the lease. As in
@@ -129,7 +130,7 @@ impl Recipe for SetnxTimestamp {
             .on(&[ask.keys.lock(), ask.keys.tokens(), &ask.keys.fence(), &text])
             .arg(ask.owner.encode(&mut [0; 32]))
             .arg(millis(ask.ttl));
-        let call = call.arg(ask.info).arg("").arg(&*mode_name(ask.mode)).arg(&*fence_ttl(ask.ttl));
+        let call = call.arg(ask.info).arg("").arg(&*mode_name(ask.mode)).arg(&*self.token_ttl.of(ask.ttl));
         self.with_limit(self.with_value(call, sent, ask.ttl))
     }
 
@@ -139,11 +140,11 @@ impl Recipe for SetnxTimestamp {
 
     fn extend(&self, lease: &Extension<'_>, sent: Moment) -> Call {
         let call = on(&EXTEND, lease.keys).arg(lease.owner.encode(&mut [0; 32])).arg(millis(lease.ttl));
-        self.with_value(call.arg(&*fence_ttl(lease.ttl)), sent, lease.ttl)
+        self.with_value(call.arg(&*self.token_ttl.of(lease.ttl)), sent, lease.ttl)
     }
 
     fn raise(&self, lock: &Keys, owner: OwnerId, floor: Token, ttl: Duration) -> Call {
-        on(&RAISE, lock).arg(owner.to_string()).arg(floor.get()).arg(&*fence_ttl(ttl))
+        on(&RAISE, lock).arg(owner.to_string()).arg(floor.get()).arg(&*self.token_ttl.of(ttl))
     }
 
     fn inspect(&self, lock: &Keys, owner: &str) -> Call {
@@ -175,7 +176,7 @@ impl Recipe for SetnxTimestamp {
             .arg(removal.tombstone.to_string())
             .arg(removal.floor.get())
             .arg(removal.until)
-            .arg(&*fence_ttl(removal.ttl))
+            .arg(&*self.token_ttl.of(removal.ttl))
             .arg(self.unit())
     }
 
@@ -253,7 +254,7 @@ mod tests {
     fn timestamps(unit: RecipeUnit) -> (SetnxTimestamp, Moment) {
         let clock = WallClock::new(|| UNIX_EPOCH + NOW);
         let sent = Moment { at: BootInstant::from_boot(TTL), wall: NOW };
-        (SetnxTimestamp::new(unit, Duration::from_secs(1), clock), sent)
+        (SetnxTimestamp::new(unit, Duration::from_secs(1), clock, TokenTtl::USUAL), sent)
     }
 
     #[test]

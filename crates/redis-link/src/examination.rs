@@ -38,7 +38,10 @@ pub(crate) async fn examine(
     let settings: Vec<Option<String>> =
         answers.map(|answer| text_pair(answer).map(|(_, value)| value)).collect();
     match &info {
-        Some(info) => examination.server(info),
+        Some(info) => {
+            examination.server(info);
+            examination.memory(info);
+        }
         None => examination.note("INFO is not allowed: version, role and replicas are unknown", ""),
     }
     examination.commands(&needed, known.as_deref());
@@ -113,6 +116,21 @@ impl Examination<'_> {
                 NAMES,
             );
         }
+    }
+
+    fn memory(&mut self, info: &str) {
+        let number = |name| info_field(info, name).and_then(|value| value.parse::<u64>().ok()).unwrap_or(0);
+        let used = number("used_memory").saturating_sub(number("mem_not_counted_for_evict"));
+        let most = number("maxmemory");
+        // 0 is no limit.
+        if most == 0 || used < most / 10 * 9 {
+            return;
+        }
+        let full = if used < most { "nearly full" } else { "full" };
+        self.warn(
+            &format!("the memory is {full}, with {used} of {most} bytes (maxmemory): free locks are refused, or keys evicted"),
+            "free memory, or raise maxmemory",
+        );
     }
 
     fn settings(&mut self, settings: &[Option<String>], info: &str) {
@@ -315,6 +333,23 @@ mod tests {
             let warnings = warnings(info.map(String::as_str), save);
             assert!(warnings.len() == 1 && warnings[0].contains(what), "{warnings:?}");
         }
+    }
+
+    #[test]
+    fn memory() {
+        let warnings = |used: u64, uncounted: u64, most: u64| {
+            let mut examination = Examination { server: "h:1", findings: Vec::new() };
+            examination.memory(&format!(
+                "used_memory:{used}\r\nmaxmemory:{most}\r\nmem_not_counted_for_evict:{uncounted}\r\n"
+            ));
+            examination.findings.into_iter().map(|finding| finding.what).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            [warnings(1 << 40, 0, 0), warnings(899, 0, 1_000), warnings(950, 60, 1_000)],
+            [const { Vec::<String>::new() }; 3]
+        );
+        assert!(warnings(900, 0, 1_000)[0].starts_with("the memory is nearly full, with 900 of 1000 bytes"));
+        assert!(warnings(1_000, 0, 1_000)[0].starts_with("the memory is full"));
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub struct Keys {
 
 /// The helper keys in the text, in the order of `ends`.
 const HELPERS: [&str; 3] = [TOKENS, "polylock:queue", "polylock:holders"];
-const TOKENS: &str = "polylock:tokens";
+pub(crate) const TOKENS: &str = "polylock:tokens";
 
 /// What is between the kind of a helper key and the key of the lock: with a hash tag of its own, and without. So the two forms
 /// never collide.

@@ -26,6 +26,7 @@ pub mod greeting;
 pub mod inspection;
 pub mod key_watch;
 pub mod keys;
+mod last_tokens;
 mod link;
 pub mod lock_answer;
 pub mod owner_cache;

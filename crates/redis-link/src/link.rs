@@ -16,9 +16,10 @@ use crate::dial::Settings;
 use crate::error::{Endpoint, Failure, is_demoted};
 use crate::examination::examine;
 use crate::greeting::{Greeting, Identity};
+use crate::last_tokens;
 use crate::script::{Call, Script};
 use crate::sentinel::{Following, SentinelLink, masters};
-use crate::server_clock::ServerClock;
+use crate::server_clock::{ServerClock, ServerTime};
 use crate::topology::SentinelInfo;
 use crate::wire;
 
@@ -161,7 +162,11 @@ impl Link {
         commands: impl FnOnce(u64) -> Option<Pipeline> + Send,
     ) -> Option<Result<Vec<Value>, Failure>> {
         let (mut connection, generation) = self.current().ok()??;
-        let time = self.server_clock.now(generation, self.settings.clock.now())?;
+        let mut time = self.server_clock.now(generation, self.settings.clock.now())?;
+        if time.is_too_old {
+            // Rare, and boxed to keep the future of an acquisition small.
+            time = Box::pin(self.ask_time(&mut connection, generation)).await?;
+        }
         let mut commands = commands(time.micros)?;
         if time.is_old {
             commands.cmd("TIME");
@@ -174,6 +179,15 @@ impl Link {
             self.note_time(generation, wire::time(&answer).map(|time| (time, self.settings.clock.now())));
         }
         Some(Ok(answers))
+    }
+
+    /// The bound of the server's clock, just after it was asked.
+    async fn ask_time(&self, connection: &mut MultiplexedConnection, generation: u64) -> Option<ServerTime> {
+        let answer = connection.req_packed_command(&redis::cmd("TIME")).await;
+        let told = wire::time(&answer.map_err(|error| self.failure(error, generation)).ok()?);
+        self.note_time(generation, told.map(|time| (time, self.settings.clock.now())));
+        let time = self.server_clock.now(generation, self.settings.clock.now())?;
+        (!time.is_too_old).then_some(time)
     }
 
     fn note_time(&self, generation: u64, time: Option<(Duration, BootInstant)>) {
@@ -351,8 +365,12 @@ impl Link {
     /// Examines the server, for the doctor.
     pub(crate) async fn examine(self: &Arc<Self>) -> Result<Vec<Finding>> {
         let (mut connection, generation) = self.connection().await?;
-        let findings = examine(&mut connection, &self.endpoint).await;
-        findings.map_err(|error| self.endpoint.failed(self.failure(error, generation)))
+        let findings = async {
+            let mut findings = examine(&mut connection, &self.endpoint).await?;
+            findings.push(last_tokens::count(&mut connection, &self.endpoint.address).await?);
+            Ok(findings)
+        };
+        findings.await.map_err(|error| self.endpoint.failed(self.failure(error, generation)))
     }
 
     /// Sends a call, waits until this many replicas have applied it, and returns the answer and how many have.

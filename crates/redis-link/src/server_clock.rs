@@ -33,14 +33,16 @@ pub(crate) struct ServerTime {
     pub(crate) micros: u64,
     /// Whether the server should be asked again: the bound falls behind by the drift.
     pub(crate) is_old: bool,
+    /// Whether the server has to be asked before: last tokens may be forgotten that are larger than the bound.
+    pub(crate) is_too_old: bool,
 }
 
 impl ServerClock {
     /// The lower bound now, of the server behind this connection.
     pub(crate) fn now(&self, generation: u64, now: BootInstant) -> Option<ServerTime> {
         let sample = (*self.lock()).filter(|sample| sample.generation == generation)?;
-        let is_old = now.saturating_duration_since(sample.at) > FRESH;
-        Some(ServerTime { micros: sample.bound(now), is_old })
+        let age = now.saturating_duration_since(sample.at);
+        Some(ServerTime { micros: sample.bound(now), is_old: age > FRESH, is_too_old: age > USABLE })
     }
 
     /// Notes an answer to TIME that has just arrived. Of two bounds, the larger one counts, unless that is outdated: the
@@ -73,6 +75,8 @@ impl Sample {
 /// After this time the server is asked again: the bound is half a millisecond behind by then.
 const FRESH: Duration = Duration::from_millis(50);
 const OUTDATED: Duration = Duration::from_secs(5);
+/// The bound is 36 seconds behind by then. A last token is kept for many times that, also with the shortest `token_ttl`.
+const USABLE: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]
 mod tests {
@@ -88,10 +92,21 @@ mod tests {
         let clock = ServerClock::default();
         assert_eq!(clock.now(1, at(0)), None);
         clock.note(1, 5_000_000, at(100));
-        assert_eq!(clock.now(1, at(100)), Some(ServerTime { micros: 5_000_000, is_old: false }));
-        assert_eq!(clock.now(1, at(2_100)), Some(ServerTime { micros: 6_980_000, is_old: true }));
-        assert_eq!(clock.now(1, at(50)), Some(ServerTime { micros: 5_000_000, is_old: false }));
+        assert_eq!(
+            clock.now(1, at(100)),
+            Some(ServerTime { micros: 5_000_000, is_old: false, is_too_old: false })
+        );
+        assert_eq!(
+            clock.now(1, at(2_100)),
+            Some(ServerTime { micros: 6_980_000, is_old: true, is_too_old: false })
+        );
+        assert_eq!(
+            clock.now(1, at(50)),
+            Some(ServerTime { micros: 5_000_000, is_old: false, is_too_old: false })
+        );
         assert_eq!(clock.now(2, at(100)), None, "another connection, perhaps to another server");
+        let is_too_old = |millis: u64| clock.now(1, at(100 + millis)).unwrap().is_too_old;
+        assert!(!is_too_old(3_600_000) && is_too_old(3_600_001));
     }
 
     /// As long as the clocks differ by no more than a lease allows for.

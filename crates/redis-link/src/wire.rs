@@ -6,9 +6,11 @@ use std::time::Duration;
 use lock_core::Token;
 use redis::Value;
 
-/// How long the last token outlives its lock, at least; with a long ttl it is a hundred times the ttl.
-const FENCE_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
-/// The same in milliseconds, as in the scripts.
+/// How long the last token of a lock is kept after its last use. With a long ttl it is a hundred times the ttl.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TokenTtl(pub Duration);
+
+/// The usual time in milliseconds, as in the scripts.
 pub const USUAL_FENCE_TTL: &str = "604800000";
 
 /// A ttl in milliseconds, at least one.
@@ -17,13 +19,24 @@ pub fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX).max(1)
 }
 
-/// The ttl of the last token, formatted for the scripts.
+impl TokenTtl {
+    /// A week.
+    pub const USUAL: Self = Self(Duration::from_secs(7 * 24 * 3600));
+
+    /// The ttl of the last token of a lock with this ttl, formatted for the scripts.
+    #[must_use]
+    pub fn of(self, ttl: Duration) -> Cow<'static, str> {
+        match self.0.max(ttl.saturating_mul(100)) {
+            usual if usual == Self::USUAL.0 => USUAL_FENCE_TTL.into(),
+            other => millis(other).min(i64::MAX as u64 / 2).to_string().into(),
+        }
+    }
+}
+
+/// The usual ttl of the last token of a lock with this ttl, formatted for the scripts.
 #[must_use]
 pub fn fence_ttl(ttl: Duration) -> Cow<'static, str> {
-    match ttl.saturating_mul(100) {
-        longer if longer > FENCE_TTL => millis(longer).min(i64::MAX as u64 / 2).to_string().into(),
-        _ => USUAL_FENCE_TTL.into(),
-    }
+    TokenTtl::USUAL.of(ttl)
 }
 
 /// Parses 0 or 1.
@@ -62,7 +75,16 @@ mod tests {
 
     #[test]
     fn the_usual_time_is_the_same_in_both_forms() {
-        assert_eq!(USUAL_FENCE_TTL, millis(FENCE_TTL).to_string());
+        assert_eq!(USUAL_FENCE_TTL, millis(TokenTtl::USUAL.0).to_string());
+    }
+
+    #[test]
+    fn a_token_outlives_its_lock_a_hundred_times() {
+        let (hour, minute) = (Duration::from_secs(3600), Duration::from_secs(60));
+        assert_eq!([fence_ttl(minute), fence_ttl(3 * hour)], ["604800000", "1080000000"]);
+        let short = TokenTtl(hour);
+        assert_eq!([short.of(minute / 2), short.of(minute)], ["3600000", "6000000"]);
+        assert_eq!(fence_ttl(Duration::MAX), (i64::MAX as u64 / 2).to_string());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 -- Releases what an owner has: the lock, its share of it, or its queue entry.
--- KEYS: lock, last token, queue, holders. ARGV: owner, channel for waiters without a queue or '', queue entry or ''. Trailing ''
--- are left out.
+-- KEYS: lock, last token, queue, holders. ARGV: owner, channel for waiters without a queue or '', queue entry or '', ttl of the last
+-- token in ms unless it is a week. Trailing '' are left out.
 -- Returns 1 if the owner held the lock, else 0.
 local held = 0
 if is_ours then

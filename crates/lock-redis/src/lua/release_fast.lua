@@ -2,8 +2,9 @@
 local first = is_ours and redis.call('LPOP', KEYS[3])
 if is_ours and not first then
   -- Plain commands write a token without a ttl. One that is ahead of the clock has a longer one.
-  if redis.call('PTTL', KEYS[2]) < 302400000 then
-    redis.call('PEXPIRE', KEYS[2], '604800000')
+  local fence_ttl = ARGV[4] or '604800000'
+  if redis.call('PTTL', KEYS[2]) < fence_ttl / 2 then
+    redis.call('PEXPIRE', KEYS[2], fence_ttl)
   end
   redis.call('DEL', KEYS[1])
   if (ARGV[2] or '') ~= '' then

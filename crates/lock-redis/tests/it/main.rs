@@ -19,4 +19,5 @@ mod rotation;
 mod scripts;
 mod setnx;
 mod simulation;
+mod token_ttl;
 mod topologies;

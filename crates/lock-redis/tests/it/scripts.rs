@@ -14,6 +14,7 @@ use redis_link::inspection::Inspection;
 use redis_link::keys::Keys;
 use redis_link::lock_answer::LockAnswer;
 use redis_link::take_back::{Sent, TakeBack};
+use redis_link::wire::TokenTtl;
 
 const TTL: Duration = Duration::from_secs(20);
 /// When the owner asked, by its clock.
@@ -203,7 +204,9 @@ async fn waiters_learn_how_long_a_lock_is_left_free() {
     inbox.subscribe("polylock:inbox:here").await.unwrap();
     let (keys, info, mode, ttl) = (&bench.keys, "me", Mode::Exclusive, TTL);
     let (grace, inbox_name) = (Duration::from_secs(1), "polylock:inbox:here");
-    let entry = Entry { owner: waiter, mode, grace, ttl, inbox: inbox_name, info }.to_string();
+    let entry =
+        Entry { owner: waiter, mode, grace, ttl, token_ttl: TokenTtl::USUAL, inbox: inbox_name, info }
+            .to_string();
     let queue_up = async || {
         let ask = Ask { keys, owner: waiter, mode, ttl, info, entry: Some(&entry), is_confirmation: false };
         bench.server.ask(bench.server.moment(), &ask).await.unwrap()
@@ -221,7 +224,8 @@ async fn waiters_learn_how_long_a_lock_is_left_free() {
     assert_eq!(bench.look().await.waiters, 1);
     // Who comes up in the moment learns of it, though processes that are gone stand between.
     let next = OwnerId::random();
-    let behind = |owner, inbox| Entry { owner, mode, grace, ttl, inbox, info }.to_string();
+    let behind =
+        |owner, inbox| Entry { owner, mode, grace, ttl, token_ttl: TokenTtl::USUAL, inbox, info }.to_string();
     for entry in [behind(OwnerId::random(), "polylock:inbox:gone"), behind(next, inbox_name)] {
         bench.redis(&["RPUSH", "polylock:queue:{lock:a}", &entry]).await;
     }

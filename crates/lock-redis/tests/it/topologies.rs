@@ -1265,6 +1265,32 @@ async fn the_doctor_reports_dangers() {
 }
 
 #[tokio::test]
+async fn the_doctor_counts_last_tokens_and_sees_that_the_memory_is_full() {
+    let server = RedisServer::builder().maxmemory_policy("noeviction").start().await.unwrap();
+    let locks = connect(&server.url()).await.unwrap();
+    for name in ["a", "b"] {
+        locks.mutex(name).acquire().await.unwrap().release().await.unwrap();
+    }
+    let report = async || locks.doctor().await.unwrap().to_string();
+    let few = report().await;
+    assert!(few.contains(": 2 locks have a last token, 0.0 MB in all and "), "{few}");
+    assert!(!few.contains("token_ttl") && !few.contains("the memory is"), "{few}");
+
+    // As 60 000 locks leave them, and as many other keys: more than are looked at.
+    let fill = "for n = 1, 60000 do redis.call('ZADD', 'polylock:tokens:{lock:' .. n .. '}', n, 'last') \
+                redis.call('SET', n, '') end return redis.status_reply('OK')";
+    ok(server.command(&["EVAL", fill, "0"]).await.unwrap());
+    let many = report().await;
+    let count = many.split_once(": about ").and_then(|(_, rest)| rest.split_once(" locks")).unwrap().0;
+    assert!((57_000..63_000).contains(&count.parse::<u32>().unwrap()), "{many}");
+    assert!(many.contains("token_ttl"), "{many}");
+
+    ok(server.command(&["CONFIG", "SET", "maxmemory", "1mb"]).await.unwrap());
+    let full = report().await;
+    assert!(full.contains("warning") && full.contains("the memory is full, with "), "{full}");
+}
+
+#[tokio::test]
 #[ignore = "full: sentinels and clusters"]
 async fn the_doctor_reports_what_is_downgraded() {
     let rules = format!("on >{SECRET} ~* +@all -@admin -@dangerous -subscribe");

@@ -18,6 +18,7 @@ use redis_link::client::RedisClient;
 use redis_link::inspection::Inspection;
 use redis_link::keys::Keys;
 use redis_link::lock_answer::LockAnswer;
+use redis_link::wire::TokenTtl;
 use tokio::time::timeout;
 
 use super::model::{ASKED, EXTENDED, Effect, GRACE, Model, words};
@@ -484,7 +485,15 @@ impl Case {
 
     fn entry(&self, who: Who, mode: Mode) -> String {
         let (grace, ttl, inbox) = (seconds(GRACE), seconds(ASKED), inbox(who));
-        let entry = Entry { owner: self.owner(who), mode, grace, ttl, inbox: &inbox, info: NAMES[who.0] };
+        let entry = Entry {
+            owner: self.owner(who),
+            mode,
+            grace,
+            ttl,
+            token_ttl: TokenTtl::USUAL,
+            inbox: &inbox,
+            info: NAMES[who.0],
+        };
         entry.to_string()
     }
 
