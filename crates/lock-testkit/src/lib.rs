@@ -11,7 +11,8 @@
 //! * `fake`, with the feature of that name: a Redis in memory, on tokio's clock, over links with faults by seed.
 //! * `simulation`, with the same feature: backends in virtual time.
 //! * `stories`, with the feature `models`: models that are searched exhaustively, and their counterexamples in the docs.
-//! * [`proxy`]: a TCP proxy that delays, holds, loses, resets, and swallows the reply to a chosen request.
+//! * [`proxy`]: a TCP proxy that delays, holds, loses, resets, and swallows the reply to a chosen request; and one by which
+//!   clients share a connection.
 //! * [`Worker`]: processes that speak JSON lines and can be stopped and killed, for tests across processes.
 //! * [`conformance`]: the test suite of all backends.
 //! * [`history`] and [`checker`]: the events of all processes on one clock, and whether they are correct.
@@ -65,7 +66,7 @@ pub use history::{EventKind, History, Recorder, now_ns};
 pub use log_capture::LogCapture;
 pub use migration::migration_url;
 pub use postgres::PostgresServer;
-pub use proxy::FaultProxy;
+pub use proxy::{FaultProxy, Multiplexer};
 pub use redis::{RedisCluster, RedisFive, RedisSentinel, RedisServer};
 pub use secret_file::SecretFile;
 pub use tier::by_tier;

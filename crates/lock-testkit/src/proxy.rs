@@ -3,6 +3,7 @@
 mod connection;
 mod frames;
 mod ledger;
+mod multiplexer;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +17,7 @@ use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 
+pub use self::multiplexer::Multiplexer;
 use crate::error::{Error, Result};
 use crate::port::Port;
 

@@ -47,6 +47,12 @@ impl Endpoint {
                 .with_hint("check user and password in the URL")
                 .caused_by(Cause::of(error));
         }
+        if is_of_proxy(error) {
+            return self
+                .error(ErrorKind::Unavailable, &format!("cannot connect: {}", words_of_proxy(error)))
+                .with_code("broken")
+                .with_hint("check the server behind the proxy");
+        }
         if matches!(error.kind(), redis::ErrorKind::Server(_) | redis::ErrorKind::Extension) {
             return self.refused(error);
         }
@@ -145,10 +151,11 @@ impl Endpoint {
     /// The error for a request that may have been sent and got no answer.
     pub(crate) fn no_answer(&self, error: &RedisError) -> Error {
         let (code, what) = match error.is_timeout() {
-            true => ("timeout", "no answer in time"),
-            false => ("broken", "the connection broke"),
+            true => ("timeout", "no answer in time".to_owned()),
+            false if is_of_proxy(error) => ("broken", words_of_proxy(error)),
+            false => ("broken", "the connection broke".to_owned()),
         };
-        self.in_doubt(what).with_code(code).caused_by(Cause::of(error))
+        self.in_doubt(&what).with_code(code).caused_by(Cause::of(error))
     }
 
     /// The error for a connection that broke after the request may have been sent.
@@ -167,6 +174,9 @@ impl Endpoint {
     #[must_use]
     pub fn refused(&self, error: &RedisError) -> Error {
         let error = &first_of_pipeline(error);
+        if is_of_proxy(error) {
+            return self.no_answer(error);
+        }
         let (kind, hint) = match code(error) {
             "NOPERM" => (ErrorKind::Denied, format!("give the user the rights: {}", self.rights())),
             code => meaning(code, error),
@@ -416,6 +426,31 @@ pub(crate) fn is_unknown_command(error: &RedisError) -> bool {
     detail.contains("unknown command") || detail.contains("unknown redis command")
 }
 
+/// Whether a proxy answered, as it lost its connection to the server, which may have run the request. Codes of Redis are words in
+/// capitals, and its own errors are about no connection.
+pub(crate) fn is_of_proxy(error: &RedisError) -> bool {
+    const LOST: [&str; 8] = [
+        "onnection re",
+        "onnection close",
+        "losed connection",
+        "imed out",
+        "roken pipe",
+        "nreachable",
+        "No route",
+        "Host is down",
+    ];
+    let (code, detail) = (error.code().unwrap_or_default(), error.detail().unwrap_or_default());
+    let is_reply = matches!(error.kind(), redis::ErrorKind::Server(_) | redis::ErrorKind::Extension);
+    let is_of_redis = code.chars().all(|letter| letter.is_ascii_uppercase());
+    is_reply && (!is_of_redis || code == "ERR" && LOST.iter().any(|word| detail.contains(word)))
+}
+
+/// What a proxy said.
+fn words_of_proxy(error: &RedisError) -> String {
+    let words: Vec<_> = [error.code(), error.detail()].into_iter().flatten().collect();
+    format!("a proxy lost its connection to the server: {}", words.join(" "))
+}
+
 /// Whether the server has become a replica.
 pub(crate) fn is_demoted(error: &RedisError) -> bool {
     code(error) == "READONLY"
@@ -489,6 +524,27 @@ mod tests {
                 format!("{error} {error:?} {:?}", std::error::Error::source(&error).map(ToString::to_string));
             assert!(!shown.contains("s3cret"), "{shown}");
             assert!(shown.contains("HELLO"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn what_a_proxy_says_of_its_connection_leaves_the_outcome_open() {
+        for (code, detail, is_of_proxy) in [
+            ("upstream", "failure", true),
+            ("no", "upstream host", true),
+            ("ERR", "Connection reset by peer", true),
+            ("ERR", "Connection timed out", true),
+            ("ERR", "server closed connection", true),
+            ("ERR", "max number of clients + cluster connections reached", false),
+            ("ERR", "unknown command 'SUBSCRIBE'", false),
+            ("MASTERDOWN", "Link with MASTER is down", false),
+            ("OOM", "command not allowed when used memory > 'maxmemory'.", false),
+        ] {
+            let said = make_extension_error(code.into(), Some(detail.into()));
+            let error = Endpoint::of_test("a:1").refused(&said);
+            let is_open = (error.kind(), error.outcome()) == (ErrorKind::Unavailable, Outcome::Unknown);
+            assert_eq!(is_open, is_of_proxy, "{error}");
+            assert!(error.to_string().contains(detail), "{error}");
         }
     }
 

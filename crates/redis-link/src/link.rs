@@ -13,10 +13,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use crate::dial::Settings;
-use crate::error::{Endpoint, Failure, is_demoted};
+use crate::error::{Endpoint, Failure, is_demoted, is_of_proxy};
 use crate::examination::examine;
 use crate::greeting::{Greeting, Identity};
 use crate::last_tokens;
+use crate::push_connection::is_refusal;
 use crate::script::{Call, Script};
 use crate::sentinel::{Following, SentinelLink, masters};
 use crate::server_clock::{ServerClock, ServerTime};
@@ -130,15 +131,12 @@ impl Link {
     async fn send_once(self: &Arc<Self>, call: &Call, asking: bool) -> Result<Value, Failure> {
         let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
         let mut answer = if asking {
-            Box::pin(run(&mut connection, call, &[redis::cmd("ASKING")])).await
+            Box::pin(run(&mut connection, &call.command, &[redis::cmd("ASKING")])).await.and_then(last)
         } else {
             request(&mut connection, call).await.and_then(Value::extract_error)
         };
         if answer.as_ref().is_err_and(is_no_script) {
-            // The server lost its scripts: load this one in the same round trip.
-            let mut before = vec![call.script.load()];
-            before.extend(asking.then(|| redis::cmd("ASKING")));
-            answer = Box::pin(run(&mut connection, call, &before)).await;
+            answer = Box::pin(run_unloaded(&mut connection, call, asking)).await;
         }
         answer.map_err(|error| self.failure(error, generation))
     }
@@ -152,7 +150,7 @@ impl Link {
             Some(Value::ServerError(error)) => Err(error.clone().into()),
             _ => Ok(answers),
         };
-        answers.and_then(refused).map_err(|error| self.failure(error, generation))
+        answers.and_then(of_server).and_then(refused).map_err(|error| self.failure(error, generation))
     }
 
     /// Sends the commands that are made from a lower bound of the server's clock, in one round trip; `None` if nothing is
@@ -171,7 +169,8 @@ impl Link {
         if time.is_old {
             commands.cmd("TIME");
         }
-        let mut answers = match connection.req_packed_commands(&commands, 0, commands.len()).await {
+        let answers = connection.req_packed_commands(&commands, 0, commands.len()).await;
+        let mut answers = match answers.and_then(of_server) {
             Ok(answers) => answers,
             Err(error) => return Some(Err(self.failure(error, generation))),
         };
@@ -214,24 +213,31 @@ impl Link {
         // One connection for both rounds: on another one, the outcome of the second round would be unknown.
         let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
         let failure = |error: RedisError| self.failure(error, generation);
-        let mut answers = run_once(&mut connection, calls).await.map_err(failure)?;
+        let commands = calls.iter().map(|call| call.command.clone());
+        let mut answers = run_once(&mut connection, commands).await.map_err(failure)?;
         let is_forgotten = |answer: &RedisResult<Value>| answer.as_ref().is_err_and(is_no_script);
         let forgotten: Vec<usize> =
             (0..answers.len()).filter(|&number| is_forgotten(&answers[number])).collect();
         if !forgotten.is_empty() {
             let calls: Vec<&Call> = forgotten.iter().map(|&number| calls[number]).collect();
             let again = match load(&mut connection, &calls).await {
-                Ok(()) => run_once(&mut connection, &calls).await.map_err(failure)?,
-                // The other calls have their answers.
-                Err(error) if is_answer(&error) => vec![Err(error); calls.len()],
-                Err(error) => return Err(failure(error)),
+                Ok(()) => run_once(&mut connection, calls.iter().map(|call| call.command.clone())).await,
+                Err(error) if is_answer(&error) => {
+                    run_once(&mut connection, calls.iter().map(|call| call.by_source())).await
+                }
+                Err(error) => Err(error),
             };
+            let again = again.map_err(failure)?;
             forgotten.into_iter().zip(again).for_each(|(number, answer)| answers[number] = answer);
         }
         if answers.iter().any(|answer| answer.as_ref().is_err_and(is_demoted)) {
             self.leave(generation);
         }
-        Ok(answers)
+        // Of the other calls it is not known either, once the connection behind a proxy broke.
+        match answers.iter().find_map(|answer| answer.as_ref().err().filter(|error| is_of_proxy(error))) {
+            Some(error) => Err(failure(error.clone())),
+            None => Ok(answers),
+        }
     }
 
     /// The connection and its generation; a new one is made if there is none.
@@ -383,9 +389,8 @@ impl Link {
         replicas: u32,
         wait_timeout: Duration,
     ) -> Result<(Value, u32), Failure> {
-        let mut pipeline = redis::pipe();
-        pipeline.add_command(call.script.load()).ignore().add_command(call.command.clone());
-        pipeline.cmd("WAIT").arg(replicas).arg(u64::try_from(wait_timeout.as_millis()).unwrap_or(u64::MAX));
+        let mut wait = redis::cmd("WAIT");
+        wait.arg(replicas).arg(u64::try_from(wait_timeout.as_millis()).unwrap_or(u64::MAX));
         loop {
             let (generation, idle) = (self.generation(), self.wait_connections().pop());
             let was_idle = idle.is_some();
@@ -393,7 +398,7 @@ impl Link {
                 Some(connection) => connection,
                 None => self.dial_wait_connection(wait_timeout).await.map_err(Failure::Unreached)?,
             };
-            match pipeline.query_async(&mut connection).await {
+            match run_and_wait(&mut connection, call, &wait).await {
                 Ok(answer) => {
                     self.keep_wait_connection(connection, generation);
                     return Ok(answer);
@@ -545,7 +550,12 @@ impl Link {
         let time = answers.next().and_then(|answer| wire::time(&answer.ok()?));
         let asks = self.endpoint.asks_identity;
         let identity = asks.then(|| Identity::read(answers.next(), answers.next())).flatten();
-        answers.try_for_each(|answer| answer.map(drop)).map_err(unreachable)?;
+        if let Err(refused) = answers.try_for_each(|answer| answer.map(drop)) {
+            match run_without_loading(connection).await {
+                Err(error) if is_refusal(&error) => return Err(unreachable(refused)),
+                answer => answer.map_err(unreachable)?,
+            }
+        }
         Ok((identity, time.map(|time| (time, now))))
     }
 
@@ -624,29 +634,74 @@ async fn request(connection: &mut MultiplexedConnection, call: &Call) -> RedisRe
     Ok(answers.pop().unwrap_or(Value::Nil))
 }
 
-/// Runs these commands and then the call in one round trip. Returns the first error as the server sent it.
-async fn run(connection: &mut MultiplexedConnection, call: &Call, before: &[Cmd]) -> RedisResult<Value> {
-    let mut pipeline = redis::pipe();
-    pipeline.ignore_errors();
-    for command in before {
-        pipeline.add_command(command.clone());
-    }
-    pipeline.add_command(call.command.clone());
-    let answers = pipeline.query_async::<Vec<RedisResult<Value>>>(connection).await?;
-    let mut answers = answers.into_iter().collect::<RedisResult<Vec<_>>>()?;
-    Ok(answers.pop().unwrap_or(Value::Nil))
+/// Runs these commands and then the call, in one round trip.
+async fn run(
+    connection: &mut MultiplexedConnection,
+    call: &Cmd,
+    before: &[Cmd],
+) -> RedisResult<Vec<RedisResult<Value>>> {
+    run_once(connection, before.iter().chain([call]).cloned()).await
 }
 
-/// Runs these calls in one round trip.
+/// Loads the script of a call, which the server lacks, and runs the call, in one round trip. Where the server loads no scripts,
+/// the call brings its own.
+async fn run_unloaded(
+    connection: &mut MultiplexedConnection,
+    call: &Call,
+    asking: bool,
+) -> RedisResult<Value> {
+    let asking: Vec<_> = asking.then(|| redis::cmd("ASKING")).into_iter().collect();
+    let before = [&[call.script.load()], &asking[..]].concat();
+    let mut answers = run(connection, &call.command, &before).await?;
+    if answers.last().is_some_and(|answer| answer.as_ref().is_err_and(is_no_script)) {
+        answers = run(connection, &call.by_source(), &asking).await?;
+    }
+    last(answers)
+}
+
+/// Runs a call, and then WAIT, in one round trip. Returns both answers.
+async fn run_and_wait(
+    connection: &mut MultiplexedConnection,
+    call: &Call,
+    wait: &Cmd,
+) -> RedisResult<(Value, u32)> {
+    let load = call.script.load();
+    let mut answers = run_once(connection, [load, call.command.clone(), wait.clone()].into_iter()).await?;
+    if answers.get(1).is_some_and(|answer| answer.as_ref().is_err_and(is_no_script)) {
+        answers = run_once(connection, [call.by_source(), wait.clone()].into_iter()).await?;
+    }
+    let replicas = answers.pop().unwrap_or(Ok(Value::Nil));
+    // The error of the call comes first, as it was sent.
+    let answer = last(answers)?;
+    Ok((answer, redis::from_redis_value(replicas?)?))
+}
+
+/// Tries whether the server runs scripts that it did not load.
+async fn run_without_loading(connection: &mut MultiplexedConnection) -> RedisResult<()> {
+    // With a key, as proxies route by that.
+    let mut eval = redis::cmd("EVAL");
+    match eval.arg("return 1").arg(1).arg("polylock:doctor").query_async::<Value>(connection).await {
+        // Another node of the cluster has the slot of this key: the rights were checked before that.
+        Err(error) if error.is_cluster_error() => Ok(()),
+        answer => answer.map(drop),
+    }
+}
+
+/// The last answer: that of the call.
+fn last(mut answers: Vec<RedisResult<Value>>) -> RedisResult<Value> {
+    answers.pop().unwrap_or(Ok(Value::Nil))
+}
+
+/// Runs these commands in one round trip.
 async fn run_once(
     connection: &mut MultiplexedConnection,
-    calls: &[&Call],
+    commands: impl Iterator<Item = Cmd>,
 ) -> RedisResult<Vec<RedisResult<Value>>> {
     let mut pipeline = redis::pipe();
     pipeline.ignore_errors();
-    for call in calls {
-        pipeline.add_command(call.command.clone());
-    }
+    commands.for_each(|command| {
+        pipeline.add_command(command);
+    });
     pipeline.query_async(connection).await
 }
 
@@ -663,7 +718,19 @@ async fn load(connection: &mut MultiplexedConnection, calls: &[&Call]) -> RedisR
 
 /// Whether the error is an error reply of the server.
 fn is_answer(error: &RedisError) -> bool {
-    matches!(error.kind(), redis::ErrorKind::Server(_) | redis::ErrorKind::Extension)
+    matches!(error.kind(), redis::ErrorKind::Server(_) | redis::ErrorKind::Extension) && !is_of_proxy(error)
+}
+
+/// The answers, unless a proxy gave one of them in the place of the server.
+fn of_server(answers: Vec<Value>) -> RedisResult<Vec<Value>> {
+    let errors = answers.iter().filter_map(|answer| match answer {
+        Value::ServerError(error) => Some(RedisError::from(error.clone())),
+        _ => None,
+    });
+    match errors.into_iter().find(is_of_proxy) {
+        Some(error) => Err(error),
+        None => Ok(answers),
+    }
 }
 
 fn is_no_script(error: &RedisError) -> bool {

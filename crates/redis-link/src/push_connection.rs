@@ -9,7 +9,7 @@ use redis::{PushInfo, PushKind, RedisError, RedisResult, ServerErrorKind, Value}
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::client::RedisClient;
-use crate::error::{Cause, code};
+use crate::error::{Cause, code, is_of_proxy};
 
 /// A push connection: over RESP3, or RESP2 if the server refuses RESP3.
 pub(crate) enum PushConnection {
@@ -131,7 +131,7 @@ impl PushConnection {
 /// Whether the error says that the command is unknown or not allowed. Errors that pass, as while a password is changed or
 /// the server loads its data, are no refusal.
 pub(crate) fn is_refusal(error: &RedisError) -> bool {
-    matches!(code(error), "NOPERM" | "ERR") || error.kind() == redis::ErrorKind::Client
+    matches!(code(error), "NOPERM" | "ERR") && !is_of_proxy(error) || error.kind() == redis::ErrorKind::Client
 }
 
 fn event(push: &PushInfo) -> Option<Event> {
@@ -169,6 +169,7 @@ mod tests {
             |code: &str, detail: &str| is_refusal(&make_extension_error(code.into(), Some(detail.into())));
         assert!(refused("NOPERM", "this user has no permissions to run the 'subscribe' command"));
         assert!(refused("ERR", "unknown command 'SUBSCRIBE'"));
+        assert!(!refused("ERR", "Connection reset by peer"));
         for passes in ["NOAUTH", "WRONGPASS", "LOADING", "MASTERDOWN", "BUSY", "CLUSTERDOWN"] {
             assert!(!refused(passes, "for now"), "{passes}");
         }

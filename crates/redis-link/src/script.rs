@@ -87,6 +87,18 @@ impl Script {
 }
 
 impl Call {
+    /// The call by the text of its script, for a server that loads no scripts.
+    pub(crate) fn by_source(&self) -> Cmd {
+        let mut command = redis::cmd("EVAL");
+        command.arg(&self.script.source);
+        for word in self.command.args_iter().skip(2) {
+            if let redis::Arg::Simple(bytes) = word {
+                command.arg(bytes);
+            }
+        }
+        command
+    }
+
     /// The keys, which determine the cluster node.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &[u8]> {
         let mut words = self.command.args_iter().filter_map(|word| match word {

@@ -15,6 +15,7 @@ mod moved;
 mod observe;
 mod outcomes;
 mod queue;
+mod restricted;
 mod rotation;
 mod scripts;
 mod setnx;

@@ -319,7 +319,7 @@ async fn the_same_request_again_is_granted_and_another_is_refused() {
 async fn what_was_done_is_confirmation_also_when_the_script_of_another_call_cannot_be_loaded() {
     let (bench, (me, other)) = (Bench::new().await, owners());
     bench.asked(me).await;
-    assert_eq!(bench.redis(&["ACL", "SETUSER", "default", "-script"]).await, "OK");
+    assert_eq!(bench.redis(&["ACL", "SETUSER", "default", "-script", "-eval"]).await, "OK");
     let extension = |owner, hold, ttl| Extension { keys: &bench.keys, owner, hold, ttl };
     // Nobody has made a reader of a writer on this server yet.
     let leases = [extension(me, Hold::Alone, TTL / 2), extension(other, Hold::Downgrading, TTL)];

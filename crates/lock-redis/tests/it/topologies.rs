@@ -363,6 +363,31 @@ async fn pushes(to: &ConnectionInfo, sender: Arc<dyn AsyncPushSender>) -> RedisR
     client.get_multiplexed_async_connection_with_config(&config).await
 }
 
+/// Whoever is connected stays with the old server, as long as it lives.
+#[tokio::test]
+async fn a_name_that_moves_while_the_old_server_lives_has_two_holders() {
+    let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
+    let info = |server: &RedisServer| server.url().into_connection_info().unwrap();
+    let record = Arc::new(Record { points_to: Mutex::new(info(&old)) });
+    let client = async || {
+        let config = RedisConfig::from_url(&format!("{}?ttl=1s", old.url())).unwrap();
+        config.dial(Arc::clone(&record) as _).connect().await.unwrap()
+    };
+    let before = client().await;
+    let first = before.mutex("a").acquire().await.unwrap();
+    *record.points_to.lock().unwrap() = info(&new);
+    let second = client().await.mutex("a").acquire().await.unwrap();
+    sleep(Duration::from_secs(3)).await;
+    assert!(first.is_valid() && second.is_valid(), "each is renewed at its server");
+
+    // This is why the old server has to end before the name moves.
+    old.kill();
+    assert!(timeout(PATIENCE, first.lost()).await.is_ok());
+    assert!(second.is_valid());
+    assert!(before.mutex("a").try_acquire().await.unwrap().is_none(), "it connects by the name");
+    assert_eq!(second.release().await.unwrap(), Released::Released);
+}
+
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
 async fn a_master_that_is_demoted_is_left_for_the_new_one() {
@@ -1465,7 +1490,7 @@ async fn a_full_server_is_reported() {
 async fn missing_rights_are_named() {
     for (rules, connects) in [
         ("+@all -@scripting", false),
-        ("+@all -script", false),
+        ("+@all -script -eval", false),
         ("+@all -evalsha", true),
         ("+@all -set", true),
         ("+@all -pexpire -time", true),
