@@ -8,6 +8,8 @@ mod chaos;
 mod common;
 #[cfg(feature = "metrics")]
 mod metrics;
+#[cfg(feature = "metrics")]
+mod operations;
 #[cfg(feature = "prefix")]
 mod prefix;
 #[cfg(feature = "tracing")]
