@@ -196,7 +196,7 @@ fn is_of_another_user(program: &Path) -> bool {
 fn not_ours(name: &OsString) -> Failure {
     let text = printable(&name.to_string_lossy());
     let message = format!(
-        "{text:?} runs as another user (set-user-ID), so that polylock cannot stop it when the lock is lost"
+        "{text:?} may become another user (set-user-ID): polylock could not stop it when the lock is lost"
     );
     let hint = format!("run polylock as that user ({text} polylock run ...), or add --on-lost warn");
     Failure::new(Exit::Other, "set_user_id", message, Some(hint))

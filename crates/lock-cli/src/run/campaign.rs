@@ -12,6 +12,7 @@ use super::child::Child;
 use super::hold::{End, Hold};
 use super::job_control::JobControl;
 use super::lock::Lock;
+use super::reap;
 use super::refusals::Refusals;
 use super::signals::Signals;
 use super::wire::Ending;
@@ -53,6 +54,7 @@ impl<'a> Campaign<'a> {
         let guard = tokio::select! {
             guard = self.acquire(lock) => guard?,
             signal = ending(signals, job) => return Ok(Turn::Over(Exit::signal(signal.as_raw()))),
+            never = reap::now_and_then() => match never {},
         };
         let Some(guard) = guard else { return Err(self.busy()) };
         self.refusals.forget();

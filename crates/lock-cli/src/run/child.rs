@@ -10,11 +10,13 @@ use std::time::Duration;
 
 use polylock::{BootInstant, Guard};
 use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group, set_child_subreaper};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::helper::Helper;
+use super::reap;
+use super::tree::Tree;
 use super::wire::{Ending, Order, Report, Wire, send_files};
-use super::{reap, tree};
 
 /// A command in a process group of its own, below its watchdog. All of it is killed when this is dropped before the end.
 pub(super) struct Child {
@@ -22,6 +24,8 @@ pub(super) struct Child {
     /// `None` once it was closed.
     wire: Option<Wire>,
     group: Pid,
+    /// What descends from its watchdog, and what this process inherits should that be killed.
+    trees: [Tree; 2],
     deadline: Option<BootInstant>,
     ended: Option<Ending>,
     /// Whether its watchdog lives: else this process has inherited the command.
@@ -44,6 +48,9 @@ impl Child {
     /// [`launch`](super::launch).
     pub(super) async fn start(command: &[OsString], guard: &Guard) -> io::Result<Self> {
         set_child_subreaper(Some(getpid()))?;
+        // A process that began with this signal ignored gets no exit code of a child.
+        let _children = signal(SignalKind::child())?;
+        let inherited = Tree::from_now_on(getpid());
         let (ours, theirs) = UnixStream::pair()?;
         let watchdog = Helper::Watchdog
             .command()
@@ -60,23 +67,28 @@ impl Child {
         files.extend(file.as_ref().map(AsFd::as_fd));
         send_files(&ours, &files)?;
         let mut wire = Wire::new(ours)?;
-        let Some(Report::Started(pid)) = wire.next_report().await else {
+        let id = i32::try_from(watchdog.id()).ok().and_then(Pid::from_raw);
+        let id = id.ok_or_else(|| io::Error::other("the watchdog has no process id"))?;
+        let started = persistent(id, wire.next_report()).await;
+        let Some(Report::Started(pid)) = started else {
             return Err(io::Error::other("the watchdog cannot start the command"));
         };
         let Some(group) = Pid::from_raw(pid) else {
             return Err(io::Error::other("the command has no process id"));
         };
+        let trees = [Tree::of(id), inherited];
         let mut child = Self {
             watchdog,
             wire: Some(wire),
             group,
+            trees,
             deadline: None,
             ended: None,
             is_watched: true,
             is_over: false,
         };
         // It has stopped itself. If it has ended, that is seen again.
-        child.change().await;
+        persistent(id, child.change()).await;
         Ok(child)
     }
 
@@ -126,9 +138,9 @@ impl Child {
 
     /// Continues a watchdog that somebody has stopped, and removes children that were inherited.
     pub(super) fn look_after(&self) {
-        let watchdog = self.watchdog_id();
+        let watchdog = Pid::from_raw(i32::try_from(self.watchdog.id()).unwrap_or_default());
         let _ = watchdog.map(|watchdog| kill_process(watchdog, Signal::CONT));
-        let _ = watchdog.is_some_and(reap::ended_before);
+        reap::all_but(watchdog);
     }
 
     /// Passes a signal on to the process group.
@@ -139,9 +151,9 @@ impl Child {
     /// Asks all processes to end. Returns whether some of them may be signalled.
     pub(super) fn terminate(&self) -> bool {
         let group = kill_process_group(self.group, Signal::TERM).is_ok();
-        let others = tree::signal(self.root(), Some(self.group), Signal::TERM);
+        let others = self.tree().signal(Some(self.group), Signal::TERM);
         // One that is stopped would not notice.
-        tree::signal(self.root(), None, Signal::CONT);
+        self.tree().signal(None, Signal::CONT);
         group || others
     }
 
@@ -149,31 +161,32 @@ impl Child {
     pub(super) fn kill(&self) -> bool {
         self.order(Order::Kill);
         let group = kill_process_group(self.group, Signal::KILL).is_ok();
-        tree::signal(self.root(), None, Signal::KILL) || group
+        self.tree().signal(None, Signal::KILL) || group
     }
 
     /// Kills what the command has left, and returns the processes that cannot be killed.
-    pub(super) async fn kill_rest(&mut self) -> Vec<Pid> {
+    pub(super) async fn kill_rest(&self) -> Vec<Pid> {
         let deadline = Instant::now() + PATIENCE;
         self.kill();
-        while tree::signal(self.root(), None, Signal::KILL) && Instant::now() < deadline {
+        while self.tree().signal(None, Signal::KILL) && Instant::now() < deadline {
             self.look_after();
             sleep(MOMENT).await;
         }
-        // The watchdog ends as well; not if it still holds the lock for the others.
-        if let Some(wire) = &mut self.wire {
-            let _ = timeout(PATIENCE, async { while wire.next_report().await.is_some() {} }).await;
-        }
-        // A watchdog that has ended has left them to this process.
-        tree::refused(getpid())
+        let [_, inherited] = &self.trees;
+        inherited.refused()
+    }
+
+    /// Whether no process is left.
+    pub(super) fn is_empty(&self) -> bool {
+        self.tree().is_empty()
     }
 
     /// Removes the command that has ended, and its watchdog. What the command has left runs on.
     pub(super) fn reap(mut self) -> io::Result<()> {
         self.is_over = true;
         self.watchdog.kill()?;
-        self.watchdog.wait()?;
-        reap::all();
+        let _ = self.watchdog.wait();
+        reap::all_but(None);
         Ok(())
     }
 
@@ -181,13 +194,20 @@ impl Child {
         self.wire.iter().for_each(|wire| wire.order(order));
     }
 
-    /// Whose descendants the processes are.
-    fn root(&self) -> Pid {
-        self.watchdog_id().filter(|_| self.is_watched).unwrap_or_else(getpid)
+    fn tree(&self) -> &Tree {
+        let [below, inherited] = &self.trees;
+        if self.is_watched { below } else { inherited }
     }
+}
 
-    fn watchdog_id(&self) -> Option<Pid> {
-        Pid::from_raw(i32::try_from(self.watchdog.id()).ok()?)
+/// Waits for the watchdog, and continues it should somebody stop it.
+async fn persistent<T>(watchdog: Pid, report: impl Future<Output = T>) -> T {
+    tokio::pin!(report);
+    loop {
+        match timeout(TICK, &mut report).await {
+            Ok(report) => return report,
+            Err(_) => drop(kill_process(watchdog, Signal::CONT)),
+        }
     }
 }
 
@@ -210,4 +230,5 @@ impl Drop for Child {
 
 /// For the end of processes that were killed.
 const PATIENCE: Duration = Duration::from_secs(2);
+const TICK: Duration = Duration::from_millis(200);
 const MOMENT: Duration = Duration::from_millis(5);

@@ -1,9 +1,11 @@
 //! The time from the start of the command to its end.
 
 use std::io;
+use std::time::Duration;
 
 use polylock::{BootInstant, Clock, Guard, GuardState, LossReason};
 use rustix::process::{Pid, Signal};
+use tokio::time::sleep;
 
 use super::child::{Change, Child};
 use super::deadline::Timing;
@@ -22,6 +24,8 @@ pub(super) struct Hold<'a> {
     /// When the command has run for as long as it may.
     overrun_at: BootInstant,
     stage: Stage,
+    /// Whether it is stopped for running longer than it may.
+    overran: bool,
     clock: Clock,
     loss: Option<LossReason>,
     is_told_to_end: bool,
@@ -60,6 +64,7 @@ impl<'a> Hold<'a> {
             timing: Timing::new(options.grace),
             overrun_at: options.max_run.map_or(BootInstant::NEVER, |most| clock.now() + most),
             stage: Stage::Running,
+            overran: false,
             clock,
             loss: None,
             is_told_to_end: false,
@@ -140,13 +145,16 @@ impl<'a> Hold<'a> {
 
     /// Begins the next stage. The signal comes before the message: nobody may read that.
     fn advance(&mut self, now: BootInstant, until: BootInstant) {
-        let overran = self.overran(now);
+        let overran = now >= self.overrun_at;
         if self.on_lost == OnLost::Warn && self.stage == Stage::Running && !overran {
             self.stage = Stage::Warned;
             return self.report("goes on without it");
         }
         let has_time = self.on_lost == OnLost::Warn || now < self.timing.kill_at(until);
         let has_grace = has_time && (self.on_lost != OnLost::Kill || overran);
+        if matches!(self.stage, Stage::Running | Stage::Warned) {
+            self.overran = overran && self.loss.is_none();
+        }
         let (reached, signal) = match self.stage {
             Stage::Running | Stage::Warned if has_grace => {
                 self.stage = Stage::Terminated(now);
@@ -160,14 +168,10 @@ impl<'a> Hold<'a> {
         self.report(if reached { signal } else { NOT_OURS });
     }
 
-    fn overran(&self, now: BootInstant) -> bool {
-        now >= self.overrun_at
-    }
-
     fn report(&self, what: &str) {
         let why = match self.loss {
             Some(loss) => format!("is lost: {loss}"),
-            None if self.overran(self.clock.now()) => "was held for as long as --max-run allows".to_owned(),
+            None if self.overran => "was held for as long as --max-run allows".to_owned(),
             None => "may be lost soon: the store did not confirm it in time".to_owned(),
         };
         let name = self.guard.name().as_str();
@@ -204,17 +208,14 @@ impl<'a> Hold<'a> {
         }
         // The watchdog may have been first.
         let is_late = self.on_lost != OnLost::Warn && self.clock.now() >= self.last_resort_at();
-        let was_stopped = self.stage != Stage::Running;
-        let overran = was_stopped && self.loss.is_none() && self.overran(self.clock.now());
-        let lost = !overran && (self.loss.is_some() || was_stopped || is_late);
-        if lost && !was_stopped {
+        let was_stopped = !matches!(self.stage, Stage::Running | Stage::Warned);
+        let lost = self.loss.is_some() || is_late || was_stopped && !self.overran;
+        if lost && self.stage == Stage::Running {
             self.report("has just ended");
         }
         let had_terminal = job.take_back(self.child.group());
-        if overran || !self.child.is_watched() || lost && self.on_lost != OnLost::Warn {
-            // What the child has started may still run.
-            let left = self.child.kill_rest().await;
-            self.report_refused(&left);
+        if was_stopped || !self.child.is_watched() || lost && self.on_lost != OnLost::Warn {
+            self.stop_rest().await;
             if had_terminal {
                 job.restore_modes();
             }
@@ -222,22 +223,45 @@ impl<'a> Hold<'a> {
         let by_keys = [Signal::INT, Signal::QUIT].map(|signal| Ending::Signal(signal.as_raw()));
         let is_told_to_end = self.is_told_to_end || had_terminal && by_keys.contains(&ending);
         self.child.reap()?;
-        Ok(End { ending, lost, overran, is_told_to_end })
+        Ok(End { ending, lost, overran: self.overran, is_told_to_end })
+    }
+
+    /// Stops what the command has left: while the lock is held, after its grace, and to the end.
+    async fn stop_rest(&self) {
+        if let Stage::Terminated(at) = self.stage {
+            let kill_at = (at + self.timing.grace()).min(self.timing.kill_at(self.guard.valid_until()));
+            while self.guard.is_valid() && self.clock.now() < kill_at && !self.child.is_empty() {
+                self.child.look_after();
+                sleep(MOMENT).await;
+            }
+        }
+        let mut is_told = false;
+        loop {
+            let left = self.child.kill_rest().await;
+            if !left.is_empty() && !is_told {
+                is_told = true;
+                self.report_refused(&left);
+            }
+            if left.is_empty() && self.child.is_empty() || !self.guard.is_valid() {
+                return;
+            }
+            sleep(LONG_MOMENT).await;
+        }
     }
 
     fn report_refused(&self, left: &[Pid]) {
-        if left.is_empty() {
-            return;
-        }
         let left: Vec<_> = left.iter().map(|pid| pid.as_raw_nonzero().to_string()).collect();
         let name = self.guard.name().as_str();
         let which = left.join(", ");
+        let ends = if self.guard.is_valid() { "is kept until they end" } else { "is lost" };
         self.output.say(&format!(
-            "polylock: processes of another user run on without the lock {name:?}, and polylock may not kill them: {which}"
+            "polylock: processes of another user run on, which polylock may not kill: {which}; the lock {name:?} {ends}"
         ));
     }
 }
 
+const MOMENT: Duration = Duration::from_millis(20);
+const LONG_MOMENT: Duration = Duration::from_millis(500);
 const NOT_OURS: &str = "runs on, as polylock may not signal a process of another user";
 
 /// After one of them, a child that ends is not started again.

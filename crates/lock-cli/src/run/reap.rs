@@ -1,24 +1,42 @@
-//! The children that this process has inherited.
+//! The children that this process has inherited, and that have ended.
 
-use nix::sys::wait::{Id, WaitPidFlag, waitid};
-use rustix::process::Pid;
+use std::convert::Infallible;
+use std::time::Duration;
 
-/// Removes the children that have ended, until it comes to this one: then returns true and leaves it.
-pub(super) fn ended_before(kept: Pid) -> bool {
+use nix::errno::Errno;
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use rustix::process::{Pid, WaitId, WaitIdOptions};
+use tokio::time::sleep;
+
+use super::tree;
+
+/// Removes them now and then, while no other child is there.
+pub(super) async fn now_and_then() -> Infallible {
     loop {
-        let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG;
-        let ended = waitid(Id::All, look | WaitPidFlag::WNOWAIT).ok().and_then(|status| status.pid());
-        match ended {
-            None => return false,
-            Some(pid) if pid.as_raw() == kept.as_raw_nonzero().get() => return true,
-            Some(pid) => drop(waitid(Id::Pid(pid), look)),
+        all_but(None);
+        sleep(PAUSE).await;
+    }
+}
+
+/// Removes all but this one.
+pub(super) fn all_but(kept: Option<Pid>) {
+    let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG;
+    let is_kept = |pid: i32| kept.is_some_and(|kept| kept.as_raw_nonzero().get() == pid);
+    loop {
+        let ended = waitid(Id::All, look | WaitPidFlag::WNOWAIT);
+        match ended.as_ref().map(WaitStatus::pid) {
+            Ok(Some(pid)) if !is_kept(pid.as_raw()) => drop(waitid(Id::Pid(pid), look)),
+            // The kept one hides others behind it; and one that a real-time signal has ended cannot be told by this function.
+            Ok(Some(_)) | Err(Errno::EINVAL) => return one_by_one(is_kept),
+            Ok(None) | Err(_) => return,
         }
     }
 }
 
-/// Removes all children that have ended.
-pub(super) fn all() {
-    while waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG)
-        .is_ok_and(|status| status.pid().is_some())
-    {}
+fn one_by_one(is_kept: impl Fn(i32) -> bool) {
+    for pid in tree::zombies().into_iter().filter(|pid| !is_kept(pid.as_raw_nonzero().get())) {
+        let _ = rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+    }
 }
+
+const PAUSE: Duration = Duration::from_secs(1);

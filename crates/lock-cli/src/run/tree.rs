@@ -6,12 +6,20 @@
 //! Source: proc(5), `PR_SET_CHILD_SUBREAPER` in prctl(2).
 
 use std::collections::BTreeMap;
-use std::{fs, process};
+use std::{fs, io, process};
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal, test_kill_process,
+    Pid, PidfdFlags, Signal, getpid, kill_process, pidfd_open, pidfd_send_signal, test_kill_process,
 };
+
+/// The descendants of a process.
+#[derive(Clone, Debug)]
+pub(super) struct Tree {
+    root: Pid,
+    /// Children of it, with all that descends from them, that do not belong to it.
+    others: Vec<(Pid, Process)>,
+}
 
 /// A process as the kernel lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,31 +28,71 @@ struct Process {
     group: i32,
     /// In ticks since the boot: together with the process id it names one process.
     started: u64,
-    /// Whether it has ended, and its parent has not noticed.
+    /// Whether it has ended, all of its threads, and its parent has not noticed.
     is_zombie: bool,
 }
 
-/// Sends a signal to every process that descends from this one, except those of a process group. Returns whether some are left
-/// that may get it.
-pub(super) fn signal(root: Pid, but: Option<Pid>, signal: Signal) -> bool {
-    let mut may_get = false;
-    for (pid, process) in descendants(root) {
-        if but.is_none_or(|group| group.as_raw_nonzero().get() != process.group) {
-            may_get |= signal_one(pid, process, signal) != Err(Errno::PERM);
-        }
+impl Tree {
+    pub(super) const fn of(root: Pid) -> Self {
+        Self { root, others: Vec::new() }
     }
-    may_get
+
+    /// What descends from this process from now on, without the children that it has already.
+    pub(super) fn from_now_on(root: Pid) -> Self {
+        let children = processes().unwrap_or_default();
+        let is_child = |(_, process): &(Pid, Process)| process.parent == root.as_raw_nonzero().get();
+        Self { root, others: children.into_iter().filter(is_child).collect() }
+    }
+
+    /// Sends a signal to every process but those of a process group. Returns whether some may be left that may get it.
+    pub(super) fn signal(&self, but: Option<Pid>, signal: Signal) -> bool {
+        let Ok(descendants) = self.descendants() else { return true };
+        let is_meant =
+            |process: &Process| but.is_none_or(|group| group.as_raw_nonzero().get() != process.group);
+        let mut may_get = false;
+        for (pid, process) in descendants {
+            if is_meant(&process) {
+                may_get |= signal_one(pid, process, signal) != Err(Errno::PERM);
+            }
+        }
+        may_get
+    }
+
+    /// The processes that may not be signalled: those of other users.
+    pub(super) fn refused(&self) -> Vec<Pid> {
+        let living = self.descendants().unwrap_or_default().into_iter().map(|(pid, _)| pid);
+        living.filter(|pid| test_kill_process(*pid) == Err(Errno::PERM)).collect()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.descendants().is_ok_and(|descendants| descendants.is_empty())
+    }
+
+    fn descendants(&self) -> io::Result<Vec<(Pid, Process)>> {
+        let mut children = BTreeMap::<i32, Vec<(Pid, Process)>>::new();
+        for (pid, process) in processes()? {
+            children.entry(process.parent).or_default().push((pid, process));
+        }
+        let is_other = |(pid, process): &(Pid, Process)| {
+            self.others.iter().any(|(other, then)| other == pid && then.started == process.started)
+        };
+        let mut found = Vec::new();
+        let mut parents = vec![self.root];
+        while let Some(parent) = parents.pop() {
+            let mut of_parent = children.remove(&parent.as_raw_nonzero().get()).unwrap_or_default();
+            of_parent.retain(|child| !is_other(child));
+            parents.extend(of_parent.iter().map(|(pid, _)| *pid));
+            found.extend(of_parent.into_iter().filter(|(_, process)| !process.is_zombie));
+        }
+        Ok(found)
+    }
 }
 
-/// The descendants that this process may send no signal: those of other users.
-pub(super) fn refused(root: Pid) -> Vec<Pid> {
-    let living = descendants(root).into_iter().map(|(pid, _)| pid);
-    living.filter(|pid| test_kill_process(*pid) == Err(Errno::PERM)).collect()
-}
-
-/// Whether no process descends from this one.
-pub(super) fn is_empty(root: Pid) -> bool {
-    descendants(root).is_empty()
+/// The children of this process that have ended.
+pub(super) fn zombies() -> Vec<Pid> {
+    let own = getpid().as_raw_nonzero().get();
+    let all = processes().unwrap_or_default().into_iter();
+    all.filter(|(_, process)| process.is_zombie && process.parent == own).map(|(pid, _)| pid).collect()
 }
 
 /// Signals this very process, and none that has got its id since.
@@ -59,27 +107,15 @@ fn signal_one(pid: Pid, process: Process, signal: Signal) -> Result<(), Errno> {
     }
 }
 
-fn descendants(root: Pid) -> Vec<(Pid, Process)> {
-    let mut children = BTreeMap::<i32, Vec<(Pid, Process)>>::new();
-    for (pid, process) in processes() {
-        children.entry(process.parent).or_default().push((pid, process));
-    }
-    let mut found = Vec::new();
-    let mut parents = vec![root];
-    while let Some(parent) = parents.pop() {
-        let of_parent = children.remove(&parent.as_raw_nonzero().get()).unwrap_or_default();
-        parents.extend(of_parent.iter().map(|(pid, _)| *pid));
-        found.extend(of_parent.into_iter().filter(|(_, process)| !process.is_zombie));
-    }
-    found
-}
-
 /// None where `/proc` is not that of this process namespace: its numbers name other processes.
-fn processes() -> impl Iterator<Item = (Pid, Process)> {
-    let own = fs::read_link("/proc/self").ok().filter(|own| own.as_os_str() == &*process::id().to_string());
-    let entries = own.and_then(|_| fs::read_dir("/proc").ok()).into_iter().flatten().flatten();
+fn processes() -> io::Result<Vec<(Pid, Process)>> {
+    let own = fs::read_link("/proc/self").unwrap_or_default();
+    if own.as_os_str() != &*process::id().to_string() {
+        return Ok(Vec::new());
+    }
+    let entries = fs::read_dir("/proc")?.flatten();
     let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
-    pids.filter_map(|pid| Some((pid, Process::of(pid)?)))
+    Ok(pids.filter_map(|pid| Some((pid, Process::of(pid)?))).collect())
 }
 
 impl Process {
@@ -92,7 +128,8 @@ impl Process {
         let (_, rest) = stat.rsplit_once(')')?;
         let fields: Vec<_> = rest.split_whitespace().collect();
         Some(Self {
-            is_zombie: ["Z", "X"].contains(fields.first()?),
+            // The main thread may have ended before others.
+            is_zombie: ["Z", "X"].contains(fields.first()?) && fields.get(17)?.parse::<u32>().ok()? <= 1,
             parent: fields.get(1)?.parse().ok()?,
             group: fields.get(2)?.parse().ok()?,
             started: fields.get(19)?.parse().ok()?,
@@ -106,12 +143,14 @@ mod tests {
 
     #[test]
     fn a_process_is_read_whatever_its_name_is() {
-        let rest = "1 1 0 -1 4194560 16 17 18 19 20 21 22 23 20 0 1 0 777 0 0";
-        let read = |name, state| Process::read(&format!("42 ({name}) {state} 7 {rest}")).unwrap();
+        let rest = "1 1 0 -1 4194560 16 17 18 19 20 21 22 23 20 0 THREADS 0 777 0 0";
+        let text =
+            |name, state, threads| format!("42 ({name}) {state} 7 {}", rest.replace("THREADS", threads));
+        let read = |name, state| Process::read(&text(name, state, "1")).unwrap();
         let process = Process { parent: 7, group: 1, started: 777, is_zombie: false };
         assert_eq!(read("sh", "S"), process);
         assert_eq!(read("a) Z 1 (b", "R"), process);
-        assert!(read("sh", "Z").is_zombie);
+        assert!(read("sh", "Z").is_zombie && !Process::read(&text("sh", "Z", "2")).unwrap().is_zombie);
         assert_eq!(Process::read("42 (sh) S 7"), None);
     }
 }

@@ -27,11 +27,12 @@ use rustix::process::{
 use rustix::stdio::stdin;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{self, SignalKind, signal};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::helper::Helper;
 use super::reap;
-use super::tree;
+use super::signals::Signals;
+use super::tree::Tree;
 use super::wire::{Ending, Order, Report, Wire, receive_files};
 
 struct Watchdog {
@@ -57,6 +58,8 @@ fn watch(command: ArgsOs) -> io::Result<()> {
     let socket = UnixStream::from(fcntl_dupfd_cloexec(stdin(), 3)?);
     // All of it runs on the main thread: see `launch`.
     Builder::new_current_thread().enable_all().build()?.block_on(async {
+        // What is sent to all processes of a service ends the command as it wants to end, and not its watchdog.
+        let _ignored = Signals::listen()?;
         Watchdog::start(socket, command)?.run().await;
         Ok(())
     })
@@ -93,43 +96,43 @@ impl Watchdog {
                     Some(Order::Kill) | None => break,
                 },
                 // What was sent counts before what has passed: this process may have been stopped as well.
-                () = clock.sleep_until(self.deadline) => if !self.was_renewed().await { break },
+                () = clock.sleep_until(self.deadline) => match timeout(MOMENT, self.wire.next_order()).await {
+                    Ok(Some(Order::Deadline(at))) => self.deadline = at,
+                    Ok(Some(Order::Kill) | None) | Err(_) => break,
+                },
                 _ = self.changes.recv() => {}
             }
         }
         self.kill_all().await;
     }
 
-    /// Whether a later deadline has arrived already.
-    async fn was_renewed(&mut self) -> bool {
-        let passed = self.deadline;
-        while let Ok(Some(Order::Deadline(at))) =
-            tokio::time::timeout(Duration::from_millis(1), self.wire.next_order()).await
-        {
-            self.deadline = at;
-        }
-        self.deadline > passed
-    }
-
-    /// Kills until nothing is left. What may not be killed is waited for only where the lock is held by this process.
+    /// Kills until nothing is left. What may not be killed is waited for only where this process holds the lock, or if it is the
+    /// command itself.
     async fn kill_all(&mut self) {
-        let _ = kill_process_group(self.command, Signal::KILL);
-        while tree::signal(getpid(), None, Signal::KILL) || self.file.is_some() && !tree::is_empty(getpid()) {
-            sleep(MOMENT).await;
+        let tree = Tree::of(getpid());
+        let mut pause = MOMENT;
+        loop {
+            let _ = kill_process_group(self.command, Signal::KILL);
+            let some_are_left = tree.signal(None, Signal::KILL);
             self.look();
+            if self.has_ended && !some_are_left && (self.file.is_none() || tree.is_empty()) {
+                return;
+            }
+            sleep(pause).await;
+            pause = (2 * pause).min(LONGEST_PAUSE);
         }
-        self.look();
     }
 
     /// Reports what became of the command, and removes the other children that have ended. The command stays, so that its
     /// process id is no other one's.
     fn look(&mut self) {
+        reap::all_but(Some(self.command));
         if self.has_ended {
             return;
         }
-        if reap::ended_before(self.command) {
+        if let Some(ending) = ending_of(self.command) {
             self.has_ended = true;
-            self.wire.report(Report::Ended(ending_of(self.command)));
+            self.wire.report(Report::Ended(ending));
         } else if let Some(signal) = stopped(self.command) {
             self.wire.report(Report::Stopped(signal));
         }
@@ -141,14 +144,14 @@ fn stopped(command: Pid) -> Option<i32> {
     stopped.stopping_signal()
 }
 
-fn ending_of(command: Pid) -> Ending {
+fn ending_of(command: Pid) -> Option<Ending> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    let status = waitid(WaitId::Pid(command), options).ok().flatten();
-    match status.map(|status| (status.exit_status(), status.terminating_signal())) {
-        Some((Some(code), _)) => Ending::Code((code & 0xff) as u8),
-        Some((_, Some(signal))) => Ending::Signal(signal),
-        _ => Ending::Signal(Signal::KILL.as_raw()),
-    }
+    let status = waitid(WaitId::Pid(command), options).ok()??;
+    Some(match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => Ending::Code((code & 0xff) as u8),
+        (_, signal) => Ending::Signal(signal.unwrap_or_default()),
+    })
 }
 
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const MOMENT: Duration = Duration::from_millis(5);

@@ -507,6 +507,37 @@ async fn a_watchdog_that_was_killed_takes_the_command_with_it_and_one_that_was_s
     assert_eq!(holder.ends().await.0, 0);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_ends_as_it_wants_to_whatever_else_is_signalled() {
+    let redis = RedisServer::start().await.unwrap();
+    let (url, folder) = (redis.url(), TempDir::new().unwrap());
+    let cleans = "trap 'sleep 0.3; echo cleaned; exit 5' TERM; echo running; while :; do sleep 0.02; done";
+    let holder = Background::start(folder.path(), &url, "", cleans);
+    holder.prints("running").await;
+    // As at the end of a service, whose processes are all signalled.
+    kill_process(holder.watchdog(), Signal::TERM).unwrap();
+    holder.signal(Signal::TERM);
+    let (code, text) = holder.ends().await;
+    assert!(code == 5 && text.contains("cleaned"), "{code}: {text}");
+
+    sh(&url, "", "kill -34 $$").await.is(128 + 34, &[]);
+    let orphan = "(setsid sh -c 'sleep 0.1; kill -34 $$' &); sleep 0.5; exit 3";
+    sh(&url, "", orphan).await.is(3, &[]);
+    let mut deaf = Command::new("env");
+    deaf.args(["--ignore-signal=CHLD", POLYLOCK, "run", "job", "--", "sh", "-c", "exit 3"]);
+    Run::of({
+        deaf.env("POLYLOCK_URL", &url);
+        deaf
+    })
+    .await
+    .is(3, &[]);
+
+    // The grace is that of all processes.
+    let grace = "--max-run 300ms --grace 10s";
+    let worker = "trap 'sleep 0.5; echo cleaned; exit' TERM; while :; do sleep 0.02; done";
+    sh(&url, grace, &format!("sh -c \"{worker}\"; echo after")).await.is(124, &["cleaned"]);
+}
+
 /// A script whose processes leave its process group, ignore SIGTERM, and hold a file lock, as [`stubborn`] does.
 fn away(file: &Path) -> String {
     let work = format!(
@@ -611,6 +642,18 @@ async fn what_cannot_be_stopped_is_refused_or_reported() {
         "{text}"
     );
     assert_eq!(text.matches("watchdog").count(), 0, "{text}");
+
+    // A lock that is valid is kept for as long as they run.
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    let job = format!("exec 9<{}; flock -s 9; {sudo} --reuid 0 sleep 2 & echo running; wait", file.display());
+    let command = as_nobody(folder.path(), &url, "--max-run 300ms --grace 100ms", &["sh", "-c", &job]);
+    let holder = Background::of(folder.path(), &command);
+    holder.prints("running").await;
+    let succeeds = ["flock", "-n", file.to_str().unwrap(), "echo", "succeeded"];
+    takes_over(Background::of(folder.path(), &as_nobody(folder.path(), &url, "", &succeeds))).await;
+    let (code, text) = holder.ends().await;
+    assert!(code == 124 && text.contains("is kept until they end"), "{code}: {text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
