@@ -119,6 +119,15 @@ mod deep {
 
     #[test]
     #[ignore = "deep: a large model"]
+    fn a_vote_from_quarantine_must_not_count_after_it() {
+        let sound = Redlock { drift: false, margin: 0, restarts: 2, ..ONE_RESTART };
+        assert_holds(sound);
+        let mistaken = Redlock { mistake: Some(Mistake::CountsLateAnswers), ..sound };
+        check_page("SAFETY.md", "late vote", &counterexample(mistaken, EXCLUSION));
+    }
+
+    #[test]
+    #[ignore = "deep: a large model"]
     fn a_restarted_master_must_not_confirm_extensions_of_any_lease() {
         let extends = Redlock::<2> { mistake: Some(Mistake::ConfirmsAny), ..ONE_RESTART };
         check_page("SAFETY.md", "extension", &counterexample(extends, EXCLUSION));

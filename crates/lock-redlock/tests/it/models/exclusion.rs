@@ -22,8 +22,6 @@ pub(crate) const QUORUM: u8 = 3;
 const TTL: u8 = 3;
 /// The drift margin: a key may expire this much early, and a client counts its lease as this much shorter.
 const MARGIN: u8 = 1;
-/// How long a client treats a lease as valid.
-const BELIEF: u8 = TTL - MARGIN;
 /// The time to live of a key that is handed over.
 const GRACE: u8 = 2;
 
@@ -32,6 +30,8 @@ const GRACE: u8 = 2;
 pub(crate) struct Redlock<const CLIENTS: usize> {
     /// Whether the clocks of the masters may be as fast as the margin allows.
     pub(crate) drift: bool,
+    /// How much longer a key lives than its client treats the lease as valid.
+    pub(crate) margin: u8,
     /// How often a master may restart without its data.
     pub(crate) restarts: u8,
     /// How often a key may end before its time.
@@ -60,6 +60,8 @@ pub(crate) enum Mistake {
     ConfirmsFromAnswer,
     /// It confirms a lease whose claim it has granted in the quarantine.
     ConfirmsNewClaims,
+    /// A vote that was given in quarantine counts when its answer arrives after that.
+    CountsLateAnswers,
     /// A minority of masters is enough.
     CountsMinority,
     /// A master that does not vote counts.
@@ -118,6 +120,8 @@ struct Master {
     /// For how much longer its vote for each client counts, by the client's clock. Meanwhile it confirms that client's lease, also
     /// in quarantine. Zero where it makes no difference.
     counts: [u8; 3],
+    /// For how long its yes to each client, from the quarantine, does not count: a mistake, if it ever does.
+    late: [u8; 3],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -173,6 +177,7 @@ impl<const CLIENTS: usize> Redlock<CLIENTS> {
     /// Nothing goes wrong that Redlock promises to withstand.
     pub(crate) const SOUND: Self = Self {
         drift: true,
+        margin: MARGIN,
         restarts: 0,
         early_ends: 0,
         quarantine: 0,
@@ -189,6 +194,11 @@ impl<const CLIENTS: usize> Redlock<CLIENTS> {
 
     fn makes(&self, mistake: Mistake) -> bool {
         self.mistake == Some(mistake)
+    }
+
+    /// How long a client treats a lease as valid.
+    fn belief(&self) -> u8 {
+        TTL - self.margin
     }
 
     /// Whether a master confirms the lease of a client.
@@ -221,21 +231,25 @@ impl<const CLIENTS: usize> Tale for Redlock<CLIENTS> {
                 for counts in state.masters.iter_mut().flat_map(|master| &mut master.counts) {
                     *counts = self.counts_after_tick(*counts);
                 }
+                state.masters.iter_mut().for_each(Master::late_answers);
                 state.tick();
             }
             Action::Ask { client } => {
-                state.clients[client] = Client::Asking { left: BELIEF, handed_over: GRACE - MARGIN };
+                state.clients[client] = Client::Asking { left: self.belief(), handed_over: GRACE - MARGIN };
             }
             Action::AskAgain { client } => {
                 let Client::Asking { handed_over, .. } = state.clients[client] else { unreachable!() };
-                state.clients[client] = Client::Asking { left: BELIEF, handed_over };
+                state.clients[client] = Client::Asking { left: self.belief(), handed_over };
                 state.clear_votes(client);
             }
             Action::Grant { master, client, drifts } => {
                 if state.masters[master].quarantine == 0 || self.makes(Mistake::ConfirmsNewClaims) {
                     // Of a holder, it puts back the key that the master lacks.
-                    let left = state.asking_left(client).unwrap_or(BELIEF);
+                    let left = state.asking_left(client).unwrap_or_else(|| self.belief());
                     state.count(master, client, left);
+                }
+                if self.makes(Mistake::CountsLateAnswers) && state.is_asking(client) {
+                    state.masters[master].late[client] = state.masters[master].quarantine;
                 }
                 state.grant(master, client, drifts, !self.makes(Mistake::AsksWithoutExtending));
             }
@@ -253,7 +267,7 @@ impl<const CLIENTS: usize> Tale for Redlock<CLIENTS> {
             Action::GrantLate { master } => state.masters[master].key = Some(Key { owner: None, left: TTL }),
             Action::Win { client } => {
                 let Client::Asking { left, .. } = state.clients[client] else { unreachable!() };
-                let left = if self.counts_from_answer { BELIEF } else { left };
+                let left = if self.counts_from_answer { self.belief() } else { left };
                 state.clients[client] = Client::Holding { left, extending: None };
                 state.clear_answers(client);
             }
@@ -265,7 +279,7 @@ impl<const CLIENTS: usize> Tale for Redlock<CLIENTS> {
                 }
             }
             Action::GiveUp { client } | Action::Release { client } => state.end(client),
-            Action::Extend { client } => state.extend(client, Some(Extending { left: BELIEF })),
+            Action::Extend { client } => state.extend(client, Some(Extending { left: self.belief() })),
             Action::Prolong { master, client, drifts } => {
                 let counts = self.confirms(&state.masters[master], client);
                 if counts && let Some(Extending { left }) = state.extending(client) {
@@ -279,7 +293,7 @@ impl<const CLIENTS: usize> Tale for Redlock<CLIENTS> {
                     unreachable!()
                 };
                 if self.makes(Mistake::ConfirmsFromAnswer) {
-                    state.count_from_answer(client);
+                    state.count_from_answer(client, self.belief());
                 }
                 state.clients[client] = Client::Holding { left, extending: None };
                 state.clear_answers(client);
@@ -463,6 +477,18 @@ impl<const CLIENTS: usize> Redlock<CLIENTS> {
     }
 }
 
+impl Master {
+    /// What it said in quarantine counts from when the client takes the quarantine to be over.
+    fn late_answers(&mut self) {
+        for (client, late) in self.late.iter_mut().enumerate() {
+            if *late == 1 {
+                self.said_yes |= bit(client);
+            }
+            *late = late.saturating_sub(1);
+        }
+    }
+}
+
 impl<const CLIENTS: usize> State<CLIENTS> {
     fn decisions(&self, client: usize, actions: &mut Vec<Action>) {
         if self.yeses(client) < QUORUM {
@@ -599,9 +625,9 @@ impl<const CLIENTS: usize> State<CLIENTS> {
         *counts = left.max(*counts);
     }
 
-    fn count_from_answer(&mut self, client: usize) {
+    fn count_from_answer(&mut self, client: usize, left: u8) {
         for master in self.masters.iter_mut().filter(|master| master.said_yes & bit(client) != 0) {
-            master.counts[client] = BELIEF;
+            master.counts[client] = left;
         }
     }
 
@@ -639,6 +665,7 @@ impl<const CLIENTS: usize> State<CLIENTS> {
 
     fn clear_votes(&mut self, client: usize) {
         for master in &mut self.masters {
+            master.late[client] = 0;
             master.said_yes &= !bit(client);
         }
     }
@@ -702,10 +729,10 @@ impl<const CLIENTS: usize> State<CLIENTS> {
             state.clients[new] = self.clients[*old];
         }
         for master in &mut state.masters {
-            let Master { key, said_yes, handed_over, counts, .. } = *master;
+            let Master { key, said_yes, handed_over, counts, late, .. } = *master;
             (master.said_yes, master.handed_over) = (0, 0);
             for (new, old) in order.iter().enumerate() {
-                master.counts[new] = counts[*old];
+                (master.counts[new], master.late[new]) = (counts[*old], late[*old]);
                 if said_yes & bit(*old) != 0 {
                     master.said_yes |= bit(new);
                 }
