@@ -290,7 +290,7 @@ impl RedisConfig {
     }
 
     /// How long the last token of a lock is kept after its last use, or a hundred times the ttl if that is longer. Default a
-    /// week, and at least an hour. A name that is used once costs the server some 210 bytes until then.
+    /// week, and at least an hour. A name that is used once costs the server some 200 bytes until then.
     ///
     /// When it is forgotten, tokens go on from the server's clock. So they grow as long as the clock of the server, or of the
     /// one that replaces it, is not behind by more than a third of this time. All clients that share locks need the same.

@@ -1309,6 +1309,10 @@ async fn the_doctor_counts_last_tokens_and_sees_that_the_memory_is_full() {
     let count = many.split_once(": about ").and_then(|(_, rest)| rest.split_once(" locks")).unwrap().0;
     assert!((57_000..63_000).contains(&count.parse::<u32>().unwrap()), "{many}");
     assert!(many.contains("token_ttl"), "{many}");
+    // As much as the server says that it uses for them.
+    let each =
+        many.split_once(" MB in all and ").and_then(|(_, rest)| rest.split_once(" bytes each")).unwrap().0;
+    assert!((150..220).contains(&each.parse::<u32>().unwrap()), "{many}");
 
     ok(server.command(&["CONFIG", "SET", "maxmemory", "1mb"]).await.unwrap());
     let full = report().await;
