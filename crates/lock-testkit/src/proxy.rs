@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 
-pub use self::multiplexer::Multiplexer;
+pub use self::multiplexer::{Multiplexer, Refusal};
 use crate::error::{Error, Result};
 use crate::port::Port;
 

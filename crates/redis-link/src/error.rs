@@ -289,7 +289,7 @@ fn connect_trouble(error: &RedisError) -> (&'static str, String, &'static str) {
             "the host name cannot be resolved",
             "check the host in the URL, and the DNS of this machine",
         ),
-        _ if error.is_connection_dropped() => ("broken", "the server closed the connection at once", REACH),
+        _ if error.is_connection_dropped() => ("broken", "the server closed the connection at once", CLOSED),
         // The driver's category only says that it is an I/O error.
         Some(_) => return ("unavailable", Cause::of(error).0, REACH),
         None => ("unavailable", error.category(), REACH),
@@ -430,19 +430,20 @@ pub(crate) fn is_unknown_command(error: &RedisError) -> bool {
 /// capitals, and its own errors are about no connection.
 pub(crate) fn is_of_proxy(error: &RedisError) -> bool {
     const LOST: [&str; 8] = [
-        "onnection re",
-        "onnection close",
-        "losed connection",
-        "imed out",
-        "roken pipe",
-        "nreachable",
-        "No route",
-        "Host is down",
+        "connection re",
+        "connection close",
+        "closed connection",
+        "timed out",
+        "broken pipe",
+        "unreachable",
+        "no route",
+        "host is down",
     ];
     let (code, detail) = (error.code().unwrap_or_default(), error.detail().unwrap_or_default());
     let is_reply = matches!(error.kind(), redis::ErrorKind::Server(_) | redis::ErrorKind::Extension);
     let is_of_redis = code.chars().all(|letter| letter.is_ascii_uppercase());
-    is_reply && (!is_of_redis || code == "ERR" && LOST.iter().any(|word| detail.contains(word)))
+    let is_lost = || LOST.iter().any(|words| detail.to_ascii_lowercase().contains(words));
+    is_reply && (!is_of_redis || code == "ERR" && is_lost())
 }
 
 /// What a proxy said.
@@ -459,6 +460,10 @@ pub(crate) fn is_demoted(error: &RedisError) -> bool {
 /// The hint for a failed connection.
 const REACH: &str = "check that the server runs, that the address in the URL is right, and that it speaks TLS if and only \
                      if the URL says so (rediss:// or redlocks://)";
+
+/// The hint for a connection that was closed at once.
+const CLOSED: &str = "check that the server speaks TLS if and only if the URL says so (rediss:// or redlocks://), and that no \
+                      proxy before it closes connections at a command that it does not forward (HELLO, CLIENT, TIME, SCRIPT)";
 
 /// The rights that waiters need in order not to poll: all waiters, those in a queue too, and those of a cluster too.
 pub(crate) const LISTEN_RIGHTS: &str = "+subscribe +unsubscribe +ping &polylock:*";

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lock_core::{ErrorKind, GuardState, Locks, Outcome, Released};
 use lock_redis::RedisConfig;
-use lock_testkit::proxy::{Multiplexer, Protocol, Then, redis_command};
+use lock_testkit::proxy::{Multiplexer, Protocol, Refusal, Then, redis_command};
 use lock_testkit::{FaultProxy, RedisCluster, RedisServer};
 use tokio::time::{sleep, timeout};
 
@@ -162,7 +162,7 @@ async fn with_hardly_more_than_the_commands_of_a_lock_it_works() {
 #[tokio::test]
 async fn behind_a_proxy_that_multiplexes_it_works() {
     let server = RedisServer::start().await.unwrap();
-    let proxy = Multiplexer::start(server.addr(), &NOT_SHARED).unwrap();
+    let proxy = Multiplexer::start(server.addr(), &NOT_SHARED, Refusal::Error).unwrap();
     let url = format!("redis://{}?ttl=1s", proxy.addr());
     works(&url, &server).await;
     assert_eq!(connected(&server).await, 2, "the proxy, and this question");
@@ -183,11 +183,21 @@ async fn connected(server: &RedisServer) -> usize {
     list.text().unwrap().lines().count()
 }
 
+#[tokio::test]
+async fn a_proxy_that_closes_connections_at_what_it_does_not_forward_is_refused() {
+    let server = RedisServer::start().await.unwrap();
+    let proxy = Multiplexer::start(server.addr(), &NOT_SHARED, Refusal::Close).unwrap();
+    let config = RedisConfig::from_url(&format!("redis://{}", proxy.addr())).unwrap();
+    let error = config.connect().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("proxy") && error.to_string().contains("HELLO"), "{error}");
+}
+
 /// A proxy, and a line to its server that can be cut: the proxy answers that it has lost the server then.
 async fn cut_behind_a_proxy() -> (RedisServer, FaultProxy, Multiplexer, Locks) {
     let server = RedisServer::start().await.unwrap();
     let line = FaultProxy::start(server.addr(), Protocol::Redis).unwrap();
-    let proxy = Multiplexer::start(line.addr(), &["CLIENT", "HELLO", "SUBSCRIBE"]).unwrap();
+    let proxy = Multiplexer::start(line.addr(), &["CLIENT", "HELLO", "SUBSCRIBE"], Refusal::Error).unwrap();
     let locks = connect(&format!("redis://{}?ttl=30s", proxy.addr())).await;
     (server, line, proxy, locks)
 }
@@ -228,7 +238,7 @@ async fn an_extension_that_a_proxy_answers_for_a_lost_server_may_have_been_appli
 #[tokio::test]
 async fn a_proxy_without_a_server_is_waited_for() {
     let server = RedisServer::start().await.unwrap();
-    let proxy = Multiplexer::start(server.addr(), &NOT_SHARED).unwrap();
+    let proxy = Multiplexer::start(server.addr(), &NOT_SHARED, Refusal::Error).unwrap();
     let url = format!("redis://{}?ttl=1s", proxy.addr());
     let locks = connect(&url).await;
     let guard = locks.mutex("a").acquire().await.unwrap();

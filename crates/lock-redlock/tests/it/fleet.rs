@@ -141,6 +141,26 @@ async fn the_rights_that_are_named_are_enough() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn masters_that_load_no_scripts_vote() {
+    let user = RedisServer::builder().user("ann", "on nopass ~* &* +@all -script");
+    let three: RedisFive = user.start_n(3).await.unwrap();
+    let url = format!("{}?ttl=1s", three.url().replace("redlock://", "redlock://ann:x@"));
+    let (locks, other) = (connect(&url).await.unwrap(), connect(&url).await.unwrap().mutex("a"));
+    let guards = [locks.mutex("a").acquire().await.unwrap(), locks.mutex("b").acquire().await.unwrap()];
+    let waiting = tokio::spawn(async move { other.acquire().await });
+    for master in three.servers() {
+        master.command(&["SCRIPT", "FLUSH"]).await.unwrap();
+    }
+    sleep(Duration::from_secs(2)).await;
+    for guard in guards {
+        assert!(guard.is_valid(), "it is renewed");
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+    }
+    let next = timeout(PATIENCE, waiting).await.unwrap().unwrap().unwrap();
+    assert_eq!(next.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_master_without_an_identity_after_a_restart_does_not_vote() {
     let mut masters = Vec::new();
     for _ in 0..3 {

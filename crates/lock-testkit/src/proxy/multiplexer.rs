@@ -17,7 +17,7 @@ use crate::port::Port;
 /// A proxy that sends the requests of all its clients over one connection to a Redis server, in the order in which they come, as
 /// those do that save connections.
 ///
-/// It refuses the commands that it is told to, as it would those of a connection of one's own. When it loses the server, it
+/// It refuses the commands that it is told to, such as those about a connection of one's own. When it loses the server, it
 /// answers in its place, and connects again for the next request.
 ///
 /// It runs on the runtime that started it, and ends when it is dropped.
@@ -27,14 +27,25 @@ pub struct Multiplexer {
     task: JoinHandle<()>,
 }
 
+/// What a client gets for a command that is not forwarded.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Refusal {
+    /// The error of Redis for an unknown command.
+    Error,
+    /// The end of its connection.
+    Close,
+}
+
 /// A request, and where its answer goes.
 struct Forwarded {
     request: Vec<u8>,
     answer: oneshot::Sender<Vec<u8>>,
 }
 
+type Refused = (&'static [&'static str], Refusal);
+
 impl Multiplexer {
-    /// Starts a proxy on a free loopback port that forwards to `upstream` all commands but these.
+    /// Starts a proxy on a free loopback port that forwards to `upstream` all commands but those that it refuses.
     ///
     /// # Errors
     ///
@@ -43,12 +54,12 @@ impl Multiplexer {
     /// # Panics
     ///
     /// Outside of a tokio runtime.
-    pub fn start(upstream: SocketAddr, refused: &'static [&'static str]) -> Result<Self> {
+    pub fn start(upstream: SocketAddr, refused: &'static [&'static str], refusal: Refusal) -> Result<Self> {
         let (port, listener) = Port::listen("a proxy")?;
         let listener = listen(listener).map_err(|error| Error::io("start a proxy", error))?;
         let (requests, queue) = unbounded_channel();
         let task = tokio::spawn(async move {
-            tokio::join!(accept(listener, requests, refused), forward(upstream, queue));
+            tokio::join!(accept(listener, requests, (refused, refusal)), forward(upstream, queue));
         });
         Ok(Self { port, task })
     }
@@ -70,11 +81,7 @@ fn listen(listener: StdListener) -> std::io::Result<TcpListener> {
     TcpListener::from_std(listener)
 }
 
-async fn accept(
-    listener: TcpListener,
-    requests: UnboundedSender<Forwarded>,
-    refused: &'static [&'static str],
-) {
+async fn accept(listener: TcpListener, requests: UnboundedSender<Forwarded>, refused: Refused) {
     // Their tasks end with this one.
     let mut clients = JoinSet::new();
     loop {
@@ -85,7 +92,7 @@ async fn accept(
 }
 
 /// Passes the requests of one client on, and returns the answers in their order.
-async fn serve(client: TcpStream, requests: UnboundedSender<Forwarded>, refused: &'static [&'static str]) {
+async fn serve(client: TcpStream, requests: UnboundedSender<Forwarded>, (refused, refusal): Refused) {
     let _ = client.set_nodelay(true);
     let (mut from, mut to) = client.into_split();
     let (answers, mut in_order) = unbounded_channel::<oneshot::Receiver<Vec<u8>>>();
@@ -96,7 +103,8 @@ async fn serve(client: TcpStream, requests: UnboundedSender<Forwarded>, refused:
                 let request: Vec<u8> = buffer.drain(..length).collect();
                 let (answer, answered) = oneshot::channel();
                 let _ = answers.send(answered);
-                match refusal(&request, refused) {
+                match error_for(&request, refused) {
+                    Some(_) if refusal == Refusal::Close => return,
                     Some(error) => drop(answer.send(error)),
                     None => drop(requests.send(Forwarded { request, answer })),
                 }
@@ -114,7 +122,8 @@ async fn serve(client: TcpStream, requests: UnboundedSender<Forwarded>, refused:
     tokio::join!(reads, writes);
 }
 
-fn refusal(request: &[u8], refused: &[&str]) -> Option<Vec<u8>> {
+/// The error for a command that is refused.
+fn error_for(request: &[u8], refused: &[&str]) -> Option<Vec<u8>> {
     let name = String::from_utf8_lossy(command_name(request)?).into_owned();
     let is_refused = refused.iter().any(|refused| refused.eq_ignore_ascii_case(&name));
     is_refused.then(|| format!("-ERR unknown command '{name}'\r\n").into_bytes())
