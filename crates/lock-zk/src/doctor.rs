@@ -10,6 +10,7 @@ use zookeeper_client::{Acl, Permission};
 use crate::config::ZkConfig;
 use crate::error::Fault;
 use crate::four_letter::{ask, field, version};
+use crate::login::Login;
 use crate::recipe::ZkRecipe;
 use crate::session::Session;
 
@@ -19,7 +20,7 @@ pub(crate) async fn examine(session: &Session, config: &ZkConfig) -> Result<Vec<
     let start = Instant::now();
     session.retry_until_definite(|| session.pass_quorum("/")).await?;
     findings.session(session.timeout, config.session_timeout, start.elapsed());
-    findings.access(&open_directories(session, config).await?, config.login.shows_password());
+    findings.access(&open_directories(session, config).await?, &config.login);
     if config.login.speaks_tls() {
         findings.note("", "versions and roles are unknown, as servers are not asked for them over TLS", "");
         return Ok(findings.0);
@@ -120,7 +121,7 @@ impl Findings {
         }
     }
 
-    fn access(&mut self, open: &[String], shows_password: bool) {
+    fn access(&mut self, open: &[String], login: &Login) {
         if let Some((first, others)) = open.split_first() {
             let others = if others.is_empty() {
                 String::new()
@@ -132,9 +133,10 @@ impl Findings {
                  digits blocks a lock"
             );
             let advice = "log in by auth=sasl or over TLS, and give nodes that exist another ACL (setAcl -R)";
-            self.warn("", &what, advice);
+            // Without a login, that is how the ensemble is meant.
+            if login.authenticates() { self.warn("", &what, advice) } else { self.note("", &what, advice) }
         }
-        if shows_password {
+        if login.shows_password() {
             let what = "the password goes over the network as it is: whoever reads it may break any lock";
             self.warn("", what, "use TLS (zks://), or auth=sasl");
         }
