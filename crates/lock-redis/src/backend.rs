@@ -17,7 +17,7 @@ use redis_link::push::Pushes;
 use redis_link::topology::Topology;
 
 use crate::acquire::acquire;
-use crate::config::{RedisConfig, RedisWait};
+use crate::config::{RedisConfig, RedisWait, SHORTEST_TOKEN_TTL};
 use crate::context::Context;
 use crate::error::{BACKEND, MIN_TTL};
 use crate::recent_names::RecentNames;
@@ -29,7 +29,8 @@ use crate::setnx_timestamp::danger;
 
 /// How long a lock that was busy probably is: its holder and its waiters send requests all the time.
 const BUSY: Duration = Duration::from_millis(100);
-/// For which part of its ttl a last token needs no care. A release leaves it half at least, and claims do not renew it.
+/// For which part of the shortest ttl a last token needs no care. A release leaves it half at least, and claims do not renew it.
+/// Another client may have another ttl.
 const KEPT: u32 = 7;
 /// Why a lock of [`RedisRecipe::SetnxTimestamp`] has one holder.
 const ONE_TIME: &str = "a key of the recipe setnx-timestamp stores the time of one holder";
@@ -118,7 +119,7 @@ impl Redis {
             danger,
             owners: OwnerCache::default(),
             busy: RecentNames::new(BUSY),
-            kept: RecentNames::new(config.token_ttl.0 / KEPT),
+            kept: RecentNames::new(SHORTEST_TOKEN_TTL / KEPT),
             worked: AtomicU64::new(0),
             round_trip: AtomicU64::new(0),
         };

@@ -29,7 +29,7 @@ const LARGEST_SKEW: Duration = Duration::from_secs(24 * 3600);
 const FREE_FOR: Duration = Duration::from_millis(150);
 const LONGEST_FREE: Duration = Duration::from_secs(2);
 /// The shortest `token_ttl`: many times longer than clocks are stepped back by, and than proposed tokens are behind.
-const SHORTEST_TOKEN_TTL: Duration = Duration::from_secs(3600);
+pub(crate) const SHORTEST_TOKEN_TTL: Duration = Duration::from_secs(3600);
 const OPTIONS: [&str; 14] = [
     "ttl",
     "token_ttl",

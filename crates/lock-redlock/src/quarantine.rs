@@ -4,12 +4,13 @@
 //! passed since its start.
 //!
 //! * A restart **after this client connected** shows in the `run_id`. Every new connection reads it first, and a vote counts
-//!   only if the server of that connection may vote. The restart was after the last answer of the old server, so a wrong
-//!   wall clock does not shorten the quarantine.
+//!   only if the server of that connection may vote. The restart was after the last answer of the old server, so an uptime that
+//!   is longer, by a wrong wall clock, does not shorten the quarantine.
 //! * A restart **before this client first connected** shows only in the uptime. If fewer masters than a quorum are young,
-//!   the young ones were restarted or replaced, and are quarantined. If a quorum is young, the fleet is new, and must be
-//!   able to vote: then only young masters without any key are quarantined, if another master has keys. (A lock leaves its
-//!   last token on every master that granted it.) A master that was down at first is quarantined while it is young.
+//!   the young ones were restarted or replaced, and are quarantined. If a quorum is young, and no
+//!   master has keys or all that answer are young, the fleet is new, and must be able to vote: then only young masters without any
+//!   key are quarantined, if another master has keys. (A lock leaves its last token on every master that granted it.) A master that
+//!   was down at first is quarantined while it is young.
 //!
 //! A client that connects for the first time does not notice:
 //!
@@ -45,7 +46,8 @@ pub(crate) fn after_restart(
 ) -> Option<Instant> {
     let most =
         last_answer.map_or(Duration::MAX, |last_answer| identity.at.saturating_duration_since(last_answer));
-    waits(identity, age(identity).min(most), longest_ttl)
+    // A server that claims to be older has a wrong clock.
+    waits(identity, Some(age(identity)).filter(|age| *age <= most).unwrap_or_default(), longest_ttl)
 }
 
 /// The end of the quarantine of each master at the first connection, if it needs one. `None` is a master that is down.
@@ -53,8 +55,8 @@ pub(crate) fn at_first_connect(fleet: &[Option<&Identity>], longest_ttl: Duratio
     let known = || fleet.iter().flatten();
     let young = known().filter(|identity| age(identity) < longest_ttl).count();
     // A master that is down may be old, and may have granted a lock that a young one has lost.
-    let is_new = young >= quorum(fleet.len());
     let is_used = known().any(|identity| identity.keys > 0);
+    let is_new = young >= quorum(fleet.len()) && (!is_used || young == known().count());
     let judge = |identity: &Identity| {
         let may_have_lost = !is_new || (is_used && identity.keys == 0);
         may_have_lost.then(|| waits(identity, age(identity), longest_ttl)).flatten()
@@ -102,6 +104,12 @@ mod tests {
         assert_eq!(votes(&[Some(up(3, 2)), Some(up(3, 2)), Some(up(1, 0))]), [true, true, false]);
         assert_eq!(votes(&[Some(up(3, 2)), Some(up(3, 2)), Some(up(1, 1))]), [true; 3]);
         assert_eq!(votes(&[Some(up(3, 2)), None, Some(up(3, 2))]), [true; 3]);
+        let rolled = [3, 5, 7, 100, 100].map(|seconds| Some(up(seconds, 1)));
+        assert_eq!(
+            votes(&rolled),
+            [false, false, false, true, true],
+            "a majority was restarted, and not all"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -114,7 +122,7 @@ mod tests {
         let last_answer = Instant::now();
         tokio::time::advance(Duration::from_secs(2)).await;
         let identity = up(1_000_000, 0);
-        assert_eq!(after_restart(&identity, Some(last_answer), LONGEST), Some(last_answer + LONGEST));
+        assert_eq!(after_restart(&identity, Some(last_answer), LONGEST), Some(identity.at + LONGEST));
         assert_eq!(after_restart(&identity, None, LONGEST), None);
     }
 }

@@ -102,8 +102,7 @@ pub trait Harness: Send + Sync + 'static {
         LockName::MAX_BYTES
     }
 
-    /// Whether `inspect` always shows the holder's own token. Else it may show a larger one, and for the first holder of all a smaller
-    /// one.
+    /// Whether `inspect` always shows the holder's own token. Else it may show a larger or a smaller one.
     fn shows_own_tokens(&self) -> bool {
         true
     }

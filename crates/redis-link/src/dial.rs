@@ -189,7 +189,10 @@ pub(crate) struct DriverDial {
 impl Dial for DriverDial {
     async fn commands(&self, to: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
         match self.open(to).await {
-            Err(error) if error.is_connection_dropped() => Err(reason(to.addr()).await.unwrap_or(error)),
+            // Not if there was no connection that it could have been said on.
+            Err(error) if error.is_connection_dropped() && !error.is_connection_refusal() => {
+                Err(reason(to.addr()).await.unwrap_or(error))
+            }
             opened => opened,
         }
     }

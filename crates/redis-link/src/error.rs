@@ -427,9 +427,11 @@ pub(crate) fn is_unknown_command(error: &RedisError) -> bool {
 }
 
 /// Whether a proxy answered, as it lost its connection to the server, which may have run the request. Codes of Redis are words in
-/// capitals, and its own errors are about no connection.
+/// capitals, or name a script, and its own errors are about no connection. What a proxy does not support it has not sent.
 pub(crate) fn is_of_proxy(error: &RedisError) -> bool {
-    const LOST: [&str; 8] = [
+    const LOST: [&str; 10] = [
+        "conn reset",
+        "temporary failure",
         "connection re",
         "connection close",
         "closed connection",
@@ -441,15 +443,26 @@ pub(crate) fn is_of_proxy(error: &RedisError) -> bool {
     ];
     let (code, detail) = (error.code().unwrap_or_default(), error.detail().unwrap_or_default());
     let is_reply = matches!(error.kind(), redis::ErrorKind::Server(_) | redis::ErrorKind::Extension);
-    let is_of_redis = code.chars().all(|letter| letter.is_ascii_uppercase());
-    let is_lost = || LOST.iter().any(|words| detail.to_ascii_lowercase().contains(words));
-    is_reply && (!is_of_redis || code == "ERR" && is_lost())
+    const NOT_SENT: [&str; 3] = ["unsupported", "unknown command", "invalid request"];
+    let is_of_redis = code.starts_with(OF_SCRIPT) || code.chars().all(|letter| letter.is_ascii_uppercase());
+    // Without the arguments, which are those of a caller.
+    let text = unquoted(&format!("{code} {detail}")).to_ascii_lowercase();
+    let has = |words: &[&str]| words.iter().any(|words| text.contains(words));
+    is_reply && !has(&NOT_SENT) && (!is_of_redis || code == "ERR" && has(&LOST))
+}
+
+/// How a script of Redis 6.2 begins what it returns as an error.
+const OF_SCRIPT: &str = "@user_script";
+
+/// The text up to what it quotes.
+fn unquoted(text: &str) -> &str {
+    text.split(['\'', '"', '`']).next().unwrap_or(text)
 }
 
 /// What a proxy said.
 fn words_of_proxy(error: &RedisError) -> String {
     let words: Vec<_> = [error.code(), error.detail()].into_iter().flatten().collect();
-    format!("a proxy lost its connection to the server: {}", words.join(" "))
+    format!("a proxy lost its connection to the server: {}", unquoted(shortened(&words.join(" "))).trim_end())
 }
 
 /// Whether the server has become a replica.
@@ -535,6 +548,14 @@ mod tests {
     #[test]
     fn what_a_proxy_says_of_its_connection_leaves_the_outcome_open() {
         for (code, detail, is_of_proxy) in [
+            ("ERR", "handle response, backend conn reset", true),
+            (
+                "@user_script:",
+                "49: The user executing the script can't run this command or subcommand",
+                false,
+            ),
+            ("ERR", "wrong number of arguments for `lock:unreachable`", false),
+            ("unsupported", "command 'EVALSHA'", false),
             ("upstream", "failure", true),
             ("no", "upstream host", true),
             ("ERR", "Connection reset by peer", true),

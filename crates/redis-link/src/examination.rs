@@ -21,7 +21,7 @@ pub(crate) async fn examine(
     connection: &mut MultiplexedConnection,
     endpoint: &Endpoint,
 ) -> RedisResult<Vec<Finding>> {
-    let mut needed = vec!["evalsha".to_owned(), "script".to_owned()];
+    let mut needed = ["eval", "evalsha", "script"].map(str::to_owned).to_vec();
     needed.extend(endpoint.commands_of_scripts());
     let mut pipeline = redis::pipe();
     pipeline.ignore_errors().cmd("TIME").cmd("INFO").cmd("COMMAND").arg("INFO").arg(&needed);
@@ -109,7 +109,21 @@ impl Examination<'_> {
             return self.note("COMMAND INFO is not allowed: renamed commands are not noticed", "");
         };
         let unknown = needed.iter().zip(known).filter(|(_, answer)| **answer == Value::Nil);
-        let names: Vec<_> = unknown.map(|(name, _)| name.to_ascii_uppercase()).collect();
+        let mut names: Vec<_> = unknown.map(|(name, _)| name.to_ascii_uppercase()).collect();
+        let lacks = |name: &str| names.iter().any(|unknown| unknown == name);
+        // Either of the two brings a script.
+        match (lacks("EVAL"), lacks("SCRIPT")) {
+            (false, true) => {
+                self.note("the server has no command SCRIPT: the first call of a script brings it", "");
+            }
+            (true, false) => {}
+            _ => return self.lacking(&names),
+        }
+        names.retain(|name| !["EVAL", "SCRIPT"].contains(&name.as_str()));
+        self.lacking(&names);
+    }
+
+    fn lacking(&mut self, names: &[String]) {
         if !names.is_empty() {
             self.warn(
                 &format!("the server has no command {}: locks fail that need it", names.join(", ")),

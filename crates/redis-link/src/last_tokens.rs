@@ -55,9 +55,12 @@ pub(crate) async fn count(connection: &mut MultiplexedConnection, server: &str) 
         }
     };
     let what =
-        format!("{about}{count} locks have a last token{memory}: it stays for a week after the last use");
-    let advice =
-        if count < MANY { "" } else { "names that are used once add up: use fewer, or a shorter token_ttl" };
+        format!("{about}{count} locks have a last token{memory}: it stays for some time after the last use");
+    let advice = if count < MANY {
+        ""
+    } else {
+        "names that are used once add up: use fewer, or on Redis a shorter token_ttl"
+    };
     Ok(note(&what, advice))
 }
 

@@ -1354,6 +1354,13 @@ async fn the_doctor_names_commands_that_the_server_lacks() {
     assert!(error.to_string().contains("polylock doctor"), "{error}");
 
     let server = without(&["SCRIPT"]).await;
+    let locks = connect(&server.url()).await.unwrap();
+    locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+    let report = locks.doctor().await.unwrap();
+    assert!(report.to_string().contains("no command SCRIPT: the first call"), "{report}");
+    assert!(!report.warnings().any(|finding| finding.what.contains("SCRIPT")), "{report}");
+
+    let server = without(&["SCRIPT", "EVAL"]).await;
     let error = connect(&server.url()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("SCRIPT"), "{error}");
