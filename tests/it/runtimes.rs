@@ -188,6 +188,39 @@ fn a_runtime_whose_thread_computes_takes_the_locks_of_no_other() {
     });
 }
 
+/// The connections that it opened again are driven by the runtime that the locks were connected on.
+#[test]
+fn a_runtime_whose_thread_computes_drives_no_connection() {
+    let servers = Servers::start();
+    let [redis, masters, _] = servers.urls();
+    let urls = [
+        format!("{redis}?ttl=30s&command_timeout=15s"),
+        format!("{masters}?ttl=30s&longest_ttl=30s&master_timeout=15s"),
+    ];
+    let stays = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let busy = one_thread();
+    for url in &urls {
+        let locks = stays.block_on(Locks::connect(url)).unwrap();
+        busy.block_on(async {
+            servers.close_connections().await;
+            // Each master gets a new one.
+            for _ in 0..3 {
+                drop(locks.mutex("of the busy one").acquire().await);
+                sleep(Duration::from_millis(50)).await;
+            }
+        });
+        let (answered, is_answered) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let busy = &busy;
+            scope.spawn(move || busy.block_on(async { is_answered.recv_timeout(PATIENCE).unwrap() }));
+            let other = locks.mutex("of the other one");
+            let guard = stays.block_on(async { timeout(Duration::from_secs(10), other.acquire()).await });
+            answered.send(()).unwrap();
+            assert!(matches!(guard, Ok(Ok(_))), "{url}: {guard:?}");
+        });
+    }
+}
+
 /// A guard that was moved to another runtime, while its own is paused.
 #[test]
 fn a_guard_of_a_paused_runtime_answers_within_its_lease() {
@@ -302,6 +335,12 @@ impl Servers {
 
     fn urls(&self) -> [String; 3] {
         [self.redis.url(), self.masters.url(), self.ensemble.url()]
+    }
+
+    async fn close_connections(&self) {
+        for redis in self.masters.servers().iter().chain([&self.redis]) {
+            redis.command(&["CLIENT", "KILL", "TYPE", "normal"]).await.unwrap();
+        }
     }
 
     fn kill(&self) {

@@ -19,8 +19,9 @@ use crate::{
 ///
 /// # Runtimes
 ///
-/// Several tokio runtimes may use one `Locks`. The connection, or the session of ZooKeeper, runs on the runtime that made it:
-/// connect on one that keeps running, not on one whose only thread computes. A lease is renewed on the runtime of the task
+/// Several tokio runtimes may use one `Locks`. The one that it was connected on drives all connections and sessions, so connect on
+/// one with several threads, which keeps running. (Connections to Redis outlive it, and are opened by the others, if it has ended or
+/// has one thread only: one whose thread computes may then cost the others a timeout.) A lease is renewed on the runtime of the task
 /// that acquired it, as long as that runtime is driven, and on another one once it has ended.
 ///
 /// # Examples

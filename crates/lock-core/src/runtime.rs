@@ -1,8 +1,9 @@
 //! The tokio runtimes on which locks are used.
 
+use std::future::pending;
 use std::process;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
@@ -23,6 +24,47 @@ pub fn current(backend: &'static str) -> Result<Handle> {
             .with_hint("call it inside a tokio runtime: #[tokio::main], or Runtime::block_on")
             .caused_by(error)
     })
+}
+
+/// The runtime that drives the connections of a client, on whatever runtime they are opened.
+///
+/// A connection that is opened again by a task of another runtime would be answered by that runtime from then on: a thread of
+/// it that computes would silence the connection for all.
+#[derive(Debug, Clone, Default)]
+pub struct Home(Arc<OnceLock<Handle>>);
+
+impl Home {
+    /// The runtime of the caller; without one, that of the first call of [`driver`](Self::driver).
+    #[must_use]
+    pub fn here() -> Self {
+        Self(Arc::new(Handle::try_current().map_or_else(|_| OnceLock::new(), OnceLock::from)))
+    }
+
+    /// The runtime that shall drive a connection which the caller opens. It is the caller's if the home has ended, or may be
+    /// paused, as one of a single thread is outside of `block_on`.
+    ///
+    /// # Panics
+    ///
+    /// Outside a runtime.
+    #[must_use]
+    pub fn driver(&self) -> Handle {
+        let here = Handle::current();
+        let home = self.0.get_or_init(|| here.clone());
+        if home.id() == here.id() || has_one_thread(home) || has_ended(home) { here } else { home.clone() }
+    }
+}
+
+fn has_one_thread(runtime: &Handle) -> bool {
+    runtime.runtime_flavor() == RuntimeFlavor::CurrentThread
+}
+
+/// Whether it was shut down: it drops a task at once.
+fn has_ended(runtime: &Handle) -> bool {
+    let task = runtime.spawn(pending::<()>());
+    task.abort_handle().is_finished() || {
+        task.abort();
+        false
+    }
 }
 
 /// The runtimes on which one `Locks` is used.
@@ -59,7 +101,6 @@ impl Runtimes {
         }
         let here = current(self.backend)?;
         let home = self.home.get_or_init(|| here.clone());
-        let has_one_thread = |runtime: &Handle| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread;
         if here.id() != home.id() && (has_one_thread(&here) || has_one_thread(home)) {
             self.may_pause.store(true, Ordering::Relaxed);
         }
@@ -84,5 +125,41 @@ impl Runtimes {
 
     pub(crate) fn backend(&self) -> &'static str {
         self.backend
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::runtime::{Builder, Runtime};
+
+    use super::*;
+
+    fn several_threads() -> Runtime {
+        Builder::new_multi_thread().worker_threads(2).build().unwrap()
+    }
+
+    fn one_thread() -> Runtime {
+        Builder::new_current_thread().build().unwrap()
+    }
+
+    #[test]
+    fn a_home_that_runs_drives_what_other_runtimes_open() {
+        let (home, others) = (several_threads(), [several_threads(), one_thread()]);
+        let at = home.block_on(async { Home::here() });
+        for other in others {
+            assert_eq!(other.block_on(async { at.driver() }).id(), home.handle().id());
+        }
+    }
+
+    #[test]
+    fn a_home_that_may_be_paused_or_has_ended_drives_only_its_own() {
+        let (paused, other) = (one_thread(), several_threads());
+        let at = paused.block_on(async { Home::here() });
+        assert_eq!(other.block_on(async { at.driver() }).id(), other.handle().id());
+        assert_eq!(paused.block_on(async { at.driver() }).id(), paused.handle().id());
+        let ends = several_threads();
+        let at = ends.block_on(async { Home::here() });
+        drop(ends);
+        assert_eq!(other.block_on(async { at.driver() }).id(), other.handle().id());
     }
 }

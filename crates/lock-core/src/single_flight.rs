@@ -4,14 +4,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::Result;
+use crate::runtime::Home;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 /// Runs some work once for all concurrent callers.
 ///
-/// The work runs in a task, so a caller that is not polled, or dropped, delays no other caller.
+/// The work runs in a task of the [driver](Home::driver), so a caller that is not polled, or dropped, delays no other caller.
 #[derive(Debug, Default)]
 pub struct SingleFlight {
+    home: Home,
     last: Mutex<Option<Flight>>,
 }
 
@@ -19,6 +21,12 @@ pub struct SingleFlight {
 type Flight = watch::Receiver<Option<Result<()>>>;
 
 impl SingleFlight {
+    /// Work that is driven by this runtime.
+    #[must_use]
+    pub fn at(home: Home) -> Self {
+        Self { home, last: Mutex::default() }
+    }
+
     /// Joins the work that is running, or starts it, and returns its result. `None` if it takes longer than `patience`: its
     /// runtime may be paused, so the next caller starts it again.
     ///
@@ -57,7 +65,7 @@ impl SingleFlight {
         }
         let (sender, flight) = watch::channel(None);
         let work = work();
-        drop(tokio::spawn(async move { sender.send_replace(Some(work.await)) }));
+        drop(self.home.driver().spawn(async move { sender.send_replace(Some(work.await)) }));
         *last = Some(flight.clone());
         flight
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use deadpool_redis::Pool;
 use lock_core::background::Background;
+use lock_core::runtime::Home;
 use lock_core::{Clock, Error, ErrorKind, Finding, FindingLevel, Outcome, Result};
 use redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
 use redis::{ConnectionAddr, ConnectionInfo, Pipeline, RedisError, RedisResult, Value};
@@ -111,6 +112,7 @@ impl RedisClient {
             connect_timeout,
             command_timeout,
             clock: clock.clone(),
+            home: Home::here(),
         };
         let one = |route| {
             Nodes::One(Arc::new(Link::new(endpoint.clone(), settings.clone(), route, Arc::default())))
@@ -135,6 +137,11 @@ impl RedisClient {
     #[must_use]
     pub fn address(&self) -> &str {
         &self.endpoint.address
+    }
+
+    /// The runtime that drives the connections.
+    pub(crate) const fn home(&self) -> &Home {
+        &self.settings.home
     }
 
     /// How long to wait for an answer.

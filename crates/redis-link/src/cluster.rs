@@ -77,14 +77,8 @@ enum Redirect {
 
 impl Cluster {
     pub(crate) fn new(endpoint: Endpoint, settings: Settings, seeds: Vec<ConnectionInfo>) -> Self {
-        Self {
-            endpoint,
-            settings,
-            seeds,
-            state: Mutex::default(),
-            refreshing: SingleFlight::default(),
-            epoch: Arc::default(),
-        }
+        let refreshing = SingleFlight::at(settings.home.clone());
+        Self { endpoint, settings, seeds, state: Mutex::default(), refreshing, epoch: Arc::default() }
     }
 
     /// Connects to all masters. A master that is down is connected on first use.

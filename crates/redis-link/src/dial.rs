@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use deadpool_redis::{Pool, PoolError};
 use futures_util::future::select_ok;
 use lock_core::Clock;
+use lock_core::runtime::Home;
 use redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
@@ -174,6 +175,8 @@ pub(crate) struct Settings {
     pub(crate) command_timeout: Duration,
     /// The clock of the leases.
     pub(crate) clock: Clock,
+    /// The runtime that drives the connections.
+    pub(crate) home: Home,
 }
 
 /// Opens connections with the driver, TCP_NODELAY and keep-alive. Those for commands batch their writes, unless they are of a

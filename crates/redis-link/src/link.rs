@@ -96,6 +96,7 @@ impl LinkState {
 
 impl Link {
     pub(crate) fn new(endpoint: Endpoint, settings: Settings, route: Route, epoch: Arc<AtomicU64>) -> Self {
+        let dialing = SingleFlight::at(settings.home.clone());
         Self {
             endpoint,
             settings,
@@ -104,7 +105,7 @@ impl Link {
             state: Mutex::default(),
             wait_connections: Mutex::default(),
             moves: watch::Sender::default(),
-            dialing: SingleFlight::default(),
+            dialing,
             checked: AtomicBool::new(false),
             following: AtomicBool::new(false),
             server_clock: ServerClock::default(),

@@ -434,7 +434,7 @@ impl PushState {
         if starts {
             // Created here, so that it is dropped even if the runtime never polls the task.
             let running = Running(Some(Arc::clone(self)));
-            drop(tokio::spawn(serve(Arc::clone(self), running)));
+            drop(self.client.home().driver().spawn(serve(Arc::clone(self), running)));
         }
     }
 

@@ -68,12 +68,13 @@ pub(crate) struct Following<L: SentinelLink> {
 impl<L: SentinelLink> Following<L> {
     /// Starts the task for this link, unless it runs or the link has no sentinels.
     pub(crate) fn begin(link: &Arc<L>) {
-        if link.is_following().load(Ordering::Relaxed) || link.sentinels().is_none() {
+        if link.is_following().load(Ordering::Relaxed) {
             return;
         }
+        let Some((_, settings)) = link.sentinels() else { return };
         if !link.is_following().swap(true, Ordering::Relaxed) {
             let following = Self { link: Arc::downgrade(link) };
-            drop(tokio::spawn(following.run()));
+            drop(settings.home.driver().spawn(following.run()));
         }
     }
 
