@@ -12,7 +12,7 @@ use redis_link::error::Failure;
 use redis_link::inspection::Inspection;
 use redis_link::keys::Keys;
 use redis_link::lock_answer::LockAnswer;
-use redis_link::script::Call;
+use redis_link::script::{Call, Script};
 use redis_link::take_back::{Sent, TakeBack};
 use redis_link::unclaimed_grant::{ReturnGrant, UnclaimedGrant};
 use redis_link::wire::{self, TokenTtl};
@@ -20,7 +20,8 @@ use redis_link::wire::{self, TokenTtl};
 use crate::error::{BACKEND, lost_before_replicated, not_replicated};
 use crate::recipe::Recipe;
 use crate::request::{Ask, Claimed, Extension, Moment, Rotated};
-use crate::set_nx_px::{self, SCRIPTS, SetNxPx};
+use crate::set_nx_px::{self, RARE_SCRIPTS, SCRIPTS, SetNxPx};
+use crate::setnx_timestamp;
 
 /// How long to try to return an unclaimed grant: by then the grant has expired.
 const GRACE: Duration = Duration::from_secs(1);
@@ -56,6 +57,12 @@ impl Server {
         let token_ttl = TokenTtl::USUAL;
         let recipe = Box::new(SetNxPx { publishes_free, token_ttl });
         Ok(Self::new(Arc::new(client), recipe, None, token_ttl))
+    }
+
+    /// The script of these parts, for tests.
+    pub fn script(parts: &str) -> Option<&'static Script> {
+        let mut scripts = [SCRIPTS, RARE_SCRIPTS, setnx_timestamp::SCRIPTS].into_iter().flatten();
+        scripts.find(|script| script.parts() == parts).map(|script| &***script)
     }
 
     /// The requests of the recipe.

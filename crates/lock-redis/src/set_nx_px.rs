@@ -18,6 +18,9 @@ use crate::request::{Ask, EXCLUSIVE, Extension, Hold, Moment, mode_name};
 /// The scripts that are loaded with every connection.
 pub(crate) static SCRIPTS: ScriptList =
     &[&ASK, &CONFIRM, &RELEASE_FREE, &RELEASE, &ROTATE, &KEEP, &EXTEND, &RAISE, &INSPECT, &BREAK];
+/// Those that are loaded at their first use.
+pub(crate) static RARE_SCRIPTS: ScriptList =
+    &[&LEAVE_FREE, &DOWNGRADE, &SWAP, &READ_TOMBSTONE, &REMOVE_TOMBSTONE];
 
 static ASK: LazyLock<Script> = script!(clock ask_fast mint value lock waiter ask_held queue ask);
 /// Does the same as [`ASK`], faster if the owner holds the lock already.

@@ -12,13 +12,16 @@ use redis_link::drift::valid_until;
 use redis_link::keys::Keys;
 use redis_link::scan::Beside;
 use redis_link::script;
-use redis_link::script::{Call, Script};
+use redis_link::script::{Call, Script, ScriptList};
 use redis_link::wall_clock::WallClock;
 use redis_link::wire::{TokenTtl, millis};
 
 use crate::recipe::{KeyState, Recipe, RecipeUnit};
 use crate::request::{Ask, Extension, Moment, mode_name};
 use crate::tombstone::MOVED_SOMEWHERE;
+
+pub(crate) static SCRIPTS: ScriptList =
+    &[&ASK, &RELEASE, &EXTEND, &RAISE, &INSPECT, &BREAK, &SWAP, &READ_TOMBSTONE, &REMOVE_TOMBSTONE];
 
 static ASK: LazyLock<Script> = script!(clock mint setnx setnx_moved setnx_ask);
 static RELEASE: LazyLock<Script> = script!(setnx setnx_release);

@@ -28,7 +28,7 @@ pub(crate) const GRACE: Duration = Duration::from_secs(1);
 const EXACT: u64 = 1 << f64::MANTISSA_DIGITS;
 
 /// The scripts that are loaded with every connection.
-pub(crate) static SCRIPTS: ScriptList = &[&ACQUIRE, &VACATE, &EXTEND_VOTE, &RAISE_VOTE, &INSPECT_VOTE];
+pub static SCRIPTS: ScriptList = &[&ACQUIRE, &VACATE, &EXTEND_VOTE, &RAISE_VOTE, &INSPECT_VOTE];
 
 static ACQUIRE: LazyLock<Script> = script!(vote number clock last_token acquire);
 static VACATE: LazyLock<Script> = script!(vote vacate number last_token hand_over);

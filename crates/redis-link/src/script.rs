@@ -19,6 +19,7 @@ pub type ScriptList = &'static [&'static LazyLock<Script>];
 /// A script and its hash.
 #[derive(Debug)]
 pub struct Script {
+    parts: &'static str,
     source: String,
     hash: String,
 }
@@ -37,7 +38,7 @@ pub struct Call {
 #[macro_export]
 macro_rules! script {
     ($($part:tt)+) => {
-        std::sync::LazyLock::new(|| $crate::script::Script::of(&[$($crate::script_part!($part)),+]))
+        std::sync::LazyLock::new(|| $crate::script::Script::of(stringify!($($part)+), &[$($crate::script_part!($part)),+]))
     };
 }
 
@@ -57,16 +58,23 @@ macro_rules! script_part {
 }
 
 impl Script {
-    /// Concatenates the parts of a script.
+    /// Concatenates the texts of the parts of a script.
     #[must_use]
-    pub fn of(parts: &[&str]) -> Self {
-        let source = parts.concat();
+    pub fn of(parts: &'static str, texts: &[&str]) -> Self {
+        let source = texts.concat();
         let hash = redis::Script::new(&source).get_hash().to_owned();
-        Self { source, hash }
+        Self { parts, source, hash }
+    }
+
+    /// The names of its parts.
+    #[must_use]
+    pub const fn parts(&self) -> &'static str {
+        self.parts
     }
 
     /// The text of the script.
-    pub(crate) fn source(&self) -> &str {
+    #[must_use]
+    pub fn source(&self) -> &str {
         &self.source
     }
 

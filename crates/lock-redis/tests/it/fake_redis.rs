@@ -16,141 +16,88 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-/// A script of these parts, as the backends put it together.
-macro_rules! script {
-    ($($part:tt)+) => {
-        concat!($(part!($part)),+)
-    };
-}
-
-macro_rules! part {
-    (clock) => {
-        include_str!("../../../redis-link/src/lua/clock.lua")
-    };
-    (number) => {
-        include_str!("../../../redis-link/src/lua/number.lua")
-    };
-    (vote) => {
-        include_str!("../../../lock-redlock/src/lua/vote.lua")
-    };
-    (last_token) => {
-        include_str!("../../../lock-redlock/src/lua/last_token.lua")
-    };
-    (acquire) => {
-        include_str!("../../../lock-redlock/src/lua/acquire.lua")
-    };
-    (vacate) => {
-        include_str!("../../../lock-redlock/src/lua/vacate.lua")
-    };
-    (hand_over) => {
-        include_str!("../../../lock-redlock/src/lua/hand_over.lua")
-    };
-    (raise_vote) => {
-        include_str!("../../../lock-redlock/src/lua/raise_vote.lua")
-    };
-    (inspect_vote) => {
-        include_str!("../../../lock-redlock/src/lua/inspect_vote.lua")
-    };
-    (extend_vote) => {
-        include_str!("../../../lock-redlock/src/lua/extend_vote.lua")
-    };
-    ($part:tt) => {
-        include_str!(concat!("../../src/lua/", stringify!($part), ".lua"))
-    };
-}
+use crate::script_text::source;
 
 /// Our scripts, with their keys and arguments.
 const SCRIPTS: &[(&str, &[&str])] = &[
-    (script!(vote number clock last_token acquire), &["k", "tokens", "line", "value", "ttl", "token", "ttl"]),
+    ("vote number clock last_token acquire", &["k", "tokens", "line", "value", "ttl", "token", "ttl"]),
     (
-        script!(vote number clock last_token acquire),
+        "vote number clock last_token acquire",
         &["k", "tokens", "line", "value", "ttl", "token", "ttl", "vote entry", "since"],
     ),
-    (script!(vote vacate number last_token hand_over), &["k", "tokens", "line", "owner", "number"]),
+    ("vote vacate number last_token hand_over", &["k", "tokens", "line", "owner", "number"]),
+    ("vote vacate number last_token hand_over", &["k", "tokens", "line", "owner", "number", "vote entry"]),
+    ("vote number last_token raise_vote", &["k", "tokens", "owner", "number", "ttl"]),
+    ("vote extend_vote", &["k", "tokens", "owner", "ttl"]),
+    ("vote extend_vote", &["k", "tokens", "owner", "ttl", "ttl"]),
+    ("vote inspect_vote", &["k", "tokens", "line"]),
     (
-        script!(vote vacate number last_token hand_over),
-        &["k", "tokens", "line", "owner", "number", "vote entry"],
-    ),
-    (script!(vote number last_token raise_vote), &["k", "tokens", "owner", "number", "ttl"]),
-    (script!(vote extend_vote), &["k", "tokens", "owner", "ttl"]),
-    (script!(vote extend_vote), &["k", "tokens", "owner", "ttl", "ttl"]),
-    (script!(vote inspect_vote), &["k", "tokens", "line"]),
-    (
-        script!(clock ask_fast mint value lock waiter ask_held queue ask),
+        "clock ask_fast mint value lock waiter ask_held queue ask",
         &["k", "tokens", "q", "holders", "owner", "ttl", "info"],
     ),
     (
-        script!(clock ask_fast mint value lock waiter ask_held queue ask),
+        "clock ask_fast mint value lock waiter ask_held queue ask",
         &["k", "tokens", "q", "holders", "owner", "ttl", "info", "entry", "mode", "ttl"],
     ),
     (
-        script!(clock mint value ours waiter confirm ask_fast lock ask_held queue ask),
+        "clock mint value ours waiter confirm ask_fast lock ask_held queue ask",
         &["k", "tokens", "q", "holders", "owner", "ttl", "info", "entry"],
     ),
     (
-        script!(value ours release_fast clock mint pass_on lock waiter queue release),
+        "value ours release_fast clock mint pass_on lock waiter queue release",
         &["k", "tokens", "q", "holders", "owner"],
     ),
     (
-        script!(value ours release_fast clock mint pass_on lock waiter queue release),
+        "value ours release_fast clock mint pass_on lock waiter queue release",
         &["k", "tokens", "q", "holders", "owner", "channel", "entry"],
     ),
     (
-        script!(value ours clock mint lock waiter queue leave_free release),
+        "value ours clock mint lock waiter queue leave_free release",
         &["k", "tokens", "q", "holders", "owner", "nothing", "nothing", "ttl"],
     ),
-    (script!(value ours clock mint rotate), &["k", "tokens", "owner", "owner", "ttl", "info"]),
-    (script!(value ours clock mint rotate), &["k", "tokens", "owner", "owner", "ttl", "info", "ttl"]),
-    (script!(value ours waiter keep extend_fast), &["k", "tokens", "q", "owner", "ttl"]),
-    (script!(value ours waiter keep extend_fast), &["k", "tokens", "q", "owner", "ttl", "ttl"]),
-    (script!(value ours extend_fast lock clock mint waiter queue extend), &["k", "tokens", "owner", "ttl"]),
+    ("value ours clock mint rotate", &["k", "tokens", "owner", "owner", "ttl", "info"]),
+    ("value ours clock mint rotate", &["k", "tokens", "owner", "owner", "ttl", "info", "ttl"]),
+    ("value ours waiter keep extend_fast", &["k", "tokens", "q", "owner", "ttl"]),
+    ("value ours waiter keep extend_fast", &["k", "tokens", "q", "owner", "ttl", "ttl"]),
+    ("value ours extend_fast lock clock mint waiter queue extend", &["k", "tokens", "owner", "ttl"]),
     (
-        script!(value ours extend_fast lock clock mint waiter queue extend),
+        "value ours extend_fast lock clock mint waiter queue extend",
         &["k", "tokens", "holders", "owner", "ttl", "ttl"],
     ),
     (
-        script!(value lock clock mint raise_last waiter queue raise),
+        "value lock clock mint raise_last waiter queue raise",
         &["k", "tokens", "q", "holders", "owner", "number", "ttl"],
     ),
+    ("value lock clock mint waiter queue inspect", &["k", "tokens", "q", "holders", "channel", "owner"]),
+    ("value lock clock mint waiter queue break", &["k", "tokens", "q", "holders", "channel"]),
     (
-        script!(value lock clock mint waiter queue inspect),
-        &["k", "tokens", "q", "holders", "channel", "owner"],
-    ),
-    (script!(value lock clock mint waiter queue break), &["k", "tokens", "q", "holders", "channel"]),
-    (
-        script!(value ours lock clock mint waiter queue downgrade extend),
+        "value ours lock clock mint waiter queue downgrade extend",
         &["k", "tokens", "q", "holders", "owner", "ttl", "ttl", "channel"],
     ),
     (
-        script!(clock mint setnx setnx_moved setnx_ask),
+        "clock mint setnx setnx_moved setnx_ask",
         &[
             "k", "tokens", "f", "text", "owner", "nothing", "info", "nothing", "mode", "ttl", "time", "sent",
             "unit", "now",
         ],
     ),
-    (script!(setnx setnx_release), &["k", "tokens", "f", "owner"]),
-    (script!(setnx setnx_extend), &["k", "tokens", "f", "owner", "nothing", "ttl", "time", "sent"]),
-    (script!(clock mint raise_last setnx setnx_raise), &["k", "tokens", "f", "owner", "number", "ttl"]),
+    ("setnx setnx_release", &["k", "tokens", "f", "owner"]),
+    ("setnx setnx_extend", &["k", "tokens", "f", "owner", "nothing", "ttl", "time", "sent"]),
+    ("clock mint raise_last setnx setnx_raise", &["k", "tokens", "f", "owner", "number", "ttl"]),
+    ("setnx setnx_moved setnx_inspect", &["k", "tokens", "f", "text", "channel", "owner", "unit", "now"]),
+    ("value ours waiter swap", &["k", "tokens", "q", "owner", "moved", "ttl", "channel"]),
+    ("value lock tombstone", &["k"]),
+    ("value clock mint raise_last remove_tombstone", &["k", "tokens", "moved", "number", "until", "ttl"]),
     (
-        script!(setnx setnx_moved setnx_inspect),
-        &["k", "tokens", "f", "text", "channel", "owner", "unit", "now"],
-    ),
-    (script!(value ours waiter swap), &["k", "tokens", "q", "owner", "moved", "ttl", "channel"]),
-    (script!(value lock tombstone), &["k"]),
-    (
-        script!(value clock mint raise_last remove_tombstone),
-        &["k", "tokens", "moved", "number", "until", "ttl"],
-    ),
-    (
-        script!(clock setnx setnx_moved setnx_swap),
+        "clock setnx setnx_moved setnx_swap",
         &["k", "tokens", "f", "text", "owner", "moved", "ttl", "time", "unit", "skew"],
     ),
-    (script!(setnx setnx_moved setnx_tombstone), &["k", "text", "unit"]),
+    ("setnx setnx_moved setnx_tombstone", &["k", "text", "unit"]),
     (
-        script!(clock mint raise_last setnx setnx_moved setnx_value remove_tombstone),
+        "clock mint raise_last setnx setnx_moved setnx_value remove_tombstone",
         &["k", "tokens", "text", "moved", "number", "until", "ttl", "unit"],
     ),
-    (script!(setnx setnx_moved setnx_break), &["k", "tokens", "f", "text", "channel", "unit", "now"]),
+    ("setnx setnx_moved setnx_break", &["k", "tokens", "f", "text", "channel", "unit", "now"]),
 ];
 
 /// The names of keys among those.
@@ -264,7 +211,7 @@ fn random_commands_and_scripts_are_answered_alike() {
 #[tokio::test]
 async fn our_scripts_are_whole() {
     let mut runner = TestRunner::deterministic();
-    for (source, names) in SCRIPTS {
+    for (parts, names) in SCRIPTS {
         let (keys, arguments): (Vec<&str>, Vec<&str>) = names.iter().partition(|name| KEYS.contains(name));
         // Of a single server, and of one of several masters.
         for value in
@@ -274,7 +221,7 @@ async fn our_scripts_are_whole() {
             drop(redis.command(&["SET", "k", value, "PX", "100000"]));
             let arguments = words(arguments.iter().copied()).new_tree(&mut runner).unwrap().current();
             let rest = keys.iter().map(|key| (*key).to_owned()).chain(arguments).collect();
-            let eval = eval(source, keys.len(), rest);
+            let eval = eval(source(parts), keys.len(), rest);
             let answer = redis.command(&eval.iter().map(String::as_str).collect::<Vec<_>>());
             assert!(!format!("{answer:?}").contains("Error"), "{names:?} {value}: {answer:?}");
         }
@@ -310,9 +257,9 @@ fn command(theme: &'static str) -> impl Strategy<Value = Vec<String>> {
     });
     let is_ours = |(_, names): &&(_, &[&str])| theme != "masters" || of_masters(names.iter().copied());
     let scripts: Vec<_> = SCRIPTS.iter().filter(is_ours).collect();
-    let scripts = select(scripts).prop_flat_map(|(source, names)| {
+    let scripts = select(scripts).prop_flat_map(|(parts, names)| {
         let keys = names.iter().filter(|name| KEYS.contains(name)).count();
-        words(names.iter().copied()).prop_map(move |rest| eval(source, keys, rest))
+        words(names.iter().copied()).prop_map(move |rest| eval(source(parts), keys, rest))
     });
     let conversions = select(CONVERSIONS)
         .prop_flat_map(|source| words(["k", "k", "channel"]).prop_map(move |rest| eval(source, 2, rest)));

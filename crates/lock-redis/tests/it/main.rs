@@ -17,6 +17,7 @@ mod outcomes;
 mod queue;
 mod restricted;
 mod rotation;
+mod script_text;
 mod scripts;
 mod setnx;
 mod simulation;

@@ -19,6 +19,8 @@ use lock_testkit::{FaultProxy, LogCapture, RedisServer};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::script_text::source;
+
 // ---- The format ----
 
 #[tokio::test]
@@ -560,13 +562,7 @@ async fn without_its_record_a_lock_is_lost_and_not_anybody_elses() {
 #[tokio::test]
 async fn the_same_request_again_is_answered_alike_and_the_later_time_counts() {
     let bench = Bench::new().await;
-    let script = concat!(
-        include_str!("../../../redis-link/src/lua/clock.lua"),
-        include_str!("../../src/lua/mint.lua"),
-        include_str!("../../src/lua/setnx.lua"),
-        include_str!("../../src/lua/setnx_moved.lua"),
-        include_str!("../../src/lua/setnx_ask.lua")
-    );
+    let script = source("clock mint setnx setnx_moved setnx_ask");
     let keys =
         ["4", "lock:a", "polylock:tokens:{lock:a}", "polylock:fence:{lock:a}", "polylock:moved:{lock:a}"];
     let ask = async |owner: &str, value: &str, sent: &str| {
@@ -594,8 +590,7 @@ async fn a_renewal_that_arrives_late_does_not_undo_the_one_after_it() {
     let guard = bench.ours("").await.mutex("a").acquire().await.unwrap();
     guard.extend(Duration::from_secs(20)).await.unwrap();
     let value = bench.redis(&["GET", "lock:a"]).await;
-    let script =
-        concat!(include_str!("../../src/lua/setnx.lua"), include_str!("../../src/lua/setnx_extend.lua"));
+    let script = source("setnx setnx_extend");
     let late = |owner: String| {
         let words = ["EVAL", script, "3", "lock:a", "polylock:tokens:{lock:a}", "polylock:fence:{lock:a}"]
             .map(String::from);

@@ -21,10 +21,14 @@ use redis_link::lock_answer::LockAnswer;
 use redis_link::wire::TokenTtl;
 use tokio::time::timeout;
 
-use super::model::{ASKED, EXTENDED, Effect, GRACE, Model, words};
+use super::laws::Step;
 use super::op::Op;
 use super::state::{Family, Fence, Lock, NAMES, Place, Stand, State, Ttl, Who, mode_of_entry, ttl_text};
 
+/// How long a lock is kept for a waiter that was granted it, what an acquisition asks for, and an extension.
+const GRACE: u32 = 100;
+const ASKED: u32 = 300;
+const EXTENDED: u32 = 400;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// What is left of these is recognised while a minute has not passed.
 const TTLS: [u32; 4] = [GRACE, 200, ASKED, EXTENDED];
@@ -48,17 +52,18 @@ pub struct Bench {
     subscriptions: PubSubSink,
     messages: PubSubStream,
     heard: [bool; NAMES.len()],
-    tells_free: bool,
     cases: u64,
     // Last, so that it outlives the connections.
     _redis: RedisServer,
 }
 
-/// One lock, its clients, and its state by the model.
+/// One lock, its clients, and its state as last seen.
 pub struct Case {
     pub keys: Keys,
     owners: Vec<OwnerId>,
-    model: Model,
+    family: Family,
+    state: State,
+    alive: [bool; NAMES.len()],
     /// The largest token so far.
     last: u64,
 }
@@ -77,17 +82,7 @@ impl Bench {
         // By a pattern, so that nobody is counted as waiting there.
         subscriptions.psubscribe(FREE).await.unwrap();
         let (server, heard) = (Server::single(info(), tells_free).unwrap(), [false; NAMES.len()]);
-        Self {
-            server,
-            voter,
-            connection,
-            subscriptions,
-            messages,
-            heard,
-            tells_free,
-            cases: 0,
-            _redis: redis,
-        }
+        Self { server, voter, connection, subscriptions, messages, heard, cases: 0, _redis: redis }
     }
 
     /// A new lock in this state.
@@ -101,38 +96,43 @@ impl Bench {
         self.cases += 1;
         let name = LockName::new(format!("case-{}", self.cases)).unwrap();
         let owners = NAMES.iter().map(|_| OwnerId::random()).collect();
-        let model = Model::new(family, state, self.tells_free);
-        let case = Case { keys: Keys::new("lock:", &name), owners, model, last };
+        let state = if family == Family::Single { state.of_single() } else { state };
+        let mut alive = [true; NAMES.len()];
+        (alive[6], alive[7]) = (false, false);
+        let case = Case { keys: Keys::new("lock:", &name), owners, family, state, alive, last };
         self.put(&case).await;
-        self.listen_for(&case.model.alive).await;
+        self.listen_for(&case.alive).await;
         case
     }
 
-    /// Does this to the lock and to the model, compares answer, messages and state, and gives them.
-    pub async fn step(&mut self, case: &mut Case, op: Op) -> (Effect, State, Option<Token>) {
-        let before = case.model.state.clone();
+    /// Does this to the lock, and checks what holds of every operation.
+    pub async fn step(&mut self, case: &mut Case, op: Op) -> Step {
         let (answer, token) = self.run(case, op).await;
-        let (state, last) = self.read(case).await;
+        let (after, last) = self.read(case).await;
         let notified = self.notified(case, last).await;
-
-        let expected = case.model.run(op);
-        self.listen_for(&case.model.alive).await;
-        let (seen, wanted) = (
-            format!("{op}: {answer:?}, notified {notified:?}, then {state}"),
-            format!(
-                "{op}: {:?}, notified {:?}, then {}",
-                expected.answer, expected.notified, case.model.state
-            ),
-        );
-        assert_eq!(seen, wanted, "left: the server, right: the model; before: {before}");
-        case.check_tokens(op, &before, token, last, &expected);
-        (expected, state, token)
+        let before = std::mem::replace(&mut case.state, after.clone());
+        let (family, alive, previous) = (case.family, case.alive, case.last);
+        let token = token.map(Token::get);
+        let step = Step { op, family, alive, before, after, answer, notified, previous, token, last };
+        step.check();
+        case.last = previous.max(last.unwrap_or_default());
+        if let Op::Die(who) | Op::Rise(who) = op {
+            case.alive[who.0] = matches!(op, Op::Rise(_));
+            self.listen_for(&case.alive).await;
+        }
+        step
     }
 
-    /// Does this to the lock, whatever the model says, and gives the token and then the last one.
-    pub async fn on_server(&self, case: &Case, op: Op) -> (Option<Token>, Option<u64>) {
-        let (_, token) = self.run(case, op).await;
-        (token, self.read(case).await.1)
+    /// The keys of a lock that do not end by themselves.
+    pub async fn left_for_ever(&self, case: &Case) -> Vec<String> {
+        let keys = &case.keys;
+        let mut stay = Vec::new();
+        for key in [keys.queue(), keys.holders(), keys.tokens(), &keys.line()] {
+            if self.redis::<i64>(&["PTTL", key]).await == -1 {
+                stay.push(key.to_owned());
+            }
+        }
+        stay
     }
 
     pub async fn redis<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
@@ -144,7 +144,7 @@ impl Bench {
     }
 
     async fn put(&self, case: &Case) {
-        let (keys, state) = (&case.keys, &case.model.state);
+        let (keys, state) = (&case.keys, &case.state);
         let mut pipe = pipe();
         match &state.lock {
             Lock::Free => {}
@@ -241,7 +241,7 @@ impl Bench {
             }
             Op::Extend(who) => {
                 let (owner, ttl) = (case.owner(who), seconds(EXTENDED));
-                let extended = match case.model.family {
+                let extended = match case.family {
                     Family::Single => {
                         let lease = Extension { keys, owner, hold: Hold::Shared, ttl };
                         self.server.extend(self.server.moment(), &[lease]).await
@@ -266,19 +266,19 @@ impl Bench {
             }
             Op::Raise(who, by) => {
                 let (owner, floor, ttl) = (case.owner(who), case.proposed(by), seconds(ASKED));
-                let raised = match case.model.family {
+                let raised = match case.family {
                     Family::Single => self.server.raise(keys, owner, floor, ttl).await,
                     Family::Master => self.voter.raise(keys, owner, floor, ttl).await,
                 };
                 (raised.map_or_else(|error| refused(&error), |raised| ours(raised, "raised")), None)
             }
-            Op::Look(who) => match case.model.family {
+            Op::Look(who) => match case.family {
                 Family::Single => {
                     (case.sight(&self.server.inspect(keys, Some(case.owner(who))).await.unwrap()), None)
                 }
                 Family::Master => (case.vote(&self.voter.inspect(keys).await.unwrap()), None),
             },
-            Op::Break => match case.model.family {
+            Op::Break => match case.family {
                 Family::Single => (self.server.break_lock(keys).await.unwrap(), None),
                 Family::Master => (self.voter.break_lock(keys).await.unwrap(), None),
             },
@@ -409,12 +409,12 @@ impl Case {
     }
 
     fn proposed(&self, by: i64) -> Token {
-        Token::new(self.last.checked_add_signed(self.model.above(by)).unwrap())
+        Token::new(self.last.checked_add_signed(self.state.above(by)).unwrap())
     }
 
     /// What the key of the lock is set to.
     fn held(&self, who: Who) -> String {
-        match self.model.family {
+        match self.family {
             Family::Single => format!("{} {} 1 {who}", self.owner(who), self.last),
             Family::Master => format!("{} {SINCE} {who}", self.owner(who)),
         }
@@ -422,7 +422,7 @@ impl Case {
 
     /// The same of a lock that several may hold.
     fn shared(&self, marker: &str) -> String {
-        match self.model.state.fence {
+        match self.state.fence {
             Fence::Of(Some(who)) => format!("{marker} {}", self.held(who)),
             _ => marker.to_owned(),
         }
@@ -450,7 +450,7 @@ impl Case {
     fn is_handed_over(&self, value: &str, who: Who) -> bool {
         let words: Vec<_> = value.split(' ').collect();
         let [owner, since, name] = words[..] else { return false };
-        let is_master = self.model.family == Family::Master;
+        let is_master = self.family == Family::Master;
         is_master
             && owner == self.owner(who).to_string()
             && since.parse::<u64>().is_ok()
@@ -462,7 +462,7 @@ impl Case {
         let held =
             value.strip_prefix(SHARED).or_else(|| value.strip_prefix(PERMITS)).unwrap_or(value).trim_start();
         let [owner, token, since, name] = held.split(' ').collect::<Vec<_>>()[..] else { return None };
-        let who = self.who(owner).filter(|_| self.model.family == Family::Single)?;
+        let who = self.who(owner).filter(|_| self.family == Family::Single)?;
         assert_eq!(name, NAMES[who.0], "what is told about the owner");
         token.parse::<u64>().ok().zip(since.parse::<u64>().ok()).map(|_| who)
     }
@@ -547,33 +547,6 @@ impl Case {
         assert!(sight.token.is_none_or(|token| token.get() == self.last), "{:?}", sight.token);
         let token = if sight.token.is_some() { "token" } else { "" };
         words(&[&sight.kind, &value, token, &format!("waiters={}", sight.waiters)])
-    }
-
-    /// Every token that is minted is larger than all before, and the fence has the last.
-    fn check_tokens(
-        &mut self,
-        op: Op,
-        before: &State,
-        token: Option<Token>,
-        last: Option<u64>,
-        effect: &Effect,
-    ) {
-        let (token, mints) = (token.map(Token::get), effect.mints);
-        let (previous, lost) = (self.last, op == Op::FlushAll);
-        if let Some(noted) = effect.noted {
-            let noted = noted.after(previous);
-            assert_eq!(last, Some(noted), "{op}");
-            assert!(token.is_none_or(|token| token == noted), "{op}: {token:?}, and noted was {noted}");
-        } else if mints > 0 {
-            let last = last.expect("a token was minted");
-            assert!(last >= previous + mints, "{op}: {last} after {previous}, with {mints} grants");
-            assert!(token.is_none_or(|token| token > previous && token <= last), "{op}: {token:?}");
-            assert!(mints > 1 || token.is_none_or(|token| token == last), "{op}: {token:?}, not {last}");
-        } else if !lost && before.fence != Fence::Lost && before.fence != Fence::Hash {
-            assert_eq!(last, Some(previous), "{op}: nothing was granted");
-            assert!(token.is_none_or(|token| token == previous), "{op}: {token:?}");
-        }
-        self.last = previous.max(last.unwrap_or_default());
     }
 }
 
@@ -669,4 +642,9 @@ fn last_token(noted: &[(String, f64)]) -> (Fence, Option<u64>) {
 /// A string; empty where there is none, or something else.
 fn text(answer: RedisResult<Value>) -> String {
     answer.ok().and_then(|value| redis::from_redis_value_ref(&value).ok()).unwrap_or_default()
+}
+
+/// Those that are not empty, one behind the other.
+fn words(words: &[&str]) -> String {
+    words.iter().copied().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }

@@ -53,6 +53,34 @@ pub enum Op {
     Rise(Who),
 }
 
+impl Op {
+    /// Who does it.
+    pub const fn who(self) -> Option<Who> {
+        match self {
+            Self::Claim(who, _) | Self::Outright(who, _) | Self::LineUp(who) | Self::Vacate(who, _) => {
+                Some(who)
+            }
+            Self::Ask(who, _) | Self::Queue(who, _) | Self::Confirm(who, _) | Self::Leave(who, _) => {
+                Some(who)
+            }
+            Self::Release(who) | Self::Rotate(who, _) | Self::Extend(who) | Self::Keep(who) => Some(who),
+            Self::Downgrade(who) | Self::Raise(who, _) | Self::Look(who) => Some(who),
+            _ => None,
+        }
+    }
+
+    /// Who shall get the lock.
+    pub const fn gets(self) -> Option<Who> {
+        match self {
+            Self::Claim(who, _) | Self::Outright(who, _) | Self::LineUp(who) | Self::Rotate(_, who) => {
+                Some(who)
+            }
+            Self::Ask(who, _) | Self::Queue(who, _) | Self::Confirm(who, _) => Some(who),
+            _ => None,
+        }
+    }
+}
+
 impl FromStr for Op {
     type Err = String;
 

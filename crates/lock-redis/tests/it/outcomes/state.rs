@@ -93,6 +93,16 @@ impl State {
         self
     }
 
+    pub const fn is_exclusive(&self) -> bool {
+        matches!(self.lock, Lock::Held(..))
+    }
+
+    /// How far above the last token the one is that is meant. Where the last one was lost, others go on from where they
+    /// were.
+    pub fn above(&self, by: i64) -> i64 {
+        if self.fence == Fence::Lost { by.max(1) } else { by }
+    }
+
     pub fn free() -> Self {
         let (shares, queue, line) = Default::default();
         Self { lock: Lock::Free, shares, queue, fence: Fence::Lost, line }

@@ -1,8 +1,9 @@
 //! The tables.
 
-use lock_core::{Token, TokenBlock};
+use lock_core::TokenBlock;
 
 use super::bench::{Bench, LARGEST};
+use super::laws::Step;
 use super::op::Op;
 use super::state::{Family, Fence, State};
 
@@ -23,8 +24,8 @@ async fn check_with(mut bench: Bench, family: Family, rows: &[Row]) {
         for last in last_tokens(family, &state) {
             let mut case = bench.case_after(last, family, state.clone()).await;
             let op: Op = op.parse().unwrap();
-            let (effect, state, _) = bench.step(&mut case, op).await;
-            let seen = (effect.answer, effect.notified.join(", "), state.to_string());
+            let step = bench.step(&mut case, op).await;
+            let seen = (step.answer, step.notified.join(", "), step.after.to_string());
             let after = after.parse::<State>().unwrap();
             let after = if family == Family::Single { after.of_single() } else { after };
             let wanted = ((*answer).to_owned(), (*notified).to_owned(), after.to_string());
@@ -176,9 +177,9 @@ async fn what_is_taken_outright_and_unclear_is_claimed_again() {
         let mut case = bench.case(Family::Master, before.parse().unwrap()).await;
         let (mut answers, mut left) = (Vec::new(), String::new());
         for (op, _) in *ops {
-            let (effect, state, _) = bench.step(&mut case, op.parse().unwrap()).await;
-            answers.push((*op, effect.answer));
-            left = state.to_string();
+            let step = bench.step(&mut case, op.parse().unwrap()).await;
+            answers.push((*op, step.answer));
+            left = step.after.to_string();
         }
         let wanted: Vec<_> = ops.iter().map(|(op, answer)| (*op, (*answer).to_owned())).collect();
         assert_eq!((answers, left.as_str()), (wanted, *after), "{before}");
@@ -754,8 +755,7 @@ async fn check_minting(family: Family, rows: &[Minting]) {
     for (state, last, op, wanted) in rows {
         let mut case = bench.case_after(*last, family, state.parse().unwrap()).await;
         let clock = clock();
-        let (_, _, token) = bench.step(&mut case, op.parse().unwrap()).await;
-        let token = token.map(Token::get).unwrap();
+        let token = bench.step(&mut case, op.parse().unwrap()).await.token.unwrap();
         match wanted {
             Some(wanted) => assert_eq!(token, *wanted, "{op} after {last}"),
             None => assert!(token >= clock && token < clock + YEAR, "{op} after {last}: {token}"),
@@ -795,8 +795,8 @@ async fn tokens() {
         let floor = last.saturating_add_signed(by);
         let score: f64 = bench.redis(&["ZSCORE", case.keys.tokens(), "last"]).await;
         assert_eq!(score as u64, floor, "{last} raised by {by}");
-        let (_, _, token) = bench.step(&mut case, "rotate me ann".parse().unwrap()).await;
-        assert!(token.unwrap().get() > floor, "{last} raised by {by}: {token:?}");
+        let token = bench.step(&mut case, "rotate me ann".parse().unwrap()).await.token;
+        assert!(token.unwrap() > floor, "{last} raised by {by}: {token:?}");
     }
 }
 
@@ -851,8 +851,8 @@ async fn tokens_on_master() {
         let mut case = bench.case_after(last, Family::Master, held.parse().unwrap()).await;
         bench.step(&mut case, Op::Raise("me".parse().unwrap(), by)).await;
         let floor = last.saturating_add_signed(by);
-        let (_, _, token) = bench.step(&mut case, "claim me +0".parse().unwrap()).await;
-        assert_eq!(token.unwrap().get(), after(floor.max(last)), "{last} raised by {by}");
+        let token = bench.step(&mut case, "claim me +0".parse().unwrap()).await.token;
+        assert_eq!(token.unwrap(), after(floor.max(last)), "{last} raised by {by}");
     }
 }
 
@@ -868,9 +868,9 @@ async fn the_last_of_all_tokens() {
         ("me:200 | | somebody", "claim me +0"),
     ] {
         let largest = TokenBlock::start(LARGEST);
-        let case = bench.case_after(largest - 1, Family::Master, state.parse().unwrap()).await;
-        let (token, last) = bench.on_server(&case, op.parse().unwrap()).await;
-        assert_eq!((token.map(Token::get), last), (Some(largest), Some(largest)), "{state}; {op}");
+        let mut case = bench.case_after(largest - 1, Family::Master, state.parse().unwrap()).await;
+        let Step { token, last, .. } = bench.step(&mut case, op.parse().unwrap()).await;
+        assert_eq!((token, last), (Some(largest), Some(largest)), "{state}; {op}");
     }
 }
 
