@@ -295,27 +295,6 @@ async fn a_free_lock_is_a_plain_string_with_a_ttl() {
 }
 
 #[tokio::test]
-async fn the_same_request_again_is_granted_and_another_is_refused() {
-    let (bench, (me, other)) = (Bench::new().await, owners());
-    let is_busy = |verdict: LockAnswer| match verdict {
-        LockAnswer::Busy { ends_in: Some(left), foreign_type: None, position: None } => {
-            assert!(left <= TTL && left > TTL / 2, "{left:?}");
-        }
-        verdict => panic!("{verdict:?}"),
-    };
-    let token = bench.asked(me).await;
-    assert!(bench.asked(me).await > token);
-    is_busy(bench.ask(other).await);
-    bench.redis(&["FLUSHALL"]).await;
-    // A master cannot tell whether its first answer was believed.
-    let token = bench.granted(me).await;
-    assert!(bench.granted(me).await > token);
-    assert_eq!(bench.claim_fast(me, 1000).await, None);
-    is_busy(bench.claim(other, None).await);
-    assert_eq!(bench.claim_fast(other, 1000).await, None);
-}
-
-#[tokio::test]
 async fn what_was_done_is_confirmation_also_when_the_script_of_another_call_cannot_be_loaded() {
     let (bench, (me, other)) = (Bench::new().await, owners());
     bench.asked(me).await;
@@ -329,34 +308,6 @@ async fn what_was_done_is_confirmation_also_when_the_script_of_another_call_cann
     assert!(bench.pttl().await <= 10_000);
     let error = second.unwrap_err();
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Denied, Outcome::NotApplied), "{error}");
-}
-
-#[tokio::test]
-async fn release_and_extend_touch_only_our_own() {
-    let (bench, (me, other)) = (Bench::new().await, owners());
-    bench.asked(me).await;
-    assert_eq!(bench.server.release(&bench.keys, other, None).await.unwrap(), Some(false));
-    assert!(!bench.extend(other, Hold::Alone, TTL * 9).await);
-    assert!(bench.extend(me, Hold::Alone, TTL * 2).await);
-    assert!((35_000..=40_000).contains(&bench.pttl().await));
-    assert_eq!(bench.server.release(&bench.keys, me, None).await.unwrap(), Some(true));
-    assert_eq!(bench.server.release(&bench.keys, me, None).await.unwrap(), Some(false));
-    assert!(!bench.extend(me, Hold::Alone, TTL).await, "an extension never creates the key");
-    assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(0)");
-}
-
-#[tokio::test]
-async fn a_master_releases_and_extends_only_for_the_owner() {
-    let (bench, (me, other)) = (Bench::new().await, owners());
-    bench.granted(me).await;
-    assert!(!bench.vacate(other).await);
-    assert!(!bench.extend_vote(other, TTL * 9).await);
-    assert!(bench.extend_vote(me, TTL * 2).await);
-    assert!((35_000..=40_000).contains(&bench.pttl().await));
-    assert!(bench.vacate(me).await);
-    assert!(!bench.vacate(me).await);
-    assert!(!bench.extend_vote(me, TTL).await, "an extension never creates the key");
-    assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(0)");
 }
 
 #[tokio::test]
@@ -511,26 +462,6 @@ async fn a_claim_by_plain_commands_sees_that_others_wait() {
 }
 
 #[tokio::test]
-async fn a_proposal_counts_if_it_is_larger_and_a_floor_lifts_the_next() {
-    let (bench, (me, other)) = (Bench::new().await, owners());
-    assert_eq!(bench.claim(me, Some(1000)).await, granted(1000));
-    let sight = bench.look_at_vote().await;
-    assert_eq!((sight.since, sight.owner), (Some(SINCE), me.to_string()));
-    assert!(!bench.raise_vote(other, 9000).await);
-    assert!(bench.raise_vote(me, 5000).await);
-    assert!(bench.raise_vote(me, 2000).await);
-    assert_eq!(bench.look_at_vote().await.token, Some(Token::new(5000)));
-    let lasts = bench.redis.command(&["PTTL", bench.keys.tokens()]).await.unwrap().int().unwrap();
-    assert!(lasts > 0, "a last token that was lifted stays forever: {lasts}");
-    assert!(bench.vacate(me).await);
-    assert_eq!(bench.claim(other, Some(1000)).await, granted(5008));
-    let sight = bench.look_at_vote().await;
-    assert_eq!((sight.since, sight.owner), (Some(SINCE), other.to_string()));
-    assert!(bench.vacate(other).await);
-    assert!(bench.granted(me).await > Token::new(5008));
-}
-
-#[tokio::test]
 async fn a_floor_lifts_the_next_token_of_a_single_server() {
     let (bench, (me, other)) = (Bench::new().await, owners());
     let token = bench.asked(me).await;
@@ -557,26 +488,6 @@ async fn a_floor_lifts_the_next_token_of_a_single_server() {
     bench.server.release(&bench.keys, me, None).await.unwrap();
     assert!(bench.asked(other).await > far);
     assert!(lasts().await > ahead, "{}", lasts().await);
-}
-
-#[tokio::test]
-async fn a_key_of_another_type_is_busy_and_left_alone() {
-    let (bench, (me, _)) = (Bench::new().await, owners());
-    bench.redis(&["HSET", "lock:a", "field", "1"]).await;
-    for verdict in [bench.ask(me).await, bench.claim(me, None).await] {
-        let LockAnswer::Busy { ends_in: None, foreign_type: Some(kind), .. } = verdict else {
-            panic!("a hash was taken for a lock")
-        };
-        assert_eq!(kind, "hash");
-    }
-    assert_eq!(bench.claim_fast(me, 1000).await, None);
-    assert_eq!(bench.server.release(&bench.keys, me, None).await.unwrap(), Some(false));
-    assert!(!bench.vacate(me).await && !bench.raise_vote(me, 2000).await);
-    assert!(!bench.extend(me, Hold::Alone, TTL).await && !bench.extend_vote(me, TTL).await);
-    assert_eq!(bench.server.break_lock(&bench.keys).await.unwrap(), "hash");
-    assert_eq!(bench.look().await.kind, "hash");
-    assert_eq!(bench.look_at_vote().await.kind, "hash");
-    assert_eq!((bench.redis(&["HGET", "lock:a", "field"]).await, bench.pttl().await), ("1".into(), -1));
 }
 
 #[tokio::test]
@@ -640,25 +551,6 @@ async fn only_a_token_that_a_score_can_hold_is_proposed_fast() {
     }
     assert_eq!(bench.claim_fast(me, exact - 1).await, Some(granted(exact - 1)));
     assert_eq!(bench.redis(&["ZSCORE", bench.keys.tokens(), "last"]).await, (exact - 1).to_string());
-}
-
-#[tokio::test]
-async fn a_refused_token_is_never_granted() {
-    let (bench, (me, other)) = (Bench::new().await, owners());
-    assert_eq!(bench.claim_fast(me, 1000).await, Some(granted(1000)));
-    // The lock is held; what is noted is the larger one.
-    assert_eq!(bench.claim_fast(other, 1500).await, None);
-    assert_eq!(bench.look_at_vote().await.token, Some(Token::new(1500)));
-    assert_eq!(bench.look_at_vote().await.owner, me.to_string());
-    assert!(bench.vacate(me).await);
-    assert_eq!(bench.claim_fast(other, 1500).await, None);
-    assert_eq!(bench.look_at_vote().await.owner, other.to_string(), "it is taken nevertheless");
-    assert_eq!(bench.claim(other, Some(1500)).await, granted(1504));
-    assert_eq!(bench.claim(other, Some(1500)).await, granted(1520));
-    assert!(bench.vacate(other).await);
-    assert_eq!(bench.claim_fast(me, 1520).await, None);
-    assert!(bench.vacate(me).await);
-    assert_eq!(bench.claim_fast(me, 1536).await, Some(granted(1536)));
 }
 
 #[tokio::test]
@@ -772,30 +664,6 @@ async fn masters_that_know_the_same_tokens_hand_over_with_the_same() {
         assert!(bench.vacate(holder).await);
         assert_eq!(bench.redis(&["ZSCORE", bench.keys.tokens(), "last"]).await, minted.to_string());
     }
-}
-
-#[tokio::test]
-async fn a_release_reports_whether_there_are_waiters() {
-    let (bench, (holder, waiter)) = (Bench::new().await, owners());
-    let _inbox = listen(&bench, &["inbox:1"]).await;
-    let vacated = |was_ours, is_wanted| Vacated { was_ours: Some(was_ours), is_wanted };
-    let (entry, dead) = (Bench::entry(waiter, "inbox:1", 1), Bench::entry(waiter, "inbox:dead", 1));
-    bench.granted(holder).await;
-    assert_eq!(bench.vacated(holder, None).await, vacated(true, false));
-    assert_eq!(bench.vacated(holder, None).await, vacated(false, false));
-    bench.granted(holder).await;
-    assert!(!bench.queue_up(waiter, &entry).await);
-    // One that is no holder sees them too; one that leaves is none.
-    assert_eq!(bench.vacated(OwnerId::random(), None).await, vacated(false, true));
-    assert_eq!(bench.vacated(waiter, Some(&entry)).await, vacated(false, false));
-    assert!(!bench.queue_up(waiter, &entry).await);
-    assert_eq!(bench.vacated(holder, None).await, vacated(true, true));
-    assert_eq!(bench.vacated(waiter, Some(&entry)).await, vacated(true, false));
-    // A dead waiter is not reported.
-    bench.granted(holder).await;
-    assert!(!bench.queue_up(waiter, &dead).await);
-    assert_eq!(bench.vacated(holder, None).await, vacated(true, false));
-    assert_eq!(bench.redis(&["EXISTS", "lock:a", &bench.keys.line()]).await, "Int(0)");
 }
 
 #[tokio::test]
