@@ -1,37 +1,10 @@
 //! The harness: measures the backends on real servers, and uses them under faults.
 
-mod backends;
-mod browser;
-mod claims;
-mod compare;
-mod counters;
-mod cpu_time;
-mod events;
-mod exclusion;
-mod failure;
-mod fault_servers;
-mod faults;
-mod floor;
-mod history_gaps;
-mod interrupt;
-mod keep_awake;
-mod latency;
-mod measured_lock;
-mod memory;
-mod options;
-mod peers;
-mod plan;
-mod progress;
-mod promises;
+mod cli;
+mod data;
+mod experiments;
 mod report;
-mod results;
-mod scenarios;
-mod soak;
-mod stuck;
-mod table;
-mod url;
-mod window;
-mod worker;
+mod rig;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -39,8 +12,11 @@ use std::time::Duration;
 use clap::Parser;
 use tokio::runtime::Builder;
 
-use crate::failure::Outcome;
-use crate::options::{Options, Role};
+use crate::cli::compare;
+use crate::cli::options::{Options, Role};
+use crate::data::failure::Outcome;
+use crate::experiments::{faults, soak};
+use crate::rig::worker;
 
 fn main() -> ExitCode {
     let options = Options::parse();

@@ -2,6 +2,7 @@
 
 mod axis;
 mod baseline;
+pub(crate) mod browser;
 mod chart;
 mod choice;
 mod claims;
@@ -16,6 +17,7 @@ mod promises;
 mod scenario;
 mod steps;
 mod summary;
+pub(crate) mod table;
 mod timeline;
 
 use std::fmt::{Display, Write as _};
@@ -23,8 +25,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use self::html::escape;
-use crate::results::labels::quantity;
-use crate::results::{Meta, Results, write_file};
+use crate::data::results::labels::quantity;
+use crate::data::results::{Meta, Results, write_file};
 
 /// Writes `report.html` into `folder`, which is created if necessary, and returns the path.
 pub(crate) fn write(results: &Results, folder: &Path) -> io::Result<PathBuf> {
@@ -130,11 +132,11 @@ const HOW_TO_READ: &str = include_str!("report/how_to_read.html");
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Plan;
-    use crate::promises;
-    use crate::results::Row;
-    use crate::results::labels::number;
-    use crate::results::{Mode, sample};
+    use crate::data::plan::Plan;
+    use crate::data::promises;
+    use crate::data::results::Row;
+    use crate::data::results::labels::number;
+    use crate::data::results::{Mode, sample};
 
     #[test]
     fn the_page_is_well_formed() {

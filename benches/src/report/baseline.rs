@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use super::html::escape;
-use crate::results::labels::{quantity, title};
-use crate::results::{Results, Spread};
+use crate::data::results::labels::{quantity, title};
+use crate::data::results::{Results, Spread};
 
 /// The section; nothing without earlier runs.
 pub(super) fn section(page: &mut String, results: &Results) {

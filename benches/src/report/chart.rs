@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use super::axis::{BOLD, CHARACTER, Scale, round};
 use super::html::escape;
-use crate::results::labels::quantity;
+use crate::data::results::labels::quantity;
 
 /// Horizontal bars in named groups, all on one scale.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use super::html::escape;
 use super::needs::Need;
-use crate::results::Results;
+use crate::data::results::Results;
 
 /// The section at the top of the page.
 pub(super) fn section(page: &mut String, results: &Results) {
@@ -218,7 +218,7 @@ without a figure hold by design, and docs/SAFETY.md says why.</p>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::sample;
+    use crate::data::results::sample;
 
     fn backend(corrupts: bool, no_single_server: bool, many_waiters: bool, running: Running) -> &'static str {
         choose(Answers { corrupts, no_single_server, many_waiters, running }).backend

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use super::html::{capitalised, escape};
 use super::picture::pictures;
-use crate::results::labels::{number, quantity, title};
-use crate::results::{ClaimResult, Figure, Results, Verdict};
+use crate::data::results::labels::{number, quantity, title};
+use crate::data::results::{ClaimResult, Figure, Results, Verdict};
 
 /// All claims with their verdicts, linked to their sections.
 pub(super) fn list(page: &mut String, results: &Results) {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::axis::{Scale, round};
 use super::html::escape;
-use crate::results::labels::{number, quantity};
+use crate::data::results::labels::{number, quantity};
 
 /// Lines over a common `x`, both axes logarithmic. Zero is drawn at the bottom.
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use super::html::{capitalised, escape};
-use crate::results::labels::quantity;
-use crate::results::{FaultResult, FaultVerdict, Results};
+use crate::data::results::labels::quantity;
+use crate::data::results::{FaultResult, FaultVerdict, Results};
 
 /// The section; nothing when no fault was injected.
 pub(super) fn section(page: &mut String, results: &Results) {

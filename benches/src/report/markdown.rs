@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use super::choice::BACKENDS;
 use super::needs::Need;
 use super::summary::{headline, verdict_line};
-use crate::results::labels::{quantity, title};
-use crate::results::{FaultVerdict, Results};
+use crate::data::results::labels::{quantity, title};
+use crate::data::results::{FaultVerdict, Results};
 
 /// The text.
 pub(super) fn render(results: &Results) -> String {
@@ -137,7 +137,7 @@ fn plain(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::sample;
+    use crate::data::results::sample;
 
     #[test]
     fn verdicts_and_figures_are_in_tables() {

@@ -1,8 +1,8 @@
 //! What a user may need of a lock, and what a run measured of it for each backend.
 
-use crate::options::faults::FaultName;
-use crate::results::labels::quantity;
-use crate::results::{FaultResult, FaultVerdict, Results};
+use crate::cli::options::faults::FaultName;
+use crate::data::results::labels::quantity;
+use crate::data::results::{FaultResult, FaultVerdict, Results};
 
 /// A need: a row of the table at the top of the page.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -252,7 +252,7 @@ const CRASH: &[Source] = &[Source::Claim(5, "killed", "until a waiter has it", &
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::{Results, sample};
+    use crate::data::results::{Results, sample};
 
     #[test]
     fn figures_come_from_this_run() {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::html::{capitalised, escape};
-use crate::results::{PromiseResult, Results};
+use crate::data::results::{PromiseResult, Results};
 
 /// The section of a backend.
 pub(super) fn promises(page: &mut String, results: &Results, backend: &str) {

@@ -6,8 +6,8 @@ use super::chart::{Bar, Chart, Group};
 use super::colour::colour;
 use super::html::{capitalised, escape};
 use super::summary::verdict_class;
-use crate::results::labels::{meaning, number, title};
-use crate::results::{Results, Row, Scenario};
+use crate::data::results::labels::{meaning, number, title};
+use crate::data::results::{Results, Row, Scenario};
 
 /// The section of a scenario.
 pub(super) fn section(page: &mut String, results: &Results, scenario: &Scenario<'_>) {

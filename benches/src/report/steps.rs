@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::axis::{CHARACTER, Scale, round};
 use super::html::escape;
-use crate::results::labels::quantity;
+use crate::data::results::labels::quantity;
 
 /// Upright bars from left to right, and level lines over all of them.
 #[derive(Debug)]

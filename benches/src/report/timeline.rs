@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use super::axis::{BOLD, CHARACTER, Scale, round};
 use super::html::escape;
 use super::scenario::LARGE;
-use crate::results::labels::quantity;
-use crate::results::{Lane, Span, SpanKind};
+use crate::data::results::labels::quantity;
+use crate::data::results::{Lane, Span, SpanKind};
 
 /// The SVG element; empty without spans.
 pub(super) fn render(label: &str, lanes: &[Lane]) -> String {

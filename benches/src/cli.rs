@@ -1,0 +1,4 @@
+//! The command line, and what its commands do.
+
+pub(crate) mod compare;
+pub(crate) mod options;

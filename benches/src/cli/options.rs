@@ -1,0 +1,414 @@
+//! The command line of `cargo xtask compare`, and of what else this program does.
+
+pub(crate) mod fault_kind;
+pub(crate) mod faults;
+pub(crate) mod soak;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use polylock::backend::LockUrl;
+use serde::{Deserialize, Serialize};
+
+use self::faults::FaultOptions;
+use self::soak::SoakOptions;
+use crate::experiments::claims::{self, CLAIMS, Claim};
+
+/// Measures the lock backends against each other on real servers, and checks that they exclude.
+///
+/// Starts its own servers on free ports, runs every scenario against every backend, prints the results, writes
+/// results.json, report.html and report.md, and cleans up. Exits with 1 when a lock failed to exclude or a scenario failed, and with
+/// 130 when interrupted.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "cargo xtask compare", bin_name = "cargo xtask compare", version)]
+pub(crate) struct Options {
+    /// What this process does in a run.
+    #[command(subcommand)]
+    pub(crate) role: Option<Role>,
+
+    /// Take less than a minute instead of many, without the scenarios `crash`, `peers`, `herd`, `held`, `degraded`,
+    /// `migration` and `command`
+    #[arg(long)]
+    pub(crate) quick: bool,
+
+    /// Only this backend; can be given several times
+    #[arg(long = "backend", value_name = "NAME")]
+    backends: Vec<BackendName>,
+
+    /// Only this scenario; can be given several times
+    #[arg(long = "scenario", value_name = "NAME")]
+    scenarios: Vec<ScenarioName>,
+
+    /// Only this claim, by its number, with the scenarios that it needs; can be given several times
+    #[arg(long = "claim", value_name = "N", value_parser = clap::value_parser!(u8).range(1..=12))]
+    claims: Vec<u8>,
+
+    /// Three ZooKeeper servers instead of one
+    #[arg(long)]
+    pub(crate) ensemble: bool,
+
+    /// Use a running server, such as redis=redis://host:6379; can be given several times
+    #[arg(long = "url", value_name = "NAME=URL")]
+    urls: Vec<ServerUrl>,
+
+    /// Number of processes that contend for the lock in `contended` and `peers` [default: 20, 8 with --quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64))]
+    pub(crate) processes: Option<u32>,
+
+    /// Number of tasks of one process that contend for the lock in `tasks` [default: 1000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) tasks: Option<u32>,
+
+    /// Number of locks that `held` holds [default: 10000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) locks: Option<u32>,
+
+    /// How long `held` measures their renewal, such as 5m [default: 30s]
+    #[arg(long, value_name = "TIME", value_parser = watch)]
+    pub(crate) watch: Option<Duration>,
+
+    /// Keep the cores from halting, with loops of the lowest priority: less noise, and hand-overs without the wake-up
+    /// latency of a halted core
+    #[arg(long)]
+    pub(crate) awake: bool,
+
+    /// The folder for results.json and the reports [default: target/compare, target/faults with --faults]
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+
+    /// Measure each scenario this often; the numbers are medians. Five or more can be compared with --baseline
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) repeat: u32,
+
+    /// Report what changed against an earlier results.json beyond the noise; can be given several times
+    #[arg(long = "baseline", value_name = "FILE")]
+    pub(crate) baselines: Vec<PathBuf>,
+
+    /// Look at the report with headless Chromium: screenshots and a PDF beside it. A full run does so when there is one
+    #[arg(long)]
+    pub(crate) screenshots: bool,
+
+    /// Write the reports of an earlier run again, from its results.json, and measure nothing
+    #[arg(long, value_name = "FILE")]
+    pub(crate) from: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) faults: FaultOptions,
+
+    /// Gives every client a lock of its own, to prove that the harness detects missing exclusion.
+    #[arg(long, hide = true)]
+    pub(crate) without_exclusion: bool,
+}
+
+/// What this process is for.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum Role {
+    /// Executes the orders that the parent process writes to standard input.
+    #[command(hide = true)]
+    Worker,
+    /// Has processes use locks while they and the servers are killed, frozen and cut off, and checks their histories.
+    ///
+    /// Starts its own servers and twelve processes for each backend, and injects one fault after the other, chosen by a
+    /// seed. Exits with 1 when two guards of one lock were valid at the same time, when fencing tokens did not grow, when
+    /// a lock was free for longer than its lease and two seconds after the end of a fault, or when a process got stuck.
+    /// Ctrl-C ends it early: the history up to then is checked. The memory backend is left out: its locks are local to
+    /// one process.
+    #[command(hide = true, override_usage = "cargo xtask soak [OPTIONS]")]
+    Soak(SoakOptions),
+}
+
+/// A backend, by its name in the results, which is its URL scheme.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum BackendName {
+    /// Locks inside one process.
+    Memory,
+    /// One Redis server.
+    Redis,
+    /// Five independent Redis servers.
+    Redlock,
+    /// ZooKeeper.
+    Zk,
+}
+
+/// A scenario, by its name in the results.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, ValueEnum)]
+pub(crate) enum ScenarioName {
+    /// One client acquires and releases a free lock.
+    Uncontended,
+    /// Processes contend for one lock.
+    Contended,
+    /// Tasks of one process contend for one lock.
+    Tasks,
+    /// Tasks use locks with names of their own, in one process and in several.
+    Throughput,
+    /// The holder is killed.
+    Crash,
+    /// The same with the locks of other libraries.
+    Peers,
+    /// Many processes wait for one lock: the cost of a release.
+    Herd,
+    /// Many locks held at once.
+    Held,
+    /// One of the masters does not answer.
+    Degraded,
+    /// Each rung of the way from Redis to ZooKeeper.
+    Migration,
+    /// The command `polylock run`.
+    Command,
+}
+
+/// A running server to use.
+#[derive(Clone)]
+struct ServerUrl {
+    backend: BackendName,
+    url: String,
+}
+
+impl Options {
+    /// The selected backends, in the order of the results.
+    pub(crate) fn backends(&self) -> Vec<BackendName> {
+        chosen(&self.backends, BackendName::value_variants())
+    }
+
+    /// The selected scenarios, in the order of the results.
+    pub(crate) fn scenarios(&self) -> Vec<ScenarioName> {
+        let all = ScenarioName::value_variants();
+        let by_default = if self.quick { &all[..IN_QUICK] } else { all };
+        if self.claims.is_empty() {
+            return chosen(&self.scenarios, by_default);
+        }
+        let needed = self.claims().into_iter().flat_map(|claim| claim.about().needs).copied();
+        let needed = needed.filter(|scenario| !self.quick || all[..IN_QUICK].contains(scenario));
+        chosen(&self.scenarios.iter().copied().chain(needed).collect::<Vec<_>>(), &[])
+    }
+
+    /// The selected claims, in the order of their numbers.
+    pub(crate) fn claims(&self) -> Vec<&'static dyn Claim> {
+        let all = CLAIMS.iter().map(|claim| claim.about()).filter(|about| !self.quick || about.in_quick);
+        let by_default: Vec<u8> = match self.scenarios[..] {
+            [] => all.map(|about| about.id).collect(),
+            _ => Vec::new(),
+        };
+        chosen(&self.claims, &by_default).into_iter().filter_map(claims::of).collect()
+    }
+
+    /// The URL of the running servers to use for this backend, if any.
+    pub(crate) fn url(&self, backend: BackendName) -> Option<&str> {
+        self.urls.iter().rev().find(|server| server.backend == backend).map(|server| server.url.as_str())
+    }
+
+    /// Whether the fault table is part of the run: in full runs of everything.
+    pub(crate) fn has_fault_table(&self) -> bool {
+        !self.quick && self.scenarios.is_empty() && self.claims.is_empty() && self.urls.is_empty()
+    }
+
+    /// The folder for results.json and the reports.
+    pub(crate) fn folder(&self) -> PathBuf {
+        let name = if self.faults.wanted { "faults" } else { "compare" };
+        self.out.clone().unwrap_or_else(|| target_folder(name))
+    }
+}
+
+impl BackendName {
+    /// The name in the results.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Redis => "redis",
+            Self::Redlock => "redlock",
+            Self::Zk => "zk",
+        }
+    }
+}
+
+impl ScenarioName {
+    /// The name in the results.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Uncontended => "uncontended",
+            Self::Contended => "contended",
+            Self::Tasks => "tasks",
+            Self::Throughput => "throughput",
+            Self::Crash => "crash",
+            Self::Peers => "peers",
+            Self::Herd => "herd",
+            Self::Held => "held",
+            Self::Degraded => "degraded",
+            Self::Migration => "migration",
+            Self::Command => "command",
+        }
+    }
+}
+
+impl fmt::Display for BackendName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl fmt::Display for ScenarioName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for ServerUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, url) =
+            text.split_once('=').ok_or("must be NAME=URL, such as redis=redis://127.0.0.1:6379")?;
+        let backend = BackendName::from_str(name, false)?;
+        if backend == BackendName::Memory {
+            return Err("the memory backend has no server".into());
+        }
+        let scheme = LockUrl::parse(url).map_err(|error| error.to_string())?.scheme;
+        if scheme != backend.as_str() {
+            return Err(format!("the URL of {backend} must start with {backend}://, not with {scheme}://"));
+        }
+        Ok(Self { backend, url: url.to_owned() })
+    }
+}
+
+/// Without the password.
+impl fmt::Debug for ServerUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ServerUrl").field(&self.backend).finish()
+    }
+}
+
+fn chosen<T: Copy + Ord>(wanted: &[T], by_default: &[T]) -> Vec<T> {
+    let mut chosen = if wanted.is_empty() { by_default.to_vec() } else { wanted.to_vec() };
+    chosen.sort_unstable();
+    chosen.dedup();
+    chosen
+}
+
+fn watch(text: &str) -> Result<Duration, String> {
+    in_range(humantime::parse_duration(text).map_err(|error| error.to_string())?)
+}
+
+fn in_range(span: Duration) -> Result<Duration, String> {
+    let range = SHORTEST_WATCH..=LONGEST_WATCH;
+    range.contains(&span).then_some(span).ok_or_else(|| "must be between one second and one day".into())
+}
+
+fn minutes(text: &str) -> Result<Duration, String> {
+    let minutes: f64 = text.parse().map_err(|_| "must be a number of minutes, such as 10 or 0.5")?;
+    in_range(Duration::try_from_secs_f64(minutes * 60.0).map_err(|error| error.to_string())?)
+}
+
+/// A folder below the workspace's target directory when cargo started this process, else below the current directory.
+fn target_folder(name: &str) -> PathBuf {
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let root = package.and_then(|package| package.parent().map(PathBuf::from)).unwrap_or_default();
+    root.join("target").join(name)
+}
+
+/// How many scenarios, from the first, belong to a quick run.
+const IN_QUICK: usize = 4;
+const SHORTEST_WATCH: Duration = Duration::from_secs(1);
+const LONGEST_WATCH: Duration = Duration::from_secs(24 * 3600);
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::fault_kind::FaultKind;
+    use super::soak::SoakBackend;
+    use super::*;
+
+    fn parse(line: &str) -> Result<Options, clap::Error> {
+        Options::try_parse_from(["compare"].into_iter().chain(line.split_whitespace()))
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn everything_by_default_and_the_short_ones_in_quick() {
+        let all = parse("").unwrap();
+        assert_eq!(all.backends().len(), 4);
+        assert_eq!(all.scenarios().len(), 11);
+        assert_eq!(parse("--quick").unwrap().scenarios().len(), 4);
+        let some = parse("--quick --scenario held --scenario crash --backend zk --backend memory").unwrap();
+        assert_eq!(some.scenarios(), [ScenarioName::Crash, ScenarioName::Held]);
+        assert_eq!(some.backends(), [BackendName::Memory, BackendName::Zk]);
+    }
+
+    #[test]
+    fn sizes_have_limits() {
+        let options = parse("--scenario held --locks 100000 --watch 5m").unwrap();
+        assert_eq!((options.locks, options.watch), (Some(100_000), Some(Duration::from_secs(300))));
+        for bad in ["--processes 1", "--tasks 0", "--locks 0", "--watch 0s", "--watch 2days", "--watch soon"]
+        {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn repeats_are_at_least_one() {
+        assert_eq!(parse("").unwrap().repeat, 1);
+        assert_eq!(parse("--repeat 5 --baseline a.json --baseline b.json").unwrap().baselines.len(), 2);
+        assert!(parse("--repeat 0").is_err());
+    }
+
+    #[test]
+    fn a_soak_can_be_repeated() {
+        let soak = |line: &str| match parse(line).unwrap().role {
+            Some(Role::Soak(options)) => options,
+            other => panic!("{other:?}"),
+        };
+        let all = soak("soak");
+        assert_eq!((all.minutes, all.seed, all.backends().len()), (Duration::from_secs(600), None, 5));
+        assert_eq!(
+            all.faults(SoakBackend::Sentinel),
+            [
+                FaultKind::Kill,
+                FaultKind::Pause,
+                FaultKind::BusyThread,
+                FaultKind::Fork,
+                FaultKind::Reset,
+                FaultKind::Failover,
+                FaultKind::BusyScript,
+                FaultKind::Password
+            ]
+        );
+        for (backend, kind) in [
+            (SoakBackend::Redlock, FaultKind::Failover),
+            (SoakBackend::Redlock, FaultKind::Renegotiation),
+            (SoakBackend::Zk, FaultKind::FullMemory),
+            (SoakBackend::Redis, FaultKind::Certificate),
+            (SoakBackend::Redlock, FaultKind::Blackout),
+        ] {
+            assert!(!all.faults(backend).contains(&kind), "{kind} of {backend}");
+        }
+        let abrupt = soak("soak --fault abrupt-failover");
+        assert_eq!(abrupt.faults(SoakBackend::Sentinel), [FaultKind::AbruptFailover]);
+        let line = "--minutes 0.5 --backend zk --fault black-hole --fault kill";
+        let some = soak(&format!("soak {line} --seed 7"));
+        assert_eq!((some.repeated(SoakBackend::Zk), some.seed), (line.to_owned(), Some(7)));
+        assert_eq!(some.faults(SoakBackend::Redis), [FaultKind::Kill, FaultKind::BlackHole]);
+        for bad in ["--minutes 0", "--minutes many", "--backend memory", "--fault flushall", "--seed -1"] {
+            assert!(parse(&format!("soak {bad}")).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn urls_belong_to_backends() {
+        let options = parse("--url redis=redis://:secret@h:1 --url zk=zk://a:1,b:2/app").unwrap();
+        assert_eq!(options.url(BackendName::Redis), Some("redis://:secret@h:1"));
+        assert_eq!(options.url(BackendName::Zk), Some("zk://a:1,b:2/app"));
+        assert_eq!(options.url(BackendName::Redlock), None);
+        assert!(!format!("{options:?}").contains("secret"));
+        for bad in ["redis://h:1", "redis=zk://h:1", "memory=memory://", "etcd=etcd://h", "redis=h:1"] {
+            assert!(parse(&format!("--url {bad}")).is_err(), "{bad}");
+        }
+    }
+}

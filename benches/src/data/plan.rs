@@ -1,0 +1,179 @@
+//! How long, how often and with how many clients a run measures.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::cli::options::{Options, ScenarioName};
+use crate::data::results::Mode;
+use crate::experiments::throughput;
+use crate::rig::peers::Peer;
+
+/// The size of a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    /// The warm-up, whose numbers do not count.
+    pub(crate) warm_up: Duration,
+    /// How long `uncontended` measures, floor included, and `degraded` in each of its two states.
+    pub(crate) uncontended: Duration,
+    /// The largest number of operations.
+    pub(crate) most_operations: u64,
+    /// How long `contended` measures.
+    pub(crate) contended: Duration,
+    /// How long `contended` counts requests.
+    pub(crate) counted: Duration,
+    /// How many processes contend.
+    pub(crate) processes: u32,
+    /// How many tasks of one process contend.
+    pub(crate) tasks: u32,
+    /// How long they contend before and after an equally long slice of the floor.
+    pub(crate) task_slice: Duration,
+    /// The number of measured slices.
+    pub(crate) task_slices: u32,
+    /// How many clients `throughput` has at once.
+    pub(crate) loads: &'static [Load],
+    /// How long each of its subjects uses its locks before the next one does.
+    pub(crate) throughput_slice: Duration,
+    /// The number of slices of each subject.
+    pub(crate) throughput_slices: u32,
+    /// The libraries that take part.
+    pub(crate) throughput_peers: &'static [Peer],
+    /// How often `command` runs a command with the lock, and without.
+    pub(crate) commands: u32,
+    /// The rounds of `crash`.
+    pub(crate) crash_rounds: usize,
+    /// How many holders `crash` kills in a round.
+    pub(crate) crash_holders: usize,
+    /// The ttl or session timeout in `crash`.
+    pub(crate) crash_lease: Duration,
+    /// How many locks `held` holds.
+    pub(crate) held_locks: usize,
+    /// How long `held` measures their renewal.
+    pub(crate) held: Duration,
+    /// How many names `migration` moves one after the other, and back.
+    pub(crate) moved_names: usize,
+    /// A scenario that takes longer is stuck.
+    pub(crate) patience: Duration,
+}
+
+/// So many processes, each with so many tasks.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Load {
+    pub(crate) processes: u32,
+    pub(crate) tasks: u32,
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.processes, self.tasks) {
+            (1, 1) => f.write_str("1 task"),
+            (1, tasks) => write!(f, "{tasks} tasks"),
+            (processes, tasks) => write!(f, "{processes} x {tasks} tasks"),
+        }
+    }
+}
+
+impl Plan {
+    /// The plan for these options.
+    pub(crate) fn of(options: &Options) -> Self {
+        let plan = Self::new(if options.quick { Mode::Quick } else { Mode::Full });
+        let held = options.watch.unwrap_or(plan.held);
+        let held_locks = options.locks.map_or(plan.held_locks, |locks| locks as usize);
+        Self {
+            processes: options.processes.unwrap_or(plan.processes),
+            tasks: options.tasks.unwrap_or(plan.tasks),
+            held_locks,
+            held,
+            patience: plan.patience + held + PATIENCE_PER_LOCK * held_locks as u32,
+            ..plan
+        }
+    }
+
+    /// About how long a scenario takes on one backend, for the time left.
+    pub(crate) fn expected(&self, scenario: ScenarioName) -> Duration {
+        match scenario {
+            ScenarioName::Uncontended => self.warm_up * 2 + self.uncontended,
+            ScenarioName::Contended => self.warm_up + self.contended * 2 + self.counted,
+            ScenarioName::Tasks => self.task_slice * self.task_slices * 3,
+            ScenarioName::Throughput => throughput::expected(self),
+            ScenarioName::Command => COMMAND * self.commands,
+            ScenarioName::Crash => self.crash_lease * 4 * self.crash_rounds as u32,
+            ScenarioName::Peers => (self.warm_up + self.contended) * 6,
+            ScenarioName::Herd => Duration::from_secs(10),
+            ScenarioName::Held => self.held + PATIENCE_PER_LOCK * self.held_locks as u32,
+            ScenarioName::Degraded => (self.warm_up + self.uncontended) * 2,
+            ScenarioName::Migration => {
+                self.warm_up + self.uncontended + START + PATIENCE_PER_LOCK * self.moved_names as u32
+            }
+        }
+    }
+
+    /// The plan of a run with default options.
+    pub(crate) const fn new(mode: Mode) -> Self {
+        let common = Self {
+            warm_up: Duration::from_millis(250),
+            uncontended: Duration::from_millis(1200),
+            most_operations: 30_000,
+            contended: Duration::from_millis(1500),
+            counted: Duration::from_millis(700),
+            processes: 8,
+            tasks: 1000,
+            task_slice: Duration::from_millis(250),
+            task_slices: 2,
+            loads: &[Load { processes: 1, tasks: 1 }, Load { processes: 1, tasks: 256 }],
+            throughput_slice: Duration::from_millis(250),
+            throughput_slices: 2,
+            throughput_peers: &[Peer::Rslock],
+            commands: 20,
+            crash_rounds: 1,
+            crash_holders: 3,
+            crash_lease: Duration::from_secs(1),
+            held_locks: 10_000,
+            // All locks are renewed once, after a third of the default ttl.
+            held: Duration::from_secs(11),
+            // More than two batches of the way back.
+            moved_names: 1200,
+            patience: Duration::from_secs(120),
+        };
+        match mode {
+            Mode::Quick => common,
+            Mode::Full => Self {
+                warm_up: Duration::from_secs(1),
+                uncontended: Duration::from_secs(12),
+                most_operations: 100_000,
+                contended: Duration::from_secs(10),
+                counted: Duration::from_secs(4),
+                processes: 20,
+                task_slice: Duration::from_secs(1),
+                task_slices: 4,
+                loads: LOADS,
+                throughput_slice: Duration::from_millis(500),
+                throughput_slices: 3,
+                throughput_peers: &[
+                    Peer::Rslock,
+                    Peer::Rlock,
+                    Peer::AsyncRedisLock,
+                    Peer::Distkit,
+                    Peer::LockClient,
+                ],
+                commands: 200,
+                crash_rounds: 3,
+                moved_names: 10_000,
+                ..common
+            },
+        }
+    }
+}
+
+const LOADS: &[Load] = &[
+    Load { processes: 1, tasks: 1 },
+    Load { processes: 1, tasks: 16 },
+    Load { processes: 1, tasks: 256 },
+    Load { processes: 1, tasks: 1024 },
+    Load { processes: 8, tasks: 64 },
+];
+/// To run a command with the lock, and once without.
+const COMMAND: Duration = Duration::from_millis(40);
+/// To acquire and release one lock, on a slow machine.
+const PATIENCE_PER_LOCK: Duration = Duration::from_millis(3);
+/// To start two servers, and connect to them.
+const START: Duration = Duration::from_secs(5);

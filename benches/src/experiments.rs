@@ -1,0 +1,34 @@
+//! The experiments: scenarios, claims, the fault table and the soak. Each measures, and judges what it measured.
+
+pub(crate) mod claims;
+mod client_death;
+mod command;
+mod contended;
+mod contention;
+mod crash;
+mod crowd;
+mod degraded;
+mod failover;
+mod fairness;
+mod faster;
+pub(crate) mod faults;
+mod forgetful_masters;
+mod held;
+mod herd;
+mod herd_claim;
+pub(crate) mod migration;
+mod migration_claim;
+mod minority;
+mod naive_recipes;
+mod paused_holder;
+mod peers;
+mod request_count;
+mod scale;
+pub(crate) mod scenarios;
+mod side_by_side;
+pub(crate) mod soak;
+mod tasks;
+pub(crate) mod throughput;
+mod trials;
+mod uncontended;
+mod waiting_cost;

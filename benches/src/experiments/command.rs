@@ -1,0 +1,139 @@
+//! `command`: what `polylock run` adds to the command that it runs, and how large it is.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use super::scenarios::{Bench, Measured};
+use crate::data::failure::{Failure, Outcome};
+use crate::data::latency::Latency;
+use crate::data::plan::Plan;
+use crate::data::results::Row;
+use crate::rig::backends::Target;
+
+/// The settings, for the report.
+pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
+    vec![
+        ("command", "polylock run --url URL NAME -- true, from its start to its end".into()),
+        ("floor", "true, started by the same call, in turn".into()),
+        ("commands", format!("{} of each", plan.commands)),
+        ("added", "the median of the differences between a run and the floor right after it".into()),
+        ("binary", "as `cargo build --release --package lock-cli` makes it, without symbols".into()),
+    ]
+}
+
+/// Measures one backend.
+pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
+    let polylock = polylock()?;
+    let lock = bench.lock("command");
+    let run = ["run", "--url", target.url(), &lock, "--", "true"];
+    let times = take_turns((&polylock, &run), (Path::new("true"), &[]), bench.plan.commands).await?;
+    let mut rows = times.rows(target.name());
+    // A debug build is no measure.
+    if !cfg!(debug_assertions) {
+        let megabytes = std::fs::metadata(&polylock)?.len() as f64 / 1e6;
+        rows.push(Row::new("command", target.name(), "binary", "MB", megabytes));
+    }
+    Ok(Measured { backend: target.name(), rows, ..Measured::default() })
+}
+
+/// The command, which is built beside this program.
+fn polylock() -> Outcome<PathBuf> {
+    let file = std::env::current_exe()?.with_file_name("polylock");
+    if file.is_file() {
+        return Ok(file);
+    }
+    Err(Failure::new(format!(
+        "{} does not exist: `cargo xtask compare` builds it, and so does `cargo build{} --package lock-cli`",
+        file.display(),
+        if cfg!(debug_assertions) { "" } else { " --release" }
+    )))
+}
+
+/// A program and its arguments.
+type Program<'a> = (&'a Path, &'a [&'a str]);
+
+/// The times of both programs.
+struct Times {
+    run: Latency,
+    floor: Latency,
+    /// In nanoseconds, sorted.
+    added: Vec<i64>,
+}
+
+async fn take_turns(program: Program<'_>, floor: Program<'_>, times: u32) -> Outcome<Times> {
+    let mut all = Times { run: Latency::new(), floor: Latency::new(), added: Vec::new() };
+    // The first turn reads the programs from the disk.
+    for turn in 0..=times {
+        let (ours, bare) = (spent(program).await?, spent(floor).await?);
+        if turn > 0 {
+            all.run.record(ours);
+            all.floor.record(bare);
+            all.added.push(ours as i64 - bare as i64);
+        }
+    }
+    all.added.sort_unstable();
+    Ok(all)
+}
+
+/// How long the program ran, in nanoseconds. It is killed when this is dropped.
+async fn spent((program, args): Program<'_>) -> Outcome<u64> {
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+    let began = Instant::now();
+    let mut child = command.spawn()?;
+    let ended = timeout(PATIENCE, child.wait()).await;
+    let ns = u64::try_from(began.elapsed().as_nanos())?;
+    let name = program.display();
+    match ended {
+        Ok(status) if status.as_ref().is_ok_and(|status| status.success()) => Ok(ns),
+        Ok(status) => {
+            let output = child.wait_with_output().await?;
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            Err(Failure::new(format!("{name} ended with {}: {said}", status?)))
+        }
+        Err(_) => Err(Failure::new(format!("{name} is stuck: still running after {PATIENCE:?}"))),
+    }
+}
+
+impl Times {
+    fn rows(&self, backend: &str) -> Vec<Row> {
+        let row = |metric, part| {
+            Row::new("command", backend, metric, "ms", self.run.quantile_us(part) / 1e3)
+                .with_floor(self.floor.quantile_us(part) / 1e3)
+        };
+        let added = self.added.get(self.added.len() / 2).map_or(0.0, |&ns| ns as f64 / 1e6);
+        vec![row("p50", 0.5), row("p99", 0.99), Row::new("command", backend, "added", "ms", added)]
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nothing() -> Program<'static> {
+        (Path::new("true"), &[])
+    }
+
+    #[tokio::test]
+    async fn the_difference_is_what_the_program_adds() {
+        let sleep: Program<'_> = (Path::new("sleep"), &["0.05"]);
+        let rows = take_turns(sleep, nothing(), 3).await.unwrap().rows("redis");
+        let row = |metric: &str| rows.iter().find(|row| row.metric == metric).unwrap();
+        assert!(row("p50").value >= 50.0 && row("p50").floor.unwrap() < row("p50").value, "{rows:?}");
+        let added = row("added").value;
+        assert!(added > 0.0 && added <= row("p99").value, "{rows:?}");
+    }
+
+    #[tokio::test]
+    async fn a_program_that_fails_is_no_measurement() {
+        let failed: Program<'_> = (Path::new("sh"), &["-c", "echo no server >&2; exit 7"]);
+        let failure = take_turns(failed, nothing(), 1).await.err().unwrap().to_string();
+        assert_eq!(failure, "sh ended with exit status: 7: no server");
+    }
+}

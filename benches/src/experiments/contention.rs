@@ -1,0 +1,280 @@
+//! Processes that contend for one lock, and what their history shows.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use lock_testkit::history::{Event, EventKind};
+
+use super::scenarios::{Bench, Measured, time};
+use crate::cli::options::faults::FaultDefect;
+use crate::data::failure::{Failure, Outcome};
+use crate::data::latency::Latency;
+use crate::data::results::Row;
+use crate::data::window::Window;
+use crate::rig::worker::contend::GRACE;
+use crate::rig::worker::handle::WorkerHandle;
+use crate::rig::worker::{Job, Order, Task};
+
+/// How long a client holds the lock.
+pub(super) const HOLD: Duration = Duration::from_millis(1);
+
+/// Longer than any run.
+const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
+
+/// The jobs of processes that contend for `lock`.
+pub(super) fn jobs(bench: &Bench, url: &str, lock: &str) -> impl Iterator<Item = Job> {
+    (0..bench.plan.processes).map(move |process| {
+        let keeps = process == 0 && bench.broken == Some(FaultDefect::NeverReleases);
+        let hold = if keeps { FOR_EVER } else { HOLD };
+        Job {
+            lock: bench.lock_of(lock, process),
+            ..Job::new(url, lock, process, Task::Contend { hold, peer: None })
+        }
+    })
+}
+
+/// Has all workers contend in this window. Fails when any of them does, with what each of these reports.
+pub(super) async fn let_contend(workers: &[WorkerHandle], window: Window) -> Outcome<Vec<Event>> {
+    for worker in workers {
+        worker.send(Order::Contend(window)).await?;
+    }
+    window.ends().await;
+    together(join_all(workers.iter().map(|worker| worker.events(2 * GRACE))).await)
+}
+
+/// The events of all processes, or all failures.
+fn together(reports: Vec<Outcome<Vec<Event>>>) -> Outcome<Vec<Event>> {
+    let (mut events, mut failures, mut well) = (Vec::new(), Vec::new(), 0);
+    for (process, report) in reports.into_iter().enumerate() {
+        match report {
+            Ok(mut reported) => {
+                events.append(&mut reported);
+                well += 1;
+            }
+            Err(failure) => failures.push(format!("process {process}: {failure}")),
+        }
+    }
+    if failures.is_empty() {
+        return Ok(events);
+    }
+    failures.push(format!("{well} others succeeded"));
+    Err(Failure::new(failures.join("; ")))
+}
+
+/// One grant.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grant {
+    process: u32,
+    called_ns: u64,
+    pub(super) acquired_ns: u64,
+    release_called_ns: u64,
+}
+
+/// The grants of a history, in the order of time.
+pub(super) fn grants(events: &[Event]) -> Vec<Grant> {
+    let mut open = HashMap::new();
+    let mut grants = Vec::new();
+    for event in events {
+        let process = event.process;
+        let grant = open.entry(process).or_insert(Grant {
+            process,
+            called_ns: 0,
+            acquired_ns: 0,
+            release_called_ns: 0,
+        });
+        match event.kind {
+            EventKind::AcquireCalled => grant.called_ns = event.at_ns,
+            EventKind::Acquired { .. } => grant.acquired_ns = event.at_ns,
+            EventKind::ReleaseCalled => {
+                grant.release_called_ns = event.at_ns;
+                grants.push(*grant);
+            }
+            _ => {}
+        }
+    }
+    grants.sort_by_key(|grant| grant.acquired_ns);
+    grants
+}
+
+/// The statistics of a contended lock.
+#[derive(Debug)]
+pub(super) struct Contention {
+    /// From the call of release to the return of the next acquire.
+    pub(super) handoff: Latency,
+    /// The same, until a process that waited at the time of the release has the lock. Where a releaser may acquire the
+    /// lock again at once, hand-offs are fast but waiters starve.
+    pub(super) to_waiter: Latency,
+    hold: Latency,
+    grants_per_s: f64,
+    longest_wait_us: f64,
+    jain: f64,
+    processes: u32,
+    events: Vec<Event>,
+}
+
+impl Contention {
+    /// Evaluates a history. Fails when the lock was hardly granted.
+    pub(super) fn of(events: Vec<Event>, window: Window, processes: u32) -> Outcome<Self> {
+        let all = grants(&events);
+        let counted: Vec<&Grant> = all.iter().filter(|grant| window.contains(grant.acquired_ns)).collect();
+        let span = Duration::from_nanos(window.until_ns - window.from_ns);
+        if counted.len() < 2 {
+            return Err(Failure::new(format!("{} grants in {}", counted.len(), time(span))));
+        }
+        let (mut handoff, mut to_waiter, mut hold) = (Latency::new(), Latency::new(), Latency::new());
+        for pair in counted.windows(2) {
+            // An overlap has no gap: it shows in the verdict.
+            if let Some(gap) = pair[1].acquired_ns.checked_sub(pair[0].release_called_ns) {
+                handoff.record(gap);
+            }
+        }
+        for wait in waits_behind(&all, window) {
+            to_waiter.record(wait);
+        }
+        let mut shares = vec![0_u32; processes as usize];
+        for grant in &counted {
+            hold.record(grant.release_called_ns.saturating_sub(grant.acquired_ns));
+            shares[grant.process as usize] += 1;
+        }
+        // A wait that goes on at the end of the window lasted at least until then.
+        let waits = all
+            .iter()
+            .filter(|grant| grant.acquired_ns >= window.from_ns && grant.called_ns < window.until_ns)
+            .map(|grant| grant.acquired_ns.min(window.until_ns) - grant.called_ns.max(window.from_ns));
+        let longest_wait_us = waits.max().unwrap_or(0) as f64 / 1e3;
+        let grants_per_s = counted.len() as f64 / span.as_secs_f64();
+        Ok(Self {
+            handoff,
+            to_waiter,
+            hold,
+            grants_per_s,
+            longest_wait_us,
+            jain: jain(&shares),
+            processes,
+            events,
+        })
+    }
+
+    /// The rows without those of the hand-off, which each scenario compares with something else.
+    pub(super) fn into_measured(self, scenario: &str, backend: &'static str) -> Measured {
+        let row = |metric, unit, value| Row::new(scenario, backend, metric, unit, value);
+        let (hold_us, handoff_us) = (self.hold.quantile_us(0.5), self.handoff.quantile_us(0.5));
+        Measured {
+            backend,
+            rows: vec![
+                row("grants_per_s", "1/s", self.grants_per_s),
+                row("longest_wait", "us", self.longest_wait_us).with_floor(ideal_rotation(
+                    self.processes,
+                    hold_us,
+                    handoff_us,
+                )),
+                row("jain", "", self.jain),
+            ],
+            events: self.events,
+            notes: vec![("hold_median", format!("{:.2} ms", hold_us / 1e3))],
+            ..Measured::default()
+        }
+    }
+}
+
+/// For every release in the window: the time until a process that waited at that moment had the lock, or until the end of
+/// the window. The grants are in the order of time.
+fn waits_behind(grants: &[Grant], window: Window) -> impl Iterator<Item = u64> {
+    grants.iter().enumerate().filter_map(move |(index, grant)| {
+        let released_ns = grant.release_called_ns;
+        let next = grants[index + 1..].iter().find(|next| next.called_ns < released_ns)?;
+        window
+            .contains(released_ns)
+            .then(|| next.acquired_ns.min(window.until_ns).saturating_sub(released_ns))
+    })
+}
+
+/// The times from one acquisition to the next of a single client: they include what a release leaves for later.
+pub(super) fn rounds(events: &[Event], window: Window) -> Latency {
+    let mut rounds = Latency::new();
+    for pair in grants(events).windows(2).filter(|pair| window.contains(pair[0].called_ns)) {
+        rounds.record(pair[1].called_ns - pair[0].called_ns);
+    }
+    rounds
+}
+
+/// How long a process waits when all processes take turns.
+fn ideal_rotation(processes: u32, hold: f64, handoff: f64) -> f64 {
+    f64::from(processes) * (hold + handoff)
+}
+
+/// Jain's fairness index: 1 when all shares are equal, 1/n when one of n has everything.
+fn jain(shares: &[u32]) -> f64 {
+    let sum: f64 = shares.iter().map(|&share| f64::from(share)).sum();
+    let squares: f64 = shares.iter().map(|&share| f64::from(share).powi(2)).sum();
+    if squares == 0.0 { 1.0 } else { sum * sum / (shares.len() as f64 * squares) }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use lock_testkit::history::ReleaseOutcome;
+
+    use super::*;
+    use crate::data::events::{EventLog, GrantInfo, TimedHold};
+
+    pub(in crate::experiments) fn held(
+        process: u32,
+        called_ms: u64,
+        from_ms: u64,
+        until_ms: u64,
+    ) -> Vec<Event> {
+        let ns = |ms| ms * 1_000_000;
+        let mut log = EventLog::new(process, 0, "a");
+        log.hold(&TimedHold {
+            called_ns: ns(called_ms),
+            acquired_ns: ns(from_ms),
+            grant: GrantInfo { token: Some(from_ms), until_ns: None },
+            release_called_ns: ns(until_ms),
+            released_ns: ns(until_ms),
+            released: ReleaseOutcome::Released,
+        });
+        log.into_events()
+    }
+
+    #[test]
+    fn a_history_with_hardly_a_grant_is_no_measurement() {
+        let window = Window { from_ns: 0, until_ns: 1_000_000_000 };
+        assert_eq!(Contention::of(held(0, 1, 2, 3), window, 2).unwrap_err().to_string(), "1 grants in 1 s");
+    }
+
+    #[test]
+    fn a_lock_that_is_taken_back_at_once_is_not_handed_over() {
+        let grant = |process, called_ns, acquired_ns, release_called_ns| Grant {
+            process,
+            called_ns,
+            acquired_ns,
+            release_called_ns,
+        };
+        // The first one takes it three times, while the other waits all the time.
+        let grants = [grant(0, 0, 1, 10), grant(0, 11, 12, 20), grant(0, 21, 22, 30), grant(1, 5, 33, 40)];
+        let waits = |until_ns| waits_behind(&grants, Window { from_ns: 0, until_ns }).collect::<Vec<_>>();
+        assert_eq!(waits(100), [23, 13, 3]);
+        assert_eq!(waits(25), [15, 5]);
+    }
+
+    #[test]
+    fn all_failed_processes_are_named() {
+        let failed = |what: &str| Err(Failure::new(what));
+        let reports = vec![Ok(held(0, 1, 2, 3)), failed("it is stuck"), Ok(Vec::new()), failed("no answer")];
+        let text = "process 1: it is stuck; process 3: no answer; 2 others succeeded";
+        assert_eq!(together(reports).unwrap_err().to_string(), text);
+        assert_eq!(together(vec![Ok(held(0, 1, 2, 3)), Ok(held(1, 4, 5, 6))]).unwrap().len(), 8);
+    }
+
+    #[test]
+    fn the_ideal_is_one_round() {
+        assert!((ideal_rotation(20, 2_000.0, 300.0) - 46_000.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn jain_knows_the_extremes() {
+        assert!((jain(&[5, 5, 5]) - 1.0).abs() < 1e-9);
+        assert!((jain(&[9, 0, 0]) - 1.0 / 3.0).abs() < 1e-9);
+    }
+}

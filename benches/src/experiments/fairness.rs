@@ -1,0 +1,159 @@
+//! Claim 4: ZooKeeper locks are fair.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lock_testkit::history::{Event, History};
+use polylock::Locks;
+
+use super::claims::{About, Claim, Judgement, Measuring};
+use crate::cli::options::ScenarioName;
+use crate::data::events::EventLog;
+use crate::data::failure::{Failure, Outcome};
+use crate::data::figures::Figures;
+use crate::data::results::{Figure, Mode, Picture, Verdict};
+use crate::data::window::Window;
+use crate::rig::peers::Peer;
+use crate::rig::worker::contend::contend;
+
+/// The claim.
+#[derive(Debug)]
+pub(super) struct Fairness;
+
+#[async_trait(?Send)]
+impl Claim for Fairness {
+    fn about(&self) -> About {
+        About {
+            id: 4,
+            says: "ZooKeeper locks are fair.",
+            how: "Clients contend for one lock, each holds it for a millisecond and tries to acquire it again at once: the default recipes and \
+                  the peers as processes in `contended` and `peers`, other recipes as tasks with connections of their own. \
+                  Inversions are pairs of grants in the opposite order of their calls, per grant; Jain's index is 1 when all \
+                  clients have equally many grants.",
+            rule: "A lock is fair when it has fewer than one inversion per grant and Jain's index is at least 0.95. Holds when \
+                   all locks over ZooKeeper are fair, does not hold when none is; otherwise it depends on the recipe.",
+            needs: &[ScenarioName::Contended, ScenarioName::Peers],
+            in_quick: true,
+        }
+    }
+
+    async fn measure(&self, run: &mut Measuring<'_>) {
+        let backends = ["memory", "redis", "redlock", "zk"].map(|backend| ("contended", backend));
+        let peers = Peer::ALL.iter().map(|peer| ("peers", peer.as_str()));
+        for (scenario, name) in backends.into_iter().chain(peers) {
+            for metric in [INVERSIONS, JAIN, LONGEST_WAIT] {
+                run.add_row(scenario, name, metric);
+            }
+        }
+        for &subject in OTHER_RECIPES {
+            let Some(url) = run.url(subject) else { continue };
+            let lock = run.bench.lock(&format!("fair-{}", subject.replace([' ', '='], "-")));
+            let span = match run.mode {
+                Mode::Quick => Duration::from_millis(700),
+                Mode::Full => Duration::from_secs(5),
+            };
+            if let Some(events) = run.part(subject, PATIENCE, contention(&url, &lock, span)).await {
+                add(run, subject, events);
+            }
+        }
+        for (title, metric) in [
+            ("Pairs of grants in the opposite order of their calls, per grant", INVERSIONS),
+            ("Jain's index: 1 is fair", JAIN),
+            ("The longest wait", LONGEST_WAIT),
+        ] {
+            run.draw(Picture::Bars { title: title.into(), metric: metric.into() });
+        }
+    }
+
+    fn judge(&self, figures: &Figures) -> Outcome<Judgement> {
+        let (mut fair, mut unfair) = (Vec::new(), Vec::new());
+        for subject in figures.subjects(INVERSIONS).into_iter().filter(|name| is_zookeeper(name)) {
+            let (inversions, jain) = (figures.get(subject, INVERSIONS)?, figures.get(subject, JAIN)?);
+            let text = format!("{subject} {inversions:.2} and {jain:.3}");
+            let is_fair = inversions < MOST_INVERSIONS && jain >= LEAST_JAIN;
+            if is_fair { fair.push(text) } else { unfair.push(text) }
+        }
+        let verdict = match (fair.is_empty(), unfair.is_empty()) {
+            (true, true) => return Err(Failure::new("no lock over ZooKeeper was measured")),
+            (false, true) => Verdict::Holds,
+            (true, false) => Verdict::DoesNotHold,
+            (false, false) => Verdict::DependsOn("the recipe".into()),
+        };
+        let list = |what: &str, names: Vec<String>| match names.is_empty() {
+            true => None,
+            false => Some(format!("{what}: {}", names.join(", "))),
+        };
+        let lists = [list("fair", fair), list("not fair", unfair)].into_iter().flatten().collect::<Vec<_>>();
+        Ok(Judgement::new(verdict, format!("inversions per grant and Jain's index; {}", lists.join("; "))))
+    }
+}
+
+/// Has tasks contend, each with connections of its own.
+async fn contention(url: &str, lock: &str, span: Duration) -> Outcome<Vec<Event>> {
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        clients.push(Locks::connect(url).await?);
+    }
+    let window = Window::after(span, Duration::ZERO);
+    let contending = (0..).zip(&clients).map(|(number, locks)| async move {
+        let mut log = EventLog::new(number, 0, lock);
+        contend(&locks.mutex(lock), &mut log, window, HOLD).await?;
+        Ok::<_, Failure>(log.into_events())
+    });
+    let events = futures_util::future::try_join_all(contending).await?.concat();
+    for locks in clients {
+        locks.close().await?;
+    }
+    Ok(events)
+}
+
+fn add(run: &mut Measuring<'_>, subject: &str, events: Vec<Event>) {
+    let report = lock_testkit::check(&History::new(events));
+    if report.l1.count > 0 {
+        return run.leave_out(subject, format!("mutual exclusion was BROKEN: {} overlaps", report.l1.count));
+    }
+    for lock in report.locks.values() {
+        let inversions = lock.fifo_inversions as f64 / report.holds.max(1) as f64;
+        run.add(Figure::new(subject, INVERSIONS, "", inversions));
+        run.add(Figure::new(subject, JAIN, "", lock.jain));
+        run.add(Figure::new(subject, LONGEST_WAIT, "us", lock.longest_wait_ns as f64 / 1e3));
+    }
+}
+
+fn is_zookeeper(subject: &str) -> bool {
+    subject.starts_with("zk") || Peer::named(subject).is_some_and(Peer::is_on_zookeeper)
+}
+
+const OTHER_RECIPES: &[&str] =
+    &["redis wait=poll", "redis wait=notify", "redis recipe=setnx-timestamp", "zk recipe=ephemeral"];
+const CLIENTS: usize = 8;
+const HOLD: Duration = Duration::from_millis(1);
+const INVERSIONS: &str = "inversions";
+const JAIN: &str = "jain";
+const LONGEST_WAIT: &str = "longest_wait";
+const MOST_INVERSIONS: f64 = 1.0;
+const LEAST_JAIN: f64 = 0.95;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(locks: &[(&str, f64, f64)]) -> Outcome<Verdict> {
+        let of = |&(subject, inversions, jain): &(&str, f64, f64)| {
+            [Figure::new(subject, INVERSIONS, "", inversions), Figure::new(subject, JAIN, "", jain)]
+        };
+        let figures = Figures::from(locks.iter().flat_map(of).collect::<Vec<_>>());
+        Fairness.judge(&figures).map(|judged| judged.verdict)
+    }
+
+    #[test]
+    fn only_locks_over_zookeeper_decide() {
+        let (queue, herd) = (("zk", 0.1, 1.0), ("zk recipe=ephemeral", 3.0, 0.9));
+        let (redis, etcd) = (("redis wait=poll", 9.0, 0.3), ("etcd", 9.0, 0.3));
+        assert_eq!(verdict(&[queue, redis, etcd]).unwrap(), Verdict::Holds);
+        assert_eq!(verdict(&[queue, herd]).unwrap(), Verdict::DependsOn("the recipe".into()));
+        assert_eq!(verdict(&[herd]).unwrap(), Verdict::DoesNotHold);
+        assert!(verdict(&[redis]).is_err());
+    }
+}

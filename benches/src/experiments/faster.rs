@@ -1,0 +1,209 @@
+//! Claim 1: Redis is faster.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lock_testkit::{RedisServer, ZooKeeper};
+use tokio::time::timeout;
+
+use super::claims::{About, Claim, Judgement, Measuring};
+use crate::cli::options::{BackendName, ScenarioName};
+use crate::data::failure::{Failure, Outcome};
+use crate::data::figures::Figures;
+use crate::data::plan::Load;
+use crate::data::results::{Figure, Mode, Picture, Verdict};
+use crate::experiments::scenarios::fits;
+use crate::experiments::throughput::{self, CLIENT_CPU, PAIRS, SERVER_CPU, alone_us};
+use crate::rig::worker::throughput::Subject;
+
+/// The claim.
+#[derive(Debug)]
+pub(super) struct Faster;
+
+#[async_trait(?Send)]
+impl Claim for Faster {
+    fn about(&self) -> About {
+        About {
+            id: 1,
+            says: "Redis is faster.",
+            how: "One client acquires and releases a free lock: the median of `uncontended`, where nothing waits for a disk; and \
+                  the same with appendfsync no, everysec and always, and with ZooKeeper, one server and three, with and \
+                  without forced sync (all on this machine: the network between servers costs nothing). Then `throughput`: \
+                  many tasks of one process, and of eight, each with a lock of its own, as fast as they can, in turn with the \
+                  bare commands (`floor`), those of a lock with fencing tokens (`minting floor`) and other libraries.",
+            rule: "Holds when Redis is at least 1.2 times as fast as one ZooKeeper server in every comparison that was \
+                   measured: the median without waiting for a disk (no append-only file against no forced sync), the median \
+                   with waiting for it (appendfsync always against forced sync; full runs only), and pairs per second at \
+                   every number of tasks, in one process and in eight. Does not hold when it is so in none; otherwise it depends on durability and load.",
+            needs: &[ScenarioName::Uncontended, ScenarioName::Throughput],
+            in_quick: true,
+        }
+    }
+
+    async fn measure(&self, run: &mut Measuring<'_>) {
+        for backend in ["memory", "redis", "redlock", "zk"] {
+            run.add_row("uncontended", backend, LATENCY);
+        }
+        if run.mode == Mode::Full {
+            durable(run).await;
+        }
+        for target in run.targets.iter().filter(|target| fits(ScenarioName::Throughput, target.backend())) {
+            for &load in run.bench.plan.loads {
+                add_throughput(run, target.backend(), load);
+            }
+        }
+        run.draw(Picture::Bars {
+            title: "Acquire + release of a free lock, median".into(),
+            metric: LATENCY.into(),
+        });
+        run.draw(Picture::Bars {
+            title: "Pairs per second of 8 processes with 64 tasks each".into(),
+            metric: PAIRS_OF_PROCESSES.into(),
+        });
+        for (title, metric) in [
+            ("Pairs of acquire and release per second", PAIRS),
+            ("Client CPU per pair", CLIENT_CPU),
+            ("Server CPU per pair", SERVER_CPU),
+        ] {
+            run.draw(Picture::Curve { title: title.into(), metric: metric.into(), x: "tasks".into() });
+        }
+    }
+
+    fn judge(&self, figures: &Figures) -> Outcome<Judgement> {
+        let latencies =
+            [("redis", "zk", "without waiting for a disk"), (ALWAYS, FORCED, "with waiting for it")];
+        let mut comparisons = Vec::new();
+        for (redis, zk, what) in latencies {
+            // The durable servers run in full runs only.
+            if let (Ok(redis), Ok(zk)) = (figures.get(redis, LATENCY), figures.get(zk, LATENCY)) {
+                comparisons.push((zk / redis, format!("{what} ({redis:.0} against {zk:.0} us)")));
+            }
+        }
+        for (tasks, redis) in figures.curve("redis", PAIRS) {
+            let zk = figures.at("zk", PAIRS, tasks)?;
+            comparisons
+                .push((redis / zk, format!("with {tasks} at a time ({redis:.0} against {zk:.0} pairs/s)")));
+        }
+        let of = |backend| figures.get(backend, PAIRS_OF_PROCESSES);
+        if let (Ok(redis), Ok(zk)) = (of("redis"), of("zk")) {
+            comparisons.push((redis / zk, format!("with 8 processes ({redis:.0} against {zk:.0} pairs/s)")));
+        }
+        let faster = comparisons.iter().filter(|(times, _)| *times >= CLEARLY).count();
+        let verdict = match faster {
+            _ if comparisons.is_empty() => {
+                return Err(Failure::new("Redis and ZooKeeper were not measured side by side"));
+            }
+            0 => Verdict::DoesNotHold,
+            all if all == comparisons.len() => Verdict::Holds,
+            _ => Verdict::DependsOn("durability and load".into()),
+        };
+        let texts: Vec<_> =
+            comparisons.iter().map(|(times, what)| format!("{times:.1} times {what}")).collect();
+        Ok(Judgement::new(verdict, format!("Redis is as fast as ZooKeeper {}", texts.join(", "))))
+    }
+}
+
+/// One client of servers that do and do not wait for the disk.
+async fn durable(run: &mut Measuring<'_>) {
+    for policy in ["no", "everysec", "always"] {
+        let subject = format!("redis appendfsync={policy}");
+        let measuring = async {
+            let options = RedisServer::builder().appendonly(true).config("appendfsync", policy);
+            let server = options.start().await?;
+            alone(&server.url(), &run.bench.lock("durable")).await
+        };
+        let measured = measuring.await;
+        add_alone(run, &subject, measured);
+    }
+    for forced in [false, true] {
+        let sync = if forced { "forced sync" } else { "no forced sync" };
+        let lock = run.bench.lock("durable");
+        let one = async {
+            let server = ZooKeeper::builder().for_load(true).force_sync(forced).start().await?;
+            alone(&server.url(), &lock).await
+        };
+        let measured = one.await;
+        add_alone(run, &format!("zk one server, {sync}"), measured);
+        let three = async {
+            let ensemble = ZooKeeper::builder().for_load(true).force_sync(forced).start_ensemble(3).await?;
+            alone(&ensemble.url(), &lock).await
+        };
+        let measured = three.await;
+        add_alone(run, &format!("zk three servers, {sync}"), measured);
+    }
+}
+
+fn add_alone(run: &mut Measuring<'_>, subject: &str, measured: Outcome<f64>) {
+    match measured {
+        Ok(us) => run.add(Figure::new(subject, LATENCY, "us", us)),
+        Err(failure) => run.leave_out(subject, failure),
+    }
+}
+
+/// One client that acquires and releases a free lock.
+async fn alone(url: &str, lock: &str) -> Outcome<f64> {
+    timeout(PATIENCE, alone_us(url, lock, ALONE))
+        .await
+        .unwrap_or_else(|_| Err(Failure::new(format!("stuck for {PATIENCE:?}"))))
+}
+
+/// Adds what `throughput` measured of all subjects of a backend at this load. Ours must be there.
+fn add_throughput(run: &mut Measuring<'_>, backend: BackendName, load: Load) {
+    for subject in throughput::subjects(backend, run.bench.plan.throughput_peers) {
+        let label = throughput::label(subject, backend, load);
+        for metric in [PAIRS, CLIENT_CPU, SERVER_CPU, "p50", "p99"] {
+            let Some(row) = run.row(throughput::SCENARIO, &label, metric) else {
+                if subject == Subject::Ours && metric == PAIRS {
+                    run.leave_out(&label, "`throughput` did not measure it");
+                }
+                continue;
+            };
+            let metric = match metric {
+                "p50" | "p99" => format!("pair_{metric}"),
+                other => other.to_owned(),
+            };
+            let figure = |metric: &str| {
+                Figure::new(&throughput::subject_name(subject, backend), metric, &row.unit, row.value)
+            };
+            run.add(match load.processes {
+                1 => figure(&metric).at(load.tasks),
+                // No point of a curve over the tasks of one process.
+                processes => figure(&format!("{metric}_of_{processes}_processes")),
+            });
+        }
+    }
+}
+
+const ALWAYS: &str = "redis appendfsync=always";
+const FORCED: &str = "zk one server, forced sync";
+const LATENCY: &str = "p50";
+/// Of 8 processes, see `add_throughput`.
+const PAIRS_OF_PROCESSES: &str = "pairs_per_s_of_8_processes";
+/// How many times as fast is clearly faster.
+const CLEARLY: f64 = 1.2;
+const ALONE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(redis: [f64; 3], zk: [f64; 3]) -> Outcome<Verdict> {
+        let mut figures = Vec::new();
+        for (subject, [p50, pairs, pairs_of_8]) in [("redis", redis), ("zk", zk)] {
+            figures.push(Figure::new(subject, LATENCY, "us", p50));
+            figures.push(Figure::new(subject, PAIRS, "1/s", pairs).at(256));
+            figures.push(Figure::new(subject, PAIRS_OF_PROCESSES, "1/s", pairs_of_8));
+        }
+        Faster.judge(&Figures::from(figures)).map(|judged| judged.verdict)
+    }
+
+    #[test]
+    fn all_comparisons_decide_together() {
+        let depends = Verdict::DependsOn("durability and load".into());
+        assert_eq!(verdict([50.0, 70e3, 90e3], [300.0, 15e3, 15e3]).unwrap(), Verdict::Holds);
+        assert_eq!(verdict([300.0, 10e3, 10e3], [300.0, 15e3, 15e3]).unwrap(), Verdict::DoesNotHold);
+        assert_eq!(verdict([50.0, 10e3, 90e3], [300.0, 15e3, 15e3]).unwrap(), depends);
+        assert_eq!(verdict([50.0, 70e3, 15e3], [300.0, 15e3, 15e3]).unwrap(), depends);
+    }
+}

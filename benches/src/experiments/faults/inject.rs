@@ -1,0 +1,419 @@
+//! What each fault does.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use lock_testkit::proxy::{Direction, Then};
+use lock_testkit::{RedisSentinel, ZkEnsemble, ZooKeeper, now_ns};
+use rand::Rng;
+use rand::rngs::StdRng;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::crew::Crew;
+use super::effect::Effect;
+use super::trial::{HOLDERS_ROUTE, OTHERS_ROUTE};
+use crate::cli::options::BackendName;
+use crate::cli::options::faults::FaultName;
+use crate::data::failure::{Failure, Outcome};
+use crate::rig::backends::zk;
+use crate::rig::fault_servers::{Data, FaultServers};
+use crate::rig::worker::fault_client::FaultOrder;
+
+/// Where a fault happens.
+pub(super) struct Stage<'a> {
+    pub(super) fault: FaultName,
+    pub(super) backend: BackendName,
+    pub(super) servers: Option<&'a FaultServers>,
+    pub(super) crew: Crew,
+    pub(super) lock: String,
+    pub(super) lease: Duration,
+    pub(super) dice: StdRng,
+    /// The processes that were stopped, and when.
+    pub(super) stopped: Vec<(u32, u64)>,
+}
+
+/// What has to happen before the clients connect.
+pub(super) async fn before_clients(
+    fault: FaultName,
+    backend: BackendName,
+    servers: &FaultServers,
+) -> Outcome<()> {
+    if is_of_leader(fault, backend) {
+        let leader = leader(servers).await?;
+        for (server, proxy) in servers.proxies_of(HOLDERS_ROUTE).iter().enumerate() {
+            // So the holder connects to the leader.
+            proxy.refuse(server != leader);
+        }
+    }
+    Ok(())
+}
+
+/// What has to happen before the holder has the lock. Gives the order to acquire it.
+pub(super) async fn before(stage: &Stage<'_>) -> Outcome<()> {
+    match stage.fault {
+        FaultName::RestartWithoutData | FaultName::Flushall if stage.backend == BackendName::Redlock => {
+            // So the lock is granted by the first three masters alone.
+            for server in 3..stage.servers()?.len() {
+                stage.cut_holder_off(server, BOTH, true)?;
+            }
+        }
+        FaultName::Failover if stage.backend == BackendName::Redis => {
+            cut_off_replica(stage.servers()?.sentinel()?).await?;
+        }
+        FaultName::ReplyLate => {
+            let proxies = stage.servers()?.proxies_of(HOLDERS_ROUTE);
+            proxies.iter().for_each(|proxy| proxy.hold(Direction::ToClient));
+            stage.crew.order(FaultOrder::Hold).await;
+            sleep(stage.lease * 3 / 10).await;
+            let is_zk = stage.backend == BackendName::Zk;
+            for proxy in proxies {
+                // A ZooKeeper client needs more than one reply; the others would renew the lock.
+                proxy.black_hole(Direction::ToServer, !is_zk);
+                proxy.deliver();
+            }
+            if is_zk && stage.crew.granted(stage.lease).await {
+                proxies.iter().for_each(|proxy| proxy.black_hole(Direction::ToServer, true));
+            }
+            return Ok(());
+        }
+        fault if is_of_leader(fault, stage.backend) => stage.heal(),
+        _ => {}
+    }
+    stage.crew.order(FaultOrder::Hold).await;
+    Ok(())
+}
+
+/// Takes care that the replica gets no more writes: it cannot log in again.
+pub(crate) async fn cut_off_replica(sentinel: &RedisSentinel) -> Outcome<()> {
+    let [master, replica] = sentinel.servers() else {
+        return Err(Failure::new("there is not one replica"));
+    };
+    replica.command(&["CONFIG", "SET", "masteruser", "nobody"]).await?;
+    replica.command(&["CONFIG", "SET", "masterauth", "nothing"]).await?;
+    master.command(&["CLIENT", "KILL", "TYPE", "replica"]).await?;
+    Ok(())
+}
+
+/// Injects the fault, and ends it. Returns what shows that it happened.
+pub(super) async fn inject(stage: &mut Stage<'_>) -> Outcome<Effect> {
+    let beyond = stage.lease + BEYOND;
+    let effect = match stage.fault {
+        FaultName::ClientPaused => {
+            stage.crew.holder_works().await;
+            let at_ns = stage.crew.stop_holder();
+            stage.stopped.push((super::crew::HOLDER, at_ns));
+            let effect = match stage.backend {
+                BackendName::Memory => {
+                    // Some threads stop later than others.
+                    sleep(MOMENT).await;
+                    let stopped_ns = now_ns();
+                    sleep(beyond).await;
+                    Effect::seen(stage.crew.was_silent_since(stopped_ns), "processes stopped")
+                }
+                _ => stage.another_holds().await,
+            };
+            stage.crew.continue_holder();
+            effect
+        }
+        FaultName::ClientKilled => {
+            match stage.backend {
+                BackendName::Memory => stage.crew.abort_holder().await,
+                _ => stage.crew.kill_holder(),
+            }
+            stage.another_holds().await
+        }
+        FaultName::ClientCutOff => stage.cut_off(BOTH).await?,
+        FaultName::RequestsLost => stage.cut_off(&[Direction::ToServer]).await?,
+        FaultName::AnswersLost => stage.cut_off(&[Direction::ToClient]).await?,
+        FaultName::ReplyLate => {
+            // The holder is cut off already.
+            let effect = stage.another_holds().await;
+            stage.heal();
+            effect
+        }
+        FaultName::RepliesSwallowed => {
+            for route in [HOLDERS_ROUTE, OTHERS_ROUTE] {
+                for proxy in stage.servers()?.proxies_of(route) {
+                    (1..=SWALLOWED).for_each(|nth| proxy.swallow_reply(nth, Then::Reset));
+                }
+            }
+            sleep(stage.lease).await;
+            stage.heal();
+            let swallowed = stage.servers()?.proxies_of(HOLDERS_ROUTE).iter().map(|proxy| proxy.fired());
+            Effect::counted(swallowed.sum(), "replies to the holder swallowed")
+        }
+        FaultName::ConnectionsReset => {
+            let of_holder =
+                stage.servers()?.proxies_of(HOLDERS_ROUTE).iter().map(|proxy| proxy.connections());
+            let effect = Effect::counted(of_holder.sum::<usize>() as u64, "connections of the holder reset");
+            for route in [HOLDERS_ROUTE, OTHERS_ROUTE] {
+                stage.servers()?.proxies_of(route).iter().for_each(|proxy| proxy.rst());
+            }
+            effect
+        }
+        FaultName::ServerPaused => {
+            let servers = stage.minority()?;
+            stage.pause(&servers, beyond).await?
+        }
+        FaultName::MajorityPaused => {
+            let (all, most) = (stage.servers()?.len(), stage.servers()?.len() / 2 + 1);
+            let first = stage.dice.random_range(0..all);
+            let servers: Vec<usize> = (0..most).map(|next| (first + next) % all).collect();
+            stage.pause(&servers, beyond).await?
+        }
+        FaultName::RestartWithData => {
+            let servers = stage.minority()?;
+            restart(stage.servers()?, &servers, Data::Kept, DOWN).await?
+        }
+        FaultName::RollingRestart => stage.rolling_restart().await?,
+        FaultName::RestartWithoutData => {
+            let server = if stage.backend == BackendName::Redlock { 2 } else { stage.minority()?[0] };
+            restart(stage.servers()?, &[server], Data::Lost, Duration::ZERO).await?
+        }
+        FaultName::LeaderCutOff => stage.leader_cut_off().await?,
+        FaultName::Failover if stage.backend == BackendName::Zk => {
+            let leader = stage.leader_of_holder().await?;
+            restart(stage.servers()?, &[leader], Data::Kept, DOWN).await?
+        }
+        FaultName::Failover => {
+            let sentinel = stage.servers()?.sentinel()?;
+            let (order, at_ns) = (["SENTINEL", "FAILOVER", RedisSentinel::NAME], now_ns());
+            sentinel.servers()[0].kill();
+            for _ in 0..FAILOVER_ORDERS {
+                // Sentinels abandon some failovers. One that goes on refuses the order.
+                sentinel.sentinels()[0].command(&order).await?;
+                if stage.crew.granted_to_another(at_ns, FAILOVER_ORDER).await {
+                    break;
+                }
+            }
+            sleep(MOMENT).await;
+            let old = sentinel.servers()[0].port();
+            let promoted = sentinel.master().await.is_some_and(|master| master.port() != old);
+            Effect::seen(promoted, "replicas promoted")
+        }
+        FaultName::KeyEndedOnMinority => stage.end_keys(2).await?,
+        FaultName::KeyEnded => match stage.backend {
+            BackendName::Zk => stage.delete_node().await?,
+            BackendName::Redlock => stage.end_keys(3).await?,
+            _ => stage.end_keys(1).await?,
+        },
+        FaultName::Flushall => {
+            let server = if stage.backend == BackendName::Redlock { 2 } else { 0 };
+            let server = stage.servers()?.redis(server);
+            let had = server.command(&["EXISTS", &stage.key()]).await?.int().unwrap_or(0);
+            server.command(&["FLUSHALL"]).await?;
+            Effect::seen(had > 0, "keys of the lock deleted")
+        }
+    };
+    if let Some(ensemble) = stage.servers.and_then(FaultServers::ensemble) {
+        // A leader that was paused leads until its next tick.
+        sleep(TICKS).await;
+        // An election that fails takes ten seconds (`initLimit`), whatever the clients do: it is a part of the fault.
+        stage.servers()?.until("all servers serve", async || serves(ensemble).await).await?;
+    }
+    Ok(effect)
+}
+
+/// Whether the fault hits the leader of an ensemble, with a holder that uses this leader.
+fn is_of_leader(fault: FaultName, backend: BackendName) -> bool {
+    backend == BackendName::Zk && matches!(fault, FaultName::LeaderCutOff | FaultName::Failover)
+}
+
+async fn leader(servers: &FaultServers) -> Outcome<usize> {
+    servers.leader().await.ok_or_else(|| Failure::new("there is no leader"))
+}
+
+/// Kills servers by SIGKILL and restarts them after this time, with or without their data.
+async fn restart(all: &FaultServers, servers: &[usize], data: Data, down: Duration) -> Outcome<Effect> {
+    let mut before = Vec::new();
+    for &server in servers {
+        all.mark_data(server).await?;
+        before.push(all.pid(server));
+        all.kill(server);
+        if let (Some(ensemble), Data::Lost) = (all.ensemble(), data) {
+            ensemble.nodes()[server].remove_data()?;
+        }
+    }
+    sleep(down).await;
+    let mut restarted = 0;
+    for (&server, pid) in servers.iter().zip(before) {
+        all.start_again(server).await?;
+        let has_data = all.has_marked_data(server).await?.unwrap_or(data == Data::Kept);
+        restarted += u64::from(all.pid(server) != pid && has_data == (data == Data::Kept));
+    }
+    Ok(Effect::counted(
+        restarted,
+        match data {
+            Data::Kept => "servers restarted with their data",
+            Data::Lost => "servers restarted without their data",
+        },
+    ))
+}
+
+async fn serves(ensemble: &ZkEnsemble) -> Outcome<bool> {
+    for node in ensemble.nodes() {
+        if node.mode().await.is_none() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether a server answers that it does not lead. A server that is elected without followers answers so, too.
+async fn denies_leading(node: &ZooKeeper) -> bool {
+    let answer = node.four_letter("srvr").await.unwrap_or_default();
+    !answer.is_empty() && !answer.contains("Mode: leader")
+}
+
+impl<'a> Stage<'a> {
+    /// A random time.
+    pub(super) fn dice_up_to(&mut self, longest: Duration) -> Duration {
+        longest.mul_f64(self.dice.random_range(0.0..1.0))
+    }
+
+    fn servers(&self) -> Outcome<&'a FaultServers> {
+        self.servers.ok_or_else(|| Failure::new("there are no servers"))
+    }
+
+    /// The servers that may fail: of an ensemble the one that the holder uses.
+    fn minority(&mut self) -> Outcome<Vec<usize>> {
+        let all = self.servers()?;
+        if all.ensemble().is_some() {
+            let proxies = all.proxies_of(HOLDERS_ROUTE);
+            let used = proxies.iter().position(|proxy| proxy.connections() > 0);
+            return Ok(vec![used.ok_or_else(|| Failure::new("the holder is not connected"))?]);
+        }
+        let first = self.dice.random_range(0..all.len());
+        Ok((0..all.most_failing()).map(|next| (first + next) % all.len()).collect())
+    }
+
+    /// Waits until another client has the lock, and for a moment more. The verdict shows it when none gets it.
+    async fn another_holds(&self) -> Effect {
+        let granted = self.crew.granted_to_another(now_ns(), self.lease + LONGEST).await;
+        sleep(MOMENT).await;
+        Effect::seen(granted, "grants to other clients")
+    }
+
+    /// The leader of the ensemble, which the holder is connected to.
+    async fn leader_of_holder(&self) -> Outcome<usize> {
+        let leader = leader(self.servers()?).await?;
+        match self.servers()?.proxy_of(HOLDERS_ROUTE, leader).connections() {
+            0 => Err(Failure::new("the holder is not connected to the leader")),
+            _ => Ok(leader),
+        }
+    }
+
+    /// The key of the lock on a Redis server.
+    fn key(&self) -> String {
+        format!("lock:{}", self.lock)
+    }
+
+    fn cut_holder_off(&self, server: usize, directions: &[Direction], on: bool) -> Outcome<()> {
+        let proxy = self.servers()?.proxy_of(HOLDERS_ROUTE, server);
+        directions.iter().for_each(|&direction| proxy.black_hole(direction, on));
+        Ok(())
+    }
+
+    async fn cut_off(&self, directions: &[Direction]) -> Outcome<Effect> {
+        for server in 0..self.servers()?.len() {
+            self.cut_holder_off(server, directions, true)?;
+        }
+        let effect = self.another_holds().await;
+        self.heal();
+        Ok(effect)
+    }
+
+    /// Ends all faults of the network.
+    pub(super) fn heal(&self) {
+        let Some(servers) = self.servers else { return };
+        for route in [HOLDERS_ROUTE, OTHERS_ROUTE] {
+            servers.proxies_of(route).iter().for_each(|proxy| proxy.heal());
+        }
+    }
+
+    async fn pause(&self, servers: &[usize], span: Duration) -> Outcome<Effect> {
+        let all = self.servers()?;
+        let until = Instant::now() + span;
+        servers.iter().for_each(|&server| all.stop(server));
+        let answer = join_all(servers.iter().map(|&server| all.answers(server))).await;
+        sleep_until(until).await;
+        servers.iter().for_each(|&server| all.cont(server));
+        let silent = answer.iter().filter(|answers| !**answers).count();
+        Ok(Effect::counted(silent as u64, "servers that did not answer"))
+    }
+
+    async fn rolling_restart(&self) -> Outcome<Effect> {
+        let all = self.servers()?;
+        let restarts = all.len() * ROUNDS;
+        for server in (0..restarts).map(|nth| nth % all.len()) {
+            let effect = restart(all, &[server], Data::Kept, DOWN).await?;
+            if effect.is_none() {
+                return Ok(effect);
+            }
+            if let Some(ensemble) = all.ensemble() {
+                all.until("all servers serve", async || serves(ensemble).await).await?;
+            }
+        }
+        Ok(Effect::counted(restarts as u64, "servers restarted with their data, one after the other"))
+    }
+
+    async fn leader_cut_off(&self) -> Outcome<Effect> {
+        let all = self.servers()?;
+        let ensemble = all.ensemble().ok_or_else(|| Failure::new("there is no ensemble"))?;
+        let leader = self.leader_of_holder().await?;
+        let followers = (0..all.len()).filter(|&server| server != leader);
+        let links: Vec<_> = followers.map(|follower| ensemble.link(follower, leader)).collect();
+        for link in &links {
+            BOTH.iter().for_each(|&direction| link.black_hole(direction, true));
+        }
+        sleep(self.lease + BEYOND).await;
+        // A leader that gave up cannot lead again while the links are cut, so a late look misses nothing. A look after that,
+        // such as at the epoch, shows nothing: healing resets the links, and any leader loses its followers.
+        let node = &ensemble.nodes()[leader];
+        let gives_up = async {
+            while !denies_leading(node).await {
+                sleep(MOMENT).await;
+            }
+        };
+        let gave_up = timeout(LONGEST, gives_up).await.is_ok();
+        links.iter().for_each(|link| link.heal());
+        Ok(Effect::seen(gave_up, "leaders that lost their followers"))
+    }
+
+    /// Deletes the key on the first servers.
+    async fn end_keys(&self, servers: usize) -> Outcome<Effect> {
+        let mut ended = 0;
+        for server in 0..servers {
+            let reply = self.servers()?.redis(server).command(&["PEXPIRE", &self.key(), "0"]).await?;
+            ended += u64::from(reply.int() == Some(1));
+        }
+        Ok(Effect::counted(ended, "keys ended"))
+    }
+
+    /// Deletes the node of the holder: the first of the queue.
+    async fn delete_node(&self) -> Outcome<Effect> {
+        let client = zk::connect(&self.servers()?.direct_url(), self.lease).await?;
+        let directory = format!("/locks/{}", self.lock);
+        let mut nodes = client.list_children(&directory).await?;
+        nodes.sort_by_key(|node| node[node.len().saturating_sub(10)..].to_owned());
+        let first = nodes.first().ok_or_else(|| Failure::new(format!("{directory} is empty")))?;
+        client.delete(&format!("{directory}/{first}"), None).await?;
+        Ok(Effect::counted(1, "nodes deleted"))
+    }
+}
+
+const BOTH: &[Direction] = &[Direction::ToServer, Direction::ToClient];
+/// The replies that are swallowed at each server, on each route.
+const SWALLOWED: u64 = 4;
+/// How much longer than a lease servers are away.
+const BEYOND: Duration = Duration::from_millis(1500);
+/// More than two ticks of an ensemble.
+const TICKS: Duration = Duration::from_millis(500);
+const DOWN: Duration = Duration::from_millis(500);
+/// How often each server restarts: long enough that a majority has restarted just now for longer than a lease.
+const ROUNDS: usize = 2;
+const MOMENT: Duration = Duration::from_millis(300);
+const FAILOVER_ORDERS: usize = 10;
+const FAILOVER_ORDER: Duration = Duration::from_secs(1);
+/// How much longer than a lease it may take until another client has the lock.
+const LONGEST: Duration = Duration::from_secs(10);

@@ -1,0 +1,177 @@
+//! One fault on one backend: a process holds the lock, two others try to acquire it, and the fault happens.
+
+use std::time::Duration;
+
+use lock_testkit::now_ns;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use tokio::time::sleep;
+
+use super::crew::{Crew, HOLDER};
+use super::expectation;
+use super::inject::{self, Stage};
+use super::record::{FaultRecord, RecordHead};
+use super::store::FencedStore;
+use crate::cli::options::BackendName;
+use crate::cli::options::faults::{FaultDefect, FaultName};
+use crate::cli::options::soak::SoakBackend;
+use crate::data::failure::{Failure, Outcome};
+use crate::rig::fault_servers::{Data, FaultServers};
+use crate::rig::stuck;
+use crate::rig::url;
+use crate::rig::worker::fault_client::{ClientRole, FaultOrder, FaultTask};
+use crate::rig::worker::{Job, Task};
+
+/// The route of the holder to the servers.
+pub(super) const HOLDERS_ROUTE: usize = 0;
+/// The route of the others.
+pub(super) const OTHERS_ROUTE: usize = 1;
+
+/// Runs faults on one backend, one after the other.
+pub(super) struct Trials {
+    backend: BackendName,
+    seed: u64,
+    broken: Option<FaultDefect>,
+    /// An ensemble takes seconds to start, and is used for all faults.
+    ensemble: Option<FaultServers>,
+}
+
+impl Trials {
+    /// Nothing is started yet.
+    pub(super) const fn new(backend: BackendName, seed: u64, broken: Option<FaultDefect>) -> Self {
+        Self { backend, seed, broken, ensemble: None }
+    }
+
+    /// Runs a fault.
+    pub(super) async fn run(&mut self, fault: FaultName) -> Outcome<FaultRecord> {
+        let kind = match self.backend {
+            BackendName::Memory => return self.run_on(fault, None).await,
+            BackendName::Redis if fault == FaultName::Failover => SoakBackend::Sentinel,
+            BackendName::Redis => SoakBackend::Redis,
+            BackendName::Redlock => SoakBackend::Redlock,
+            BackendName::Zk => SoakBackend::Zk,
+        };
+        let linked = fault == FaultName::LeaderCutOff;
+        let mut servers = match self.ensemble.take() {
+            _ if linked => FaultServers::start_linked().await?,
+            Some(ensemble) => ensemble,
+            None => {
+                let forgets = fault == FaultName::RestartWithoutData;
+                FaultServers::start(kind, if forgets { Data::Lost } else { Data::Kept }).await?
+            }
+        };
+        servers.new_routes(2)?;
+        inject::before_clients(fault, self.backend, &servers).await?;
+        let ran = self.run_on(fault, Some(&servers)).await;
+        // After a failure nobody knows in what state it is.
+        if kind == SoakBackend::Zk && ran.is_ok() && !linked {
+            self.ensemble = Some(servers);
+        }
+        ran
+    }
+
+    async fn run_on(&self, fault: FaultName, servers: Option<&FaultServers>) -> Outcome<FaultRecord> {
+        let lease = lease(fault, self.backend);
+        let lock = format!("fault-{fault}");
+        let store = FencedStore::new(self.broken != Some(FaultDefect::NoFencingCheck));
+        let crew = Crew::start(self.jobs(servers, &lock, lease), store).await?;
+        let dice = StdRng::seed_from_u64(self.seed ^ (fault as u64) << 32);
+        let waiters = crew.waiters();
+        let mut stage =
+            Stage { fault, backend: self.backend, servers, crew, lock, lease, dice, stopped: Vec::new() };
+
+        let mut from_ns = now_ns();
+        inject::before(&stage).await?;
+        if !stage.crew.granted(CALM_PATIENCE).await {
+            return Err(Failure::new(format!("the holder did not get the lock{}", stuck::save().await)));
+        }
+        stage.crew.order(FaultOrder::Contend).await;
+        if fault != FaultName::ReplyLate {
+            sleep(CALM + stage.dice_up_to(CALM)).await;
+            from_ns = now_ns();
+        }
+        let effect = inject::inject(&mut stage).await?;
+        let until_ns = now_ns();
+
+        sleep(WATCH).await;
+        // The holder may still be cut off from some servers.
+        stage.heal();
+        let release_ns = now_ns();
+        stage.crew.order(FaultOrder::Release).await;
+        let all_served = stage.crew.granted_to_all(release_ns, lease + PATIENCE).await;
+        let end_ns = now_ns();
+        let stuck = if all_served { None } else { Some(stuck::save().await) };
+        let Stage { crew, stopped, .. } = stage;
+        let history = crew.end().await?;
+        let head = RecordHead {
+            fault,
+            backend: self.backend,
+            expectation: expectation::name(fault, self.backend),
+            servers: self.servers(fault),
+            seed: self.seed,
+            broken: self.broken,
+            lease,
+            from_ns,
+            until_ns,
+            end_ns,
+            stopped,
+            effect,
+            waiters,
+            all_served,
+            stuck,
+        };
+        Ok(FaultRecord { head, history })
+    }
+
+    /// The holder and the others: processes of their own, but for the memory backend.
+    fn jobs(&self, servers: Option<&FaultServers>, lock: &str, lease: Duration) -> Vec<Job> {
+        use ClientRole::{Holder, Poller, Waiter};
+        let job = |url: &str, process, roles: &[ClientRole]| {
+            let task = FaultTask { roles: roles.to_vec(), broken: self.broken };
+            Job::new(url, lock, process, Task::Fault(task))
+        };
+        let Some(servers) = servers else {
+            let url = url::with_option("memory://", "ttl", &format!("{}ms", lease.as_millis()));
+            return vec![job(&url, HOLDER, &[Holder, Waiter, Poller])];
+        };
+        let others_lease = match self.broken {
+            // A master may vote after the longest ttl that a client knows of: that of others should be at least this one.
+            Some(FaultDefect::NoQuarantine) if self.backend == BackendName::Redlock => SHORT_LEASE,
+            _ => lease,
+        };
+        let others = servers.url_of(OTHERS_ROUTE, others_lease);
+        vec![
+            job(&servers.url_of(HOLDERS_ROUTE, lease), HOLDER, &[Holder]),
+            job(&others, HOLDER + 1, &[Waiter]),
+            job(&others, HOLDER + 2, &[Poller]),
+        ]
+    }
+
+    fn servers(&self, fault: FaultName) -> Option<String> {
+        let has_sentinels = self.backend == BackendName::Redis && fault == FaultName::Failover;
+        has_sentinels.then(|| "with sentinels".into())
+    }
+}
+
+/// Longer where the fault does not end before the lease, so that the lease ends long after what happens.
+fn lease(fault: FaultName, backend: BackendName) -> Duration {
+    use FaultName as F;
+    match (backend, fault) {
+        (BackendName::Zk, _) => ZK_LEASE,
+        (_, F::RestartWithoutData | F::Failover | F::KeyEndedOnMinority | F::KeyEnded | F::Flushall) => {
+            LONG_LEASE
+        }
+        _ => REDIS_LEASE,
+    }
+}
+
+const REDIS_LEASE: Duration = Duration::from_secs(2);
+const LONG_LEASE: Duration = Duration::from_secs(6);
+const SHORT_LEASE: Duration = Duration::from_millis(500);
+const ZK_LEASE: Duration = Duration::from_secs(3);
+const CALM: Duration = Duration::from_millis(300);
+const CALM_PATIENCE: Duration = Duration::from_secs(15);
+/// How long the holder goes on after the fault.
+const WATCH: Duration = Duration::from_millis(1500);
+/// How much longer than a lease it may take until all clients were served: longer than any limit of an outage.
+const PATIENCE: Duration = Duration::from_secs(15);

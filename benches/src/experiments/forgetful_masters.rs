@@ -1,0 +1,104 @@
+//! Claim 10: clock jumps and restarts break Redlock.
+
+use async_trait::async_trait;
+
+use super::claims::{About, Claim, Judgement, Measuring};
+use super::trials::{OVERLAPS, add_trial, counted, two_valid};
+use crate::cli::options::BackendName;
+use crate::data::failure::Outcome;
+use crate::data::figures::Figures;
+use crate::data::results::{Picture, Verdict};
+use crate::experiments::faults::{FaultDefect, FaultName, Trial};
+
+/// The claim.
+#[derive(Debug)]
+pub(super) struct ForgetfulMasters;
+
+#[async_trait(?Send)]
+impl Claim for ForgetfulMasters {
+    fn about(&self) -> About {
+        About {
+            id: 10,
+            says: "Clock jumps and restarts break Redlock.",
+            how: "A process holds a lock over five masters, and others try to acquire it. The key ends early, as after a jump of the clock, \
+                  on two masters and on three; a master that was needed for the majority is killed and restarted without \
+                  its data, with polylock's quarantine (it does not vote for the longest ttl) and without. Counted are \
+                  overlapping holds, and those of two valid guards.",
+            rule: "Holds when two guards are valid at once after a jump on a majority and after a restart, the quarantine \
+                   notwithstanding; does not hold when they never are; otherwise it depends on how many clocks jump and on \
+                   the quarantine. Two valid guards after a jump on a minority, or in spite of the quarantine, break what \
+                   polylock promises.",
+            needs: &[],
+            in_quick: false,
+        }
+    }
+
+    async fn measure(&self, run: &mut Measuring<'_>) {
+        if run.target_of("redlock").is_none() {
+            return;
+        }
+        let trial = |fault| Trial::of(BackendName::Redlock, fault);
+        let unguarded = trial(FaultName::RestartWithoutData).broken_by(FaultDefect::NoQuarantine);
+        for (subject, trial) in [
+            (MINORITY, trial(FaultName::KeyEndedOnMinority)),
+            (MAJORITY, trial(FaultName::KeyEnded)),
+            (QUARANTINE, trial(FaultName::RestartWithoutData)),
+            (UNGUARDED, unguarded),
+        ] {
+            add_trial(run, subject, trial).await;
+        }
+        run.draw(Picture::Bars { title: "Holds that overlap by wall time".into(), metric: OVERLAPS.into() });
+    }
+
+    fn judge(&self, figures: &Figures) -> Outcome<Judgement> {
+        let valid = |subject| Ok::<_, crate::data::failure::Failure>(counted(figures, subject)?.valid);
+        let [minority, majority] = [valid(MINORITY)?, valid(MAJORITY)?];
+        let [quarantine, unguarded] = [valid(QUARANTINE)?, valid(UNGUARDED)?];
+        let verdict = match [minority, majority, quarantine, unguarded].map(|count| count > 0.0) {
+            [_, true, true, _] => Verdict::Holds,
+            [false, false, false, false] => Verdict::DoesNotHold,
+            _ => Verdict::DependsOn("how many clocks jump, and on the quarantine".into()),
+        };
+        let because = format!(
+            "times that two guards were valid: {minority:.0} when the key ended on two masters, {majority:.0} on three, \
+             {unguarded:.0} after a restart without data, {quarantine:.0} with the quarantine"
+        );
+        Ok(Judgement::new(verdict, because))
+    }
+
+    fn broken_promise(&self, figures: &Figures) -> Option<String> {
+        two_valid(figures, [MINORITY, QUARANTINE])
+    }
+}
+
+const MINORITY: &str = "redlock, key ended on two masters";
+const MAJORITY: &str = "redlock, key ended on three masters";
+const QUARANTINE: &str = "redlock, restart with quarantine";
+const UNGUARDED: &str = "redlock, restart without quarantine";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiments::trials::figures_of;
+
+    /// The verdict, and whether polylock kept its promise.
+    fn judged([minority, majority, quarantine, unguarded]: [f64; 4]) -> (Verdict, bool) {
+        let all =
+            [(MINORITY, minority), (MAJORITY, majority), (QUARANTINE, quarantine), (UNGUARDED, unguarded)];
+        let figures = all.iter().flat_map(|(subject, valid)| figures_of(subject, [*valid, *valid, 0.0, 0.0]));
+        let figures = Figures::from(figures.collect::<Vec<_>>());
+        let is_kept = ForgetfulMasters.broken_promise(&figures).is_none();
+        (ForgetfulMasters.judge(&figures).unwrap().verdict, is_kept)
+    }
+
+    #[test]
+    fn the_quarantine_and_the_majority_decide() {
+        let depends = Verdict::DependsOn("how many clocks jump, and on the quarantine".into());
+        assert_eq!(judged([0.0, 1.0, 0.0, 1.0]), (depends.clone(), true));
+        assert_eq!(judged([0.0; 4]).0, Verdict::DoesNotHold);
+        assert_eq!(judged([1.0, 0.0, 0.0, 0.0]).0, depends);
+        assert_eq!(judged([0.0, 1.0, 1.0, 1.0]).0, Verdict::Holds);
+        assert!(!judged([0.0, 1.0, 1.0, 1.0]).1, "the quarantine did not help");
+        assert!(!judged([1.0, 1.0, 0.0, 1.0]).1, "a minority was enough");
+    }
+}

@@ -1,0 +1,114 @@
+//! `herd`: many processes wait for one lock; the requests and notifications of a release.
+//!
+//! The queue is compared with the recipe of one fixed node, which all waiters watch, so that each release wakes them all.
+
+use std::time::{Duration, Instant};
+
+use lock_testkit::now_ns;
+use polylock::Locks;
+use tokio::time::sleep;
+
+use super::contention::{jobs, let_contend};
+use super::request_count::{RequestsPerGrant, count_requests};
+use super::scenarios::{Bench, Measured, time};
+use crate::cli::options::BackendName;
+use crate::data::failure::{Failure, Outcome};
+use crate::data::plan::Plan;
+use crate::data::results::Row;
+use crate::data::window::Window;
+use crate::rig::backends::Target;
+use crate::rig::counters::{Counters, Counts};
+use crate::rig::url;
+use crate::rig::worker::handle::WorkerHandle;
+
+/// The settings, for the report.
+pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
+    vec![
+        ("processes", format!("{PROCESSES}, each with a session of its own")),
+        ("duration", format!("{} after {} of warm-up", time(plan.counted), time(plan.warm_up))),
+        (
+            "counted",
+            "requests that arrive at the servers, heartbeats included, and watch events that they send; zk: between two \
+             moments in which all others wait and send nothing, so that no hand-over is counted in part"
+                .into(),
+        ),
+        ("zk-ephemeral", "recipe=ephemeral: one node that all waiters watch".into()),
+    ]
+}
+
+/// Measures one backend.
+pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>> {
+    let plan = Plan { processes: PROCESSES, ..bench.plan };
+    let bench = Bench { plan, ..bench.clone() };
+    let (name, herd) = ("zk-ephemeral", url::with_option(target.url(), "recipe", "ephemeral"));
+    let queue = count_between_rests(&bench, target.url(), &bench.lock(target.name())).await?;
+    let herd = count_requests(&bench, target.backend(), &herd, &bench.lock(name)).await?;
+    let measured = |name, counted: RequestsPerGrant| {
+        let row = |metric, value| Row::new("herd", name, metric, "", value);
+        let rows =
+            vec![row("requests_per_grant", counted.requests), row("notifications", counted.notifications)];
+        Measured { backend: name, rows, events: counted.events, ..Measured::default() }
+    };
+    Ok(vec![measured(target.name(), queue), measured(name, herd)])
+}
+
+/// Counts from one rest to another.
+async fn count_between_rests(bench: &Bench, url: &str, lock: &str) -> Outcome<RequestsPerGrant> {
+    let counters = Counters::start(BackendName::Zk, url).await?;
+    let workers = WorkerHandle::start_all(jobs(bench, &counters.url(url), lock)).await?;
+    let window = Window::after(bench.plan.counted + 2 * LONGEST_REST, bench.plan.warm_up);
+    let counting = async {
+        let locks = Locks::connect(url).await?;
+        window.begins().await;
+        let first = Rest::take(&locks, lock, &counters).await?;
+        sleep(bench.plan.counted).await;
+        let last = Rest::take(&locks, lock, &counters).await?;
+        locks.close().await?;
+        Ok::<_, Failure>((first, last))
+    };
+    let (counting, events) = tokio::join!(counting, let_contend(&workers, window));
+    let (first, last) = counting?;
+    if last.until_ns > window.until_ns {
+        return Err(Failure::new(
+            "the lock was handed over too slowly: some processes had ended when the count did",
+        ));
+    }
+    let span = Window { from_ns: first.until_ns, until_ns: last.from_ns };
+    RequestsPerGrant::of(last.counts.since(first.counts), events?, span)
+}
+
+/// A hold of the lock in which all others wait and send nothing.
+struct Rest {
+    from_ns: u64,
+    until_ns: u64,
+    /// The totals until then.
+    counts: Counts,
+}
+
+impl Rest {
+    /// Holds the lock until all others wait for it and have sent all requests that this takes.
+    async fn take(locks: &Locks, lock: &str, counters: &Counters) -> Outcome<Self> {
+        let guard = locks.mutex(lock).acquire().await?;
+        let (from_ns, start) = (now_ns(), Instant::now());
+        let mut counts = counters.counts();
+        loop {
+            sleep(QUIET).await;
+            let (before, all) = (counts, locks.inspect(lock).await?.waiters == PROCESSES as usize);
+            counts = counters.counts();
+            if all && counts == before {
+                break;
+            }
+            if start.elapsed() > LONGEST_REST {
+                return Err(Failure::new("not all processes were in the wait queue in time"));
+            }
+        }
+        let until_ns = now_ns();
+        guard.release().await?;
+        Ok(Self { from_ns, until_ns, counts })
+    }
+}
+
+const PROCESSES: u32 = 64;
+/// After so long without a request, no client is about to send one.
+const QUIET: Duration = Duration::from_millis(100);
+const LONGEST_REST: Duration = Duration::from_secs(3);

@@ -1,0 +1,228 @@
+//! `peers`: as `contended`, with the locks of other libraries, in turn with ours on the same server; and each of them
+//! alone.
+
+use std::time::Duration;
+
+use lock_testkit::EtcdServer;
+use lock_testkit::history::Event;
+
+use super::contention::{Contention, HOLD, grants, jobs, let_contend, rounds};
+use super::scenarios::{Bench, Measured, time};
+use crate::data::failure::Outcome;
+use crate::data::latency::Latency;
+use crate::data::plan::Plan;
+use crate::data::results::Row;
+use crate::data::window::Window;
+use crate::rig::backends::Target;
+use crate::rig::peers::{JVM_FLAGS, Peer};
+use crate::rig::stuck;
+use crate::rig::worker::handle::WorkerHandle;
+use crate::rig::worker::{Job, Task};
+
+/// The settings, for the report.
+pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
+    let mut settings = vec![
+        ("processes", format!("{}, fewer for peers that need a runtime each; ours beside them as many", plan.processes)),
+        ("hold", format!("{}, as in contended", time(HOLD))),
+        (
+            "to_a_waiter",
+            "from a release until a process that waited at that time has the lock, as in contended".into(),
+        ),
+        (
+            "alone",
+            format!(
+                "one process that releases it at once, from one acquisition to the next, for {}",
+                time(alone(plan))
+            ),
+        ),
+        ("duration", format!("{} each after {} of warm-up", time(contended(plan)), time(plan.warm_up))),
+        ("java", format!("{}, for all peers in Java", JVM_FLAGS.join(" "))),
+        ("floor", "the mean of our times right before the peer and right after it".into()),
+        (
+            "options",
+            "the defaults of each library; where there is no default ttl: 10 s for rslock, 5 s for node-redlock".into(),
+        ),
+    ];
+    settings.extend(Peer::ALL.iter().map(|peer| (peer.as_str(), about(*peer, plan))));
+    settings
+}
+
+/// Measures one backend and its peers. A peer that fails is reported and left out; one that is not installed is noted.
+pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>> {
+    let first =
+        Peer::of(target.backend()).next().map_or(bench.plan.processes, |peer| processes(&bench.plan, peer));
+    let ours = Library::measure(bench, target.url(), first).await?;
+    let (floor, mut last) = (ours.floor(), ours.floor());
+    let mut all = vec![ours.measured(target.name(), floor)];
+    for peer in Peer::of(target.backend()) {
+        if let Some(why) = peer.missing() {
+            all[0].notes.push(("missing", format!("without {}: {why}", peer.as_str())));
+            continue;
+        }
+        let measuring = between_ours(bench, target, peer, &mut last, &mut all[0].events);
+        match stuck::within(peer.as_str(), bench.plan.patience, measuring).await {
+            Ok(theirs) => all.push(theirs),
+            Err(failure) => all[0].complaints.push(failure.during(peer.as_str()).to_string()),
+        }
+    }
+    Ok(all)
+}
+
+/// Measures a peer between two measurements of ours: the noise of the machine changes from minute to minute.
+async fn between_ours(
+    bench: &Bench,
+    target: &Target,
+    peer: Peer,
+    last: &mut OurTimes,
+    events: &mut Vec<Event>,
+) -> Outcome<Measured> {
+    let processes = processes(&bench.plan, peer);
+    if last.processes != processes {
+        let ours = Library::measure(bench, target.url(), processes).await?;
+        *last = ours.floor();
+        events.extend(ours.contention.into_measured("peers", target.name()).events);
+    }
+    let before = *last;
+    let etcd = if peer == Peer::Etcd { Some(EtcdServer::start().await?) } else { None };
+    let url = etcd.as_ref().map_or_else(|| target.url().to_owned(), |server| server.addr().to_string());
+    let theirs = Fight::watch(bench, &url, Some(peer), processes).await?;
+    drop(etcd);
+    if theirs.is_starved() {
+        return Ok(theirs.starved(peer.as_str()));
+    }
+    let theirs = Library::of(theirs)?;
+    let ours = Library::measure(bench, target.url(), processes).await?;
+    *last = ours.floor();
+    events.extend(ours.contention.into_measured("peers", target.name()).events);
+    Ok(theirs.measured(peer.as_str(), before.mean(*last)))
+}
+
+/// Our times, as the floor of a peer.
+#[derive(Clone, Copy)]
+struct OurTimes {
+    processes: u32,
+    waiter_us: f64,
+    alone_us: f64,
+}
+
+impl OurTimes {
+    fn mean(self, other: Self) -> Self {
+        let mean = |one, other| f64::midpoint(one, other);
+        Self {
+            processes: self.processes,
+            waiter_us: mean(self.waiter_us, other.waiter_us),
+            alone_us: mean(self.alone_us, other.alone_us),
+        }
+    }
+}
+
+/// The history of a library's processes.
+struct Fight {
+    processes: u32,
+    /// The time of one process without rivals.
+    alone_us: f64,
+    events: Vec<Event>,
+    window: Window,
+}
+
+impl Fight {
+    async fn watch(bench: &Bench, url: &str, peer: Option<Peer>, processes: u32) -> Outcome<Self> {
+        let plan = Plan { processes, contended: contended(&bench.plan), ..bench.plan };
+        let bench = Bench { plan, ..bench.clone() };
+        let alone = Plan { processes: 1, contended: alone(&plan), ..plan };
+        let alone = Bench { plan: alone, ..bench.clone() };
+        let (events, window) = contend_for(&alone, url, peer, Duration::ZERO).await?;
+        let alone_us = rounds(&events, window).quantile_us(0.5);
+        let (events, window) = contend_for(&bench, url, peer, HOLD).await?;
+        Ok(Self { processes, alone_us, events, window })
+    }
+
+    /// Whether the processes kept each other from the lock.
+    fn is_starved(&self) -> bool {
+        grants(&self.events).iter().filter(|grant| self.window.contains(grant.acquired_ns)).count() < 2
+    }
+
+    /// That they did: a finding about a peer, not a failure of the run.
+    fn starved(self, name: &'static str) -> Measured {
+        let rows = vec![Row::new("peers", name, "grants_per_s", "1/s", 0.0)];
+        let notes =
+            vec![("starved", format!("({} processes kept each other from the lock)", self.processes))];
+        Measured { backend: name, rows, notes, events: self.events, ..Measured::default() }
+    }
+}
+
+/// The measurements of one library.
+struct Library {
+    processes: u32,
+    contention: Contention,
+    waiter_us: f64,
+    alone_us: f64,
+}
+
+impl Library {
+    /// Ours.
+    async fn measure(bench: &Bench, url: &str, processes: u32) -> Outcome<Self> {
+        Self::of(Fight::watch(bench, url, None, processes).await?)
+    }
+
+    fn of(fight: Fight) -> Outcome<Self> {
+        let Fight { processes, alone_us, events, window } = fight;
+        let contention = Contention::of(events, window, processes)?;
+        Ok(Self { processes, waiter_us: contention.to_waiter.quantile_us(0.5), contention, alone_us })
+    }
+
+    const fn floor(&self) -> OurTimes {
+        OurTimes { processes: self.processes, waiter_us: self.waiter_us, alone_us: self.alone_us }
+    }
+
+    /// The rows, with our times as the floor.
+    fn measured(self, name: &'static str, ours: OurTimes) -> Measured {
+        let row = |metric, us| Row::new("peers", name, metric, "us", us);
+        let p50 = |part: &Latency| part.quantile_us(0.5);
+        let rows = [
+            row("alone_p50", self.alone_us).with_floor(ours.alone_us),
+            row("handoff_p50", p50(&self.contention.handoff)),
+            row("waiter_p50", self.waiter_us).with_floor(ours.waiter_us),
+        ];
+        let mut measured = self.contention.into_measured("peers", name);
+        measured.rows.splice(1..1, rows);
+        measured
+    }
+}
+
+async fn contend_for(
+    bench: &Bench,
+    url: &str,
+    peer: Option<Peer>,
+    hold: Duration,
+) -> Outcome<(Vec<Event>, Window)> {
+    let plan = &bench.plan;
+    let lock = bench.lock(peer.map_or("peers", Peer::as_str));
+    let jobs = jobs(bench, url, &lock).map(|job| Job { task: Task::Contend { hold, peer }, ..job });
+    let workers = WorkerHandle::start_all(jobs).await?;
+    let window = Window::after(plan.contended, plan.warm_up);
+    Ok((let_contend(&workers, window).await?, window))
+}
+
+/// The setting of one peer.
+fn about(peer: Peer, plan: &Plan) -> String {
+    let processes = processes(plan, peer);
+    let fewer = if processes < plan.processes { format!(" ({processes} processes)") } else { String::new() };
+    format!("{}{fewer}", peer.waiting())
+}
+
+fn processes(plan: &Plan, peer: Peer) -> u32 {
+    plan.processes.min(peer.most_processes())
+}
+
+/// Shorter than in `contended`, as there are many peers.
+fn contended(plan: &Plan) -> Duration {
+    plan.contended.min(LONGEST)
+}
+
+fn alone(plan: &Plan) -> Duration {
+    plan.counted.min(LONGEST_ALONE)
+}
+
+const LONGEST: Duration = Duration::from_secs(3);
+const LONGEST_ALONE: Duration = Duration::from_millis(1500);

@@ -1,0 +1,149 @@
+//! Measures a lock and its floor by turns, operation by operation, so that noise of the machine affects both.
+
+use std::time::Instant;
+
+use lock_testkit::history::Event;
+use lock_testkit::now_ns;
+use polylock::{Locks, Mutex};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::scenarios::Bench;
+use crate::data::events::{EventLog, GrantInfo, TimedHold, outcome};
+use crate::data::failure::Outcome;
+use crate::data::latency::Times;
+use crate::data::plan::Plan;
+use crate::rig::floor::Floor;
+
+/// A client of the lock, and a rival that challenges it now and then.
+#[derive(Debug)]
+pub(super) struct MeasuredClient {
+    mutex: Mutex,
+    rival: Mutex,
+    lock: String,
+    holds: Vec<TimedHold>,
+    logs: [EventLog; 2],
+    /// The latencies since the last measurement began.
+    pub(super) times: Times,
+}
+
+impl MeasuredClient {
+    /// A client of `locks`, and a rival on another connection.
+    pub(super) fn new(locks: &Locks, rival: &Locks, bench: &Bench, lock: &str) -> Self {
+        Self {
+            mutex: locks.mutex(lock),
+            rival: rival.mutex(bench.lock_of(lock, "rival")),
+            lock: lock.to_owned(),
+            holds: Vec::new(),
+            logs: [EventLog::new(0, 0, lock), EventLog::new(0, 1, lock)],
+            times: Times::new(),
+        }
+    }
+
+    /// Acquires and releases once, and returns the time; `counts` says whether it is recorded.
+    pub(super) async fn operate(&mut self, counts: bool) -> Outcome<u64> {
+        let called_ns = now_ns();
+        let guard = self.mutex.acquire().await?;
+        let acquired_ns = now_ns();
+        let grant = GrantInfo::of(&guard);
+        let release_called_ns = now_ns();
+        let released = guard.release().await?;
+        let released_ns = now_ns();
+        self.holds.push(TimedHold {
+            called_ns,
+            acquired_ns,
+            grant,
+            release_called_ns,
+            released_ns,
+            released: outcome(released),
+        });
+        let (acquire_ns, release_ns) = (acquired_ns - called_ns, released_ns - release_called_ns);
+        if counts {
+            self.times.record(acquire_ns, release_ns);
+        }
+        Ok(acquire_ns + release_ns)
+    }
+
+    /// Has the rival try to acquire the lock while the client holds it.
+    pub(super) async fn challenge(&mut self) -> Outcome<()> {
+        let [ours, theirs] = &mut self.logs;
+        ours.acquire_called();
+        let guard = self.mutex.acquire().await?;
+        ours.acquired(&guard);
+        theirs.acquire_called();
+        match self.rival.try_acquire().await? {
+            None => theirs.refused(),
+            Some(stolen) => {
+                theirs.acquired(&stolen);
+                theirs.release_called();
+                theirs.released(stolen.release().await?);
+            }
+        }
+        ours.release_called();
+        ours.released(guard.release().await?);
+        Ok(())
+    }
+
+    /// The history of the lock.
+    pub(super) fn into_events(self) -> Vec<Event> {
+        let mut log = EventLog::new(0, 0, &self.lock);
+        self.holds.iter().for_each(|hold| log.hold(hold));
+        let mut events = log.into_events();
+        events.extend(self.logs.into_iter().flat_map(EventLog::into_events));
+        events
+    }
+}
+
+/// The times of both.
+pub(super) struct Measurement {
+    /// The client, with its times and history.
+    pub(super) client: MeasuredClient,
+    /// The times of the floor.
+    pub(super) floor: Times,
+    /// The median of the differences between an operation and that of the floor right after it.
+    pub(super) added_us: f64,
+}
+
+/// Measures on a worker thread of the runtime, as the tasks of a service. Forgets earlier times of the client.
+pub(super) async fn side_by_side(
+    client: MeasuredClient,
+    floor: impl Floor + 'static,
+    plan: Plan,
+) -> Outcome<Measurement> {
+    AbortOnDropHandle::new(tokio::spawn(take_turns(client, floor, plan))).await?
+}
+
+async fn take_turns(mut client: MeasuredClient, mut floor: impl Floor, plan: Plan) -> Outcome<Measurement> {
+    client.times = Times::new();
+    let (mut floor_times, mut added_ns) = (Times::new(), Vec::new());
+    for (span, counts) in [(plan.warm_up, false), (plan.uncontended, true)] {
+        let (end, mut done) = (Instant::now() + span, 0);
+        while Instant::now() < end && done < plan.most_operations {
+            // The operation after a challenge is not counted: background work of the challenge disturbs it.
+            let challenged = done % CHALLENGE_EVERY == 0;
+            let counts = counts && !challenged;
+            if challenged {
+                client.challenge().await?;
+            }
+            done += 1;
+            let ours_ns = client.operate(counts).await?;
+
+            let called_ns = now_ns();
+            floor.acquire().await?;
+            let acquired_ns = now_ns();
+            let release_called_ns = now_ns();
+            floor.release().await?;
+            let released_ns = now_ns();
+            if counts {
+                let (acquire_ns, release_ns) = (acquired_ns - called_ns, released_ns - release_called_ns);
+                floor_times.record(acquire_ns, release_ns);
+                added_ns.push(ours_ns as i64 - (acquire_ns + release_ns) as i64);
+            }
+        }
+    }
+    floor.clean().await?;
+    added_ns.sort_unstable();
+    let added_us = added_ns.get(added_ns.len() / 2).map_or(0.0, |&ns| ns as f64 / 1e3);
+    Ok(Measurement { client, floor: floor_times, added_us })
+}
+
+pub(super) const CHALLENGE_EVERY: u64 = 128;

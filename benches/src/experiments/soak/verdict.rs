@@ -1,0 +1,343 @@
+//! Checks the history of a soak: exclusion, tokens, and how long locks were free.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use lock_testkit::check;
+use lock_testkit::history::{Event, EventKind, History};
+
+use super::cpu_pressure::CpuPressure;
+use super::fault::Fault;
+use crate::cli::options::fault_kind::{FaultKind, Losses};
+use crate::data::history_gaps::free;
+use crate::rig::worker::client_runtimes::runtime_of;
+
+/// How much longer than a lease a lock may be free after a fault.
+pub(super) const SLACK: Duration = Duration::from_secs(2);
+
+/// What the history of one backend shows.
+#[derive(Debug)]
+pub(super) struct SoakVerdict {
+    /// How often a lock was granted.
+    pub(super) grants: usize,
+    /// How many faults of each kind there were.
+    pub(super) faults: BTreeMap<FaultKind, usize>,
+    /// How often two guards of one lock were valid at once.
+    pub(super) overlaps: usize,
+    /// How often a token did not grow.
+    pub(super) inversions: usize,
+    /// The longest time that a lock was free after a fault.
+    pub(super) longest: Option<Gap>,
+    /// The longest time that a lock was free, faults included.
+    pub(super) longest_ns: u64,
+    /// The longest time that a client waited for a lock, faults included.
+    pub(super) longest_wait_ns: u64,
+    /// The largest value that `longest` may have.
+    pub(super) limit: Duration,
+    /// The CPU pressure in percent.
+    pub(super) pressure: Option<f64>,
+    /// Broken promises.
+    pub(super) violations: Vec<String>,
+    /// The whole report of the checker.
+    pub(super) report: String,
+}
+
+/// A time in which a lock was free and there was no fault.
+#[derive(Clone, Debug)]
+pub(super) struct Gap {
+    /// The lock.
+    lock: String,
+    /// When it began.
+    from_ns: u64,
+    /// How long it went on.
+    pub(super) length_ns: u64,
+    /// The fault before it, in words.
+    around: String,
+}
+
+impl Gap {
+    /// The lock, and the fault before the gap.
+    pub(super) fn place(&self) -> String {
+        format!("{}, {}", self.lock, self.around)
+    }
+}
+
+/// Checks the history from `began_ns` to `end_ns`.
+pub(super) fn judge(
+    history: &History,
+    faults: &[Fault],
+    lease: Duration,
+    (began_ns, end_ns): (u64, u64),
+    pressure: &CpuPressure,
+) -> SoakVerdict {
+    let report = check(history);
+    let limit = lease + SLACK;
+    let mut violations = Vec::new();
+    if report.holds == 0 {
+        violations.push("no lock was ever held: the history proves nothing".to_owned());
+    }
+    let inversions = report.token_order.count + report.shared_tokens.count;
+    for (what, count) in [
+        ("two guards of one lock were valid at once", report.l2.count),
+        ("fencing tokens went backwards", report.token_order.count),
+        ("fencing tokens were granted twice", report.shared_tokens.count),
+    ] {
+        if count > 0 && !faults.iter().any(|fault| fault.kind.row().losses == Losses::Unnoticed) {
+            violations.push(format!("{what}: {count} times; report.txt has the first"));
+        }
+    }
+    let free = free(history.events(), end_ns);
+    let longest_ns = free.iter().map(|(_, from_ns, until_ns)| until_ns - from_ns).max().unwrap_or(0);
+    let gaps: Vec<Gap> = free.iter().flat_map(|free| unexplained(free, faults)).collect();
+    let mut long: Vec<&Gap> =
+        gaps.iter().filter(|gap| u128::from(gap.length_ns) > limit.as_nanos()).collect();
+    long.sort_by_key(|gap| Reverse(gap.length_ns));
+    violations.extend(long.iter().take(MOST).map(|gap| {
+        let (length, at) = (seconds(gap.length_ns), seconds(gap.from_ns.saturating_sub(began_ns)));
+        let busy = percent(pressure.between(gap.from_ns, gap.from_ns + gap.length_ns));
+        format!("a lock was not granted for {length}, from {at} on: {}; cpu pressure {busy}", gap.place())
+    }));
+    if long.len() > MOST {
+        violations.push(format!("{} more such gaps", long.len() - MOST));
+    }
+    let lost = lost_for_no_reason(history.events(), faults);
+    violations.extend(lost.iter().take(MOST).map(|(event, fault)| {
+        let (at, since) = (event.at_ns.saturating_sub(began_ns), event.at_ns - fault.from_ns);
+        let busy = percent(pressure.between(fault.from_ns, event.at_ns));
+        format!(
+            "process {} lost {} at {}, {} after the start of the {} of {}, which takes no lock; cpu pressure {busy}",
+            event.process,
+            event.lock,
+            seconds(at),
+            seconds(since),
+            fault.kind,
+            fault.whom
+        )
+    }));
+    if lost.len() > MOST {
+        violations.push(format!("{} more such losses", lost.len() - MOST));
+    }
+    let mut kinds = BTreeMap::new();
+    for fault in faults.iter().filter(|fault| !fault.resumes) {
+        *kinds.entry(fault.kind).or_default() += 1;
+    }
+    SoakVerdict {
+        grants: report.holds,
+        faults: kinds,
+        overlaps: report.l2.count,
+        inversions,
+        longest: gaps.into_iter().max_by_key(|gap| gap.length_ns),
+        longest_ns,
+        longest_wait_ns: report.locks.values().map(|stats| stats.longest_wait_ns).max().unwrap_or(0),
+        limit,
+        pressure: pressure.between(began_ns, end_ns),
+        violations,
+        report: report.to_string(),
+    }
+}
+
+/// The parts of a free time without a fault. The faults are in the order of their start.
+fn unexplained(free: &(String, u64, u64), faults: &[Fault]) -> Vec<Gap> {
+    let &(ref lock, mut from_ns, until_ns) = free;
+    let (mut gaps, mut last): (_, Option<&Fault>) = (Vec::new(), None);
+    let mut part = |from_ns: u64, until_ns: u64, last: Option<&Fault>| {
+        if from_ns < until_ns {
+            let (lock, around) = (lock.clone(), after(from_ns, last));
+            gaps.push(Gap { lock, from_ns, length_ns: until_ns - from_ns, around });
+        }
+    };
+    for fault in faults.iter().filter(|fault| fault.from_ns < until_ns) {
+        part(from_ns, fault.from_ns, last);
+        from_ns = from_ns.max(fault.until_ns);
+        if last.is_none_or(|last| last.until_ns <= fault.until_ns) {
+            last = Some(fault);
+        }
+    }
+    part(from_ns, until_ns, last);
+    gaps
+}
+
+/// The losses since a fault that takes no lock, up to the next one. The faults are in the order of their start.
+fn lost_for_no_reason<'a>(events: &'a [Event], faults: &'a [Fault]) -> Vec<(&'a Event, &'a Fault)> {
+    let losses = events.iter().filter(|event| matches!(event.kind, EventKind::Lost));
+    let since = losses.filter_map(|event| {
+        let mut before = faults.iter().rev().filter(|fault| fault.from_ns <= event.at_ns);
+        Some((event, before.find(|fault| fault.kind.row().losses != Losses::OfTheKilled)?))
+    });
+    let is_kept = |(event, fault): &(&Event, &Fault)| {
+        fault.keeps_locks && fault.computes != Some((event.process, runtime_of(event.client)))
+    };
+    since.filter(is_kept).collect()
+}
+
+fn after(at_ns: u64, last: Option<&Fault>) -> String {
+    let Some(fault) = last else { return "before any fault".to_owned() };
+    let since = seconds(at_ns.saturating_sub(fault.until_ns));
+    let what = if fault.resumes { "the end of the" } else { "the" };
+    format!("{since} after {what} {} of {}", fault.kind, fault.whom)
+}
+
+/// `1.50 s`
+pub(super) fn seconds(ns: u64) -> String {
+    format!("{:.2} s", ns as f64 / 1e9)
+}
+
+/// How many violations of a kind are listed.
+const MOST: usize = 10;
+
+/// `12 %`, or `-` when unknown.
+pub(super) fn percent(part: Option<f64>) -> String {
+    part.map_or_else(|| "-".into(), |part| format!("{part:.0} %"))
+}
+
+#[cfg(test)]
+mod tests {
+    use lock_testkit::history::{Mode, ReleaseOutcome};
+
+    use super::*;
+    use crate::cli::options::soak::SoakBackend;
+
+    const LEASE: Duration = Duration::from_secs(2);
+    const S: u64 = 1_000_000_000;
+
+    fn event(process: u32, at_ns: u64, kind: EventKind) -> Event {
+        Event { process, client: 0, lock: "a".into(), at_ns, kind }
+    }
+
+    /// Seconds throughout.
+    fn hold(process: u32, from: u64, until: u64) -> Vec<Event> {
+        let kind = EventKind::Acquired {
+            token: Some(from),
+            valid_until_ns: Some((from + 2) * S),
+            mode: Mode::Exclusive,
+        };
+        vec![
+            event(process, from * S - 1, EventKind::AcquireCalled),
+            event(process, from * S, kind),
+            event(process, until * S, EventKind::ReleaseCalled),
+            event(process, until * S + 1, EventKind::Released { outcome: ReleaseOutcome::Released }),
+        ]
+    }
+
+    fn fault(kind: FaultKind, from: u64, until: u64) -> Fault {
+        let (from_ns, until_ns) = (from * S, until * S);
+        let keeps_locks = kind.row().keeps_locks(SoakBackend::Redlock);
+        Fault { kind, whom: "it".into(), resumes: false, keeps_locks, from_ns, until_ns, computes: None }
+    }
+
+    fn judged(events: &[Vec<Event>], faults: &[Fault], end: u64) -> SoakVerdict {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let pressure = runtime.block_on(async { CpuPressure::watch() });
+        judge(&History::new(events.concat()), faults, LEASE, (0, end * S), &pressure)
+    }
+
+    #[test]
+    fn a_lock_that_is_handed_over_is_fine() {
+        let verdict = judged(&[hold(1, 1, 2), hold(2, 3, 4), hold(1, 5, 6)], &[], 7);
+        assert_eq!(verdict.violations, Vec::<String>::new());
+        assert_eq!((verdict.grants, verdict.longest_ns), (3, S));
+    }
+
+    #[test]
+    fn overlaps_and_token_inversions_are_violations() {
+        let verdict = judged(&[hold(1, 10, 12), hold(2, 11, 13)], &[], 14);
+        assert_eq!((verdict.overlaps, verdict.violations.len()), (1, 1), "{verdict:?}");
+        let mut smaller = hold(2, 13, 14);
+        let EventKind::Acquired { token, .. } = &mut smaller[1].kind else { unreachable!() };
+        *token = Some(9);
+        let verdict = judged(&[hold(1, 10, 12), smaller], &[], 15);
+        assert_eq!((verdict.inversions, verdict.violations.len()), (1, 1), "{verdict:?}");
+        assert_eq!(judged(&[], &[], 15).violations.len(), 1);
+        // A server that loses a lock breaks exclusion: no promise covers it.
+        let lossy = [fault(FaultKind::AbruptFailover, 11, 11)];
+        let verdict = judged(&[hold(1, 10, 12), hold(2, 11, 13)], &lossy, 14);
+        assert_eq!((verdict.overlaps, verdict.violations.len()), (1, 0), "{verdict:?}");
+    }
+
+    #[test]
+    fn a_lock_that_stays_free_is_a_violation() {
+        let verdict = judged(&[hold(1, 1, 2), hold(2, 7, 8)], &[], 9);
+        assert!(
+            verdict.violations[0].starts_with("a lock was not granted for 5.00 s, from 2.00 s on: a, before"),
+            "{verdict:?}"
+        );
+        // Nor at the end, nor at the beginning.
+        assert_eq!(judged(&[hold(1, 1, 2)], &[], 7).violations.len(), 1);
+        let late = [vec![event(2, S, EventKind::AcquireCalled)], hold(1, 6, 7)];
+        assert_eq!(judged(&late, &[], 8).violations.len(), 1);
+        // Even when another lock is handed over.
+        let mut other = hold(3, 3, 5);
+        other.iter_mut().for_each(|event| event.lock = "b".into());
+        assert_eq!(judged(&[hold(1, 1, 2), other, hold(2, 7, 8)], &[], 9).violations.len(), 1);
+    }
+
+    #[test]
+    fn time_counts_from_the_end_of_the_last_fault() {
+        let events = [hold(1, 1, 2), hold(2, 17, 18)];
+        let verdict = judged(&events, &[fault(FaultKind::Freeze, 3, 13)], 19);
+        assert_eq!(verdict.violations, Vec::<String>::new());
+        let longest = verdict.longest.unwrap();
+        assert_eq!((longest.length_ns, longest.place()), (4 * S, "a, 0.00 s after the freeze of it".into()));
+        assert_eq!(verdict.longest_ns, 15 * S);
+        assert_eq!(judged(&events, &[fault(FaultKind::Freeze, 3, 12)], 19).violations.len(), 1);
+        // Each part between two faults counts.
+        let freezes = [fault(FaultKind::Freeze, 3, 4), fault(FaultKind::Freeze, 10, 14)];
+        let verdict = judged(&events, &freezes, 19);
+        assert_eq!(verdict.violations.len(), 1, "{verdict:?}");
+        assert!(verdict.violations[0].starts_with("a lock was not granted for 6.00 s"), "{verdict:?}");
+        // A fault that has not ended explains everything, a later one nothing.
+        assert_eq!(judged(&events, &[fault(FaultKind::Freeze, 3, 30)], 19).violations.len(), 0);
+        assert_eq!(judged(&events, &[fault(FaultKind::Freeze, 18, 30)], 19).violations.len(), 1);
+    }
+
+    #[test]
+    fn a_killed_or_silent_holder_holds_until_its_deadline() {
+        let mut killed = hold(1, 1, 2);
+        killed.truncate(2);
+        let next = hold(2, 7, 8);
+        // By its deadline, at 3.
+        let verdict = judged(&[killed.clone(), next.clone()], &[], 9);
+        assert_eq!((verdict.violations.len(), verdict.longest_ns), (0, 4 * S), "{verdict:?}");
+        // A death ends it sooner.
+        killed.push(event(1, 2 * S, EventKind::Died));
+        let kill = fault(FaultKind::Kill, 2, 2);
+        let verdict = judged(&[killed, next], &[kill], 9);
+        assert_eq!(verdict.violations.len(), 1, "{verdict:?}");
+    }
+
+    #[test]
+    fn a_lock_that_is_lost_while_the_memory_is_full_is_a_violation() {
+        let mut lost = hold(1, 1, 4);
+        lost.insert(2, event(1, 3 * S, EventKind::Lost));
+        let judged = |faults: &[Fault]| judged(&[lost.clone()], faults, 5).violations;
+        let full = fault(FaultKind::FullMemory, 1, 2);
+        let expected = "process 1 lost a at 3.00 s, 2.00 s after the start of the full-memory of it";
+        assert!(judged(std::slice::from_ref(&full))[0].starts_with(expected));
+        // A kill meanwhile explains nothing, a freeze everything.
+        assert_eq!(judged(&[full.clone(), fault(FaultKind::Kill, 2, 2)]).len(), 1);
+        assert_eq!(judged(&[full, fault(FaultKind::Freeze, 2, 2)]).len(), 0);
+        assert_eq!(judged(&[fault(FaultKind::FullMemory, 4, 5)]).len(), 0);
+    }
+
+    #[test]
+    fn only_the_runtime_whose_thread_computes_may_lose_its_locks() {
+        let mut lost = hold(1, 1, 4);
+        lost.insert(2, event(1, 3 * S, EventKind::Lost));
+        let judged = |process, runtime| {
+            let computes = Some((process, runtime));
+            let fault = Fault { computes, ..fault(FaultKind::BusyThread, 1, 1) };
+            judged(&[lost.clone()], &[fault], 5).violations.len()
+        };
+        assert_eq!([judged(1, runtime_of(0)), judged(1, runtime_of(1)), judged(2, runtime_of(0))], [0, 1, 1]);
+    }
+
+    #[test]
+    fn a_renewed_lock_is_held() {
+        let mut long = hold(1, 1, 9);
+        for at in 2..8 {
+            long.insert(2, event(1, at * S, EventKind::Extended { valid_until_ns: (at + 2) * S }));
+        }
+        assert_eq!(judged(&[long], &[], 10).longest_ns, S);
+    }
+}

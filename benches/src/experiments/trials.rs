@@ -1,0 +1,109 @@
+//! Faults of the fault table as figures of a claim.
+
+use std::time::Duration;
+
+use super::claims::Measuring;
+use crate::data::failure::Outcome;
+use crate::data::figures::Figures;
+use crate::data::results::Figure;
+use crate::data::timeline::timeline;
+use crate::experiments::faults::{Happened, Trial, happen};
+
+/// What a trial counts, as a claim judges it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counted {
+    /// Holds that overlapped by wall time.
+    pub(super) overlaps: f64,
+    /// Of these, where both guards were valid.
+    pub(super) valid: f64,
+    /// Writes of an earlier holder that a store which compares tokens accepted.
+    pub(super) stale: f64,
+    /// And one that does not.
+    pub(super) stale_without_tokens: f64,
+}
+
+/// Runs faults at the same time, and adds what happened as figures of their subjects. Each has servers of its own, and
+/// waits most of the time.
+pub(super) async fn add_trials(run: &mut Measuring<'_>, trials: &[(&str, Trial)]) {
+    let broken = run.bench.broken;
+    let all = trials.iter().map(|(subject, trial)| {
+        let trial = broken.map_or(*trial, |defect| trial.or_broken_by(defect));
+        (*subject, happen(trial))
+    });
+    for (subject, happened) in run.parts(PATIENCE, all).await {
+        add(run, subject, &happened);
+    }
+}
+
+/// Runs one fault, and adds what happened as figures of this subject.
+pub(super) async fn add_trial(run: &mut Measuring<'_>, subject: &str, trial: Trial) {
+    add_trials(run, &[(subject, trial)]).await;
+}
+
+fn add(run: &mut Measuring<'_>, subject: &str, happened: &Happened) {
+    let result = &happened.result;
+    let figures = [
+        (OVERLAPS, "", result.l1 as f64),
+        (VALID_OVERLAPS, "", result.l2 as f64),
+        (STALE_WRITES, "", result.l3 as f64),
+        (UNFENCED, "", result.unfenced as f64),
+        (OUTAGE, "ms", result.outage_ms),
+    ];
+    for (metric, unit, value) in figures {
+        run.add(Figure::new(subject, metric, unit, value));
+    }
+    let (from_ns, until_ns) = (happened.from_ns.saturating_sub(BEFORE_NS), happened.end_ns);
+    run.draw(timeline(subject, happened.history.events(), from_ns, until_ns));
+}
+
+/// What was counted of a subject.
+pub(super) fn counted(figures: &Figures, subject: &str) -> Outcome<Counted> {
+    Ok(Counted {
+        overlaps: figures.get(subject, OVERLAPS)?,
+        valid: figures.get(subject, VALID_OVERLAPS)?,
+        stale: figures.get(subject, STALE_WRITES)?,
+        stale_without_tokens: figures.get(subject, UNFENCED)?,
+    })
+}
+
+/// Two valid guards of one of these subjects, if any.
+pub(super) fn two_valid<'a>(
+    figures: &Figures,
+    subjects: impl IntoIterator<Item = &'a str>,
+) -> Option<String> {
+    broken(figures, subjects, VALID_OVERLAPS)
+        .map(|subject| format!("{subject}: two guards were valid at once"))
+}
+
+/// A late write that a store took from one of these subjects although it compares tokens, if any.
+pub(super) fn stale_writes<'a>(
+    figures: &Figures,
+    subjects: impl IntoIterator<Item = &'a str>,
+) -> Option<String> {
+    broken(figures, subjects, STALE_WRITES)
+        .map(|subject| format!("{subject}: a store that compares tokens accepted a late write"))
+}
+
+fn broken<'a>(
+    figures: &Figures,
+    subjects: impl IntoIterator<Item = &'a str>,
+    metric: &str,
+) -> Option<&'a str> {
+    subjects.into_iter().find(|subject| figures.get(subject, metric).is_ok_and(|count| count > 0.0))
+}
+
+/// Figures of a subject, for tests of claims: overlaps, those of valid guards, and stale writes with and without tokens.
+#[cfg(test)]
+pub(super) fn figures_of(subject: &str, [l1, l2, l3, unfenced]: [f64; 4]) -> Vec<Figure> {
+    let numbers = [(OVERLAPS, l1), (VALID_OVERLAPS, l2), (STALE_WRITES, l3), (UNFENCED, unfenced)];
+    numbers.into_iter().map(|(metric, value)| Figure::new(subject, metric, "", value)).collect()
+}
+
+pub(super) const OVERLAPS: &str = "overlaps";
+const VALID_OVERLAPS: &str = "valid_overlaps";
+const STALE_WRITES: &str = "stale_writes";
+pub(super) const UNFENCED: &str = "stale_writes_without_tokens";
+pub(super) const OUTAGE: &str = "outage";
+/// How much of the time before the fault is drawn.
+const BEFORE_NS: u64 = 500_000_000;
+const PATIENCE: Duration = Duration::from_secs(90);

@@ -1,0 +1,160 @@
+//! The measured backends and their servers.
+
+pub(crate) mod redis;
+pub(crate) mod zk;
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use lock_testkit::{RedisFive, RedisServer, ZkEnsemble, ZooKeeper};
+use polylock::{DoctorReport, Locks};
+use tokio::time::timeout;
+
+use crate::cli::options::{BackendName, Options};
+use crate::data::failure::{Failure, Outcome};
+use crate::rig::url;
+
+/// A backend that is ready to be measured. Its own servers end when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Target {
+    backend: BackendName,
+    url: String,
+    servers: Servers,
+}
+
+/// The servers of a backend; ours end when they are dropped.
+#[derive(Debug)]
+enum Servers {
+    /// The memory backend has none.
+    None,
+    Redis(RedisServer),
+    Five(RedisFive),
+    ZooKeeper(ZooKeeper),
+    Ensemble(ZkEnsemble),
+    /// Running servers, given by `--url`.
+    Foreign,
+}
+
+/// Starts the servers of all selected backends at once. A backend whose servers do not start has its reason instead.
+///
+/// Not cancel safe: a server that is starting would stay.
+pub(crate) async fn start(options: &Options, run: &str) -> Vec<(BackendName, Outcome<Target>)> {
+    let backends = options.backends();
+    let starts =
+        backends.iter().map(|&backend| async move { (backend, Target::start(backend, options, run).await) });
+    join_all(starts).await
+}
+
+impl Target {
+    /// The backend.
+    pub(crate) const fn backend(&self) -> BackendName {
+        self.backend
+    }
+
+    /// The name in the results.
+    pub(crate) const fn name(&self) -> &'static str {
+        self.backend.as_str()
+    }
+
+    /// The URL for clients.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Whether the servers were given by `--url`.
+    pub(crate) const fn is_foreign(&self) -> bool {
+        matches!(self.servers, Servers::Foreign)
+    }
+
+    /// Our own Redlock masters, if any.
+    pub(crate) fn masters(&self) -> &[RedisServer] {
+        match &self.servers {
+            Servers::Five(five) => five.servers(),
+            _ => &[],
+        }
+    }
+
+    /// The process ids of our own servers.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        match &self.servers {
+            Servers::None | Servers::Foreign => Vec::new(),
+            Servers::Redis(server) => vec![server.pid()],
+            Servers::Five(five) => five.servers().iter().map(RedisServer::pid).collect(),
+            Servers::ZooKeeper(server) => vec![server.pid()],
+            Servers::Ensemble(ensemble) => ensemble.nodes().iter().map(ZooKeeper::pid).collect(),
+        }
+    }
+
+    /// The version of the servers, if known.
+    pub(crate) async fn version(&self) -> Option<String> {
+        let host = url::hosts(&self.url).first().map(|host| (*host).to_owned())?;
+        let asking = async {
+            match self.backend {
+                BackendName::Memory => None,
+                BackendName::Redis | BackendName::Redlock => redis::version(&self.url, &host).await.ok(),
+                BackendName::Zk => zk::version(&host).await.ok(),
+            }
+        };
+        timeout(PATIENCE, asking).await.ok().flatten()
+    }
+
+    /// The doctor's report on the servers.
+    pub(crate) async fn doctor(&self) -> Outcome<DoctorReport> {
+        let asking = async {
+            let locks = Locks::connect(&self.url).await?;
+            let report = locks.doctor().await;
+            locks.close().await?;
+            report
+        };
+        Ok(timeout(PATIENCE, asking).await??)
+    }
+
+    /// Removes what this run left on servers given by `--url`.
+    pub(crate) async fn clean(&self, run: &str) -> Outcome<()> {
+        if !self.is_foreign() {
+            return Ok(());
+        }
+        let cleaning = async {
+            match self.backend {
+                BackendName::Memory => Ok(()),
+                BackendName::Redis | BackendName::Redlock => redis::clean(&self.url, run).await,
+                BackendName::Zk => zk::clean(&self.url, run).await,
+            }
+        };
+        let cleaned = timeout(PATIENCE, cleaning).await;
+        cleaned.unwrap_or_else(|_| Err(Failure::new(format!("no answer within {PATIENCE:?}"))))
+    }
+
+    async fn start(backend: BackendName, options: &Options, run: &str) -> Outcome<Self> {
+        let (url, servers) = match (options.url(backend), backend) {
+            (Some(url), _) => (url.to_owned(), Servers::Foreign),
+            // A named store, which all connections of this process share.
+            (None, BackendName::Memory) => (format!("memory://{run}"), Servers::None),
+            (None, BackendName::Redis) => {
+                let server = RedisServer::start().await?;
+                (server.url(), Servers::Redis(server))
+            }
+            (None, BackendName::Redlock) => {
+                let five = RedisFive::start().await?;
+                for master in five.servers() {
+                    // As docs/SAFETY.md says of new masters: a client that connects during the first grant of all would
+                    // take those without a key for restarted ones.
+                    master.command(&["SET", "set-up", "1"]).await?;
+                }
+                (five.url(), Servers::Five(five))
+            }
+            (None, BackendName::Zk) if options.ensemble => {
+                let ensemble = ZooKeeper::builder().for_load(true).start_ensemble(3).await?;
+                (ensemble.url(), Servers::Ensemble(ensemble))
+            }
+            (None, BackendName::Zk) => {
+                let server = ZooKeeper::builder().for_load(true).start().await?;
+                (server.url(), Servers::ZooKeeper(server))
+            }
+        };
+        Ok(Self { backend, url, servers })
+    }
+}
+
+/// The timeout of requests that are not measured.
+const PATIENCE: Duration = Duration::from_secs(10);

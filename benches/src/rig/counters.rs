@@ -1,0 +1,66 @@
+//! Proxies that count what clients and servers send.
+
+use lock_testkit::FaultProxy;
+use lock_testkit::proxy::Protocol;
+
+use crate::cli::options::BackendName;
+use crate::data::failure::Outcome;
+use crate::rig::url;
+
+/// Counting proxies, one before each server.
+#[derive(Debug)]
+pub(crate) struct Counters(Vec<FaultProxy>);
+
+/// The totals of all proxies.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Counts {
+    pub(crate) requests: u64,
+    /// Pushes and watch events.
+    pub(crate) notifications: u64,
+    /// Both ways, heartbeats included.
+    pub(crate) bytes: u64,
+}
+
+impl Counters {
+    /// Starts a proxy before each server of this URL.
+    pub(crate) async fn start(backend: BackendName, url: &str) -> Outcome<Self> {
+        let protocol = if backend == BackendName::Zk { Protocol::ZooKeeper } else { Protocol::Redis };
+        let mut proxies = Vec::new();
+        for host in url::hosts(url) {
+            proxies.push(FaultProxy::start(url::resolve(host, backend).await?, protocol)?);
+        }
+        Ok(Self(proxies))
+    }
+
+    /// The proxies, in the order of the servers.
+    pub(crate) fn proxies(&self) -> &[FaultProxy] {
+        &self.0
+    }
+
+    /// The URL of the proxies.
+    pub(crate) fn url(&self, url: &str) -> String {
+        let addresses: Vec<_> = self.0.iter().map(FaultProxy::addr).collect();
+        url::with_hosts(url, &addresses)
+    }
+
+    /// The totals so far.
+    pub(crate) fn counts(&self) -> Counts {
+        let of = |count: fn(&FaultProxy) -> u64| self.0.iter().map(count).sum();
+        Counts {
+            requests: of(FaultProxy::requests),
+            notifications: of(FaultProxy::pushes),
+            bytes: of(FaultProxy::bytes),
+        }
+    }
+}
+
+impl Counts {
+    /// The difference to earlier totals.
+    pub(crate) const fn since(self, before: Self) -> Self {
+        Self {
+            requests: self.requests - before.requests,
+            notifications: self.notifications - before.notifications,
+            bytes: self.bytes - before.bytes,
+        }
+    }
+}

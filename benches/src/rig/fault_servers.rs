@@ -1,0 +1,505 @@
+//! The servers that faults are injected into, and the proxies between them and their clients.
+
+mod secrets;
+
+use std::net::SocketAddr;
+use std::slice;
+use std::time::Duration;
+
+use lock_testkit::proxy::{Direction, Protocol};
+use lock_testkit::{FaultProxy, RedisFive, RedisSentinel, RedisServer, ZkEnsemble, ZooKeeper};
+use tokio::time::{Instant, sleep, timeout};
+
+use self::secrets::Secrets;
+use crate::cli::options::soak::SoakBackend;
+use crate::data::failure::{Failure, Outcome};
+use crate::rig::url;
+
+/// The servers of one backend. They end when this is dropped.
+#[derive(Debug)]
+pub(crate) struct FaultServers {
+    servers: Servers,
+    /// What they demand of clients, if anything.
+    secrets: Option<Secrets>,
+    routes: Vec<Route>,
+    lease: Duration,
+}
+
+/// What a group of clients has between itself and the servers, so that a fault can hit this group alone.
+#[derive(Debug)]
+struct Route {
+    /// One before each server, in the same order; none behind sentinels.
+    proxies: Vec<FaultProxy>,
+    url: String,
+}
+
+/// What servers do with their data when they are killed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Data {
+    /// They have it again after a restart. ZooKeeper always does.
+    Kept,
+    /// Redis has nothing after a restart.
+    Lost,
+}
+
+#[derive(Debug)]
+enum Servers {
+    Redis(RedisServer),
+    Sentinel(RedisSentinel),
+    Five(RedisFive),
+    ZooKeeper(ZkEnsemble),
+}
+
+impl FaultServers {
+    /// Starts the servers, with one route to them.
+    pub(crate) async fn start(backend: SoakBackend, data: Data) -> Outcome<Self> {
+        Self::start_with(backend, data, None).await
+    }
+
+    /// Starts servers that keep their data and demand a password, and certificates over TLS, with one route to them.
+    pub(crate) async fn start_with_secrets(backend: SoakBackend) -> Outcome<Self> {
+        let secrets = Secrets::new(backend == SoakBackend::RedisTls)?;
+        Self::start_with(backend, Data::Kept, Some(secrets)).await
+    }
+
+    async fn start_with(backend: SoakBackend, data: Data, secrets: Option<Secrets>) -> Outcome<Self> {
+        let redis = || match &secrets {
+            Some(secrets) => secrets.of_redis(RedisServer::builder()),
+            None => RedisServer::builder(),
+        };
+        let kept = || match data {
+            // The kernel keeps what a killed process has written: fsync matters only in a power cut.
+            Data::Kept => redis().appendonly(true).config("appendfsync", "no"),
+            Data::Lost => redis(),
+        };
+        let servers = match backend {
+            SoakBackend::Redis | SoakBackend::RedisTls => Servers::Redis(kept().start().await?),
+            SoakBackend::Sentinel => Servers::Sentinel(RedisSentinel::start_with(redis(), DOWN_AFTER).await?),
+            SoakBackend::Redlock => Servers::Five(kept().start_n(5).await?),
+            SoakBackend::Zk if secrets.is_some() => {
+                Servers::ZooKeeper(Secrets::of_zookeeper(ZooKeeper::builder()).start_ensemble(3).await?)
+            }
+            SoakBackend::Zk => Servers::ZooKeeper(ZkEnsemble::start().await?),
+        };
+        let lease = if backend == SoakBackend::Zk { ZK_LEASE } else { REDIS_LEASE };
+        Self::with_one_route(servers, secrets, lease).await
+    }
+
+    /// Starts an ensemble with proxies between its servers, with one route to it. Its elections take longer.
+    pub(crate) async fn start_linked() -> Outcome<Self> {
+        let ensemble = ZooKeeper::builder().proxied_links().start_ensemble(3).await?;
+        Self::with_one_route(Servers::ZooKeeper(ensemble), None, ZK_LEASE).await
+    }
+
+    async fn with_one_route(servers: Servers, secrets: Option<Secrets>, lease: Duration) -> Outcome<Self> {
+        if let Servers::ZooKeeper(ensemble) = &servers {
+            eprintln!("    ZooKeeper {}", ensemble.nodes()[0].version().await?);
+        }
+        let mut started = Self { servers, secrets, routes: Vec::new(), lease };
+        started.new_routes(1)?;
+        if matches!(started.servers, Servers::Five(_)) {
+            // Otherwise a client that connects during the first grant of all takes masters without a key for restarted ones.
+            for server in 0..started.len() {
+                started.mark_data(server).await?;
+            }
+        }
+        Ok(started)
+    }
+
+    /// Replaces the routes by this many new ones, without faults. Connections over the old ones end.
+    pub(crate) fn new_routes(&mut self, count: usize) -> Outcome<()> {
+        self.routes.clear();
+        for _ in 0..count {
+            let proxies: Result<Vec<_>, _> = self
+                .addresses()
+                .into_iter()
+                .map(|(address, protocol)| FaultProxy::start(address, protocol))
+                .collect();
+            let proxies = proxies?;
+            let addresses: Vec<_> = proxies.iter().map(FaultProxy::addr).collect();
+            let mut url = self.direct_url();
+            if !addresses.is_empty() {
+                url = url::with_hosts(&url, &addresses);
+            }
+            self.routes.push(Route { proxies, url });
+        }
+        Ok(())
+    }
+
+    /// How long a lock outlives its holder.
+    pub(crate) const fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// The URL for clients on the first route whose locks have this lease.
+    pub(crate) fn url(&self, lease: Duration) -> String {
+        self.url_of(0, lease)
+    }
+
+    /// The URL for clients on a route whose locks have this lease.
+    pub(crate) fn url_of(&self, route: usize, lease: Duration) -> String {
+        let lease = format!("{}ms", lease.as_millis());
+        let url = self.routes[route].url.as_str();
+        match self.servers {
+            Servers::ZooKeeper(_) => url::with_option(url, "session_timeout", &lease),
+            Servers::Five(_) => {
+                // The default timeout follows the ttl, and is too short for a busy machine here: all connections would be
+                // made anew.
+                let options = [("ttl", lease.as_str()), ("longest_ttl", &lease), ("master_timeout", "1s")];
+                options.iter().fold(url.to_owned(), |url, (name, value)| url::with_option(&url, name, value))
+            }
+            Servers::Redis(_) | Servers::Sentinel(_) => url::with_option(url, "ttl", &lease),
+        }
+    }
+
+    /// The URL for clients without proxies.
+    pub(crate) fn direct_url(&self) -> String {
+        let url = match &self.servers {
+            Servers::Redis(server) => format!("redis://{}", self.address_of(server)),
+            Servers::Sentinel(sentinel) => sentinel.url(),
+            Servers::Five(five) => five.url(),
+            Servers::ZooKeeper(ensemble) => ensemble.url(),
+        };
+        match &self.secrets {
+            Some(secrets) => secrets.add_to(&url),
+            None => url,
+        }
+    }
+
+    /// The number of servers that faults can address.
+    pub(crate) fn len(&self) -> usize {
+        self.addresses().len()
+    }
+
+    /// How many of them may fail at a time.
+    pub(crate) fn most_failing(&self) -> usize {
+        match self.len() {
+            0 => 0,
+            1 => 1,
+            all => (all - 1) / 2,
+        }
+    }
+
+    /// The index of the leader, if there is one.
+    pub(crate) async fn leader(&self) -> Option<usize> {
+        match &self.servers {
+            Servers::ZooKeeper(ensemble) => ensemble.leader().await,
+            _ => None,
+        }
+    }
+
+    /// The proxy before a server on the first route.
+    pub(crate) fn proxy(&self, server: usize) -> &FaultProxy {
+        self.proxy_of(0, server)
+    }
+
+    /// The proxy before a server on a route.
+    pub(crate) fn proxy_of(&self, route: usize, server: usize) -> &FaultProxy {
+        &self.routes[route].proxies[server]
+    }
+
+    /// All proxies of a route.
+    pub(crate) fn proxies_of(&self, route: usize) -> &[FaultProxy] {
+        &self.routes[route].proxies
+    }
+
+    /// The ensemble, if these are ZooKeeper servers.
+    pub(crate) fn ensemble(&self) -> Option<&ZkEnsemble> {
+        match &self.servers {
+            Servers::ZooKeeper(ensemble) => Some(ensemble),
+            _ => None,
+        }
+    }
+
+    /// Stops a server by SIGSTOP.
+    pub(crate) fn stop(&self, server: usize) {
+        match &self.servers {
+            Servers::ZooKeeper(ensemble) => ensemble.nodes()[server].stop(),
+            _ => self.redis(server).stop(),
+        }
+    }
+
+    /// Continues a stopped server.
+    pub(crate) fn cont(&self, server: usize) {
+        match &self.servers {
+            Servers::ZooKeeper(ensemble) => ensemble.nodes()[server].cont(),
+            _ => self.redis(server).cont(),
+        }
+    }
+
+    /// Kills a server by SIGKILL.
+    pub(crate) fn kill(&self, server: usize) {
+        match &self.servers {
+            Servers::ZooKeeper(ensemble) => ensemble.kill(server),
+            _ => self.redis(server).kill(),
+        }
+    }
+
+    /// Restarts a killed server with its data.
+    pub(crate) async fn start_again(&self, server: usize) -> Outcome<()> {
+        match &self.servers {
+            Servers::ZooKeeper(ensemble) => ensemble.nodes()[server].start_again().await?,
+            _ => {
+                let server = self.redis(server);
+                server.start_again().await?;
+                if let Some(secrets) = &self.secrets {
+                    // It has started with the first one.
+                    secrets.set_password(server).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes all memory from a Redis server, or gives it back.
+    pub(crate) async fn fill_memory(&self, server: usize, full: bool) -> Outcome<()> {
+        // 0 is no limit.
+        let limit = if full { "1" } else { "0" };
+        self.redis(server).command(&["CONFIG", "SET", "maxmemory", limit]).await?;
+        Ok(())
+    }
+
+    /// The Redis servers that grant locks, behind sentinels the master.
+    pub(crate) async fn masters(&self) -> Outcome<Vec<&RedisServer>> {
+        let Servers::Sentinel(sentinel) = &self.servers else { return Ok(self.all_redis().iter().collect()) };
+        let master = sentinel.master().await.ok_or_else(|| Failure::new("no sentinel knows a master"))?;
+        Ok(vec![master])
+    }
+
+    /// Runs a script on a Redis server, which answers BUSY, until this future ends.
+    pub(crate) async fn run_script(
+        &self,
+        server: &RedisServer,
+        until: impl Future<Output = Outcome<()>>,
+    ) -> Outcome<()> {
+        // In ms; by default it says nothing for five seconds.
+        server.command(&["CONFIG", "SET", "lua-time-limit", "100"]).await?;
+        // It is killed, so its answer is an error, or late.
+        let script = server.command(&["EVAL", SCRIPT, "0"]);
+        let kill = async {
+            until.await?;
+            self.until("the script has ended", async || {
+                server.command(&["SCRIPT", "KILL"]).await?;
+                Ok(!server.command(&["PING"]).await?.is_error())
+            })
+            .await
+        };
+        tokio::join!(script, kill).1
+    }
+
+    /// Restarts a ZooKeeper server, which grants sessions no longer timeout than this from then on.
+    pub(crate) async fn restart_with_limit(&self, server: usize, limit: Duration) -> Outcome<()> {
+        let ensemble = self.ensemble().ok_or_else(|| Failure::new("there is no ensemble"))?;
+        let node = &ensemble.nodes()[server];
+        node.kill();
+        node.reconfigure("maxSessionTimeout", &limit.as_millis().to_string())?;
+        Ok(node.start_again().await?)
+    }
+
+    /// Cuts the clients of a server on the first route off from all servers, or ends that.
+    pub(crate) fn strand_clients_of(&self, server: usize, on: bool) {
+        for (other, proxy) in self.proxies_of(0).iter().enumerate() {
+            if other == server {
+                proxy.black_hole(Direction::ToServer, on);
+                proxy.black_hole(Direction::ToClient, on);
+            } else {
+                proxy.refuse(on);
+            }
+        }
+    }
+
+    /// The process id of a server.
+    pub(crate) fn pid(&self, server: usize) -> u32 {
+        match &self.servers {
+            Servers::ZooKeeper(ensemble) => ensemble.nodes()[server].pid(),
+            _ => self.redis(server).pid(),
+        }
+    }
+
+    /// Whether a server answers within half a second.
+    pub(crate) async fn answers(&self, server: usize) -> bool {
+        let answer = async {
+            match &self.servers {
+                Servers::ZooKeeper(ensemble) => ensemble.nodes()[server].four_letter("ruok").await.is_ok(),
+                _ => self.redis(server).command(&["PING"]).await.is_ok(),
+            }
+        };
+        timeout(ANSWER, answer).await.unwrap_or(false)
+    }
+
+    /// Writes a key of our own to a Redis server, so that a loss of its data shows.
+    pub(crate) async fn mark_data(&self, server: usize) -> Outcome<()> {
+        if self.ensemble().is_none() {
+            self.redis(server).command(&["SET", MARK, "1"]).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether the server has that key. ZooKeeper's servers get their data back from each other.
+    pub(crate) async fn has_marked_data(&self, server: usize) -> Outcome<Option<bool>> {
+        if self.ensemble().is_some() {
+            return Ok(None);
+        }
+        Ok(Some(self.redis(server).command(&["EXISTS", MARK]).await?.int() == Some(1)))
+    }
+
+    /// Resets all connections to these servers; behind sentinels, those to the master.
+    pub(crate) async fn reset(&self, servers: &[usize]) -> Outcome<()> {
+        if let Servers::Sentinel(sentinel) = &self.servers {
+            let master = sentinel.master().await.ok_or_else(|| Failure::new("no sentinel knows a master"))?;
+            end_connections(master).await?;
+        }
+        servers.iter().for_each(|&server| self.proxy(server).rst());
+        Ok(())
+    }
+
+    /// Has the sentinels promote the replica, and waits until all of them name the new master.
+    ///
+    /// `without_loss` pauses writes until then, so that the replica has them all, and turns the old master into a replica at
+    /// once. The sentinels would do so some seconds later.
+    pub(crate) async fn fail_over(&self, without_loss: bool) -> Outcome<()> {
+        let sentinel = self.sentinel()?;
+        let old = sentinel.master().await.ok_or_else(|| Failure::new("no sentinel knows a master"))?;
+        let mut ordered: Option<Instant> = None;
+        self.until("all sentinels name the new master", async || {
+            // Sentinels abandon some failovers, such as one too soon after another.
+            if ordered.is_none_or(|at| at.elapsed() > ORDER) {
+                if without_loss {
+                    let pause = PAUSE.as_millis().to_string();
+                    old.command(&["CLIENT", "PAUSE", &pause, "WRITE"]).await?;
+                }
+                let order = ["SENTINEL", "FAILOVER", RedisSentinel::NAME];
+                sentinel.sentinels()[0].command(&order).await?;
+                ordered = Some(Instant::now());
+            }
+            for sentinel in sentinel.sentinels() {
+                let ask = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", RedisSentinel::NAME];
+                let reply = sentinel.command(&ask).await?;
+                let port = reply.array().and_then(|parts| parts.get(1)).and_then(|port| port.int());
+                if port.is_none_or(|port| port == i64::from(old.port())) {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+        .await?;
+        if without_loss {
+            // Otherwise clients of the old master would use it until the sentinels announce the new one.
+            let new = sentinel.servers().iter().find(|server| server.port() != old.port());
+            let new = new.ok_or_else(|| Failure::new("there is no replica"))?.port().to_string();
+            old.command(&["REPLICAOF", "127.0.0.1", &new]).await?;
+            end_connections(old).await?;
+            old.command(&["CLIENT", "UNPAUSE"]).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the old master follows the new one.
+    pub(crate) async fn settle(&self) -> Outcome<()> {
+        let sentinel = self.sentinel()?;
+        self.until("the old master follows the new one", async || {
+            let Some(master) = sentinel.master().await else { return Ok(false) };
+            for server in sentinel.servers().iter().filter(|server| server.port() != master.port()) {
+                // A demoted server closes its connections.
+                let reply = server.command(&["INFO", "replication"]).await;
+                let up = |text: &str| text.contains("role:slave") && text.contains("master_link_status:up");
+                if !reply.is_ok_and(|reply| reply.text().is_some_and(up)) {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+        .await
+    }
+
+    pub(crate) async fn until(
+        &self,
+        what: &str,
+        mut is_so: impl AsyncFnMut() -> Outcome<bool>,
+    ) -> Outcome<()> {
+        let deadline = Instant::now() + FAILOVER;
+        while !is_so().await? {
+            if Instant::now() > deadline {
+                return Err(Failure::new(format!("waited {FAILOVER:?} until {what}")));
+            }
+            sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// The servers behind sentinels.
+    pub(crate) fn sentinel(&self) -> Outcome<&RedisSentinel> {
+        match &self.servers {
+            Servers::Sentinel(sentinel) => Ok(sentinel),
+            _ => Err(Failure::new("there are no sentinels")),
+        }
+    }
+
+    /// A Redis server.
+    pub(crate) fn redis(&self, server: usize) -> &RedisServer {
+        match &self.servers {
+            Servers::Redis(server) => server,
+            Servers::Five(five) => &five.servers()[server],
+            Servers::Sentinel(_) | Servers::ZooKeeper(_) => {
+                unreachable!("the caller has handled these")
+            }
+        }
+    }
+
+    /// All Redis servers that have locks, replicas included.
+    fn all_redis(&self) -> &[RedisServer] {
+        match &self.servers {
+            Servers::Redis(server) => slice::from_ref(server),
+            Servers::Sentinel(sentinel) => sentinel.servers(),
+            Servers::Five(five) => five.servers(),
+            Servers::ZooKeeper(_) => &[],
+        }
+    }
+
+    fn has_tls(&self) -> bool {
+        self.secrets.as_ref().is_some_and(Secrets::has_tls)
+    }
+
+    /// Where clients reach a server that is alone.
+    fn address_of(&self, server: &RedisServer) -> SocketAddr {
+        if self.has_tls() { server.tls_addr() } else { server.addr() }
+    }
+
+    fn protocol(&self) -> Protocol {
+        if self.has_tls() { Protocol::Opaque } else { Protocol::Redis }
+    }
+
+    fn addresses(&self) -> Vec<(SocketAddr, Protocol)> {
+        match &self.servers {
+            Servers::Redis(server) => vec![(self.address_of(server), self.protocol())],
+            Servers::Sentinel(_) => Vec::new(),
+            Servers::Five(five) => five.servers().iter().map(|one| (one.addr(), Protocol::Redis)).collect(),
+            Servers::ZooKeeper(ensemble) => {
+                ensemble.nodes().iter().map(|node| (node.addr(), Protocol::ZooKeeper)).collect()
+            }
+        }
+    }
+}
+
+/// Closes the connections of all clients.
+async fn end_connections(server: &RedisServer) -> Outcome<()> {
+    for kind in ["normal", "pubsub"] {
+        server.command(&["CLIENT", "KILL", "TYPE", kind]).await?;
+    }
+    Ok(())
+}
+
+const REDIS_LEASE: Duration = Duration::from_secs(2);
+const ZK_LEASE: Duration = Duration::from_secs(3);
+/// Long: failovers are ordered. Another one, as a busy machine keeps a server from answering, would lose writes.
+const DOWN_AFTER: Duration = Duration::from_secs(20);
+/// Longer than it takes the sentinels to promote the replica.
+const PAUSE: Duration = Duration::from_secs(30);
+/// How long sentinels may take before the command is repeated.
+const ORDER: Duration = Duration::from_secs(10);
+const FAILOVER: Duration = Duration::from_secs(60);
+const ANSWER: Duration = Duration::from_millis(500);
+const MARK: &str = "fault-mark";
+/// It ends by itself when nobody kills it.
+const SCRIPT: &str = "local ends = os.clock() + 60; while os.clock() < ends do end";
+const LOOK: Duration = Duration::from_millis(20);

@@ -1,0 +1,38 @@
+//! The memory of processes.
+
+use crate::data::failure::{Failure, Outcome};
+
+/// The anonymous memory of this process that is resident, in bytes.
+pub(crate) fn of_this_process() -> Outcome<u64> {
+    of(&[std::process::id()])
+}
+
+/// The sum of the anonymous memory of these processes that is resident, in bytes.
+pub(crate) fn of(pids: &[u32]) -> Outcome<u64> {
+    let mut kilobytes = 0;
+    for pid in pids {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+        kilobytes +=
+            anonymous(&status).ok_or_else(|| Failure::new(format!("/proc/{pid}/status has no RssAnon")))?;
+    }
+    Ok(kilobytes * 1024)
+}
+
+fn anonymous(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_in_use_is_resident() {
+        let before = of_this_process().unwrap();
+        let used = vec![1_u8; 16 << 20];
+        assert!(of_this_process().unwrap() >= before + (8 << 20), "{}", used.len());
+        assert_eq!(of(&[]).unwrap(), 0);
+        assert_eq!(anonymous("VmRSS:  12 kB\nRssAnon:\t  34 kB\n"), Some(34));
+    }
+}

@@ -1,0 +1,45 @@
+//! async-redis-lock: one server, renewed, gives up after a second by default.
+
+use async_redis_lock::{Error, Lock, Locker};
+use lock_testkit::history::ReleaseOutcome;
+
+use crate::data::failure::Outcome;
+use crate::rig::measured_lock::MeasuredLock;
+
+/// The lock of async-redis-lock.
+pub(crate) struct AsyncRedisLock {
+    locker: Locker,
+    key: String,
+}
+
+impl AsyncRedisLock {
+    /// Connects.
+    pub(crate) async fn connect(url: &str, key: &str) -> Outcome<Self> {
+        Ok(Self { locker: Locker::from_redis_url(url).await?, key: key.to_owned() })
+    }
+
+    /// The lock of another key, over the same connection.
+    pub(crate) fn with_key(&self, key: &str) -> Self {
+        Self { locker: self.locker.clone(), key: key.to_owned() }
+    }
+}
+
+impl MeasuredLock for AsyncRedisLock {
+    type Held = Lock;
+
+    async fn acquire(&self) -> Outcome<Lock> {
+        loop {
+            match self.locker.acquire(self.key.as_str()).await {
+                Err(Error::Timeout) => {}
+                answer => return Ok(answer?),
+            }
+        }
+    }
+
+    async fn release(&self, held: Lock) -> Outcome<ReleaseOutcome> {
+        match held.release().await {
+            Err(Error::IdNotFound) => Ok(ReleaseOutcome::AlreadyLost),
+            answer => Ok(answer.map(|()| ReleaseOutcome::Released)?),
+        }
+    }
+}

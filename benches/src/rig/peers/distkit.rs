@@ -1,0 +1,51 @@
+//! distkit: one server, renewed, waits without a limit by default.
+
+use std::sync::Arc;
+
+use distkit::DistkitRedisKey;
+use distkit::lock::{LockGuardState, LockOptions, Mutex, MutexGuard};
+use lock_testkit::history::ReleaseOutcome;
+use redis::Client;
+use redis::aio::ConnectionManager;
+
+use crate::data::failure::Outcome;
+use crate::rig::measured_lock::MeasuredLock;
+
+/// The lock of distkit.
+pub(crate) struct Distkit {
+    mutex: Arc<Mutex>,
+    connection: ConnectionManager,
+}
+
+impl Distkit {
+    /// Connects.
+    pub(crate) async fn connect(url: &str, key: &str) -> Outcome<Self> {
+        Self::on(Client::open(url)?.get_connection_manager().await?, key)
+    }
+
+    /// The lock of another key, over the same connection.
+    pub(crate) fn with_key(&self, key: &str) -> Outcome<Self> {
+        Self::on(self.connection.clone(), key)
+    }
+
+    fn on(connection: ConnectionManager, key: &str) -> Outcome<Self> {
+        let key = DistkitRedisKey::try_from(key.to_owned())?;
+        Ok(Self { mutex: Mutex::new(LockOptions::new(key, connection.clone())), connection })
+    }
+}
+
+impl MeasuredLock for Distkit {
+    type Held = MutexGuard;
+
+    async fn acquire(&self) -> Outcome<MutexGuard> {
+        Ok(self.mutex.lock().await?)
+    }
+
+    async fn release(&self, held: MutexGuard) -> Outcome<ReleaseOutcome> {
+        Ok(match held.release().await? {
+            LockGuardState::Released => ReleaseOutcome::Released,
+            LockGuardState::Lost => ReleaseOutcome::AlreadyLost,
+            LockGuardState::Acquired => ReleaseOutcome::Unknown,
+        })
+    }
+}

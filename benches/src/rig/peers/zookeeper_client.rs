@@ -1,0 +1,46 @@
+//! zookeeper-client's own `LockClient`: the lock of the driver that ours is built on.
+
+use lock_testkit::history::ReleaseOutcome;
+use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix, OwnedLockClient};
+
+use super::SESSION;
+use crate::data::failure::Outcome;
+use crate::rig::backends::zk as zk_servers;
+use crate::rig::measured_lock::MeasuredLock;
+
+/// A session of the driver, and the directory of the lock.
+#[derive(Debug)]
+pub(crate) struct DriverLock {
+    client: Client,
+    directory: String,
+}
+
+impl DriverLock {
+    /// Connects.
+    pub(crate) async fn connect(url: &str, directory: &str) -> Outcome<Self> {
+        Ok(Self { client: zk_servers::connect(url, SESSION).await?, directory: directory.to_owned() })
+    }
+
+    /// The lock of another directory, over the same session.
+    pub(crate) fn with_directory(&self, directory: &str) -> Self {
+        Self { client: self.client.clone(), directory: directory.to_owned() }
+    }
+}
+
+impl MeasuredLock for DriverLock {
+    type Held = OwnedLockClient;
+
+    async fn acquire(&self) -> Outcome<OwnedLockClient> {
+        let parents = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        let options = LockOptions::new(Acls::anyone_all()).with_ancestor_options(parents)?;
+        let prefix = LockPrefix::new_curator(&self.directory, "lock-")?;
+        Ok(self.client.lock(prefix, b"", options).await?.into_owned())
+    }
+
+    async fn release(&self, held: OwnedLockClient) -> Outcome<ReleaseOutcome> {
+        // Its drop deletes the node in the background, which cannot be awaited.
+        self.client.delete(held.lock_path(), None).await?;
+        std::mem::forget(held);
+        Ok(ReleaseOutcome::Released)
+    }
+}

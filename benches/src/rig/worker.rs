@@ -1,0 +1,163 @@
+//! Worker processes: this program, started again as one client of a scenario or of a soak.
+//!
+//! A worker gets a [`Job`] as the first line of its standard input, [`Order`]s on the next ones, and writes
+//! [`WorkerReport`]s to standard output, all as JSON lines. It ends with its standard input, with its parent, or when it is
+//! killed. A job never stands on the command line, where everybody could read the password in its URL.
+
+pub(crate) mod bare_hand_over;
+pub(crate) mod client_runtimes;
+pub(crate) mod contend;
+pub(crate) mod dump;
+pub(crate) mod fault_client;
+mod forked_child;
+pub(crate) mod handle;
+pub(crate) mod held_locks;
+pub(crate) mod ping;
+pub(crate) mod process;
+pub(crate) mod soak;
+pub(crate) mod throughput;
+
+use std::time::Duration;
+
+use lock_testkit::history::Event;
+use serde::{Deserialize, Serialize};
+
+use self::fault_client::{FaultOrder, FaultTask};
+use self::held_locks::HeldLocksCost;
+use self::soak::SoakTask;
+use self::throughput::{Slice, Subject};
+use crate::data::window::Window;
+use crate::rig::peers::Peer;
+
+/// The task of a worker, and its lock.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Job {
+    /// The URL of the backend.
+    pub(crate) url: String,
+    /// The name of the lock.
+    pub(crate) lock: String,
+    /// The name that a rival in the same process uses for it.
+    pub(crate) rival: String,
+    /// The name of the lock in the history.
+    pub(crate) recorded_as: String,
+    /// The number of the process in the history.
+    pub(crate) process: u32,
+    /// What to do with the lock.
+    pub(crate) task: Task,
+}
+
+impl Job {
+    /// A job with the same name of the lock for all purposes.
+    pub(crate) fn new(url: &str, lock: &str, process: u32, task: Task) -> Self {
+        let [url, lock, recorded_as] = [url, lock, lock].map(str::to_owned);
+        Self { url, lock, rival: String::new(), recorded_as, process, task }
+    }
+}
+
+/// What a worker does with the lock.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Task {
+    /// Acquire and release it repeatedly, in the window of the order.
+    Contend {
+        /// How long to hold it.
+        hold: Duration,
+        /// The library of the lock, if not ours.
+        peer: Option<Peer>,
+    },
+    /// Hand over by the bare requests, in the window of the order.
+    BareHandOver {
+        /// How long to hold it.
+        hold: Duration,
+        /// How many processes take turns.
+        of: u32,
+    },
+    /// Measure empty round trips in the window of the order, without the lock.
+    Ping,
+    /// Acquire it and hold it until killed, or until the next order.
+    Hold,
+    /// Wait for it and release it.
+    Wait,
+    /// Use locks of all kinds, whatever happens to the servers, until the next order.
+    Soak(SoakTask),
+    /// Use one lock while a fault happens, as ordered.
+    Fault(FaultTask),
+    /// Acquire and release many locks at once, which have numbered names, in the windows of the orders.
+    Throughput {
+        /// Whose locks.
+        subject: Subject,
+        /// How many, each used by a task.
+        tasks: u32,
+    },
+    /// Hold many locks, which have numbered names.
+    Many {
+        /// How many.
+        count: usize,
+        /// How long to measure their renewal.
+        watch: Duration,
+        /// The processes of our own servers.
+        servers: Vec<u32>,
+    },
+}
+
+/// What the parent sends after the job.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Order {
+    /// Begin now; in a soak: end now.
+    Go,
+    /// Contend, or measure, in this window.
+    Contend(Window),
+    /// The next part of a fault.
+    Fault(FaultOrder),
+    /// In a soak: all clients keep the locks that they have or get for so long.
+    Keep(Duration),
+    /// In a soak: the only thread of a runtime computes, while one of its clients holds a lock.
+    Compute {
+        /// The number of the runtime.
+        runtime: usize,
+        /// How long.
+        span: Duration,
+    },
+}
+
+/// What a worker sends to its parent.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum WorkerReport {
+    /// Connected.
+    Ready {
+        /// How long a lock outlives its holder: the ttl or the session timeout.
+        lease: Duration,
+    },
+    /// Done, or holding: the events so far.
+    Events(Vec<Event>),
+    /// A holder writes to the resource that the lock protects.
+    Write {
+        /// The client within the process.
+        client: u64,
+        /// The fencing token of its guard.
+        token: u64,
+    },
+    /// The times of empty round trips, in nanoseconds.
+    Pings(Vec<u64>),
+    /// The votes of a Redlock client that contended. Sent after the events.
+    Votes {
+        /// Locks that it won.
+        won: u64,
+        /// Of those, at the first try.
+        won_at_once: u64,
+        /// Votes without a winner.
+        split: u64,
+    },
+    /// What many locks achieved in a window.
+    Slice(Slice),
+    /// A thread has computed.
+    Computed,
+    /// What was still running at the end of a soak, or ended unexpectedly.
+    Stuck(Vec<String>),
+    /// What many locks cost.
+    Cost(HeldLocksCost),
+    /// The worker gives up.
+    Failed(String),
+}

@@ -1,0 +1,216 @@
+//! The bare hand-over: processes take turns in a ring, by the fewest requests that a lock needs.
+//!
+//! * Redis: a `SET` that announces the wait, a script that names the next owner and publishes to it, and the `SET` that
+//!   confirms.
+//! * ZooKeeper: the creation of a node, a watch on the node before it, and that node's deletion.
+//!
+//! There are no queue, tokens and leases: what a lock takes beyond this is its own cost.
+
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use lock_testkit::history::ReleaseOutcome;
+use polylock::backend::LockUrl;
+use redis::Cmd;
+use redis::aio::{MultiplexedConnection, PubSub};
+use tokio::sync::Mutex;
+use zookeeper_client::{Acls, Client as ZkClient, CreateMode, Error as ZkError};
+
+use crate::data::failure::{Failure, Outcome};
+use crate::rig::backends::{redis as redis_servers, zk as zk_servers};
+use crate::rig::measured_lock::MeasuredLock;
+use crate::rig::url;
+
+/// One process of the ring.
+pub(crate) enum BareHandOver {
+    /// Over one Redis server.
+    Redis(Mutex<OnRedis>),
+    /// Over a ZooKeeper session.
+    Zk(Mutex<OnZk>),
+}
+
+impl BareHandOver {
+    /// The process with this number in a ring of `of` processes.
+    pub(crate) async fn connect(url: &str, name: &str, number: u32, of: u32) -> Outcome<Self> {
+        Ok(match LockUrl::parse(url)?.scheme.as_str() {
+            "zk" => Self::Zk(Mutex::new(OnZk::connect(url, name, number, of).await?)),
+            _ => Self::Redis(Mutex::new(OnRedis::connect(url, name, number, of).await?)),
+        })
+    }
+}
+
+impl MeasuredLock for BareHandOver {
+    type Held = ();
+
+    async fn acquire(&self) -> Outcome<()> {
+        match self {
+            Self::Redis(place) => place.lock().await.acquire().await,
+            Self::Zk(place) => place.lock().await.acquire().await,
+        }
+    }
+
+    async fn release(&self, (): ()) -> Outcome<ReleaseOutcome> {
+        match self {
+            Self::Redis(place) => place.lock().await.release().await?,
+            Self::Zk(place) => place.lock().await.release().await?,
+        }
+        Ok(ReleaseOutcome::Released)
+    }
+}
+
+/// A connection for commands, and one for messages.
+pub(crate) struct OnRedis {
+    commands: MultiplexedConnection,
+    messages: PubSub,
+    wait: Cmd,
+    confirm: Cmd,
+    pass_on: Cmd,
+    begins: bool,
+}
+
+impl OnRedis {
+    async fn connect(url: &str, name: &str, number: u32, of: u32) -> Outcome<Self> {
+        let client = redis_servers::client(url, url::first_host(url))?;
+        let mut commands = client.get_multiplexed_async_connection().await?;
+        let mut messages = client.get_async_pubsub().await?;
+        let channel = |number| format!("{name}:{number}");
+        let (own, next) = (channel(number), channel((number + 1) % of));
+        messages.subscribe(&own).await?;
+        let hash: String =
+            redis::cmd("SCRIPT").arg("LOAD").arg(NAME_NEXT_AND_PUBLISH).query_async(&mut commands).await?;
+        let set = |key: &str, value: &str| {
+            let mut set = redis::cmd("SET");
+            set.arg(key).arg(value).arg("PX").arg(TTL_MS);
+            set
+        };
+        let (wait, confirm) = (set(&own, ""), set(name, &own));
+        let mut pass_on = redis::cmd("EVALSHA");
+        pass_on.arg(hash).arg(1).arg(name).arg(next);
+        Ok(Self { commands, messages, wait, confirm, pass_on, begins: number == 0 })
+    }
+
+    async fn acquire(&mut self) -> Outcome<()> {
+        if !std::mem::take(&mut self.begins) {
+            self.wait.exec_async(&mut self.commands).await?;
+            if self.messages.on_message().next().await.is_none() {
+                return Err(Failure::new("the pub/sub connection was closed"));
+            }
+        }
+        Ok(self.confirm.exec_async(&mut self.commands).await?)
+    }
+
+    async fn release(&mut self) -> Outcome<()> {
+        Ok(self.pass_on.exec_async(&mut self.commands).await?)
+    }
+}
+
+/// A session with a node for each round.
+///
+/// The node of the next round is created before that of this round is deleted. So when the next process does not find the
+/// node of this round, it was deleted already: however late it looks, no turn is lost.
+pub(crate) struct OnZk {
+    client: ZkClient,
+    name: String,
+    number: u32,
+    of: u32,
+    round: u64,
+}
+
+impl OnZk {
+    async fn connect(url: &str, name: &str, number: u32, of: u32) -> Outcome<Self> {
+        let client = zk_servers::connect(url, SESSION).await?;
+        let place = Self { client, name: name.to_owned(), number, of, round: 0 };
+        place.create(0).await?;
+        Ok(place)
+    }
+
+    fn node(&self, number: u32, round: u64) -> String {
+        format!("/{}-{number}-{round}", self.name)
+    }
+
+    async fn create(&self, round: u64) -> Outcome<()> {
+        let mode = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
+        self.client.create(&self.node(self.number, round), b"", &mode).await?;
+        Ok(())
+    }
+
+    /// The node whose deletion gives this process its turn; none for the very first turn.
+    fn before(&self) -> Option<String> {
+        match self.number.checked_sub(1) {
+            Some(number) => Some(self.node(number, self.round)),
+            None => Some(self.node(self.of - 1, self.round.checked_sub(1)?)),
+        }
+    }
+
+    async fn acquire(&self) -> Outcome<()> {
+        // Now, while others have the turn, it costs no time.
+        self.create(self.round + 1).await?;
+        let Some(before) = self.before() else { return Ok(()) };
+        if self.round == 0 {
+            // All nodes exist by now, but the server of this session may not have learned of the one before.
+            self.client.sync("/").await?;
+        }
+        match self.client.get_and_watch_data(&before).await {
+            Ok((_, _, deleted)) => drop(deleted.changed().await),
+            Err(ZkError::NoNode) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    async fn release(&mut self) -> Outcome<()> {
+        self.client.delete(&self.node(self.number, self.round), None).await?;
+        self.round += 1;
+        Ok(())
+    }
+}
+
+const NAME_NEXT_AND_PUBLISH: &str =
+    "redis.call('SET', KEYS[1], ARGV[1], 'PX', 200) return redis.call('PUBLISH', ARGV[1], '')";
+const TTL_MS: u64 = 10_000;
+const SESSION: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use lock_testkit::{RedisServer, ZkEnsemble, ZooKeeper};
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_late_process_misses_no_turn_on_zookeeper() {
+        let server = ZooKeeper::start().await.unwrap();
+        goes_round(&server.url()).await;
+    }
+
+    #[tokio::test]
+    async fn a_late_process_misses_no_turn_on_an_ensemble() {
+        let ensemble = ZkEnsemble::start().await.unwrap();
+        goes_round(&ensemble.url()).await;
+    }
+
+    #[tokio::test]
+    async fn a_late_process_misses_no_turn_on_redis() {
+        let server = RedisServer::start().await.unwrap();
+        goes_round(&server.url()).await;
+    }
+
+    /// The second of two processes begins long after the first had its turn and handed over.
+    async fn goes_round(url: &str) {
+        let first = BareHandOver::connect(url, "circle", 0, 2).await.unwrap();
+        let second = BareHandOver::connect(url, "circle", 1, 2).await.unwrap();
+        let late = async {
+            sleep(Duration::from_millis(20)).await;
+            turns(&second).await;
+        };
+        let round = async { tokio::join!(turns(&first), late) };
+        timeout(Duration::from_secs(10), round).await.expect("the turn is lost");
+    }
+
+    async fn turns(place: &BareHandOver) {
+        for _ in 0..3 {
+            place.acquire().await.unwrap();
+            place.release(()).await.unwrap();
+        }
+    }
+}

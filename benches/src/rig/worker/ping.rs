@@ -1,0 +1,60 @@
+//! Measures empty round trips to a server, which no lock can beat.
+
+use std::time::Duration;
+
+use lock_testkit::now_ns;
+use polylock::backend::LockUrl;
+use rand::Rng;
+use redis::aio::MultiplexedConnection;
+use tokio::time::sleep;
+use zookeeper_client::Client;
+
+use crate::data::failure::Outcome;
+use crate::data::window::Window;
+use crate::rig::backends::{redis as redis_servers, zk as zk_servers};
+use crate::rig::url;
+
+/// A connection for pings alone.
+pub(crate) enum Pinger {
+    /// `PING`.
+    Redis(MultiplexedConnection),
+    /// `exists /`, which every server answers by itself.
+    Zk(Client),
+}
+
+impl Pinger {
+    /// Connects to the first server of the URL.
+    pub(crate) async fn connect(url: &str) -> Outcome<Self> {
+        if LockUrl::parse(url)?.scheme == "zk" {
+            return Ok(Self::Zk(zk_servers::connect(url, SESSION).await?));
+        }
+        Ok(Self::Redis(redis_servers::connect(url, url::first_host(url)).await?))
+    }
+
+    /// Sends a ping every few milliseconds in the window, and returns the times in nanoseconds.
+    pub(crate) async fn measure(&mut self, window: Window) -> Outcome<Vec<u64>> {
+        window.begins().await;
+        let mut times = Vec::new();
+        while !window.left().is_zero() {
+            let began_ns = now_ns();
+            self.round_trip().await?;
+            times.push(now_ns() - began_ns);
+            // Random, so that it does not resonate with the load.
+            let pause = rand::rng().random_range(PAUSE.0..PAUSE.1);
+            sleep(Duration::from_micros(pause)).await;
+        }
+        Ok(times)
+    }
+
+    async fn round_trip(&mut self) -> Outcome<()> {
+        match self {
+            Self::Redis(connection) => redis::cmd("PING").exec_async(connection).await?,
+            Self::Zk(client) => drop(client.check_stat("/").await?),
+        }
+        Ok(())
+    }
+}
+
+/// Microseconds; tokio's timer rounds up to the next millisecond.
+const PAUSE: (u64, u64) = (1_000, 4_000);
+const SESSION: Duration = Duration::from_secs(10);

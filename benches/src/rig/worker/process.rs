@@ -1,0 +1,267 @@
+//! The worker's side: reads its job and orders, does the work and reports.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use polylock::backend::{Backend, LockUrl};
+use polylock::{Locks, Redlock, RedlockConfig, Votes};
+use serde::Deserialize;
+use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
+use tokio::runtime::Builder;
+
+use super::bare_hand_over::BareHandOver;
+use super::client_runtimes::{ClientRuntimes, with_client_runtimes};
+use super::contend::contend;
+use super::fault_client;
+use super::forked_child::ForkedChild;
+use super::held_locks::HeldLocks;
+use super::ping::Pinger;
+use super::soak::use_locks;
+use super::{Job, Order, Task, WorkerReport, throughput};
+use crate::data::events::EventLog;
+use crate::data::failure::{Failure, Outcome};
+use crate::data::window::{Window, nanos};
+use crate::rig::measured_lock::MeasuredLock;
+use crate::rig::peers::{AsyncRedisLock, Distkit, DriverLock, Peer, Rlock, Rslock, Subprocess};
+use crate::rig::url;
+
+/// The main function of a worker process.
+pub(crate) fn main() -> ExitCode {
+    match done() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // Without a parent the report is lost.
+            let _ = send(&WorkerReport::Failed(failure.to_string()));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn done() -> Outcome<()> {
+    let mut line = String::new();
+    // Of the same buffer as tokio's standard input.
+    if std::io::stdin().read_line(&mut line)? == 0 {
+        return Ok(());
+    }
+    let job: Job = serde_json::from_str(&line)?;
+    // Before any thread is started: a child has only the one that forked.
+    let child = ForkedChild::of(&job)?;
+    super::dump::answer_requests()?;
+    if let Task::Soak(_) = job.task {
+        return with_client_runtimes(|runtimes| soak(job, runtimes, child))?;
+    }
+    let runtime = match job.task {
+        // As a service has them.
+        Task::Throughput { .. } => Builder::new_multi_thread().worker_threads(2).enable_all().build()?,
+        // A client needs no more than one thread, and a machine that runs many has none to spare.
+        _ => Builder::new_current_thread().enable_all().build()?,
+    };
+    let done = runtime.block_on(work(job));
+    // The thread that reads standard input may be blocked.
+    runtime.shutdown_background();
+    done
+}
+
+async fn work(job: Job) -> Outcome<()> {
+    let mut orders = Orders::read();
+    match job.task {
+        Task::Throughput { subject, tasks } => {
+            throughput::serve(&job, subject, tasks, &mut orders).await?;
+        }
+        Task::Ping => ping(&job, &mut orders).await?,
+        Task::Fault(ref task) => fault_client::serve(&job, task, &mut orders).await?,
+        Task::Contend { hold, peer: Some(peer) } => contend_as(peer, &job, hold, &mut orders).await?,
+        Task::BareHandOver { hold, of } => {
+            let bare = BareHandOver::connect(&job.url, &job.lock, job.process, of).await?;
+            contend_with(&bare, &job, hold, &mut orders).await?;
+        }
+        _ => use_our_lock(&job, &mut orders).await?,
+    }
+    orders.end().await
+}
+
+/// Contends for, holds or waits for a lock of ours.
+async fn use_our_lock(job: &Job, orders: &mut Orders) -> Outcome<()> {
+    let (locks, redlock) = connect(&job.url).await?;
+    let lease = locks.capabilities().lease.default_ttl();
+    send(&WorkerReport::Ready { lease })?;
+    let mut log = EventLog::new(job.process, 0, &job.recorded_as);
+    let mutex = locks.mutex(&job.lock);
+    match job.task {
+        Task::Contend { hold, .. } => {
+            let Some(window) = orders.window().await? else { return Ok(()) };
+            contend(&mutex, &mut log, window, hold).await?;
+            send(&WorkerReport::Events(log.into_events()))?;
+            if let Some(redlock) = redlock {
+                let Votes { won, won_at_once, split, .. } = redlock.votes();
+                send(&WorkerReport::Votes { won, won_at_once, split })?;
+            }
+        }
+        Task::Hold => {
+            log.acquire_called();
+            let _guard = mutex.acquire().await?;
+            log.acquired(&_guard);
+            send(&WorkerReport::Events(log.into_events()))?;
+            // Released and closed after it, as by a process that exits in good order.
+            orders.next::<Order>().await?;
+        }
+        Task::Wait => {
+            let Some(Order::Go) = orders.next().await? else { return Ok(()) };
+            log.acquire_called();
+            let guard = mutex.acquire().await?;
+            log.acquired(&guard);
+            log.release_called();
+            log.released(guard.release().await?);
+            send(&WorkerReport::Events(log.into_events()))?;
+        }
+        Task::Many { count, watch, ref servers } => {
+            let mut held = HeldLocks::acquire(&locks, job, count).await?;
+            send(&WorkerReport::Cost(held.measure(watch, servers).await?))?;
+            let Some(Order::Go) = orders.next().await? else { return Ok(()) };
+            held.challenge(job).await?;
+            send(&WorkerReport::Events(held.release().await?))?;
+        }
+        Task::Ping | Task::BareHandOver { .. } | Task::Throughput { .. } | Task::Soak(_) | Task::Fault(_) => {
+        }
+    }
+    Ok(locks.close().await?)
+}
+
+/// Returns the Redlock backend as well: it counts its votes.
+async fn connect(url: &str) -> Outcome<(Locks, Option<Arc<Redlock>>)> {
+    if !LockUrl::parse(url)?.scheme.starts_with("redlock") {
+        return Ok((Locks::connect(url).await?, None));
+    }
+    let redlock = Arc::new(Redlock::connect(RedlockConfig::from_url(url)?).await?);
+    let backend: Arc<dyn Backend> = Arc::<Redlock>::clone(&redlock);
+    Ok((Locks::from(backend), Some(redlock)))
+}
+
+async fn contend_as(peer: Peer, job: &Job, hold: Duration, orders: &mut Orders) -> Outcome<()> {
+    let (url, key) = (url::without_options(&job.url), job.lock.as_str());
+    match peer {
+        Peer::Rslock => contend_with(&Rslock::new(vec![url.to_owned()], key), job, hold, orders).await,
+        Peer::Rlock => contend_with(&Rlock::connect(url, key).await?, job, hold, orders).await,
+        Peer::AsyncRedisLock => {
+            contend_with(&AsyncRedisLock::connect(url, key).await?, job, hold, orders).await
+        }
+        Peer::Distkit => contend_with(&Distkit::connect(url, key).await?, job, hold, orders).await,
+        Peer::RedisPy | Peer::Pottery => {
+            direct(Subprocess::python(peer.as_str(), url, key).await?, job, hold, orders).await
+        }
+        Peer::NodeRedlock => direct(Subprocess::node_redlock(url, key).await?, job, hold, orders).await,
+        Peer::Redisson | Peer::RedissonFair => {
+            let fair = peer == Peer::RedissonFair;
+            direct(Subprocess::redisson(fair, url, key).await?, job, hold, orders).await
+        }
+        Peer::Redsync | Peer::RedsyncFive => {
+            direct(Subprocess::redsync(url, key).await?, job, hold, orders).await
+        }
+        Peer::Etcd => direct(Subprocess::etcd(url, key).await?, job, hold, orders).await,
+        Peer::LockClient => {
+            let lock = DriverLock::connect(url, &format!("/{key}")).await?;
+            contend_with(&lock, job, hold, orders).await
+        }
+        Peer::Curator => direct(Subprocess::curator(url, &format!("/{key}")).await?, job, hold, orders).await,
+        Peer::Kazoo => direct(Subprocess::kazoo(url, &format!("/{key}")).await?, job, hold, orders).await,
+    }
+}
+
+/// Has a subprocess contend.
+async fn direct(mut program: Subprocess, job: &Job, hold: Duration, orders: &mut Orders) -> Outcome<()> {
+    send(&WorkerReport::Ready { lease: Duration::ZERO })?;
+    let Some(window) = orders.window().await? else { return Ok(()) };
+    let mut log = EventLog::new(job.process, 0, &job.recorded_as);
+    program.contend(window.until_ns, nanos(hold), &mut log).await?;
+    send(&WorkerReport::Events(log.into_events()))
+}
+
+/// Contends for a lock that is not ours.
+async fn contend_with(
+    peer: &impl MeasuredLock,
+    job: &Job,
+    hold: Duration,
+    orders: &mut Orders,
+) -> Outcome<()> {
+    send(&WorkerReport::Ready { lease: Duration::ZERO })?;
+    let Some(window) = orders.window().await? else { return Ok(()) };
+    let mut log = EventLog::new(job.process, 0, &job.recorded_as);
+    contend(peer, &mut log, window, hold).await?;
+    send(&WorkerReport::Events(log.into_events()))
+}
+
+async fn soak(job: Job, runtimes: ClientRuntimes, child: Option<ForkedChild>) -> Outcome<()> {
+    let Task::Soak(task) = &job.task else { return Ok(()) };
+    let mut orders = Orders::read();
+    // Not yet connected: servers may be down while it starts.
+    send(&WorkerReport::Ready { lease: Duration::ZERO })?;
+    let end = async {
+        // The worker also ends when the parent does.
+        loop {
+            match orders.next().await? {
+                Some(Order::Keep(span)) => runtimes.keep(span),
+                Some(Order::Compute { runtime, span }) => {
+                    runtimes.compute(runtime, span).await;
+                    send(&WorkerReport::Computed)?;
+                }
+                _ => return Ok(()),
+            }
+        }
+    };
+    let mut stuck = use_locks(&job, task, &runtimes, end).await?;
+    if let Some(child) = child {
+        stuck.extend(child.end().await);
+    }
+    send(&WorkerReport::Stuck(stuck))?;
+    orders.end().await
+}
+
+async fn ping(job: &Job, orders: &mut Orders) -> Outcome<()> {
+    let mut pinger = Pinger::connect(&job.url).await?;
+    send(&WorkerReport::Ready { lease: Duration::ZERO })?;
+    let Some(window) = orders.window().await? else { return Ok(()) };
+    send(&WorkerReport::Pings(pinger.measure(window).await?))
+}
+
+/// The orders from the parent.
+pub(super) struct Orders {
+    lines: Lines<BufReader<Stdin>>,
+}
+
+impl Orders {
+    fn read() -> Self {
+        Self { lines: BufReader::new(tokio::io::stdin()).lines() }
+    }
+
+    pub(super) async fn next<T: for<'de> Deserialize<'de>>(&mut self) -> Outcome<Option<T>> {
+        match self.lines.next_line().await? {
+            Some(line) => Ok(Some(serde_json::from_str(&line)?)),
+            None => Ok(None),
+        }
+    }
+
+    /// The window to contend in; `None` when the parent has ended.
+    async fn window(&mut self) -> Outcome<Option<Window>> {
+        match self.next().await? {
+            Some(Order::Contend(window)) => Ok(Some(window)),
+            Some(_) => Err(Failure::new("the order has no window")),
+            None => Ok(None),
+        }
+    }
+
+    /// Waits until the parent closes the input.
+    async fn end(&mut self) -> Outcome<()> {
+        while self.lines.next_line().await?.is_some() {}
+        Ok(())
+    }
+}
+
+pub(super) fn send(report: &WorkerReport) -> Outcome<()> {
+    let mut line = serde_json::to_vec(report).map_err(Failure::from)?;
+    line.push(b'\n');
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(&line)?;
+    Ok(stdout.flush()?)
+}
