@@ -7,6 +7,8 @@ pub(crate) mod figures;
 pub(crate) mod growth;
 pub(crate) mod history_gaps;
 pub(crate) mod latency;
+pub(crate) mod median;
+pub(crate) mod names;
 pub(crate) mod plan;
 pub(crate) mod promises;
 pub(crate) mod results;

@@ -1,5 +1,7 @@
 //! The experiments: scenarios, claims, the fault table and the soak. Each measures, and judges what it measured.
 
+pub(crate) mod bench;
+pub(crate) mod claim;
 pub(crate) mod claims;
 mod client_death;
 mod command;
@@ -16,7 +18,7 @@ mod forgetful_masters;
 mod held;
 mod herd;
 mod herd_claim;
-pub(crate) mod migration;
+mod migration;
 mod migration_claim;
 mod minority;
 mod naive_recipes;
@@ -28,7 +30,7 @@ pub(crate) mod scenarios;
 mod side_by_side;
 pub(crate) mod soak;
 mod tasks;
-pub(crate) mod throughput;
+mod throughput;
 mod trials;
 mod uncontended;
 mod waiting_cost;

@@ -8,6 +8,7 @@ mod choice;
 mod claims;
 mod colour;
 mod curve;
+pub(crate) mod fault_table;
 mod faults;
 mod html;
 mod markdown;
@@ -28,13 +29,20 @@ use self::html::escape;
 use crate::data::results::labels::quantity;
 use crate::data::results::{Meta, Results, write_file};
 
-/// Writes `report.html` into `folder`, which is created if necessary, and returns the path.
-pub(crate) fn write(results: &Results, folder: &Path) -> io::Result<PathBuf> {
+/// Writes the results, the page and the Markdown into `folder`, which is created if necessary, and prints where they are.
+pub(crate) fn write_all(results: &Results, folder: &Path) -> io::Result<()> {
+    let paths = [results.write(folder)?, write(results, folder)?, write_markdown(results, folder)?];
+    println!("{}", paths.map(|path| path.display().to_string()).join("\n"));
+    Ok(())
+}
+
+/// Writes `report.html`, and returns the path.
+fn write(results: &Results, folder: &Path) -> io::Result<PathBuf> {
     write_file(folder, "report.html", &render(results))
 }
 
-/// Writes `report.md` into `folder`, as [`write()`] does.
-pub(crate) fn write_markdown(results: &Results, folder: &Path) -> io::Result<PathBuf> {
+/// Writes `report.md`, and returns the path.
+fn write_markdown(results: &Results, folder: &Path) -> io::Result<PathBuf> {
     write_file(folder, "report.md", &markdown::render(results))
 }
 

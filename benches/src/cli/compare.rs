@@ -6,22 +6,25 @@ use std::time::{Duration, Instant};
 
 use rand::Rng;
 
-use crate::cli::options::{BackendName, Options, ScenarioName};
+use super::options::Options;
 use crate::data::exclusion::check_exclusion;
 use crate::data::failure::Outcome;
+use crate::data::names::Peer;
+use crate::data::names::{BackendName, ScenarioName};
 use crate::data::plan::Plan;
 use crate::data::promises;
 use crate::data::results::{BaselineResult, Meta, Mode, Results, Row, has_rivals};
-use crate::experiments::claims::{self, CLAIMS};
+use crate::experiments::bench::{Bench, Measured};
+use crate::experiments::claim;
+use crate::experiments::claims::CLAIMS;
 use crate::experiments::faults;
-use crate::experiments::scenarios::{self, Bench, Measured};
+use crate::experiments::scenarios;
 use crate::report;
 use crate::report::browser;
 use crate::report::table::{self, Look};
 use crate::rig::backends::{self, Target};
 use crate::rig::interrupt::Interrupt;
 use crate::rig::keep_awake::keep_awake;
-use crate::rig::peers::Peer;
 use crate::rig::progress::Progress;
 use crate::rig::stuck;
 
@@ -33,14 +36,13 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
     }
     let began = Instant::now();
     let mut interrupt = Interrupt::listen()?;
-    let mode = if options.quick { Mode::Quick } else { Mode::Full };
     let bench = Bench {
         run: format!("bench-{:012x}", rand::rng().random_range(0..1_u64 << 48)),
-        plan: Plan::of(options),
+        plan: options.plan(),
         exclusion: !options.without_exclusion,
         broken: options.faults.broken,
     };
-    let mut results = Results::new(Meta::of_this_run(mode));
+    let mut results = Results::new(Meta::of_this_run(options.mode()));
     results.meta.repeats = options.repeat;
     let baselines = baselines(options)?;
     let progress = Progress::new(expected_times(options, &bench.plan));
@@ -49,7 +51,7 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
     // Starting servers cannot be cancelled: a signal takes effect once all of them run.
     progress.prepare("starting the servers");
     let mut targets = Vec::new();
-    for (backend, started) in backends::start(options, &bench.run).await {
+    for (backend, started) in backends::start(&options.servers(), &bench.run).await {
         match started {
             Ok(target) => targets.push(target),
             // Ctrl-C reaches the servers as well, and ends those that are starting.
@@ -107,9 +109,7 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
 /// Writes the results and the reports, and prints where they are.
 async fn write(results: &Results, options: &Options) -> Outcome<()> {
     let folder = &options.folder();
-    let paths =
-        [results.write(folder)?, report::write(results, folder)?, report::write_markdown(results, folder)?];
-    println!("{}", paths.map(|path| path.display().to_string()).join("\n"));
+    report::write_all(results, folder)?;
     let by_itself =
         results.meta.mode == Mode::Full && results.meta.interrupted.is_none() && options.from.is_none();
     let wanted = options.screenshots || by_itself && browser::is_there();
@@ -147,12 +147,14 @@ fn baselines(options: &Options) -> Outcome<Vec<(String, Results)>> {
 fn expected_times(options: &Options, plan: &Plan) -> Vec<Duration> {
     let mut times = Vec::new();
     for backend in options.backends() {
-        times.extend(fitting(options, backend).map(|scenario| plan.expected(scenario) * options.repeat));
+        times.extend(
+            fitting(options, backend).map(|scenario| scenarios::expected(scenario, plan) * options.repeat),
+        );
     }
     let of_a_claim = if options.quick { QUICK_CLAIM } else { FULL_CLAIM };
     times.extend(options.claims().iter().map(|_| of_a_claim));
     if options.has_fault_table() {
-        times.extend(faults::expected_times(options));
+        times.extend(options.fault_table().expected_times());
     }
     times
 }
@@ -168,9 +170,9 @@ fn add_claims_not_measured(results: &mut Results) {
         Some(how_far) => format!("the run was interrupted {how_far}"),
         None => "not part of this run".to_owned(),
     };
-    for claim in CLAIMS {
-        if results.claims.iter().all(|result| result.id != claim.about().id) {
-            results.claims.push(claims::not_measured(*claim, why.clone()));
+    for one in CLAIMS {
+        if results.claims.iter().all(|result| result.id != one.about().id) {
+            results.claims.push(claim::not_measured(*one, why.clone()));
         }
     }
     results.claims.sort_by_key(|result| result.id);
@@ -190,9 +192,8 @@ async fn measure(
     progress: &Progress,
     results: &mut Results,
 ) {
-    let scenarios = options.scenarios();
     let settings = &mut results.meta.settings;
-    settings.extend(bench.settings(&scenarios));
+    settings.extend(scenarios::settings(&bench.plan, &options.scenarios()));
     settings.insert("servers".into(), servers(options));
     settings.insert("cores".into(), if options.awake { "kept awake" } else { "may halt" }.into());
     for target in targets {
@@ -218,10 +219,10 @@ async fn measure(
             progress.step();
         }
     }
-    for claim in options.claims() {
-        let about = claim.about();
+    for one in options.claims() {
+        let about = one.about();
         progress.begin(&format!("claim {}: {}", about.id, about.says));
-        let judged = claims::run(claim, bench, results.meta.mode, targets, results).await;
+        let judged = claim::run(one, bench, results.meta.mode, targets, results).await;
         let part = format!("claim {}", about.id);
         for missing in &judged.missing {
             results.fail(&part, missing);
@@ -233,7 +234,7 @@ async fn measure(
         progress.step();
     }
     if options.has_fault_table() {
-        faults::add_all(options, progress, results).await;
+        faults::add_all(&options.fault_table(), progress, results).await;
         let failed: Vec<_> =
             results.faults.iter().filter(|fault| fault.verdict.is_failure()).cloned().collect();
         for fault in failed {

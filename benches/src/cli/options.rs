@@ -1,6 +1,5 @@
 //! The command line of `cargo xtask compare`, and of what else this program does.
 
-pub(crate) mod fault_kind;
 pub(crate) mod faults;
 pub(crate) mod soak;
 
@@ -11,11 +10,16 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use polylock::backend::LockUrl;
-use serde::{Deserialize, Serialize};
 
 use self::faults::FaultOptions;
 use self::soak::SoakOptions;
-use crate::experiments::claims::{self, CLAIMS, Claim};
+use crate::data::names::{BackendName, ScenarioName};
+use crate::data::plan::Plan;
+use crate::data::results::Mode;
+use crate::experiments::claim::Claim;
+use crate::experiments::claims::{self, CLAIMS};
+use crate::experiments::faults::FaultTable;
+use crate::rig::backends::Wanted;
 
 /// Measures the lock backends against each other on real servers, and checks that they exclude.
 ///
@@ -56,19 +60,19 @@ pub(crate) struct Options {
 
     /// Number of processes that contend for the lock in `contended` and `peers` [default: 20, 8 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64))]
-    pub(crate) processes: Option<u32>,
+    processes: Option<u32>,
 
     /// Number of tasks of one process that contend for the lock in `tasks` [default: 1000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub(crate) tasks: Option<u32>,
+    tasks: Option<u32>,
 
     /// Number of locks that `held` holds [default: 10000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub(crate) locks: Option<u32>,
+    locks: Option<u32>,
 
     /// How long `held` measures their renewal, such as 5m [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = watch)]
-    pub(crate) watch: Option<Duration>,
+    watch: Option<Duration>,
 
     /// Keep the cores from halting, with loops of the lowest priority: less noise, and hand-overs without the wake-up
     /// latency of a halted core
@@ -120,47 +124,6 @@ pub(crate) enum Role {
     Soak(SoakOptions),
 }
 
-/// A backend, by its name in the results, which is its URL scheme.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize, ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum BackendName {
-    /// Locks inside one process.
-    Memory,
-    /// One Redis server.
-    Redis,
-    /// Five independent Redis servers.
-    Redlock,
-    /// ZooKeeper.
-    Zk,
-}
-
-/// A scenario, by its name in the results.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, ValueEnum)]
-pub(crate) enum ScenarioName {
-    /// One client acquires and releases a free lock.
-    Uncontended,
-    /// Processes contend for one lock.
-    Contended,
-    /// Tasks of one process contend for one lock.
-    Tasks,
-    /// Tasks use locks with names of their own, in one process and in several.
-    Throughput,
-    /// The holder is killed.
-    Crash,
-    /// The same with the locks of other libraries.
-    Peers,
-    /// Many processes wait for one lock: the cost of a release.
-    Herd,
-    /// Many locks held at once.
-    Held,
-    /// One of the masters does not answer.
-    Degraded,
-    /// Each rung of the way from Redis to ZooKeeper.
-    Migration,
-    /// The command `polylock run`.
-    Command,
-}
-
 /// A running server to use.
 #[derive(Clone)]
 struct ServerUrl {
@@ -169,6 +132,37 @@ struct ServerUrl {
 }
 
 impl Options {
+    /// How long the run takes.
+    pub(crate) const fn mode(&self) -> Mode {
+        if self.quick { Mode::Quick } else { Mode::Full }
+    }
+
+    /// The size of the run.
+    pub(crate) fn plan(&self) -> Plan {
+        let plan = Plan::new(self.mode());
+        let held_locks = self.locks.map_or(plan.held_locks, |locks| locks as usize);
+        let processes = self.processes.unwrap_or(plan.processes);
+        let tasks = self.tasks.unwrap_or(plan.tasks);
+        Plan { processes, tasks, ..plan.holding(held_locks, self.watch.unwrap_or(plan.held)) }
+    }
+
+    /// The servers of the selected backends.
+    pub(crate) fn servers(&self) -> Vec<Wanted<'_>> {
+        let wanted = |backend| Wanted { backend, url: self.url(backend), ensemble: self.ensemble };
+        self.backends().into_iter().map(wanted).collect()
+    }
+
+    /// The fault table of the run.
+    pub(crate) fn fault_table(&self) -> FaultTable {
+        FaultTable {
+            backends: self.backends(),
+            faults: self.faults.faults(self.quick),
+            seed: self.faults.seed,
+            broken: self.faults.broken,
+            folder: self.folder(),
+        }
+    }
+
     /// The selected backends, in the order of the results.
     pub(crate) fn backends(&self) -> Vec<BackendName> {
         chosen(&self.backends, BackendName::value_variants())
@@ -197,7 +191,7 @@ impl Options {
     }
 
     /// The URL of the running servers to use for this backend, if any.
-    pub(crate) fn url(&self, backend: BackendName) -> Option<&str> {
+    fn url(&self, backend: BackendName) -> Option<&str> {
         self.urls.iter().rev().find(|server| server.backend == backend).map(|server| server.url.as_str())
     }
 
@@ -210,49 +204,6 @@ impl Options {
     pub(crate) fn folder(&self) -> PathBuf {
         let name = if self.faults.wanted { "faults" } else { "compare" };
         self.out.clone().unwrap_or_else(|| target_folder(name))
-    }
-}
-
-impl BackendName {
-    /// The name in the results.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Memory => "memory",
-            Self::Redis => "redis",
-            Self::Redlock => "redlock",
-            Self::Zk => "zk",
-        }
-    }
-}
-
-impl ScenarioName {
-    /// The name in the results.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Uncontended => "uncontended",
-            Self::Contended => "contended",
-            Self::Tasks => "tasks",
-            Self::Throughput => "throughput",
-            Self::Crash => "crash",
-            Self::Peers => "peers",
-            Self::Herd => "herd",
-            Self::Held => "held",
-            Self::Degraded => "degraded",
-            Self::Migration => "migration",
-            Self::Command => "command",
-        }
-    }
-}
-
-impl fmt::Display for BackendName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-impl fmt::Display for ScenarioName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
     }
 }
 
@@ -318,9 +269,8 @@ const LONGEST_WATCH: Duration = Duration::from_secs(24 * 3600);
 mod tests {
     use clap::CommandFactory;
 
-    use super::fault_kind::FaultKind;
-    use super::soak::SoakBackend;
     use super::*;
+    use crate::data::names::{FaultKind, SoakBackend};
 
     fn parse(line: &str) -> Result<Options, clap::Error> {
         Options::try_parse_from(["compare"].into_iter().chain(line.split_whitespace()))

@@ -3,10 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::cli::options::{Options, ScenarioName};
+use crate::data::names::Peer;
 use crate::data::results::Mode;
-use crate::experiments::throughput;
-use crate::rig::peers::Peer;
 
 /// The size of a run.
 #[derive(Clone, Copy, Debug)]
@@ -73,37 +71,13 @@ impl fmt::Display for Load {
 }
 
 impl Plan {
-    /// The plan for these options.
-    pub(crate) fn of(options: &Options) -> Self {
-        let plan = Self::new(if options.quick { Mode::Quick } else { Mode::Full });
-        let held = options.watch.unwrap_or(plan.held);
-        let held_locks = options.locks.map_or(plan.held_locks, |locks| locks as usize);
+    /// With so many held locks, whose renewal is measured for so long.
+    pub(crate) fn holding(self, held_locks: usize, held: Duration) -> Self {
         Self {
-            processes: options.processes.unwrap_or(plan.processes),
-            tasks: options.tasks.unwrap_or(plan.tasks),
             held_locks,
             held,
-            patience: plan.patience + held + PATIENCE_PER_LOCK * held_locks as u32,
-            ..plan
-        }
-    }
-
-    /// About how long a scenario takes on one backend, for the time left.
-    pub(crate) fn expected(&self, scenario: ScenarioName) -> Duration {
-        match scenario {
-            ScenarioName::Uncontended => self.warm_up * 2 + self.uncontended,
-            ScenarioName::Contended => self.warm_up + self.contended * 2 + self.counted,
-            ScenarioName::Tasks => self.task_slice * self.task_slices * 3,
-            ScenarioName::Throughput => throughput::expected(self),
-            ScenarioName::Command => COMMAND * self.commands,
-            ScenarioName::Crash => self.crash_lease * 4 * self.crash_rounds as u32,
-            ScenarioName::Peers => (self.warm_up + self.contended) * 6,
-            ScenarioName::Herd => Duration::from_secs(10),
-            ScenarioName::Held => self.held + PATIENCE_PER_LOCK * self.held_locks as u32,
-            ScenarioName::Degraded => (self.warm_up + self.uncontended) * 2,
-            ScenarioName::Migration => {
-                self.warm_up + self.uncontended + START + PATIENCE_PER_LOCK * self.moved_names as u32
-            }
+            patience: self.patience + held + PATIENCE_PER_LOCK * held_locks as u32,
+            ..self
         }
     }
 
@@ -171,9 +145,5 @@ const LOADS: &[Load] = &[
     Load { processes: 1, tasks: 1024 },
     Load { processes: 8, tasks: 64 },
 ];
-/// To run a command with the lock, and once without.
-const COMMAND: Duration = Duration::from_millis(40);
 /// To acquire and release one lock, on a slow machine.
-const PATIENCE_PER_LOCK: Duration = Duration::from_millis(3);
-/// To start two servers, and connect to them.
-const START: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE_PER_LOCK: Duration = Duration::from_millis(3);

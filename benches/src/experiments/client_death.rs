@@ -11,14 +11,14 @@ use lock_testkit::{FaultProxy, ZooKeeper, now_ns};
 use rand::Rng;
 use tokio::time::{sleep, timeout};
 
-use super::claims::{About, Claim, Judgement, Measuring};
-use crate::cli::options::BackendName;
+use super::claim::{About, Claim, Judgement, Measuring};
 use crate::data::events::EventLog;
 use crate::data::failure::{Failure, Outcome};
 use crate::data::figures::Figures;
+use crate::data::names::{BackendName, Peer};
 use crate::data::results::{Figure, Mode, Picture, Verdict};
 use crate::rig::counters::Counters;
-use crate::rig::peers::{Peer, Subprocess};
+use crate::rig::peers::{Subprocess, missing};
 use crate::rig::url;
 use crate::rig::worker::handle::WorkerHandle;
 use crate::rig::worker::{Job, Order, Task};
@@ -217,7 +217,7 @@ async fn add_peer(run: &mut Measuring<'_>, peer: Peer, lease: Duration) {
 
 /// The time from the SIGKILL of a holder until another process has the lock.
 async fn death_of_peer(peer: Peer, lease: Duration) -> Outcome<Duration> {
-    if let Some(why) = peer.missing() {
+    if let Some(why) = missing(peer) {
         return Err(Failure::new(why));
     }
     // The peers ask for longer sessions, and this server grants none.

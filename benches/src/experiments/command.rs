@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::scenarios::{Bench, Measured};
+use super::bench::{Bench, Measured};
 use crate::data::failure::{Failure, Outcome};
 use crate::data::latency::Latency;
 use crate::data::plan::Plan;

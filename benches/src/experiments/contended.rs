@@ -8,13 +8,13 @@ use lock_testkit::history::Event;
 use polylock::Locks;
 use tokio::task::JoinSet;
 
+use super::bench::{Bench, Measured, time};
 use super::contention::{Contention, HOLD, jobs, let_contend};
 use super::request_count::count_requests;
-use super::scenarios::{Bench, Measured, time};
-use crate::cli::options::BackendName;
 use crate::data::events::EventLog;
 use crate::data::failure::{Failure, Outcome};
 use crate::data::latency::Latency;
+use crate::data::names::BackendName;
 use crate::data::plan::Plan;
 use crate::data::results::Row;
 use crate::data::window::Window;

@@ -6,10 +6,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use lock_testkit::history::{Event, EventKind};
 
-use super::scenarios::{Bench, Measured, time};
-use crate::cli::options::faults::FaultDefect;
+use super::bench::{Bench, Measured, time};
 use crate::data::failure::{Failure, Outcome};
 use crate::data::latency::Latency;
+use crate::data::names::FaultDefect;
 use crate::data::results::Row;
 use crate::data::window::Window;
 use crate::rig::worker::contend::GRACE;

@@ -9,10 +9,10 @@ use polylock::{LockOptions, Locks};
 use rand::Rng;
 use tokio::time::sleep;
 
-use super::scenarios::{Bench, Measured, time};
-use crate::cli::options::BackendName;
+use super::bench::{Bench, Measured, time};
 use crate::data::events::EventLog;
 use crate::data::failure::{Failure, Outcome};
+use crate::data::names::BackendName;
 use crate::data::plan::Plan;
 use crate::data::results::Row;
 use crate::rig::backends::Target;

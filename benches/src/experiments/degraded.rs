@@ -5,15 +5,16 @@ use std::time::{Duration, Instant};
 
 use lock_testkit::now_ns;
 
-use super::scenarios::{Bench, Measured, connect, time};
+use super::bench::{Bench, Measured, connect, time};
 use super::side_by_side::{MeasuredClient, side_by_side};
 use crate::data::events::{EventLog, TimedHold};
 use crate::data::failure::{Failure, Outcome};
 use crate::data::latency::Times;
+use crate::data::names::Peer;
 use crate::data::plan::Plan;
 use crate::rig::backends::Target;
 use crate::rig::measured_lock::MeasuredLock;
-use crate::rig::peers::{Peer, Rslock};
+use crate::rig::peers::Rslock;
 use crate::rig::url;
 
 /// The settings, for the report.

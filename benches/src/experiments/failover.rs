@@ -7,13 +7,13 @@ use lock_testkit::RedisSentinel;
 use polylock::Locks;
 use tokio::time::timeout;
 
-use super::claims::{About, Claim, Judgement, Measuring};
+use super::claim::{About, Claim, Judgement, Measuring};
 use super::trials::{OUTAGE, OVERLAPS, add_trial, counted, two_valid};
-use crate::cli::options::BackendName;
 use crate::data::failure::Outcome;
 use crate::data::figures::Figures;
+use crate::data::names::{BackendName, FaultName};
 use crate::data::results::{Figure, Picture, Verdict};
-use crate::experiments::faults::{FaultName, Trial, cut_off_replica};
+use crate::experiments::faults::{Trial, cut_off_replica};
 use crate::rig::url;
 
 /// The claim.

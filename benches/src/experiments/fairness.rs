@@ -6,14 +6,13 @@ use async_trait::async_trait;
 use lock_testkit::history::{Event, History};
 use polylock::Locks;
 
-use super::claims::{About, Claim, Judgement, Measuring};
-use crate::cli::options::ScenarioName;
+use super::claim::{About, Claim, Judgement, Measuring};
 use crate::data::events::EventLog;
 use crate::data::failure::{Failure, Outcome};
 use crate::data::figures::Figures;
+use crate::data::names::{Peer, ScenarioName};
 use crate::data::results::{Figure, Mode, Picture, Verdict};
 use crate::data::window::Window;
-use crate::rig::peers::Peer;
 use crate::rig::worker::contend::contend;
 
 /// The claim.
@@ -39,7 +38,7 @@ impl Claim for Fairness {
 
     async fn measure(&self, run: &mut Measuring<'_>) {
         let backends = ["memory", "redis", "redlock", "zk"].map(|backend| ("contended", backend));
-        let peers = Peer::ALL.iter().map(|peer| ("peers", peer.as_str()));
+        let peers = Peer::all().iter().map(|peer| ("peers", peer.as_str()));
         for (scenario, name) in backends.into_iter().chain(peers) {
             for metric in [INVERSIONS, JAIN, LONGEST_WAIT] {
                 run.add_row(scenario, name, metric);

@@ -6,14 +6,14 @@ use async_trait::async_trait;
 use lock_testkit::{RedisServer, ZooKeeper};
 use tokio::time::timeout;
 
-use super::claims::{About, Claim, Judgement, Measuring};
-use crate::cli::options::{BackendName, ScenarioName};
+use super::claim::{About, Claim, Judgement, Measuring};
+use super::scenarios::fits;
+use super::throughput::{self, CLIENT_CPU, PAIRS, SERVER_CPU, alone_us};
 use crate::data::failure::{Failure, Outcome};
 use crate::data::figures::Figures;
+use crate::data::names::{BackendName, ScenarioName};
 use crate::data::plan::Load;
 use crate::data::results::{Figure, Mode, Picture, Verdict};
-use crate::experiments::scenarios::fits;
-use crate::experiments::throughput::{self, CLIENT_CPU, PAIRS, SERVER_CPU, alone_us};
 use crate::rig::worker::throughput::Subject;
 
 /// The claim.

@@ -2,13 +2,13 @@
 
 use async_trait::async_trait;
 
-use super::claims::{About, Claim, Judgement, Measuring};
+use super::claim::{About, Claim, Judgement, Measuring};
 use super::trials::{OVERLAPS, add_trial, counted, two_valid};
-use crate::cli::options::BackendName;
 use crate::data::failure::Outcome;
 use crate::data::figures::Figures;
+use crate::data::names::{BackendName, FaultDefect, FaultName};
 use crate::data::results::{Picture, Verdict};
-use crate::experiments::faults::{FaultDefect, FaultName, Trial};
+use crate::experiments::faults::Trial;
 
 /// The claim.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! `held`: what many held locks cost their process in memory and renewals, and what the renewals cost the servers.
 
-use super::scenarios::{Bench, Measured, time};
+use super::bench::{Bench, Measured, time};
 use crate::data::failure::{Failure, Outcome};
 use crate::data::plan::Plan;
 use crate::data::results::Row;

@@ -8,11 +8,11 @@ use lock_testkit::now_ns;
 use polylock::Locks;
 use tokio::time::sleep;
 
+use super::bench::{Bench, Measured, time};
 use super::contention::{jobs, let_contend};
 use super::request_count::{RequestsPerGrant, count_requests};
-use super::scenarios::{Bench, Measured, time};
-use crate::cli::options::BackendName;
 use crate::data::failure::{Failure, Outcome};
+use crate::data::names::BackendName;
 use crate::data::plan::Plan;
 use crate::data::results::Row;
 use crate::data::window::Window;

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::claims::{About, Claim, Judgement, Measuring};
+use super::claim::{About, Claim, Judgement, Measuring};
 use super::waiting_cost::{GRANT_NOTIFICATIONS, GRANT_REQUESTS, measure_crowds};
 use crate::data::failure::{Failure, Outcome};
 use crate::data::figures::Figures;

@@ -15,10 +15,11 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::scenarios::{Bench, Measured, time};
+use super::bench::{Bench, Measured, time};
 use crate::data::events::{EventLog, GrantInfo, TimedHold, outcome};
 use crate::data::failure::{Failure, Outcome};
 use crate::data::latency::Latency;
+use crate::data::names::rung::{DUAL, DUAL_BESIDE_MOVE, MIGRATE, MOVE, NEW, OLD, REDIS, SHADOW, ZK};
 use crate::data::plan::Plan;
 use crate::data::results::Row;
 use crate::rig::url;
@@ -442,17 +443,6 @@ async fn clean(operator: &Operator, most_left: usize) -> Outcome<Duration> {
     Ok(began.elapsed())
 }
 
-pub(crate) const REDIS: &str = "redis";
-pub(crate) const ZK: &str = "zk";
-/// What is about all rungs.
-pub(crate) const MIGRATE: &str = "migrate";
-pub(crate) const OLD: &str = "migrate old";
-pub(crate) const SHADOW: &str = "migrate shadow";
-pub(crate) const DUAL: &str = "migrate dual";
-/// Where other names have moved: their tokens are ahead of the clock of Redis, and each acquisition raises that of Redis.
-pub(crate) const DUAL_BESIDE_MOVE: &str = "migrate dual beside move";
-pub(crate) const MOVE: &str = "migrate move";
-pub(crate) const NEW: &str = "migrate new";
 /// In the order of the subjects.
 const NAMES: [&str; 8] = [REDIS, ZK, OLD, SHADOW, DUAL, DUAL_BESIDE_MOVE, MOVE, NEW];
 

@@ -2,13 +2,13 @@
 
 use async_trait::async_trait;
 
-use super::claims::{About, Claim, Judgement, Measuring};
-use crate::cli::options::ScenarioName;
+use super::claim::{About, Claim, Judgement, Measuring};
 use crate::data::failure::Outcome;
 use crate::data::figures::Figures;
+use crate::data::names::ScenarioName;
+use crate::data::names::rung::{DUAL, DUAL_BESIDE_MOVE, MIGRATE, MOVE, NEW, OLD, REDIS, SHADOW, ZK};
 use crate::data::results::labels::quantity;
 use crate::data::results::{Figure, Picture, Verdict};
-use crate::experiments::migration::{DUAL, DUAL_BESIDE_MOVE, MIGRATE, MOVE, NEW, OLD, REDIS, SHADOW, ZK};
 
 /// The claim.
 #[derive(Debug)]

@@ -9,11 +9,11 @@ use lock_testkit::proxy::Direction;
 use polylock::Locks;
 use tokio::time::timeout;
 
-use super::claims::{About, Claim, Judgement, Measuring};
-use crate::cli::options::BackendName;
+use super::claim::{About, Claim, Judgement, Measuring};
 use crate::data::failure::Outcome;
 use crate::data::figures::Figures;
 use crate::data::latency::Latency;
+use crate::data::names::BackendName;
 use crate::data::results::{Figure, Mode, Picture, Verdict};
 use crate::rig::counters::Counters;
 use crate::rig::measured_lock::MeasuredLock;

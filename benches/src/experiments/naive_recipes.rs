@@ -10,11 +10,11 @@ use redis::aio::MultiplexedConnection;
 use redis::{Client, cmd};
 use tokio::time::sleep;
 
-use super::claims::{About, Claim, Judgement, Measuring};
+use super::claim::{About, Claim, Judgement, Measuring};
 use crate::data::failure::{Failure, Outcome};
 use crate::data::figures::Figures;
+use crate::data::names::FaultDefect;
 use crate::data::results::{Figure, Mode, Picture, Verdict};
-use crate::experiments::faults::FaultDefect;
 use crate::rig::url;
 
 /// The claim.

@@ -2,12 +2,13 @@
 
 use async_trait::async_trait;
 
-use super::claims::{About, Claim, Judgement, Measuring};
+use super::claim::{About, Claim, Judgement, Measuring};
 use super::trials::{OVERLAPS, UNFENCED, add_trials, counted, stale_writes, two_valid};
 use crate::data::failure::Outcome;
 use crate::data::figures::Figures;
+use crate::data::names::FaultName;
 use crate::data::results::{Picture, Verdict};
-use crate::experiments::faults::{FaultName, Trial};
+use crate::experiments::faults::Trial;
 
 /// The claim.
 #[derive(Debug)]

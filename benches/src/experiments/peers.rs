@@ -6,15 +6,16 @@ use std::time::Duration;
 use lock_testkit::EtcdServer;
 use lock_testkit::history::Event;
 
+use super::bench::{Bench, Measured, time};
 use super::contention::{Contention, HOLD, grants, jobs, let_contend, rounds};
-use super::scenarios::{Bench, Measured, time};
 use crate::data::failure::Outcome;
 use crate::data::latency::Latency;
+use crate::data::names::Peer;
 use crate::data::plan::Plan;
 use crate::data::results::Row;
 use crate::data::window::Window;
 use crate::rig::backends::Target;
-use crate::rig::peers::{JVM_FLAGS, Peer};
+use crate::rig::peers::{JVM_FLAGS, missing};
 use crate::rig::stuck;
 use crate::rig::worker::handle::WorkerHandle;
 use crate::rig::worker::{Job, Task};
@@ -43,7 +44,7 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
             "the defaults of each library; where there is no default ttl: 10 s for rslock, 5 s for node-redlock".into(),
         ),
     ];
-    settings.extend(Peer::ALL.iter().map(|peer| (peer.as_str(), about(*peer, plan))));
+    settings.extend(Peer::all().iter().map(|peer| (peer.as_str(), about(*peer, plan))));
     settings
 }
 
@@ -55,7 +56,7 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>
     let (floor, mut last) = (ours.floor(), ours.floor());
     let mut all = vec![ours.measured(target.name(), floor)];
     for peer in Peer::of(target.backend()) {
-        if let Some(why) = peer.missing() {
+        if let Some(why) = missing(peer) {
             all[0].notes.push(("missing", format!("without {}: {why}", peer.as_str())));
             continue;
         }

@@ -2,10 +2,10 @@
 
 use lock_testkit::history::Event;
 
+use super::bench::Bench;
 use super::contention::{grants, jobs, let_contend};
-use super::scenarios::Bench;
-use crate::cli::options::BackendName;
 use crate::data::failure::{Failure, Outcome};
+use crate::data::names::BackendName;
 use crate::data::window::Window;
 use crate::rig::counters::{Counters, Counts};
 use crate::rig::worker::handle::WorkerHandle;

@@ -1,85 +1,39 @@
 //! The scenarios, one file each. `contention`, `request_count` and `side_by_side` have what several of them do.
 
-use std::fmt::Display;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use lock_testkit::history::Event;
-use polylock::Locks;
 
+use super::bench::{Bench, Measured};
 use super::{
     command, contended, crash, degraded, held, herd, migration, peers, tasks, throughput, uncontended,
 };
-
-use crate::cli::options::faults::FaultDefect;
-use crate::cli::options::{BackendName, ScenarioName};
 use crate::data::failure::Outcome;
-use crate::data::plan::Plan;
-use crate::data::results::Row;
+use crate::data::names::{BackendName, Peer, ScenarioName};
+use crate::data::plan::{PATIENCE_PER_LOCK, Plan};
 use crate::rig::backends::Target;
-use crate::rig::peers::Peer;
 use crate::rig::stuck;
 
-/// What all scenarios of a run have in common.
-#[derive(Clone, Debug)]
-pub(crate) struct Bench {
-    /// The name of the run, part of every lock name: runs do not meet on a server, and what they leave can be found.
-    pub(crate) run: String,
-    pub(crate) plan: Plan,
-    /// False when every client gets a lock of its own, to prove that the harness detects missing exclusion.
-    pub(crate) exclusion: bool,
-    /// A deliberate defect of the lock or the store, in what injects faults.
-    pub(crate) broken: Option<FaultDefect>,
-}
-
-/// What a scenario measured of one backend or peer.
-#[derive(Debug, Default)]
-pub(crate) struct Measured {
-    /// The name of the backend or peer.
-    pub(crate) backend: &'static str,
-    /// The numbers.
-    pub(crate) rows: Vec<Row>,
-    /// The history of the locks.
-    pub(crate) events: Vec<Event>,
-    /// Additions to the settings of the report, by name.
-    pub(crate) notes: Vec<(&'static str, String)>,
-    /// Failures that left some numbers.
-    pub(crate) complaints: Vec<String>,
-}
-
-impl Bench {
-    /// The name of a lock of this run.
-    pub(crate) fn lock(&self, scenario: &str) -> String {
-        format!("{}-{scenario}", self.run)
-    }
-
-    /// The name that a client uses for that lock.
-    pub(crate) fn lock_of(&self, lock: &str, client: impl Display) -> String {
-        if self.exclusion { lock.to_owned() } else { format!("{lock}-{client}") }
-    }
-
-    /// The settings of these scenarios, for the report.
-    pub(crate) fn settings(&self, scenarios: &[ScenarioName]) -> Vec<(String, String)> {
-        let plan = &self.plan;
-        let about = |scenario| match scenario {
-            ScenarioName::Uncontended => uncontended::settings(plan),
-            ScenarioName::Contended => contended::settings(plan),
-            ScenarioName::Tasks => tasks::settings(plan),
-            ScenarioName::Throughput => throughput::settings(plan),
-            ScenarioName::Crash => crash::settings(plan),
-            ScenarioName::Peers => peers::settings(plan),
-            ScenarioName::Herd => herd::settings(plan),
-            ScenarioName::Held => held::settings(plan),
-            ScenarioName::Degraded => degraded::settings(plan),
-            ScenarioName::Migration => migration::settings(plan),
-            ScenarioName::Command => command::settings(plan),
-        };
-        let named = |scenario: &ScenarioName| {
-            let scenario = *scenario;
-            about(scenario).into_iter().map(move |(name, value)| (format!("{scenario}.{name}"), value))
-        };
-        scenarios.iter().flat_map(named).collect()
-    }
+/// The settings of these scenarios, for the report.
+pub(crate) fn settings(plan: &Plan, scenarios: &[ScenarioName]) -> Vec<(String, String)> {
+    let about = |scenario| match scenario {
+        ScenarioName::Uncontended => uncontended::settings(plan),
+        ScenarioName::Contended => contended::settings(plan),
+        ScenarioName::Tasks => tasks::settings(plan),
+        ScenarioName::Throughput => throughput::settings(plan),
+        ScenarioName::Crash => crash::settings(plan),
+        ScenarioName::Peers => peers::settings(plan),
+        ScenarioName::Herd => herd::settings(plan),
+        ScenarioName::Held => held::settings(plan),
+        ScenarioName::Degraded => degraded::settings(plan),
+        ScenarioName::Migration => migration::settings(plan),
+        ScenarioName::Command => command::settings(plan),
+    };
+    let named = |scenario: &ScenarioName| {
+        let scenario = *scenario;
+        about(scenario).into_iter().map(move |(name, value)| (format!("{scenario}.{name}"), value))
+    };
+    scenarios.iter().flat_map(named).collect()
 }
 
 /// Whether this scenario can run on this backend.
@@ -123,20 +77,30 @@ pub(crate) async fn run(scenario: ScenarioName, bench: &Bench, target: &Target) 
     stuck::within(&format!("{scenario} on {}", target.name()), patience, measuring).await
 }
 
+/// About how long a scenario takes on one backend, for the time left.
+pub(crate) fn expected(scenario: ScenarioName, plan: &Plan) -> Duration {
+    match scenario {
+        ScenarioName::Uncontended => plan.warm_up * 2 + plan.uncontended,
+        ScenarioName::Contended => plan.warm_up + plan.contended * 2 + plan.counted,
+        ScenarioName::Tasks => plan.task_slice * plan.task_slices * 3,
+        ScenarioName::Throughput => throughput::expected(plan),
+        ScenarioName::Command => COMMAND * plan.commands,
+        ScenarioName::Crash => plan.crash_lease * 4 * plan.crash_rounds as u32,
+        ScenarioName::Peers => (plan.warm_up + plan.contended) * 6,
+        ScenarioName::Herd => Duration::from_secs(10),
+        ScenarioName::Held => plan.held + PATIENCE_PER_LOCK * plan.held_locks as u32,
+        ScenarioName::Degraded => (plan.warm_up + plan.uncontended) * 2,
+        ScenarioName::Migration => {
+            plan.warm_up + plan.uncontended + START + PATIENCE_PER_LOCK * plan.moved_names as u32
+        }
+    }
+}
+
 async fn alone(measuring: impl Future<Output = Outcome<Measured>>) -> Outcome<Vec<Measured>> {
     measuring.await.map(|measured| vec![measured])
 }
 
-/// A new connection to the backend.
-pub(super) async fn connect(target: &Target) -> Outcome<Locks> {
-    Ok(Locks::connect(target.url()).await?)
-}
-
-/// `1.5 s`, `250 ms`.
-pub(super) fn time(duration: Duration) -> String {
-    if duration < Duration::from_secs(1) {
-        format!("{} ms", duration.as_millis())
-    } else {
-        format!("{} s", duration.as_secs_f64())
-    }
-}
+/// To run a command with the lock, and once without.
+const COMMAND: Duration = Duration::from_millis(40);
+/// To start two servers, and connect to them.
+const START: Duration = Duration::from_secs(5);

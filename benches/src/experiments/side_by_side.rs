@@ -7,7 +7,7 @@ use lock_testkit::now_ns;
 use polylock::{Locks, Mutex};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::scenarios::Bench;
+use super::bench::Bench;
 use crate::data::events::{EventLog, GrantInfo, TimedHold, outcome};
 use crate::data::failure::Outcome;
 use crate::data::latency::Times;

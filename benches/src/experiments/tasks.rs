@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::scenarios::{Bench, Measured, connect, time};
+use super::bench::{Bench, Measured, connect, time};
 use crate::data::events::{EventLog, GrantInfo, TimedHold, outcome};
 use crate::data::failure::Outcome;
 use crate::data::plan::Plan;

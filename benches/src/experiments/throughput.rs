@@ -6,16 +6,15 @@
 
 use std::time::{Duration, Instant};
 
-use super::scenarios::{Bench, Measured, time};
-use crate::cli::options::BackendName;
+use super::bench::{Bench, Measured, time};
 use crate::data::failure::{Failure, Outcome};
 use crate::data::latency::Latency;
+use crate::data::names::{BackendName, Peer};
 use crate::data::plan::{Load, Plan};
 use crate::data::results::Row;
 use crate::data::window::Window;
 use crate::rig::backends::Target;
 use crate::rig::cpu_time;
-use crate::rig::peers::Peer;
 use crate::rig::worker::handle::{WorkerHandle, unexpected};
 use crate::rig::worker::throughput::{Slice, Subject};
 use crate::rig::worker::{Job, Order, Task, WorkerReport};
@@ -303,30 +302,13 @@ const START: Duration = Duration::from_millis(1500);
 const PATIENCE: Duration = Duration::from_secs(30);
 const LONG_SLICE: Duration = Duration::from_secs(5);
 
-/// Whether a full run and a quick one measure this.
-#[cfg(test)]
-pub(crate) fn has_row(backend: &str, metric: &str) -> bool {
-    use crate::data::results::Mode;
-    let has = |mode| {
-        let plan = Plan::new(mode);
-        let of = |backend| {
-            let costs: Vec<_> = subjects(backend, plan.throughput_peers)
-                .into_iter()
-                .map(|subject| (subject, tests::cost(1000, 20, 10)))
-                .collect();
-            plan.loads.iter().flat_map(move |load| rows(&costs, backend, *load)).collect::<Vec<_>>()
-        };
-        let all = [BackendName::Redis, BackendName::Redlock, BackendName::Zk].into_iter().flat_map(of);
-        all.into_iter().any(|row| row.backend == backend && row.metric == metric && row.ratio.is_some())
-    };
-    has(Mode::Full) && has(Mode::Quick)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::promises;
+    use crate::data::results::{Mode, Results, sample};
 
-    pub(super) fn cost(pairs: u64, client_ms: u64, server_ms: u64) -> Cost {
+    fn cost(pairs: u64, client_ms: u64, server_ms: u64) -> Cost {
         let slice = |part| Slice {
             pairs: pairs / part,
             span: Duration::from_millis(500),
@@ -338,6 +320,24 @@ mod tests {
         cost.add(&[slice(1)], Duration::from_millis(500), Some(Duration::from_millis(server_ms)));
         cost.add(&[slice(2), slice(2)], Duration::from_millis(500), Some(Duration::from_millis(server_ms)));
         cost
+    }
+
+    #[test]
+    fn promises_under_load_are_about_rows_of_full_and_quick_runs() {
+        let backends = [BackendName::Redis, BackendName::Redlock, BackendName::Zk];
+        for plan in [Mode::Quick, Mode::Full].map(Plan::new) {
+            let rows = backends.into_iter().flat_map(|backend| {
+                let subjects = subjects(backend, plan.throughput_peers);
+                let costs: Vec<_> =
+                    subjects.into_iter().map(|subject| (subject, cost(1000, 20, 10))).collect();
+                plan.loads.iter().flat_map(move |load| rows(&costs, backend, *load)).collect::<Vec<_>>()
+            });
+            let results = Results { rows: rows.collect(), ..sample() };
+            let promises = promises::judge(&results, &plan);
+            let missing =
+                promises.iter().filter(|promise| promise.scenario == SCENARIO && promise.seen.is_none());
+            assert_eq!(missing.map(|promise| promise.about()).collect::<Vec<_>>(), Vec::<String>::new());
+        }
     }
 
     #[test]
@@ -377,7 +377,7 @@ mod tests {
     #[test]
     fn every_subject_has_a_name_of_its_own() {
         let load = Load { processes: 8, tasks: 64 };
-        let peers = Plan::new(crate::data::results::Mode::Full).throughput_peers;
+        let peers = Plan::new(Mode::Full).throughput_peers;
         let mut names: Vec<String> = Vec::new();
         for backend in [BackendName::Redis, BackendName::Redlock, BackendName::Zk] {
             names.extend(subjects(backend, peers).into_iter().map(|subject| label(subject, backend, load)));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::claims::Measuring;
+use super::claim::Measuring;
 use crate::data::failure::Outcome;
 use crate::data::figures::Figures;
 use crate::data::results::Figure;

@@ -2,11 +2,11 @@
 
 use polylock::{Guard, Locks};
 
-use super::scenarios::{Bench, Measured, connect, time};
+use super::bench::{Bench, Measured, connect, time};
 use super::side_by_side::{CHALLENGE_EVERY, MeasuredClient, Measurement, side_by_side};
-use crate::cli::options::BackendName;
 use crate::data::failure::Outcome;
 use crate::data::latency::{Latency, Times};
+use crate::data::names::BackendName;
 use crate::data::plan::Plan;
 use crate::data::results::Row;
 use crate::rig::backends::Target;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::claims::{About, Claim, Judgement, Measuring};
+use super::claim::{About, Claim, Judgement, Measuring};
 use super::crowd::{Crowd, WaitingCost};
 use crate::data::failure::{Failure, Outcome};
 use crate::data::figures::Figures;

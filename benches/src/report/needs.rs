@@ -1,6 +1,6 @@
 //! What a user may need of a lock, and what a run measured of it for each backend.
 
-use crate::cli::options::faults::FaultName;
+use crate::data::names::FaultName;
 use crate::data::results::labels::quantity;
 use crate::data::results::{FaultResult, FaultVerdict, Results};
 

@@ -10,8 +10,8 @@ use lock_testkit::{RedisFive, RedisServer, ZkEnsemble, ZooKeeper};
 use polylock::{DoctorReport, Locks};
 use tokio::time::timeout;
 
-use crate::cli::options::{BackendName, Options};
 use crate::data::failure::{Failure, Outcome};
+use crate::data::names::BackendName;
 use crate::rig::url;
 
 /// A backend that is ready to be measured. Its own servers end when this is dropped.
@@ -35,14 +35,21 @@ enum Servers {
     Foreign,
 }
 
-/// Starts the servers of all selected backends at once. A backend whose servers do not start has its reason instead.
+/// The servers of a backend that a run wants.
+#[derive(Debug)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) backend: BackendName,
+    /// Running ones; without a URL they are started.
+    pub(crate) url: Option<&'a str>,
+    /// Three ZooKeeper servers instead of one.
+    pub(crate) ensemble: bool,
+}
+
+/// Starts all servers at once. A backend whose servers do not start has its reason instead.
 ///
 /// Not cancel safe: a server that is starting would stay.
-pub(crate) async fn start(options: &Options, run: &str) -> Vec<(BackendName, Outcome<Target>)> {
-    let backends = options.backends();
-    let starts =
-        backends.iter().map(|&backend| async move { (backend, Target::start(backend, options, run).await) });
-    join_all(starts).await
+pub(crate) async fn start(wanted: &[Wanted<'_>], run: &str) -> Vec<(BackendName, Outcome<Target>)> {
+    join_all(wanted.iter().map(|wanted| async { (wanted.backend, Target::start(wanted, run).await) })).await
 }
 
 impl Target {
@@ -125,8 +132,9 @@ impl Target {
         cleaned.unwrap_or_else(|_| Err(Failure::new(format!("no answer within {PATIENCE:?}"))))
     }
 
-    async fn start(backend: BackendName, options: &Options, run: &str) -> Outcome<Self> {
-        let (url, servers) = match (options.url(backend), backend) {
+    async fn start(wanted: &Wanted<'_>, run: &str) -> Outcome<Self> {
+        let &Wanted { backend, url, ensemble } = wanted;
+        let (url, servers) = match (url, backend) {
             (Some(url), _) => (url.to_owned(), Servers::Foreign),
             // A named store, which all connections of this process share.
             (None, BackendName::Memory) => (format!("memory://{run}"), Servers::None),
@@ -143,7 +151,7 @@ impl Target {
                 }
                 (five.url(), Servers::Five(five))
             }
-            (None, BackendName::Zk) if options.ensemble => {
+            (None, BackendName::Zk) if ensemble => {
                 let ensemble = ZooKeeper::builder().for_load(true).start_ensemble(3).await?;
                 (ensemble.url(), Servers::Ensemble(ensemble))
             }

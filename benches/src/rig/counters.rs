@@ -3,8 +3,8 @@
 use lock_testkit::FaultProxy;
 use lock_testkit::proxy::Protocol;
 
-use crate::cli::options::BackendName;
 use crate::data::failure::Outcome;
+use crate::data::names::BackendName;
 use crate::rig::url;
 
 /// Counting proxies, one before each server.

@@ -11,8 +11,8 @@ use lock_testkit::{FaultProxy, RedisFive, RedisSentinel, RedisServer, ZkEnsemble
 use tokio::time::{Instant, sleep, timeout};
 
 use self::secrets::Secrets;
-use crate::cli::options::soak::SoakBackend;
 use crate::data::failure::{Failure, Outcome};
+use crate::data::names::SoakBackend;
 use crate::rig::url;
 
 /// The servers of one backend. They end when this is dropped.

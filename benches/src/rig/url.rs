@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use crate::cli::options::BackendName;
 use crate::data::failure::{Failure, Outcome};
+use crate::data::names::BackendName;
 
 /// Adds an option, unless the URL has it already.
 pub(crate) fn with_option(url: &str, name: &str, value: &str) -> String {

@@ -12,6 +12,7 @@ pub(crate) mod fault_client;
 mod forked_child;
 pub(crate) mod handle;
 pub(crate) mod held_locks;
+mod orders;
 pub(crate) mod ping;
 pub(crate) mod process;
 pub(crate) mod soak;
@@ -26,8 +27,8 @@ use self::fault_client::{FaultOrder, FaultTask};
 use self::held_locks::HeldLocksCost;
 use self::soak::SoakTask;
 use self::throughput::{Slice, Subject};
+use crate::data::names::Peer;
 use crate::data::window::Window;
-use crate::rig::peers::Peer;
 
 /// The task of a worker, and its lock.
 #[derive(Clone, Debug, Deserialize, Serialize)]

@@ -1,12 +1,11 @@
-//! The options of the fault table, and the names of its faults.
+//! The options of the fault table.
 
-use std::fmt;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use serde::{Deserialize, Serialize};
 
 use super::chosen;
+use crate::data::names::{FaultDefect, FaultName};
 
 /// The options of the fault table.
 #[derive(Args, Clone, Debug, Default)]
@@ -37,107 +36,10 @@ pub(crate) struct FaultOptions {
     pub(crate) broken: Option<FaultDefect>,
 }
 
-/// A fault of the table.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum FaultName {
-    /// The holder is stopped by SIGSTOP until another client has the lock.
-    ClientPaused,
-    /// The holder is killed by SIGKILL.
-    ClientKilled,
-    /// Everything between the holder and the servers is lost.
-    ClientCutOff,
-    /// Everything that the holder sends is lost.
-    RequestsLost,
-    /// Everything that is sent to the holder is lost.
-    AnswersLost,
-    /// The replies to the next requests of all clients are lost.
-    RepliesSwallowed,
-    /// The lock is granted, the reply arrives late, and the holder is cut off after it.
-    ReplyLate,
-    /// All connections are reset.
-    ConnectionsReset,
-    /// Servers are stopped by SIGSTOP; a minority where there are several.
-    ServerPaused,
-    /// Servers are killed by SIGKILL and restarted with their data; a minority where there are several.
-    RestartWithData,
-    /// All servers are killed by SIGKILL and restarted with their data, one after the other.
-    RollingRestart,
-    /// A server is killed by SIGKILL and restarted without its data.
-    RestartWithoutData,
-    /// A majority of the servers is stopped by SIGSTOP.
-    MajorityPaused,
-    /// The leader is cut off from the other servers, and not from its clients.
-    LeaderCutOff,
-    /// The master or leader is killed; a replica is promoted that lacks the lock.
-    Failover,
-    /// The key ends early on a minority of the servers.
-    KeyEndedOnMinority,
-    /// The key ends early on a majority of the servers, or the node is deleted.
-    KeyEnded,
-    /// A server executes FLUSHALL.
-    Flushall,
-}
-
-/// A deliberate defect of the lock or of the store.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum FaultDefect {
-    /// A release deletes the lock of whoever holds it.
-    NaiveRelease,
-    /// The validity counts from the answer.
-    NoElapsedTime,
-    /// Restarted masters vote at once.
-    NoQuarantine,
-    /// The store does not compare tokens.
-    NoFencingCheck,
-    /// A client keeps the lock for ever; in `contended` and in the fault table.
-    NeverReleases,
-}
-
 impl FaultOptions {
     /// The selected faults, in the order of the table.
     pub(crate) fn faults(&self, quick: bool) -> Vec<FaultName> {
         chosen(&self.faults, if quick { IN_QUICK } else { FaultName::value_variants() })
-    }
-}
-
-impl FaultName {
-    /// The fault in words.
-    pub(crate) const fn title(self) -> &'static str {
-        match self {
-            Self::ClientPaused => "client paused",
-            Self::ClientKilled => "client killed",
-            Self::ClientCutOff => "client cut off",
-            Self::RequestsLost => "client's requests lost",
-            Self::AnswersLost => "answers to the client lost",
-            Self::RepliesSwallowed => "replies swallowed",
-            Self::ReplyLate => "reply late, then cut off",
-            Self::ConnectionsReset => "connections reset",
-            Self::ServerPaused => "server paused",
-            Self::RestartWithData => "restart with data",
-            Self::RollingRestart => "rolling restart with data",
-            Self::RestartWithoutData => "restart without data",
-            Self::MajorityPaused => "majority paused",
-            Self::LeaderCutOff => "leader cut off",
-            Self::Failover => "failover",
-            Self::KeyEndedOnMinority => "key ended on a minority",
-            Self::KeyEnded => "key ended early",
-            Self::Flushall => "`FLUSHALL`",
-        }
-    }
-}
-
-/// By its name on the command line.
-impl fmt::Display for FaultName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.to_possible_value().expect("no variant is skipped").get_name())
-    }
-}
-
-impl fmt::Display for FaultDefect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.to_possible_value().expect("no variant is skipped").get_name())
     }
 }
 

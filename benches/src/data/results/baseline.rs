@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::row::is_overlaps;
 use super::{Results, Row};
+use crate::data::median::median;
 
 /// What changed against earlier runs.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -118,23 +119,15 @@ impl Spread {
     /// The spread of some repeats; `None` without any.
     fn of(mut repeats: Vec<f64>) -> Option<Self> {
         repeats.retain(|value| value.is_finite());
-        repeats.sort_by(f64::total_cmp);
-        let (&least, &most) = (repeats.first()?, repeats.last()?);
-        Some(Self { median: median(&repeats), least, most, repeats: repeats.len() })
+        let (least, most) =
+            (repeats.iter().copied().reduce(f64::min)?, repeats.iter().copied().reduce(f64::max)?);
+        let count = repeats.len();
+        Some(Self { median: median(repeats), least, most, repeats: count })
     }
 
     fn differs_from(self, other: Self) -> bool {
         let gap = (self.least - other.most).max(other.least - self.most);
         gap > (self.most - self.least).max(other.most - other.least)
-    }
-}
-
-/// The median of sorted numbers; NaN without any.
-pub(super) fn median(sorted: &[f64]) -> f64 {
-    match sorted.len() {
-        0 => f64::NAN,
-        odd if odd % 2 == 1 => sorted[odd / 2],
-        even => f64::midpoint(sorted[even / 2 - 1], sorted[even / 2]),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::baseline;
+use crate::data::median::median;
 
 /// A measured number, its floor and their ratio.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -46,9 +46,8 @@ impl Row {
     /// The row of several repeats: medians of values and floors.
     pub(super) fn joined(repeats: &[Self]) -> Option<Self> {
         let median_of = |of: fn(&Self) -> Option<f64>| {
-            let mut values: Vec<f64> = repeats.iter().filter_map(of).collect();
-            values.sort_by(f64::total_cmp);
-            (!values.is_empty()).then(|| baseline::median(&values))
+            let values: Vec<f64> = repeats.iter().filter_map(of).collect();
+            (!values.is_empty()).then(|| median(values))
         };
         let row = repeats.first()?.clone();
         let samples = repeats.iter().map(|row| row.value).collect();

@@ -21,6 +21,10 @@ use crate::rig::worker::{Job, Order, Task, WorkerReport};
 
 /// The process of the holder; with the memory backend, that of all clients.
 pub(super) const HOLDER: u32 = 1;
+/// The route of the holder to the servers.
+pub(super) const HOLDERS_ROUTE: usize = 0;
+/// The route of the others.
+pub(super) const OTHERS_ROUTE: usize = 1;
 
 /// The running processes. They are killed when this is dropped.
 pub(super) struct Crew {

@@ -7,13 +7,12 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 
 use super::expectation::{self, Cell, Promise};
-use crate::cli::options::BackendName;
-use crate::cli::options::faults::FaultName;
 use crate::data::failure::{Failure, Outcome};
+use crate::data::names::{BackendName, FaultName};
 use crate::data::results::{FaultResult, FaultVerdict};
 
 /// Writes the table into the documentation. Fails when a cell is missing or differs from its expectation.
-pub(super) fn update(results: &[FaultResult]) -> Outcome<()> {
+pub(crate) fn update(results: &[FaultResult]) -> Outcome<()> {
     let path = path();
     let text = fs::read_to_string(&path)?;
     let (before, _, after) = parts(&text)?;

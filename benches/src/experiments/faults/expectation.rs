@@ -1,9 +1,7 @@
 //! What `docs/SAFETY.md` promises of each fault on each backend. A test compares both.
 
+use crate::data::names::{BackendName, FaultName};
 use std::time::Duration;
-
-use crate::cli::options::BackendName;
-use crate::cli::options::faults::FaultName;
 
 /// A cell of the table.
 #[derive(Clone, Copy, Debug)]

@@ -9,12 +9,10 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::crew::Crew;
+use super::crew::{Crew, HOLDER, HOLDERS_ROUTE, OTHERS_ROUTE};
 use super::effect::Effect;
-use super::trial::{HOLDERS_ROUTE, OTHERS_ROUTE};
-use crate::cli::options::BackendName;
-use crate::cli::options::faults::FaultName;
 use crate::data::failure::{Failure, Outcome};
+use crate::data::names::{BackendName, FaultName};
 use crate::rig::backends::zk;
 use crate::rig::fault_servers::{Data, FaultServers};
 use crate::rig::worker::fault_client::FaultOrder;
@@ -101,7 +99,7 @@ pub(super) async fn inject(stage: &mut Stage<'_>) -> Outcome<Effect> {
         FaultName::ClientPaused => {
             stage.crew.holder_works().await;
             let at_ns = stage.crew.stop_holder();
-            stage.stopped.push((super::crew::HOLDER, at_ns));
+            stage.stopped.push((HOLDER, at_ns));
             let effect = match stage.backend {
                 BackendName::Memory => {
                     // Some threads stop later than others.

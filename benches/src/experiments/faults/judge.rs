@@ -7,10 +7,9 @@ use lock_testkit::history::{Event, EventKind};
 
 use super::expectation::{self, Cell, Expectation, Promise};
 use super::record::{FaultRecord, RecordHead};
-use crate::cli::options::BackendName;
-use crate::cli::options::faults::FaultName;
 use crate::data::failure::{Failure, Outcome};
 use crate::data::history_gaps::free;
+use crate::data::names::{BackendName, FaultName};
 use crate::data::results::{FaultResult, FaultVerdict};
 
 /// Judges a record. Fails when the record names an expectation that is not in the table.

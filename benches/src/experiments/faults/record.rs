@@ -8,9 +8,8 @@ use lock_testkit::history::{Event, History};
 use serde::{Deserialize, Serialize};
 
 use super::effect::Effect;
-use crate::cli::options::BackendName;
-use crate::cli::options::faults::{FaultDefect, FaultName};
 use crate::data::failure::{Failure, Outcome};
+use crate::data::names::{BackendName, FaultDefect, FaultName};
 
 /// A fault on a backend: what was done, and what the clients and the store did.
 #[derive(Clone, Debug)]

@@ -7,25 +7,18 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tokio::time::sleep;
 
-use super::crew::{Crew, HOLDER};
+use super::crew::{Crew, HOLDER, HOLDERS_ROUTE, OTHERS_ROUTE};
 use super::expectation;
 use super::inject::{self, Stage};
 use super::record::{FaultRecord, RecordHead};
 use super::store::FencedStore;
-use crate::cli::options::BackendName;
-use crate::cli::options::faults::{FaultDefect, FaultName};
-use crate::cli::options::soak::SoakBackend;
 use crate::data::failure::{Failure, Outcome};
+use crate::data::names::{BackendName, FaultDefect, FaultName, SoakBackend};
 use crate::rig::fault_servers::{Data, FaultServers};
 use crate::rig::stuck;
 use crate::rig::url;
 use crate::rig::worker::fault_client::{ClientRole, FaultOrder, FaultTask};
 use crate::rig::worker::{Job, Task};
-
-/// The route of the holder to the servers.
-pub(super) const HOLDERS_ROUTE: usize = 0;
-/// The route of the others.
-pub(super) const OTHERS_ROUTE: usize = 1;
 
 /// Runs faults on one backend, one after the other.
 pub(super) struct Trials {

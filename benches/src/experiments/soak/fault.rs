@@ -1,8 +1,7 @@
 //! The record of an injected fault.
 
+use crate::data::names::FaultKind;
 use serde::Serialize;
-
-use crate::cli::options::fault_kind::FaultKind;
 
 /// A fault that happened.
 #[derive(Clone, Debug, Serialize)]

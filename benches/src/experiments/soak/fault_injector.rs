@@ -14,9 +14,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::fault::Fault;
 use super::grant_watch::GrantWatch;
 use super::verdict::{SLACK, seconds};
-use crate::cli::options::fault_kind::{FaultKind, Hits};
-use crate::cli::options::soak::{Defect, SoakBackend};
 use crate::data::failure::Outcome;
+use crate::data::names::{FaultKind, Hits, SoakBackend, SoakDefect};
 use crate::rig::fault_servers::FaultServers;
 use crate::rig::worker::client_runtimes::RUNTIMES;
 use crate::rig::worker::handle::{WorkerHandle, unexpected};
@@ -31,7 +30,7 @@ pub(super) struct FaultInjector<'a> {
     dice: StdRng,
     seed: u64,
     folder: PathBuf,
-    broken: Option<Defect>,
+    broken: Option<SoakDefect>,
     deaths: Recorder,
     workers: Vec<WorkerHandle>,
     started: u32,
@@ -49,7 +48,7 @@ impl<'a> FaultInjector<'a> {
         kinds: Vec<FaultKind>,
         seed: u64,
         folder: &Path,
-        broken: Option<Defect>,
+        broken: Option<SoakDefect>,
     ) -> Outcome<Self> {
         let deaths = Recorder::create(folder.join("deaths.jsonl"), INJECTOR)?.flush_every_event();
         let mut injector = Self {
@@ -341,7 +340,7 @@ impl<'a> FaultInjector<'a> {
         let child = forks.then(|| self.next_process());
         let process = self.next_process();
         let lease = match self.broken {
-            Some(Defect::NeverReleases) => self.servers.lease() + LEFT,
+            Some(SoakDefect::NeverReleases) => self.servers.lease() + LEFT,
             _ => self.servers.lease(),
         };
         let task = SoakTask {

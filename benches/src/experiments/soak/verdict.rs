@@ -9,8 +9,8 @@ use lock_testkit::history::{Event, EventKind, History};
 
 use super::cpu_pressure::CpuPressure;
 use super::fault::Fault;
-use crate::cli::options::fault_kind::{FaultKind, Losses};
 use crate::data::history_gaps::free;
+use crate::data::names::{FaultKind, Losses};
 use crate::rig::worker::client_runtimes::runtime_of;
 
 /// How much longer than a lease a lock may be free after a fault.
@@ -18,47 +18,47 @@ pub(super) const SLACK: Duration = Duration::from_secs(2);
 
 /// What the history of one backend shows.
 #[derive(Debug)]
-pub(super) struct SoakVerdict {
+pub(crate) struct SoakVerdict {
     /// How often a lock was granted.
-    pub(super) grants: usize,
+    pub(crate) grants: usize,
     /// How many faults of each kind there were.
-    pub(super) faults: BTreeMap<FaultKind, usize>,
+    pub(crate) faults: BTreeMap<FaultKind, usize>,
     /// How often two guards of one lock were valid at once.
-    pub(super) overlaps: usize,
+    pub(crate) overlaps: usize,
     /// How often a token did not grow.
-    pub(super) inversions: usize,
+    pub(crate) inversions: usize,
     /// The longest time that a lock was free after a fault.
-    pub(super) longest: Option<Gap>,
+    pub(crate) longest: Option<Gap>,
     /// The longest time that a lock was free, faults included.
-    pub(super) longest_ns: u64,
+    pub(crate) longest_ns: u64,
     /// The longest time that a client waited for a lock, faults included.
-    pub(super) longest_wait_ns: u64,
+    pub(crate) longest_wait_ns: u64,
     /// The largest value that `longest` may have.
-    pub(super) limit: Duration,
+    pub(crate) limit: Duration,
     /// The CPU pressure in percent.
-    pub(super) pressure: Option<f64>,
+    pub(crate) pressure: Option<f64>,
     /// Broken promises.
-    pub(super) violations: Vec<String>,
+    pub(crate) violations: Vec<String>,
     /// The whole report of the checker.
-    pub(super) report: String,
+    pub(crate) report: String,
 }
 
 /// A time in which a lock was free and there was no fault.
 #[derive(Clone, Debug)]
-pub(super) struct Gap {
+pub(crate) struct Gap {
     /// The lock.
     lock: String,
     /// When it began.
     from_ns: u64,
     /// How long it went on.
-    pub(super) length_ns: u64,
+    pub(crate) length_ns: u64,
     /// The fault before it, in words.
     around: String,
 }
 
 impl Gap {
     /// The lock, and the fault before the gap.
-    pub(super) fn place(&self) -> String {
+    pub(crate) fn place(&self) -> String {
         format!("{}, {}", self.lock, self.around)
     }
 }
@@ -179,7 +179,7 @@ fn after(at_ns: u64, last: Option<&Fault>) -> String {
 }
 
 /// `1.50 s`
-pub(super) fn seconds(ns: u64) -> String {
+pub(crate) fn seconds(ns: u64) -> String {
     format!("{:.2} s", ns as f64 / 1e9)
 }
 
@@ -187,7 +187,7 @@ pub(super) fn seconds(ns: u64) -> String {
 const MOST: usize = 10;
 
 /// `12 %`, or `-` when unknown.
-pub(super) fn percent(part: Option<f64>) -> String {
+pub(crate) fn percent(part: Option<f64>) -> String {
     part.map_or_else(|| "-".into(), |part| format!("{part:.0} %"))
 }
 
@@ -196,7 +196,7 @@ mod tests {
     use lock_testkit::history::{Mode, ReleaseOutcome};
 
     use super::*;
-    use crate::cli::options::soak::SoakBackend;
+    use crate::data::names::SoakBackend;
 
     const LEASE: Duration = Duration::from_secs(2);
     const S: u64 = 1_000_000_000;

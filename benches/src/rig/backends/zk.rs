@@ -7,8 +7,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use zookeeper_client::{Client, Error};
 
-use crate::cli::options::BackendName;
 use crate::data::failure::{Failure, Outcome};
+use crate::data::names::BackendName;
 use crate::rig::url;
 
 /// The version of the server.

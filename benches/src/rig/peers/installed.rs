@@ -3,19 +3,24 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::data::names::Peer;
+
 /// The folder of one language's packages.
 pub(super) fn folder_of(language: &str) -> PathBuf {
     let target = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.parent()?.to_owned()));
     target.unwrap_or_default().join("peers").join(language)
 }
 
-/// Why these packages are missing, if they are: the set-up notes what it has installed, or else why it could not.
-pub(super) fn missing(language: &str) -> Option<String> {
-    missing_in(&folder_of(language))
+/// Why a peer cannot be measured, if its packages are not installed: the set-up notes what it has installed, or else why it could
+/// not.
+pub(crate) fn missing(peer: Peer) -> Option<String> {
+    if peer == Peer::Etcd && !has_program("etcd") {
+        return Some("etcd is not installed".into());
+    }
+    missing_in(&folder_of(peer.packages()?))
 }
 
-/// Whether there is such a program.
-pub(super) fn has_program(name: &str) -> bool {
+fn has_program(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
 }

@@ -1,9 +1,10 @@
 //! zookeeper-client's own `LockClient`: the lock of the driver that ours is built on.
 
+use std::time::Duration;
+
 use lock_testkit::history::ReleaseOutcome;
 use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix, OwnedLockClient};
 
-use super::SESSION;
 use crate::data::failure::Outcome;
 use crate::rig::backends::zk as zk_servers;
 use crate::rig::measured_lock::MeasuredLock;
@@ -44,3 +45,6 @@ impl MeasuredLock for DriverLock {
         Ok(ReleaseOutcome::Released)
     }
 }
+
+/// The driver has no default.
+const SESSION: Duration = Duration::from_secs(10);

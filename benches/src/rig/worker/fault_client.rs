@@ -11,11 +11,11 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::process::{Orders, send};
+use super::orders::{Orders, send};
 use super::{Job, Order, WorkerReport, dump};
-use crate::cli::options::faults::FaultDefect;
 use crate::data::events::{GrantInfo, outcome};
 use crate::data::failure::Outcome;
+use crate::data::names::FaultDefect;
 
 /// The task of a worker while a fault happens.
 #[derive(Clone, Debug, Deserialize, Serialize)]

@@ -1,14 +1,11 @@
 //! The worker's side: reads its job and orders, does the work and reports.
 
-use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use polylock::backend::{Backend, LockUrl};
 use polylock::{Locks, Redlock, RedlockConfig, Votes};
-use serde::Deserialize;
-use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 use tokio::runtime::Builder;
 
 use super::bare_hand_over::BareHandOver;
@@ -17,14 +14,16 @@ use super::contend::contend;
 use super::fault_client;
 use super::forked_child::ForkedChild;
 use super::held_locks::HeldLocks;
+use super::orders::{Orders, send};
 use super::ping::Pinger;
 use super::soak::use_locks;
 use super::{Job, Order, Task, WorkerReport, throughput};
 use crate::data::events::EventLog;
-use crate::data::failure::{Failure, Outcome};
-use crate::data::window::{Window, nanos};
+use crate::data::failure::Outcome;
+use crate::data::names::Peer;
+use crate::data::window::nanos;
 use crate::rig::measured_lock::MeasuredLock;
-use crate::rig::peers::{AsyncRedisLock, Distkit, DriverLock, Peer, Rlock, Rslock, Subprocess};
+use crate::rig::peers::{AsyncRedisLock, Distkit, DriverLock, Rlock, Rslock, Subprocess};
 use crate::rig::url;
 
 /// The main function of a worker process.
@@ -223,45 +222,4 @@ async fn ping(job: &Job, orders: &mut Orders) -> Outcome<()> {
     send(&WorkerReport::Ready { lease: Duration::ZERO })?;
     let Some(window) = orders.window().await? else { return Ok(()) };
     send(&WorkerReport::Pings(pinger.measure(window).await?))
-}
-
-/// The orders from the parent.
-pub(super) struct Orders {
-    lines: Lines<BufReader<Stdin>>,
-}
-
-impl Orders {
-    fn read() -> Self {
-        Self { lines: BufReader::new(tokio::io::stdin()).lines() }
-    }
-
-    pub(super) async fn next<T: for<'de> Deserialize<'de>>(&mut self) -> Outcome<Option<T>> {
-        match self.lines.next_line().await? {
-            Some(line) => Ok(Some(serde_json::from_str(&line)?)),
-            None => Ok(None),
-        }
-    }
-
-    /// The window to contend in; `None` when the parent has ended.
-    async fn window(&mut self) -> Outcome<Option<Window>> {
-        match self.next().await? {
-            Some(Order::Contend(window)) => Ok(Some(window)),
-            Some(_) => Err(Failure::new("the order has no window")),
-            None => Ok(None),
-        }
-    }
-
-    /// Waits until the parent closes the input.
-    async fn end(&mut self) -> Outcome<()> {
-        while self.lines.next_line().await?.is_some() {}
-        Ok(())
-    }
-}
-
-pub(super) fn send(report: &WorkerReport) -> Outcome<()> {
-    let mut line = serde_json::to_vec(report).map_err(Failure::from)?;
-    line.push(b'\n');
-    let mut stdout = std::io::stdout().lock();
-    stdout.write_all(&line)?;
-    Ok(stdout.flush()?)
 }

@@ -22,10 +22,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::Job;
 use super::client_runtimes::{ClientRuntimes, Demands};
-use crate::cli::options::fault_kind::FaultKind;
-use crate::cli::options::soak::Defect;
 use crate::data::events::{GrantInfo, outcome};
 use crate::data::failure::Outcome;
+use crate::data::names::{FaultKind, SoakDefect};
 
 /// The task of a worker in a soak.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -37,7 +36,7 @@ pub(crate) struct SoakTask {
     /// The folder for the files of events.
     pub(crate) folder: PathBuf,
     /// A deliberate defect of the lock.
-    pub(crate) broken: Option<Defect>,
+    pub(crate) broken: Option<SoakDefect>,
     /// What happens to servers and workers.
     pub(crate) faults: Vec<FaultKind>,
     /// The number of the process that the worker forks to do the same.
@@ -149,7 +148,7 @@ impl Client {
         demands: Demands,
     ) -> Outcome<Self> {
         let name = match task.broken {
-            Some(Defect::EveryProcessAlone) => format!("{}/{lock}/{}", job.lock, job.process),
+            Some(SoakDefect::EveryProcessAlone) => format!("{}/{lock}/{}", job.lock, job.process),
             _ => format!("{}/{lock}", job.lock),
         };
         let handle = match lock {
@@ -160,7 +159,7 @@ impl Client {
                 let has_ttl = !locks.capabilities().lease.is_session();
                 let fixed = has_ttl.then(|| locks.mutex_with(&name, options)).transpose()?;
                 let renewed = match (task.broken, &fixed) {
-                    (Some(Defect::NeverRenews), Some(fixed)) => fixed.clone(),
+                    (Some(SoakDefect::NeverRenews), Some(fixed)) => fixed.clone(),
                     _ => locks.mutex(name),
                 };
                 Handle::Mutex(renewed, fixed)
@@ -290,7 +289,7 @@ impl Client {
         }
         self.does("releases");
         self.note(EventKind::ReleaseCalled);
-        if self.task.broken == Some(Defect::NeverReleases) {
+        if self.task.broken == Some(SoakDefect::NeverReleases) {
             return std::mem::forget(guard);
         }
         let released = match self.dice.random_range(0..100) {
@@ -317,7 +316,7 @@ impl Client {
     fn grant_info(&self, guard: &Guard) -> GrantInfo {
         let grant = GrantInfo::of(guard);
         match self.task.broken {
-            Some(Defect::TokensShrink) => {
+            Some(SoakDefect::TokensShrink) => {
                 GrantInfo { token: grant.token.map(|token| u64::MAX - token), ..grant }
             }
             _ => grant,

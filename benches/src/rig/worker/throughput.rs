@@ -10,15 +10,16 @@ use polylock::Locks;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
-use super::process::{Orders, send};
+use super::orders::{Orders, send};
 use super::{Job, Order, WorkerReport};
 use crate::data::failure::{Failure, Outcome};
 use crate::data::latency::Latency;
+use crate::data::names::Peer;
 use crate::data::window::Window;
 use crate::rig::cpu_time;
 use crate::rig::floor::{BareConnections, Floor};
 use crate::rig::measured_lock::MeasuredLock;
-use crate::rig::peers::{AsyncRedisLock, Distkit, DriverLock, Peer, Rlock, Rslock};
+use crate::rig::peers::{AsyncRedisLock, Distkit, DriverLock, Rlock, Rslock};
 use crate::rig::url;
 
 /// Whose locks are used.

@@ -8,7 +8,8 @@ use clap::ValueEnum;
 use polylock::ErrorKind::{self, Denied, Exhausted, InvalidConfig};
 use serde::{Deserialize, Serialize};
 
-use super::soak::SoakBackend::{self, Redis, RedisTls, Redlock, Sentinel, Zk};
+use super::SoakBackend::{self, Redis, RedisTls, Redlock, Sentinel, Zk};
+use super::write_name;
 
 /// The kinds of faults that a soak injects.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize, ValueEnum)]
@@ -181,7 +182,7 @@ fn outage(lease: Duration) -> Range<Duration> {
 
 impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.to_possible_value().expect("no variant is skipped").get_name())
+        write_name(self, f)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::data::results::{FaultResult, FaultVerdict};
 use crate::report::table::{Look, empty};
 
 /// The results of faults as a table.
-pub(super) fn render(results: &[FaultResult], look: Look) -> String {
+pub(crate) fn render(results: &[FaultResult], look: Look) -> String {
     let mut table = empty(look);
     table.set_header(["fault", "backend", "L1", "L2", "L3", "no tokens", "outage", "verdict"]);
     for result in results {

@@ -1,0 +1,63 @@
+//! `cargo xtask compare --faults`: runs the fault table, prints it and writes the reports.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use super::options::Options;
+use crate::data::failure::Outcome;
+use crate::data::results::{FaultResult, FaultVerdict, Meta, Results};
+use crate::experiments::faults;
+use crate::report;
+use crate::report::fault_table::render;
+use crate::report::table::Look;
+use crate::rig::interrupt::Interrupt;
+use crate::rig::progress::Progress;
+use crate::rig::stuck;
+
+/// Runs the faults that the options ask for, prints the table and writes it.
+pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
+    let began = Instant::now();
+    let mut interrupt = Interrupt::listen()?;
+    let mut results = Results::new(Meta::of_this_run(options.mode()));
+    let (folder, table_of) = (options.folder(), options.fault_table());
+    stuck::save_below(&folder);
+    let progress = Progress::new(table_of.expected_times());
+    let interrupted = tokio::select! {
+        biased;
+        () = interrupt.received() => true,
+        () = faults::add_all(&table_of, &progress, &mut results) => false,
+    };
+    drop(progress);
+    faults::sort(&mut results);
+    results.meta.duration_s = began.elapsed().as_secs_f64();
+    println!("{}", render(&results.faults, Look::of_stdout()));
+    report::write_all(&results, &folder)?;
+    let code = complain(&results.faults);
+    if interrupted {
+        eprintln!("interrupted: the other faults were not run");
+        return Ok(ExitCode::from(130));
+    }
+    if options.faults.update_docs {
+        faults::update_docs(&results.faults)?;
+    }
+    Ok(code)
+}
+
+/// Judges the history of a fault again.
+pub(crate) fn replay(record: &Path) -> Outcome<ExitCode> {
+    let results = [faults::judge_again(record)?];
+    println!("{}", render(&results, Look::of_stdout()));
+    Ok(complain(&results))
+}
+
+/// Prints what differs or could not be run.
+fn complain(results: &[FaultResult]) -> ExitCode {
+    let mut code = ExitCode::SUCCESS;
+    for result in results.iter().filter(|result| result.verdict.is_failure()) {
+        let verb = if result.verdict == FaultVerdict::Differs { "DIFFERS" } else { "FAILED" };
+        eprintln!("{verb}: {} on {}: {}", result.fault, result.subject(), result.what);
+        code = ExitCode::FAILURE;
+    }
+    code
+}

@@ -1,0 +1,66 @@
+//! What all experiments of a run have in common.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use lock_testkit::history::Event;
+use polylock::Locks;
+
+use crate::data::failure::Outcome;
+use crate::data::names::FaultDefect;
+use crate::data::plan::Plan;
+use crate::data::results::Row;
+use crate::rig::backends::Target;
+
+/// What all scenarios of a run have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Bench {
+    /// The name of the run, part of every lock name: runs do not meet on a server, and what they leave can be found.
+    pub(crate) run: String,
+    pub(crate) plan: Plan,
+    /// False when every client gets a lock of its own, to prove that the harness detects missing exclusion.
+    pub(crate) exclusion: bool,
+    /// A deliberate defect of the lock or the store, in what injects faults.
+    pub(crate) broken: Option<FaultDefect>,
+}
+
+/// What a scenario measured of one backend or peer.
+#[derive(Debug, Default)]
+pub(crate) struct Measured {
+    /// The name of the backend or peer.
+    pub(crate) backend: &'static str,
+    /// The numbers.
+    pub(crate) rows: Vec<Row>,
+    /// The history of the locks.
+    pub(crate) events: Vec<Event>,
+    /// Additions to the settings of the report, by name.
+    pub(crate) notes: Vec<(&'static str, String)>,
+    /// Failures that left some numbers.
+    pub(crate) complaints: Vec<String>,
+}
+
+impl Bench {
+    /// The name of a lock of this run.
+    pub(crate) fn lock(&self, scenario: &str) -> String {
+        format!("{}-{scenario}", self.run)
+    }
+
+    /// The name that a client uses for that lock.
+    pub(crate) fn lock_of(&self, lock: &str, client: impl Display) -> String {
+        if self.exclusion { lock.to_owned() } else { format!("{lock}-{client}") }
+    }
+}
+
+/// A new connection to the backend.
+pub(super) async fn connect(target: &Target) -> Outcome<Locks> {
+    Ok(Locks::connect(target.url()).await?)
+}
+
+/// `1.5 s`, `250 ms`.
+pub(super) fn time(duration: Duration) -> String {
+    if duration < Duration::from_secs(1) {
+        format!("{} ms", duration.as_millis())
+    } else {
+        format!("{} s", duration.as_secs_f64())
+    }
+}

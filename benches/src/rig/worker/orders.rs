@@ -1,0 +1,54 @@
+//! What a worker hears from its parent, and what it says.
+
+use std::io::Write;
+
+use serde::Deserialize;
+use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
+
+use super::{Order, WorkerReport};
+use crate::data::failure::{Failure, Outcome};
+use crate::data::window::Window;
+
+/// The orders from the parent.
+pub(super) struct Orders {
+    lines: Lines<BufReader<Stdin>>,
+}
+
+impl Orders {
+    /// Reads standard input.
+    pub(super) fn read() -> Self {
+        Self { lines: BufReader::new(tokio::io::stdin()).lines() }
+    }
+
+    /// The next one; `None` when the parent has ended.
+    pub(super) async fn next<T: for<'de> Deserialize<'de>>(&mut self) -> Outcome<Option<T>> {
+        match self.lines.next_line().await? {
+            Some(line) => Ok(Some(serde_json::from_str(&line)?)),
+            None => Ok(None),
+        }
+    }
+
+    /// The window to contend in; `None` when the parent has ended.
+    pub(super) async fn window(&mut self) -> Outcome<Option<Window>> {
+        match self.next().await? {
+            Some(Order::Contend(window)) => Ok(Some(window)),
+            Some(_) => Err(Failure::new("the order has no window")),
+            None => Ok(None),
+        }
+    }
+
+    /// Waits until the parent closes the input.
+    pub(super) async fn end(&mut self) -> Outcome<()> {
+        while self.lines.next_line().await?.is_some() {}
+        Ok(())
+    }
+}
+
+/// Sends a report to the parent.
+pub(super) fn send(report: &WorkerReport) -> Outcome<()> {
+    let mut line = serde_json::to_vec(report).map_err(Failure::from)?;
+    line.push(b'\n');
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(&line)?;
+    Ok(stdout.flush()?)
+}
