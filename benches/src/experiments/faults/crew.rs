@@ -15,7 +15,7 @@ use super::store::FencedStore;
 use crate::data::events::LiveEvents;
 use crate::data::failure::{Failure, Outcome};
 use crate::rig::stuck;
-use crate::rig::worker::fault_client::{ClientRole, FaultOrder, WORK};
+use crate::rig::worker::fault_client::{ClientRole, FaultOrder};
 use crate::rig::worker::handle::WorkerHandle;
 use crate::rig::worker::{Job, Order, Task, WorkerReport};
 
@@ -68,15 +68,24 @@ impl Crew {
         }
     }
 
-    /// Stops the holder's process by SIGSTOP, and returns when.
-    pub(super) fn stop_holder(&self) -> u64 {
-        self.workers[0].stop();
-        now_ns()
+    /// Has the holder's process stop between a check of its guard and the write. Returns when it has.
+    pub(super) async fn pause_holder(&self, patience: Duration) -> Outcome<u64> {
+        self.order(FaultOrder::Pause).await;
+        let stopped = async {
+            while !self.workers[0].is_stopped() {
+                sleep(LOOK).await;
+            }
+        };
+        let stopped = timeout(patience, stopped).await;
+        stopped.map_err(|_| Failure::new(format!("the holder did not stop within {patience:?}")))?;
+        Ok(now_ns())
     }
 
-    /// Continues the holder's process.
-    pub(super) fn continue_holder(&self) {
+    /// Continues the holder's process, and waits for its late write.
+    pub(super) async fn continue_holder(&self, patience: Duration) {
+        let since_ns = now_ns();
         self.workers[0].cont();
+        self.wrote(|client| client == (HOLDER, 0), since_ns, patience).await;
     }
 
     /// Kills the holder's process by SIGKILL.
@@ -126,12 +135,19 @@ impl Crew {
             .await
     }
 
-    /// Waits until the holder is between a check of its guard and the write.
-    pub(super) async fn holder_works(&self) {
-        let written = || self.shared.events.lock().iter().filter(|event| is_write_of_holder(event)).count();
-        let before = written();
-        self.shared.until(SILENCE, || written() > before).await;
-        sleep(WORK / 2).await;
+    /// Waits until such a client has written since then. Whether that came in time.
+    pub(super) async fn wrote(
+        &self,
+        wanted: impl Fn((u32, u64)) -> bool + Sync,
+        since_ns: u64,
+        patience: Duration,
+    ) -> bool {
+        let is_one = |event: &Event| {
+            matches!(event.kind, EventKind::Write { .. })
+                && event.at_ns >= since_ns
+                && wanted((event.process, event.client))
+        };
+        self.shared.until(patience, || self.shared.events.lock().iter().any(is_one)).await
     }
 
     /// Ends the processes. Returns their history.
@@ -191,10 +207,6 @@ fn clients_of(job: &Job) -> Vec<((u32, u64), ClientRole)> {
     (0..).zip(&task.roles).map(|(number, role)| ((job.process, number), *role)).collect()
 }
 
-fn is_write_of_holder(event: &Event) -> bool {
-    event.process == HOLDER && event.client == 0 && matches!(event.kind, EventKind::Write { .. })
-}
-
 /// Reads the reports of a worker until it has ended. Returns its complaints.
 async fn read(worker: Arc<WorkerHandle>, shared: Arc<Shared>) -> Vec<String> {
     let process = worker.process();
@@ -227,4 +239,5 @@ fn locked<T>(mutex: &StdMutex<T>) -> MutexGuard<'_, T> {
 
 /// How long a worker may be silent: longer than any fault.
 const SILENCE: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(1);
 const MOMENT: Duration = Duration::from_millis(200);

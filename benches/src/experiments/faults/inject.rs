@@ -97,8 +97,7 @@ pub(super) async fn inject(stage: &mut Stage<'_>) -> Outcome<Effect> {
     let beyond = stage.lease + BEYOND;
     let effect = match stage.fault {
         FaultName::ClientPaused => {
-            stage.crew.holder_works().await;
-            let at_ns = stage.crew.stop_holder();
+            let at_ns = stage.crew.pause_holder(LONGEST).await?;
             stage.stopped.push((HOLDER, at_ns));
             let effect = match stage.backend {
                 BackendName::Memory => {
@@ -108,9 +107,16 @@ pub(super) async fn inject(stage: &mut Stage<'_>) -> Outcome<Effect> {
                     sleep(beyond).await;
                     Effect::seen(stage.crew.was_silent_since(stopped_ns), "processes stopped")
                 }
-                _ => stage.another_holds().await,
+                // The holder continues in the middle of a hold, whose writes a store compares its late one with.
+                _ => {
+                    let is_other = |client| client != (HOLDER, 0);
+                    Effect::seen(
+                        stage.crew.wrote(is_other, at_ns, beyond + LONGEST).await,
+                        "writes of another holder",
+                    )
+                }
             };
-            stage.crew.continue_holder();
+            stage.crew.continue_holder(LONGEST).await;
             effect
         }
         FaultName::ClientKilled => {

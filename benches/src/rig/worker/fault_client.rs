@@ -1,11 +1,14 @@
 //! The clients of a fault: one holds the lock for long, the others want it all the time. Every holder writes to the resource.
 
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lock_testkit::history::{Event, EventKind, Mode, ReleaseOutcome};
 use lock_testkit::now_ns;
 use polylock::{Guard, Locks, Mutex, Outcome as ErrorOutcome};
+use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -46,6 +49,8 @@ pub(crate) enum FaultOrder {
     Hold,
     /// The others begin.
     Contend,
+    /// The holder's process stops itself by SIGSTOP, between a check of the guard and the write.
+    Pause,
     /// The holder releases it. Each client ends when it was granted the lock once more.
     Release,
     /// The holder's task is aborted.
@@ -83,6 +88,7 @@ pub(super) async fn serve(job: &Job, task: &FaultTask, orders: &mut Orders) -> O
         match orders.next().await? {
             Some(Order::Fault(FaultOrder::Hold)) => signals.hold.cancel(),
             Some(Order::Fault(FaultOrder::Contend)) => signals.contend.cancel(),
+            Some(Order::Fault(FaultOrder::Pause)) => signals.pause.store(true, Ordering::Relaxed),
             Some(Order::Fault(FaultOrder::Release)) => signals.release.cancel(),
             Some(Order::Fault(FaultOrder::Abort)) => holder.iter().for_each(|holder| holder.abort()),
             _ => break,
@@ -112,6 +118,7 @@ pub(super) async fn serve(job: &Job, task: &FaultTask, orders: &mut Orders) -> O
 struct Signals {
     hold: CancellationToken,
     contend: CancellationToken,
+    pause: Arc<AtomicBool>,
     release: CancellationToken,
     end: CancellationToken,
 }
@@ -171,7 +178,7 @@ impl Client {
             Ok(Some(guard)) if self.broken == Some(FaultDefect::NeverReleases) => {
                 self.hold(guard, self.signals.end.cancelled()).await
             }
-            Ok(Some(guard)) => self.hold(guard, sleep(SHORT_HOLD)).await,
+            Ok(Some(guard)) => self.hold(guard, sleep(self.span())).await,
             Ok(None) => self.note(EventKind::AcquireFailed),
             Err(error) => {
                 let known = error.outcome() == ErrorOutcome::NotApplied;
@@ -203,6 +210,9 @@ impl Client {
                 break;
             }
             // What happens between this check and the write is not seen.
+            if self.role == ClientRole::Holder && self.signals.pause.swap(false, Ordering::Relaxed) {
+                kill_process(getpid(), Signal::STOP)?;
+            }
             let mut work = pin!(sleep(WORK));
             let ended = loop {
                 tokio::select! {
@@ -229,6 +239,11 @@ impl Client {
             () = self.signals.end.cancelled() => return Ok(()),
         };
         self.note(EventKind::Released { outcome: released.map_or(ReleaseOutcome::Unknown, outcome) })
+    }
+
+    /// How long it holds the lock. With a release of whoever holds, a late one of another client has to come meanwhile.
+    fn span(&self) -> Duration {
+        if self.broken == Some(FaultDefect::NaiveRelease) { LONG_HOLD } else { SHORT_HOLD }
     }
 
     /// The end of the guard's validity. The defect counts it from now, the answer.
@@ -265,8 +280,9 @@ impl Drop for StopNote<'_> {
 
 /// The time between a check of the guard and the write. Less than the margin by which a guard expires before the servers grant
 /// the lock again.
-pub(crate) const WORK: Duration = Duration::from_millis(10);
+const WORK: Duration = Duration::from_millis(10);
 /// Long enough that a lock which is taken away is granted again meanwhile.
 const SHORT_HOLD: Duration = Duration::from_millis(150);
+const LONG_HOLD: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(20);
 const FINISH: Duration = Duration::from_secs(5);

@@ -102,6 +102,12 @@ impl WorkerHandle {
         self.inner.kill();
     }
 
+    /// Whether the process is stopped.
+    pub(crate) fn is_stopped(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.inner.pid())).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
+    }
+
     /// Stops the process by SIGSTOP.
     pub(crate) fn stop(&self) {
         self.inner.stop();
