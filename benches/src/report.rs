@@ -7,25 +7,28 @@ mod chart;
 mod choice;
 mod claims;
 mod colour;
+pub(crate) mod console;
 mod curve;
-pub(crate) mod fault_table;
-mod faults;
+pub(crate) mod faults;
 mod html;
 mod markdown;
 mod needs;
 mod picture;
 mod promises;
 mod scenario;
+pub(crate) mod sheet;
 mod steps;
 mod summary;
-pub(crate) mod table;
+mod svg;
 mod timeline;
+mod tone;
 
 use std::fmt::{Display, Write as _};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use self::html::escape;
+use self::tone::Tone;
 use crate::data::results::labels::quantity;
 use crate::data::results::{Meta, Results, write_file};
 
@@ -78,7 +81,7 @@ fn header(page: &mut String, results: &Results) {
     let _ = writeln!(
         page,
         "<p class=\"verdict {}\">{}</p>",
-        summary::verdict_class(verdict),
+        Tone::from(verdict).class(),
         escape(&summary::verdict_line(results, verdict))
     );
 }
@@ -90,7 +93,14 @@ fn appendix(page: &mut String, results: &Results) {
     if results.promises.iter().any(|promise| promise.met.is_some()) {
         page.push_str("<section id=\"promises\">\n<h2>Our own targets</h2>\n");
         for backend in results.backends() {
-            promises::promises(page, results, backend);
+            if let Some((sheet, note)) = promises::sheet(results, backend) {
+                let backend = escape(backend);
+                let _ = writeln!(
+                    page,
+                    "<h3>What {backend} promises</h3>\n{}<p class=\"soft\">{note}</p>",
+                    sheet.html("")
+                );
+            }
         }
         page.push_str("</section>\n");
     }
@@ -190,14 +200,14 @@ mod tests {
         let page = render(&results);
         check_form(&page);
         assert!(
-            page.contains("<td>Rslock: hand-off to a waiter p50 against ours</td><td>peers</td>"),
+            page.contains("<td>peers</td><td>rslock: hand-off to a waiter p50 against ours</td>"),
             "{page}"
         );
         assert!(
             page.contains("<td>&gt;= 20.00x</td><td>500.00x</td><td><span class=\"pill held\">yes</span>")
         );
         assert!(page.contains("<h1>Locks over memory, redis, redlock and zk, side by side</h1>"), "{page}");
-        assert!(page.contains("Not measured in this run: "));
+        assert!(page.contains(" were not measured in this run"));
     }
 
     #[test]

@@ -21,7 +21,8 @@ use crate::experiments::faults;
 use crate::experiments::scenarios;
 use crate::report;
 use crate::report::browser;
-use crate::report::table::{self, Look};
+use crate::report::console;
+use crate::report::sheet::Look;
 use crate::rig::backends::{self, Target};
 use crate::rig::interrupt::Interrupt;
 use crate::rig::keep_awake::keep_awake;
@@ -88,7 +89,7 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
     }
     let failed = results.meta.interrupted.is_none() && !results.failures.is_empty();
     if failed || !results.rows.is_empty() || results.has_claims() || !results.faults.is_empty() {
-        println!("{}", table::render(&results, Look::of_stdout()));
+        println!("{}", console::render(&results, Look::of_stdout()));
         write(&results, options).await?;
     } else if results.meta.interrupted.is_some() {
         return Ok(interrupted());
@@ -215,7 +216,7 @@ async fn measure(
             }
             results.join_repeats(&starts);
             let first = starts.first().copied().unwrap_or_default();
-            progress.print(&table::measured(&results.rows[first..], Look::of_stdout()));
+            progress.print(&console::measured(results, first, Look::of_stdout()));
             progress.step();
         }
     }

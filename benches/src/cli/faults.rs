@@ -9,8 +9,8 @@ use crate::data::failure::Outcome;
 use crate::data::results::{FaultResult, FaultVerdict, Meta, Results};
 use crate::experiments::faults;
 use crate::report;
-use crate::report::fault_table::render;
-use crate::report::table::Look;
+use crate::report::faults::{LEVELS, list};
+use crate::report::sheet::Look;
 use crate::rig::interrupt::Interrupt;
 use crate::rig::progress::Progress;
 use crate::rig::stuck;
@@ -31,7 +31,7 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
     drop(progress);
     faults::sort(&mut results);
     results.meta.duration_s = began.elapsed().as_secs_f64();
-    println!("{}", render(&results.faults, Look::of_stdout()));
+    println!("{}\n{LEVELS}", list(&results.faults).text(Look::of_stdout()));
     report::write_all(&results, &folder)?;
     let code = complain(&results.faults);
     if interrupted {
@@ -47,7 +47,7 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
 /// Judges the history of a fault again.
 pub(crate) fn replay(record: &Path) -> Outcome<ExitCode> {
     let results = [faults::judge_again(record)?];
-    println!("{}", render(&results, Look::of_stdout()));
+    println!("{}\n{LEVELS}", list(&results).text(Look::of_stdout()));
     Ok(complain(&results))
 }
 

@@ -8,7 +8,7 @@ use super::options::soak::SoakOptions;
 use crate::data::failure::Outcome;
 use crate::data::names::SoakBackend;
 use crate::experiments::soak::{self, SoakVerdict, percent, seconds};
-use crate::report::table::{Look, empty};
+use crate::report::sheet::{Look, Sheet};
 use crate::rig::interrupt::Interrupt;
 
 /// Soaks the backends that the options ask for, and prints the verdicts.
@@ -55,8 +55,7 @@ pub(crate) async fn run(options: &SoakOptions) -> Outcome<ExitCode> {
 
 /// The table of all verdicts.
 fn table(seen: &[(SoakBackend, SoakVerdict)]) -> String {
-    let mut table = empty(Look::of_stdout());
-    table.set_header([
+    let mut table = Sheet::of([
         "backend",
         "grants",
         "faults",
@@ -70,7 +69,7 @@ fn table(seen: &[(SoakBackend, SoakVerdict)]) -> String {
         "where",
     ]);
     for (backend, verdict) in seen {
-        table.add_row([
+        table.row([
             backend.to_string(),
             verdict.grants.to_string(),
             verdict.faults.values().sum::<usize>().to_string(),
@@ -84,5 +83,5 @@ fn table(seen: &[(SoakBackend, SoakVerdict)]) -> String {
             verdict.longest.as_ref().map_or_else(String::new, |gap| gap.place()),
         ]);
     }
-    table.to_string()
+    table.text(Look::of_stdout())
 }

@@ -1,7 +1,7 @@
 //! The figures of a claim, as its rule asks for them.
 
 use crate::data::failure::{Failure, Outcome};
-use crate::data::results::Figure;
+use crate::data::results::{Figure, distinct};
 
 /// The figures of a claim.
 #[derive(Clone, Debug, Default)]
@@ -32,13 +32,8 @@ impl Figures {
 
     /// The subjects of which this was measured, in the order of measurement.
     pub(crate) fn subjects(&self, metric: &str) -> Vec<&str> {
-        let mut subjects: Vec<&str> = Vec::new();
-        for figure in self.0.iter().filter(|figure| figure.metric == metric) {
-            if !subjects.contains(&&*figure.subject) {
-                subjects.push(&figure.subject);
-            }
-        }
-        subjects
+        let of_metric = self.0.iter().filter(|figure| figure.metric == metric);
+        distinct(of_metric.map(|figure| &*figure.subject))
     }
 
     pub(crate) fn into_inner(self) -> Vec<Figure> {

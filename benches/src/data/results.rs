@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::baseline::{BaselineResult, Change, Spread};
+pub(crate) use self::baseline::{BaselineResult, Spread};
 pub(crate) use self::claim::{ClaimResult, Figure, Lane, Picture, Span, SpanKind, Verdict};
 pub(crate) use self::exclusion_verdict::ExclusionVerdict;
 pub(crate) use self::fault::{FaultResult, FaultVerdict};
@@ -29,7 +29,7 @@ use self::row::is_overlaps;
 #[cfg(test)]
 pub(crate) use self::sample::sample;
 use self::scenario::{BACKENDS, ordered};
-pub(crate) use self::scenario::{Scenario, has_rivals};
+pub(crate) use self::scenario::{Scenario, distinct, has_rivals};
 
 /// The results of a run, in the shape of `results.json`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]

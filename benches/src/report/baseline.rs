@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 
 use super::html::escape;
+use super::sheet::{Cell, Sheet};
 use crate::data::results::labels::{quantity, title};
-use crate::data::results::{Results, Spread};
+use crate::data::results::{BaselineResult, Results, Spread};
 
 /// The section; nothing without earlier runs.
 pub(super) fn section(page: &mut String, results: &Results) {
@@ -18,31 +19,27 @@ pub(super) fn section(page: &mut String, results: &Results) {
     for note in &baseline.notes {
         let _ = writeln!(page, "<p class=\"soft\">{}.</p>", escape(note));
     }
-    if !baseline.changes.is_empty() {
-        page.push_str(concat!(
-            "<div class=\"wide\">\n<table>\n<thead>\n<tr><th>metric</th><th>backend</th><th>before</th><th>now</th>",
-            "<th>now / before</th></tr>\n</thead>\n<tbody>\n",
-        ));
-        for change in &baseline.changes {
-            let _ = writeln!(
-                page,
-                "<tr><td>{}: {}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.2}×</td></tr>",
-                escape(&change.scenario),
-                escape(&title(&change.metric)),
-                escape(&change.backend),
-                spread(&change.old, &change.unit),
-                spread(&change.new, &change.unit),
-                change.ratio()
-            );
-        }
-        page.push_str("</tbody>\n</table>\n</div>\n");
+    if let Some(changes) = sheet(baseline) {
+        page.push_str(&changes.html(""));
     }
     page.push_str("</section>\n");
 }
 
-fn spread(spread: &Spread, unit: &str) -> String {
+/// The changes, if there are any.
+pub(super) fn sheet(baseline: &BaselineResult) -> Option<Sheet> {
+    let mut sheet = Sheet::of(["metric", "backend", "before", "now", "now / before"]);
+    for change in &baseline.changes {
+        let metric = format!("{}: {}", change.scenario, title(&change.metric));
+        let [old, new] = [&change.old, &change.new].map(|one| spread(one, &change.unit));
+        let ratio = format!("{:.2}x", change.ratio());
+        sheet.row([metric.into(), Cell::from(&*change.backend), old, new, ratio.into()]);
+    }
+    (!baseline.changes.is_empty()).then_some(sheet)
+}
+
+fn spread(spread: &Spread, unit: &str) -> Cell {
     let [median, least, most] = [spread.median, spread.least, spread.most].map(|value| quantity(value, unit));
-    format!("{} <small>{} to {}</small>", escape(&median), escape(&least), escape(&most))
+    Cell::from(median).and_small(format!("{least} to {most}"))
 }
 
 const RULE: &str = "A number changed when the ranges of at least five repeats on each side do not meet, and are further apart \

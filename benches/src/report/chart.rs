@@ -1,13 +1,7 @@
-//! Bar charts as inline SVG.
-//!
-//! No chart crate: plotters writes fixed colours and charming needs a script engine, where these pictures take their colours
-//! from the page's style sheet, so that one picture serves light, dark and print. poloto does that too, but has neither bars
-//! with a mark nor lanes over time, so that most of this code would stay.
-
-use std::fmt::Write as _;
+//! Bar charts.
 
 use super::axis::{BOLD, CHARACTER, Scale, round};
-use super::html::escape;
+use super::svg::{Anchor, Svg};
 use crate::data::results::labels::quantity;
 
 /// Horizontal bars in named groups, all on one scale.
@@ -57,46 +51,26 @@ impl Chart<'_> {
         let Some(scale) = self.scale() else { return String::new() };
         let bars: usize = self.groups.iter().map(|group| group.bars.len()).sum();
         let bottom = TOP + bars as f64 * STEP + (self.groups.len() as f64 - 1.0).max(0.0) * GAP;
-        let (width, height) = (self.width, bottom + 26.0);
-        let mut svg = format!(
-            "<svg viewBox=\"0 0 {width} {height}\" style=\"max-width: {width}px\" role=\"img\" aria-label=\"{}\">\n",
-            escape(&self.label)
-        );
+        let mut svg = Svg::new(self.width, bottom + 26.0, &self.label);
         let left = self.left();
-        let span = width - left - self.right();
+        let span = self.width - left - self.right();
         let x = |value: f64| left + scale.position(value) * span;
         for tick in scale.ticks(span) {
-            let (x, text) = (x(tick), escape(&round(&quantity(tick, self.unit))));
-            let _ = writeln!(
-                svg,
-                "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{y}\" y2=\"{bottom}\"/>\
-                 <text class=\"tick\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{text}</text>",
-                bottom + 18.0,
-                y = TOP - 4.0,
-            );
+            svg.upright(x(tick), [TOP - 4.0, bottom], &round(&quantity(tick, self.unit)));
         }
         let mut y = TOP;
         for group in &self.groups {
-            let _ = writeln!(svg, "<g class=\"{}\">", group.colour);
-            let _ = writeln!(
-                svg,
-                "<text class=\"name\" x=\"0\" y=\"{:.1}\">{}</text>",
-                y + 12.0,
-                escape(group.name)
-            );
-            for (depth, bar) in group.bars.iter().enumerate() {
-                self.bar(&mut svg, bar, depth, y, &x);
-                y += STEP;
-            }
-            svg.push_str("</g>\n");
+            svg.coloured(&group.colour, |svg| {
+                svg.text("name", Anchor::Start, [0.0, y + 12.0], group.name);
+                for (depth, bar) in group.bars.iter().enumerate() {
+                    self.bar(svg, bar, depth, y, &x);
+                    y += STEP;
+                }
+            });
             y += GAP;
         }
-        let _ = writeln!(
-            svg,
-            "<line class=\"axis\" x1=\"{left:.1}\" x2=\"{left:.1}\" y1=\"{y}\" y2=\"{bottom}\"/>\n</svg>",
-            y = TOP - 4.0,
-        );
-        svg
+        svg.line("axis", [left, TOP - 4.0], [left, bottom]);
+        svg.end()
     }
 
     /// Whether the scale is logarithmic, which the caption must say.
@@ -109,52 +83,28 @@ impl Chart<'_> {
         self.groups.iter().flat_map(|group| &group.bars).any(|bar| bar.mark.is_some())
     }
 
-    fn bar(&self, svg: &mut String, bar: &Bar, depth: usize, y: f64, x: &impl Fn(f64) -> f64) {
-        let start = self.left();
+    fn bar(&self, svg: &mut Svg, bar: &Bar, depth: usize, y: f64, x: &impl Fn(f64) -> f64) {
+        let (start, end) = (self.left(), x(bar.value));
         if !bar.name.is_empty() {
-            let _ = writeln!(
-                svg,
-                "<text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-                start - 8.0,
-                y + 12.0,
-                escape(&bar.name)
-            );
+            svg.text("tick", Anchor::End, [start - 8.0, y + 12.0], &bar.name);
         }
-        let end = x(bar.value);
         let value = quantity(bar.value, self.unit);
         let hint = match bar.mark {
             Some(mark) => format!("{} {value}, {} {}", bar.name, self.mark_name, quantity(mark, self.unit)),
             None => format!("{} {value}", bar.name),
         };
-        let _ = writeln!(
-            svg,
-            "<rect class=\"bar d{}\" x=\"{start:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{BAR}\" rx=\"2\">\
-             <title>{}</title></rect>",
-            depth.min(2),
-            (end - start).max(1.0),
-            escape(hint.trim())
-        );
+        let size = [(end - start).max(1.0), BAR];
+        svg.rect(&format!("bar d{}", depth.min(2)), [start, y], size, hint.trim());
         let mark = bar.mark.map(x);
         if let Some(x) = mark {
-            let (top, bottom) = (y - 1.5, y + BAR + 1.5);
             for class in ["halo", "mark"] {
-                let _ = writeln!(
-                    svg,
-                    "<line class=\"{class}\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{top:.1}\" y2=\"{bottom:.1}\"/>"
-                );
+                svg.line(class, [x, y - 1.5], [x, y + BAR + 1.5]);
             }
         }
         let length = (value.chars().count() + bar.note.chars().count()) as f64 * CHARACTER + 22.0;
         // Beside the bar, or beyond the mark where the two would collide.
         let beside = mark.filter(|mark| *mark > end && *mark < end + length).unwrap_or(end);
-        let _ = writeln!(
-            svg,
-            "<text x=\"{:.1}\" y=\"{:.1}\">{}<tspan class=\"tick\" dx=\"6\">{}</tspan></text>",
-            beside + 8.0,
-            y + 12.0,
-            escape(&value),
-            escape(&bar.note)
-        );
+        svg.text_and("", Anchor::Start, [beside + 8.0, y + 12.0], &value, &bar.note);
     }
 
     fn left(&self) -> f64 {

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use super::html::escape;
 use super::needs::Need;
+use super::sheet::{Cell, Sheet};
 use crate::data::results::Results;
 
 /// The section at the top of the page.
@@ -15,7 +16,7 @@ pub(super) fn section(page: &mut String, results: &Results) {
     for answers in Answers::all() {
         answer(page, results, answers);
     }
-    table(page, results);
+    page.push_str(&sheet(results).html(" id=\"needs\" class=\"words\""));
     page.push_str(RULE);
     page.push_str("</section>\n");
 }
@@ -159,34 +160,18 @@ fn answer(page: &mut String, results: &Results, answers: Answers) {
     );
 }
 
-fn table(page: &mut String, results: &Results) {
-    page.push_str("<div class=\"wide\">\n<table id=\"needs\" class=\"words\">\n<thead>\n<tr><th>need</th>");
-    for backend in BACKENDS {
-        let _ = write!(page, "<th data-column=\"{backend}\">{backend}</th>");
-    }
-    page.push_str("</tr>\n</thead>\n<tbody>\n");
+/// What each backend offers for each need.
+pub(super) fn sheet(results: &Results) -> Sheet {
+    let mut sheet = BACKENDS.iter().copied().fold(Sheet::of(["need"]), Sheet::chosen);
     for need in Need::ALL {
-        let _ = write!(page, "<tr><td>{}</td>", escape(need.text()));
-        for backend in BACKENDS {
-            let offer = need.offer(results, backend);
-            let _ = write!(page, "<td data-column=\"{backend}\">{}", escape(offer.words));
-            if offer.measurable {
-                let _ = match &offer.figure {
-                    Some((text, place)) => {
-                        write!(page, "<small><a href=\"#{}\">{}</a></small>", escape(place), escape(text))
-                    }
-                    None => write!(page, "<small>{}</small>", offer.measured()),
-                };
-            }
-            page.push_str("</td>");
-        }
-        page.push_str("</tr>\n");
+        let offers = BACKENDS.iter().map(|backend| need.offer(results, backend).cell());
+        sheet.row([Cell::from(need.text())].into_iter().chain(offers));
     }
-    page.push_str("</tbody>\n</table>\n</div>\n");
+    sheet
 }
 
 /// The backends of processes that share locks. Locks of one process have no choice to make.
-pub(super) const BACKENDS: &[&str] = &["redis", "redlock", "zk"];
+const BACKENDS: &[&str] = &["redis", "redlock", "zk"];
 
 type Question = (&'static str, &'static [(&'static str, &'static str)]);
 

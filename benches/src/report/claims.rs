@@ -4,27 +4,38 @@ use std::fmt::Write as _;
 
 use super::html::{capitalised, escape};
 use super::picture::pictures;
+use super::sheet::{Cell, Sheet};
+use super::tone::Tone;
 use crate::data::results::labels::{number, quantity, title};
-use crate::data::results::{ClaimResult, Figure, Results, Verdict};
+use crate::data::results::{ClaimResult, Figure, Results, distinct};
 
 /// All claims with their verdicts, linked to their sections.
 pub(super) fn list(page: &mut String, results: &Results) {
-    if !results.has_claims() {
-        return;
+    if let Some(sheet) = sheet(results, false) {
+        page.push_str("<section id=\"claims\">\n<h2>What people say, and what this run measured</h2>\n");
+        page.push_str(&sheet.html(" class=\"words\""));
+        page.push_str("</section>\n");
     }
-    page.push_str("<section id=\"claims\">\n<h2>What people say, and what this run measured</h2>\n");
-    page.push_str("<div class=\"wide\">\n<table class=\"words\">\n<tbody>\n");
+}
+
+/// A row per claim, if any was measured; also with the reason of its verdict.
+pub(super) fn sheet(results: &Results, with_reason: bool) -> Option<Sheet> {
+    let sheet = Sheet::of(["", "claim", "verdict"]);
+    let mut sheet = if with_reason { sheet.words("why") } else { sheet };
     for claim in &results.claims {
-        let _ = writeln!(
-            page,
-            "<tr><td>{id}</td><td><a href=\"#claim-{id}\">{}</a></td><td>{}{}</td></tr>",
-            escape(&claim.claim),
-            pill(&claim.verdict),
-            if claim.broken_promise.is_none() { "" } else { BROKEN_PROMISE },
-            id = claim.id,
-        );
+        let linked = Cell::from(&*claim.claim).to(&format!("claim-{}", claim.id));
+        let reason = with_reason.then(|| Cell::from(&*claim.because));
+        sheet.row([claim.id.to_string().into(), linked, verdict(claim)].into_iter().chain(reason));
     }
-    page.push_str("</tbody>\n</table>\n</div>\n</section>\n");
+    results.has_claims().then_some(sheet)
+}
+
+fn verdict(claim: &ClaimResult) -> Cell {
+    let verdict = Cell::verdict(&claim.verdict, &claim.verdict);
+    match claim.broken_promise {
+        Some(_) => verdict.and_verdict("polylock breaks its promise", Tone::Broken),
+        None => verdict,
+    }
 }
 
 /// The sections of all claims.
@@ -37,10 +48,9 @@ pub(super) fn sections(page: &mut String, results: &Results) {
 fn section(page: &mut String, results: &Results, claim: &ClaimResult) {
     let _ = writeln!(
         page,
-        "<section id=\"claim-{id}\">\n<h2>{id}. {}</h2>\n<p>{}{} {}.</p>",
+        "<section id=\"claim-{id}\">\n<h2>{id}. {}</h2>\n<p>{} {}.</p>",
         escape(&claim.claim),
-        pill(&claim.verdict),
-        if claim.broken_promise.is_none() { "" } else { BROKEN_PROMISE },
+        verdict(claim).html(),
         capitalised(claim.because.trim_end_matches('.')),
         id = claim.id,
     );
@@ -75,68 +85,39 @@ fn figures(page: &mut String, claim: &ClaimResult) {
     }
     let columns = distinct(figures.iter().map(|figure| (&*figure.metric, &*figure.unit)));
     let rows = distinct(figures.iter().map(|figure| (&*figure.subject, figure.x)));
-    let curve = rows.iter().any(|(_, x)| x.is_some());
-    let x_name = claim.x_name();
-    let _ = write!(
-        page,
-        "<details>\n<summary>All {} figures</summary>\n<div class=\"wide\">\n<table>\n<thead>\n<tr><th></th>",
-        figures.len()
-    );
-    if curve {
-        let _ = write!(page, "<th>{}</th>", escape(x_name));
+    let is_curve = rows.iter().any(|(_, x)| x.is_some());
+    let mut sheet = Sheet::of([""]);
+    if is_curve {
+        sheet = sheet.number(claim.x_name(), "");
     }
     for (metric, unit) in &columns {
-        let _ = write!(page, "<th>{}<small>{}</small></th>", escape(&title(metric)), escape(&shown(unit)));
+        sheet = sheet.number(&title(metric), shown(unit));
     }
-    page.push_str("</tr>\n</thead>\n<tbody>\n");
     for (subject, x) in rows {
-        let _ = write!(page, "<tr><td>{}</td>", escape(subject));
-        if curve {
-            let _ = write!(page, "<td>{}</td>", x.map_or_else(String::new, number));
-        }
-        for (metric, unit) in &columns {
+        let of = |(metric, unit): &(&str, &str)| {
             let same = |figure: &&Figure| {
                 figure.subject == subject && figure.x == x && figure.metric == *metric && figure.unit == *unit
             };
-            let cell = figures.iter().find(same).map_or_else(|| "–".into(), value);
-            let _ = write!(page, "<td>{}</td>", escape(&cell));
-        }
-        page.push_str("</tr>\n");
+            figures.iter().find(same).map_or_else(Cell::none, |figure| value(figure).into())
+        };
+        let place = is_curve.then(|| Cell::from(x.map_or_else(String::new, number)));
+        sheet.row([Cell::from(subject)].into_iter().chain(place).chain(columns.iter().map(of)));
     }
-    page.push_str("</tbody>\n</table>\n</div>\n</details>\n");
-}
-
-fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
-    let mut distinct = Vec::new();
-    for one in all {
-        if !distinct.contains(&one) {
-            distinct.push(one);
-        }
-    }
-    distinct
+    let _ = writeln!(
+        page,
+        "<details>\n<summary>All {} figures</summary>\n{}</details>",
+        figures.len(),
+        sheet.html("")
+    );
 }
 
 /// The unit in the head of a column; a time has its unit in each cell.
-fn shown(unit: &str) -> String {
-    if TIMES.contains(&unit) { String::new() } else { unit.to_owned() }
+fn shown(unit: &str) -> &str {
+    if TIMES.contains(&unit) { "" } else { unit }
 }
 
 fn value(figure: &Figure) -> String {
     if TIMES.contains(&&*figure.unit) { quantity(figure.value, &figure.unit) } else { number(figure.value) }
 }
 
-fn pill(verdict: &Verdict) -> String {
-    format!("<span class=\"pill {}\">{}</span>", class(verdict), escape(&verdict.to_string()))
-}
-
-const fn class(verdict: &Verdict) -> &'static str {
-    match verdict {
-        Verdict::Holds => "held",
-        Verdict::DoesNotHold => "broken",
-        Verdict::DependsOn(_) => "unchecked",
-        Verdict::NotJudged => "none",
-    }
-}
-
 const TIMES: &[&str] = &["ns", "us", "ms", "s"];
-const BROKEN_PROMISE: &str = " <span class=\"pill broken\">polylock breaks its promise</span>";

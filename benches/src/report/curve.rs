@@ -1,9 +1,7 @@
-//! Growth curves as inline SVG, on logarithmic axes.
-
-use std::fmt::Write as _;
+//! Growth curves, on logarithmic axes.
 
 use super::axis::{Scale, round};
-use super::html::escape;
+use super::svg::{Anchor, Svg};
 use crate::data::results::labels::{number, quantity};
 
 /// Lines over a common `x`, both axes logarithmic. Zero is drawn at the bottom.
@@ -39,114 +37,38 @@ impl Curve<'_> {
         let Some(across) = decades(points().map(|(x, _)| x)) else { return String::new() };
         let up = decades(points().map(|(_, y)| y)).unwrap_or(Scale::Linear { end: 1.0 });
         let height = BOTTOM + 44.0 + self.lines.len() as f64 * LEGEND;
-        let mut svg = format!(
-            "<svg viewBox=\"0 0 {WIDTH} {height}\" style=\"max-width: {WIDTH}px\" role=\"img\" aria-label=\"{}\">\n",
-            escape(&self.label)
-        );
+        let mut svg = Svg::new(WIDTH, height, &self.label);
         let x = |value: f64| LEFT + across.position(value) * (RIGHT - LEFT);
         let y = |value: f64| BOTTOM - up.position(value) * (BOTTOM - TOP);
-        self.grid(&mut svg, &across, &up, &x, &y);
-        for line in &self.lines {
-            line.draw(&mut svg, &x, &y, self.x_name, self.unit);
-        }
-        for (row, line) in self.lines.iter().enumerate() {
-            let y = BOTTOM + 52.0 + row as f64 * LEGEND;
-            let _ = writeln!(
-                svg,
-                "<g class=\"{}\"><line class=\"line d{}\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{y}\" y2=\"{y}\"/></g>\
-                 <text x=\"{}\" y=\"{}\">{}</text>",
-                line.colour,
-                line.dash,
-                LEFT + 30.0,
-                LEFT + 38.0,
-                y + 4.0,
-                escape(line.name)
-            );
-        }
-        svg.push_str("</svg>\n");
-        svg
-    }
-
-    fn grid(
-        &self,
-        svg: &mut String,
-        across: &Scale,
-        up: &Scale,
-        x: &impl Fn(f64) -> f64,
-        y: &impl Fn(f64) -> f64,
-    ) {
         for tick in up.ticks((BOTTOM - TOP) * 2.0) {
             let lowest = matches!(up, Scale::Logarithmic { .. }) && y(tick) > BOTTOM - 1.0;
             let zero = lowest && self.has_zero();
             let text = if zero { "0".into() } else { round(&quantity(tick, self.unit)) };
-            let _ = writeln!(
-                svg,
-                "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
-                 <text class=\"tick\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-                LEFT - 6.0,
-                y(tick) + 4.0,
-                escape(&text),
-                y = y(tick),
-            );
+            svg.level([LEFT, RIGHT], y(tick), &text);
         }
         for tick in across.ticks(RIGHT - LEFT) {
-            let _ = writeln!(
-                svg,
-                "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{BOTTOM}\"/>\
-                 <text class=\"tick\" x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
-                BOTTOM + 16.0,
-                number(tick),
-                x = x(tick),
-            );
+            svg.upright(x(tick), [TOP, BOTTOM], &number(tick));
         }
-        let _ = writeln!(
-            svg,
-            "<text class=\"tick\" x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
-            f64::midpoint(LEFT, RIGHT),
-            BOTTOM + 32.0,
-            escape(self.x_name)
-        );
+        svg.text("tick", Anchor::Middle, [f64::midpoint(LEFT, RIGHT), BOTTOM + 32.0], self.x_name);
+        for line in &self.lines {
+            let points = || line.points.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite());
+            svg.coloured(&line.colour, |svg| {
+                svg.path(&format!("line d{}", line.dash), points().map(|point| [x(point.0), y(point.1)]));
+                for point in points() {
+                    let (value, place) = (quantity(point.1, self.unit), number(point.0));
+                    let hint = format!("{}: {value} at {place} {}", line.name, self.x_name);
+                    svg.point([x(point.0), y(point.1)], &hint);
+                }
+            });
+        }
+        for (row, line) in self.lines.iter().enumerate() {
+            svg.legend(&line.colour, line.dash, [LEFT, BOTTOM + 52.0 + row as f64 * LEGEND], line.name);
+        }
+        svg.end()
     }
 
     fn has_zero(&self) -> bool {
         self.lines.iter().flat_map(|line| &line.points).any(|(_, y)| *y <= 0.0)
-    }
-}
-
-impl Line<'_> {
-    fn draw(
-        &self,
-        svg: &mut String,
-        x: &impl Fn(f64) -> f64,
-        y: &impl Fn(f64) -> f64,
-        x_name: &str,
-        unit: &str,
-    ) {
-        let points = || self.points.iter().filter(|(x, y)| x.is_finite() && y.is_finite());
-        let places: Vec<String> =
-            points().map(|point| format!("{:.1},{:.1}", x(point.0), y(point.1))).collect();
-        let _ = writeln!(
-            svg,
-            "<g class=\"{}\"><polyline class=\"line d{}\" points=\"{}\"/>",
-            self.colour,
-            self.dash,
-            places.join(" ")
-        );
-        for point in points() {
-            let _ = writeln!(
-                svg,
-                "<circle class=\"point\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"3.5\"><title>{}</title></circle>",
-                x(point.0),
-                y(point.1),
-                escape(&format!(
-                    "{}: {} at {} {x_name}",
-                    self.name,
-                    quantity(point.1, unit),
-                    number(point.0)
-                ))
-            );
-        }
-        svg.push_str("</g>\n");
     }
 }
 

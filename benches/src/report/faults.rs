@@ -1,10 +1,33 @@
-//! The fault table: a row per fault, a column per backend.
+//! The faults: a list of what each did, and on the page a table with a column per backend.
 
 use std::fmt::Write as _;
 
 use super::html::{capitalised, escape};
+use super::sheet::{Cell, Sheet};
 use crate::data::results::labels::quantity;
-use crate::data::results::{FaultResult, FaultVerdict, Results};
+use crate::data::results::{FaultResult, FaultVerdict, Results, distinct};
+
+/// What each fault did, one below the other.
+pub(crate) fn list(faults: &[FaultResult]) -> Sheet {
+    let mut sheet = ["L1", "L2", "L3", "no tokens", "unavailable"]
+        .into_iter()
+        .fold(Sheet::of(["fault", "backend", "verdict"]), |sheet, title| sheet.number(title, ""));
+    for fault in faults {
+        let counts = [fault.l1, fault.l2, fault.l3, fault.unfenced].map(|count| count.to_string());
+        let numbers = counts.into_iter().chain([quantity(fault.outage_ms, "ms")]);
+        let numbers = numbers.map(|number| if ran(fault) { number.into() } else { Cell::none() });
+        let words = [Cell::from(&*fault.fault), fault.subject().into(), verdict(fault)];
+        sheet.row(words.into_iter().chain(numbers));
+    }
+    sheet
+}
+
+/// What the columns of [`list`] count.
+pub(crate) const LEVELS: &str = "\
+L1: holds that overlapped by wall time. L2: of these, both guards said that they were valid. L3: writes of an earlier holder
+that a store accepted although it compares tokens; no tokens: such writes that a store without tokens would have accepted.
+Unavailable: the longest time in which nobody could get the lock.
+";
 
 /// The section; nothing when no fault was injected.
 pub(super) fn section(page: &mut String, results: &Results) {
@@ -12,58 +35,56 @@ pub(super) fn section(page: &mut String, results: &Results) {
     if faults.is_empty() {
         return;
     }
-    let judged: Vec<&FaultResult> =
-        faults.iter().filter(|fault| fault.verdict != FaultVerdict::NoMeaning).collect();
-    let differ = judged.iter().filter(|fault| fault.verdict.is_failure()).count();
-    let class = if differ == 0 { "held" } else { "broken" };
+    let judged = faults.iter().filter(|fault| fault.verdict != FaultVerdict::NoMeaning).count();
+    let differ = faults.iter().filter(|fault| fault.verdict.is_failure()).count();
     let _ = write!(
         page,
-        "<section id=\"faults\">\n<h2>What each fault does</h2>\n<p class=\"verdict {class}\">{} of {} differ from \
-         what docs/SAFETY.md promises, or could not be run.</p>\n{LEVELS}<div class=\"wide\">\n<table class=\"words\">\n<thead>\n<tr><th>fault</th>",
+        "<section id=\"faults\">\n<h2>What each fault does</h2>\n<p class=\"verdict {}\">{} of {judged} differ from what \
+         docs/SAFETY.md promises, or could not be run.</p>\n<p class=\"soft\">{LEVELS}</p>\n{}\
+         <details>\n<summary>What happened, and how to repeat it</summary>\n<dl class=\"read\">\n",
+        if differ == 0 { "held" } else { "broken" },
         if differ == 0 { "None".to_owned() } else { differ.to_string() },
-        judged.len(),
+        by_backend(faults).html(" class=\"words\""),
     );
-    let backends = distinct(faults.iter().map(|fault| &*fault.backend));
-    for backend in &backends {
-        let _ = write!(page, "<th>{}</th>", escape(backend));
-    }
-    page.push_str("</tr>\n</thead>\n<tbody>\n");
-    for name in distinct(faults.iter().map(|fault| &*fault.fault)) {
-        let _ = write!(page, "<tr><td>{}</td>", escape(name));
-        for backend in &backends {
-            let cell = faults.iter().find(|fault| fault.fault == name && fault.backend == *backend);
-            let _ = write!(page, "<td>{}</td>", cell.map_or_else(|| "–".into(), self::cell));
-        }
-        page.push_str("</tr>\n");
-    }
-    page.push_str(
-        "</tbody>\n</table>\n</div>\n<details>\n<summary>What happened, and how to repeat it</summary>\n",
-    );
-    page.push_str("<dl class=\"read\">\n");
     for fault in faults {
         details(page, fault);
     }
     page.push_str("</dl>\n</details>\n</section>\n");
 }
 
-fn cell(fault: &FaultResult) -> String {
-    if matches!(fault.verdict, FaultVerdict::NoMeaning | FaultVerdict::NotRun) {
-        let (class, verdict) = (class(fault.verdict), fault.verdict);
-        return format!(
-            "<span class=\"pill {class}\">{verdict}</span><small>{}</small>",
-            escape(&fault.what)
-        );
+/// A row per fault, a column per backend.
+fn by_backend(faults: &[FaultResult]) -> Sheet {
+    let backends = distinct(faults.iter().map(|fault| &*fault.backend));
+    let mut sheet = backends.iter().fold(Sheet::of(["fault"]), |sheet, backend| sheet.words(backend));
+    for name in distinct(faults.iter().map(|fault| &*fault.fault)) {
+        let of = |backend: &&str| {
+            let found = faults.iter().find(|fault| fault.fault == name && fault.backend == *backend);
+            found.map_or_else(Cell::none, cell)
+        };
+        sheet.row([Cell::from(name)].into_iter().chain(backends.iter().map(of)));
     }
-    format!(
-        "<span class=\"pill {}\">{}</span><small>L1 {}, L2 {}, L3 {}</small><small>unavailable {}</small>{}",
-        class(fault.verdict),
-        fault.verdict,
-        fault.l1,
-        fault.l2,
-        fault.l3,
-        escape(&quantity(fault.outage_ms, "ms")),
-        fault.servers.iter().map(|servers| format!("<small>{}</small>", escape(servers))).collect::<String>(),
-    )
+    sheet
+}
+
+fn cell(fault: &FaultResult) -> Cell {
+    if !ran(fault) {
+        return verdict(fault);
+    }
+    let FaultResult { l1, l2, l3, outage_ms, .. } = fault;
+    let cell = verdict(fault)
+        .and_small(format!("L1 {l1}, L2 {l2}, L3 {l3}"))
+        .and_small(format!("unavailable {}", quantity(*outage_ms, "ms")));
+    fault.servers.iter().fold(cell, Cell::and_small)
+}
+
+/// The verdict; why there is none.
+fn verdict(fault: &FaultResult) -> Cell {
+    let verdict = Cell::verdict(fault.verdict, fault.verdict);
+    if ran(fault) { verdict } else { verdict.and_small(&fault.what) }
+}
+
+fn ran(fault: &FaultResult) -> bool {
+    !matches!(fault.verdict, FaultVerdict::NoMeaning | FaultVerdict::NotRun)
 }
 
 fn details(page: &mut String, fault: &FaultResult) {
@@ -86,27 +107,3 @@ fn details(page: &mut String, fault: &FaultResult) {
 fn sentence(text: &str) -> String {
     format!("{}.", text.trim_end_matches('.'))
 }
-
-const fn class(verdict: FaultVerdict) -> &'static str {
-    match verdict {
-        FaultVerdict::Holds => "held",
-        FaultVerdict::BreaksAsDocumented => "unchecked",
-        FaultVerdict::Differs | FaultVerdict::NotRun => "broken",
-        FaultVerdict::NoMeaning => "none",
-    }
-}
-
-fn distinct<'a>(all: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-    let mut distinct = Vec::new();
-    for one in all {
-        if !distinct.contains(&one) {
-            distinct.push(one);
-        }
-    }
-    distinct
-}
-
-const LEVELS: &str = "\
-<p class=\"soft\">L1: holds that overlapped by wall time. L2: of these, both guards said that they were valid. L3: writes of
-an earlier holder that a store accepted although it compares tokens.</p>
-";

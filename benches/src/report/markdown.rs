@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use super::choice::BACKENDS;
-use super::needs::Need;
+use super::sheet::{Sheet, plain};
 use super::summary::{headline, verdict_line};
-use crate::data::results::labels::{quantity, title};
-use crate::data::results::{FaultVerdict, Results};
+use super::{baseline, choice, claims, faults};
+use crate::data::results::Results;
+use crate::data::results::labels::quantity;
 
 /// The text.
 pub(super) fn render(results: &Results) -> String {
@@ -23,10 +23,18 @@ pub(super) fn render(results: &Results) -> String {
         }
         text.push('\n');
     }
-    choice(&mut text, results);
-    claims(&mut text, results);
-    faults(&mut text, results);
-    changes(&mut text, results);
+    let mut section = |title: &str, sheet: Option<Sheet>| {
+        if let Some(sheet) = sheet {
+            let _ = writeln!(text, "## {title}\n\n{}", sheet.markdown());
+        }
+    };
+    section("Which one should I use?", Some(choice::sheet(results)));
+    section("Claims", claims::sheet(results, true));
+    section("Faults", (!results.faults.is_empty()).then(|| faults::list(&results.faults)));
+    if let Some(baseline) = &results.baseline {
+        section("What changed", baseline::sheet(baseline));
+        let _ = writeln!(text, "{}\n", plain(&baseline.summary()));
+    }
     let _ = writeln!(
         text,
         "polylock {}, {} run of {} on {}, {} cores ({}), {}, Redis {}, ZooKeeper {}. Measured by `{}`.",
@@ -44,96 +52,6 @@ pub(super) fn render(results: &Results) -> String {
     text
 }
 
-fn choice(text: &mut String, results: &Results) {
-    text.push_str("## Which one should I use?\n\n");
-    row(text, ["need"].into_iter().chain(BACKENDS.iter().copied()));
-    row(text, [""; 4].map(|_| "---"));
-    for need in Need::ALL {
-        let offers = BACKENDS.iter().map(|backend| {
-            let offer = need.offer(results, backend);
-            let figure = if offer.measurable { offer.measured() } else { "" };
-            let parts = [offer.words, figure].into_iter().filter(|part| !part.is_empty());
-            parts.collect::<Vec<_>>().join("; ")
-        });
-        row(text, [need.text().to_owned()].into_iter().chain(offers));
-    }
-    text.push('\n');
-}
-
-fn claims(text: &mut String, results: &Results) {
-    if !results.has_claims() {
-        return;
-    }
-    text.push_str("## Claims\n\n");
-    row(text, ["", "claim", "verdict", "why"]);
-    row(text, ["---"; 4]);
-    for claim in &results.claims {
-        row(text, [&claim.id.to_string(), &claim.claim, &claim.verdict.to_string(), &claim.because]);
-    }
-    text.push('\n');
-}
-
-fn faults(text: &mut String, results: &Results) {
-    if results.faults.is_empty() {
-        return;
-    }
-    text.push_str("## Faults\n\n");
-    row(text, ["fault", "backend", "verdict", "L1", "L2", "L3", "unavailable"]);
-    row(text, ["---"; 7]);
-    for fault in &results.faults {
-        let verdict = match fault.verdict {
-            FaultVerdict::Differs => format!("**{}**", fault.verdict),
-            verdict => verdict.to_string(),
-        };
-        let [l1, l2, l3] = [fault.l1, fault.l2, fault.l3].map(|count| count.to_string());
-        row(
-            text,
-            [&fault.fault, &fault.subject(), &verdict, &l1, &l2, &l3, &quantity(fault.outage_ms, "ms")],
-        );
-    }
-    text.push('\n');
-}
-
-fn changes(text: &mut String, results: &Results) {
-    let Some(baseline) = &results.baseline else { return };
-    let _ = writeln!(text, "## What changed\n\n{}\n", plain(&baseline.summary()));
-    if baseline.changes.is_empty() {
-        return;
-    }
-    row(text, ["metric", "backend", "before", "now", "now / before"]);
-    row(text, ["---"; 5]);
-    for change in &baseline.changes {
-        let [old, new] = [&change.old, &change.new].map(|spread| quantity(spread.median, &change.unit));
-        let metric = format!("{}: {}", change.scenario, title(&change.metric));
-        row(text, [&metric, &change.backend, &old, &new, &format!("{:.2}x", change.ratio())]);
-    }
-    text.push('\n');
-}
-
-fn row(text: &mut String, cells: impl IntoIterator<Item = impl AsRef<str>>) {
-    for cell in cells {
-        let cell = cell.as_ref();
-        let cell = if cell.starts_with("**") { cell.to_owned() } else { plain(cell) };
-        let _ = write!(text, "| {cell} ");
-    }
-    text.push_str("|\n");
-}
-
-/// Text that Markdown shows as it is.
-fn plain(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '\\' | '`' | '*' | '_' | '[' | ']' | '<' | '>' | '|' | '#' | '~' | '&' => {
-                safe.extend(['\\', character]);
-            }
-            '\n' => safe.push(' '),
-            other => safe.push(other),
-        }
-    }
-    safe
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,7 +64,7 @@ mod tests {
         let text = render(&results);
         for line in [
             "| 3 | Without sequential nodes there is a herd. | holds | 64 requests against 4 |",
-            "| client paused | redis | holds | 1 | 0 | 0 | 1.25 s |",
+            "| client paused | redis | holds | 1 | 0 | 0 | 1 | 1.25 s |",
             "* contended on zk: stuck \\| for ever",
             "| What has to run | one Redis server | five independent Redis servers | a ZooKeeper ensemble of three |",
         ] {

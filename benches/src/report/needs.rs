@@ -1,5 +1,6 @@
 //! What a user may need of a lock, and what a run measured of it for each backend.
 
+use super::sheet::Cell;
 use crate::data::names::FaultName;
 use crate::data::results::labels::quantity;
 use crate::data::results::{FaultResult, FaultVerdict, Results};
@@ -44,6 +45,16 @@ impl Offer {
     /// The figure, or that there is none.
     pub(super) fn measured(&self) -> &str {
         self.figure.as_ref().map_or(NO_FIGURE, |(text, _)| text)
+    }
+
+    /// In a table: the words, and the figure with a link to its section.
+    pub(super) fn cell(&self) -> Cell {
+        let cell = Cell::from(self.words);
+        match &self.figure {
+            _ if !self.measurable => cell,
+            Some((text, place)) => cell.and_small(text).to(place),
+            None => cell.and_small(NO_FIGURE),
+        }
     }
 }
 

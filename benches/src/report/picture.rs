@@ -10,7 +10,7 @@ use super::scenario::SMALL;
 use super::steps::{Level, Steps};
 use super::timeline;
 use crate::data::results::labels::number;
-use crate::data::results::{ClaimResult, Figure, Picture, Results};
+use crate::data::results::{ClaimResult, Figure, Picture, Results, distinct};
 
 /// All pictures of a claim; those without figures are left out.
 pub(super) fn pictures(page: &mut String, results: &Results, claim: &ClaimResult) {
@@ -149,13 +149,7 @@ fn of<'a>(claim: &'a ClaimResult, metric: &str) -> impl Iterator<Item = &'a Figu
 }
 
 fn subjects<'a>(claim: &'a ClaimResult, metric: &str) -> Vec<&'a str> {
-    let mut subjects: Vec<&str> = Vec::new();
-    for figure in of(claim, metric) {
-        if !subjects.contains(&&*figure.subject) {
-            subjects.push(&figure.subject);
-        }
-    }
-    subjects
+    distinct(of(claim, metric).map(|figure| &*figure.subject))
 }
 
 fn unit<'a>(claim: &'a ClaimResult, metric: &str) -> &'a str {

@@ -1,39 +1,27 @@
 //! Our own targets, and what was measured of them.
 
-use std::fmt::Write as _;
-
-use super::html::{capitalised, escape};
+use super::sheet::{Cell, Sheet};
+use super::tone::Tone;
 use crate::data::results::{PromiseResult, Results};
 
-/// The section of a backend.
-pub(super) fn promises(page: &mut String, results: &Results, backend: &str) {
+/// What was measured of the targets of a backend, and how many targets were not measured; nothing if none was.
+pub(super) fn sheet(results: &Results, backend: &str) -> Option<(Sheet, String)> {
     let (measured, others): (Vec<&PromiseResult>, Vec<&PromiseResult>) =
         results.promises_of(backend).partition(|result| result.met.is_some());
     if measured.is_empty() {
-        return;
+        return None;
     }
-    let _ = writeln!(page, "<h3>What {} promises</h3>", escape(backend));
+    let mut sheet = Sheet::of(["scenario", "promise"]).number("target", "").number("seen", "").words("met");
     let all = measured.len() + others.len();
-    page.push_str(concat!(
-        "<div class=\"wide\">\n<table>\n<thead>\n<tr>",
-        "<th>promise</th><th>scenario</th><th>target</th><th>seen</th><th>met</th></tr>\n",
-        "</thead>\n<tbody>\n",
-    ));
     for result in measured {
-        let _ = write!(page, "<tr><td>{}</td>", capitalised(&result.about()));
-        for cell in [&result.scenario, &result.target(), &result.seen()] {
-            let _ = write!(page, "<td>{}</td>", escape(cell));
-        }
-        let class = if result.met == Some(true) { "held" } else { "unchecked" };
-        let _ = writeln!(
-            page,
-            "<td><span class=\"pill {class}\">{}</span></td></tr>",
-            escape(&result.met().to_lowercase())
-        );
+        let tone = if result.met == Some(true) { Tone::Held } else { Tone::Unchecked };
+        let met = Cell::verdict(result.met(), tone);
+        let words = [result.scenario.clone(), result.about(), result.target(), result.seen()];
+        sheet.row(words.map(Cell::from).into_iter().chain([met]));
     }
-    page.push_str("</tbody>\n</table>\n</div>\n");
-    if !others.is_empty() {
-        let _ =
-            writeln!(page, "<p class=\"soft\">Not measured in this run: {} of {}.</p>", others.len(), all);
-    }
+    let note = match others.len() {
+        0 => String::new(),
+        missing => format!("{missing} of {all} were not measured in this run"),
+    };
+    Some((sheet, note))
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::chart::{Bar, Chart, Group};
 use super::colour::colour;
 use super::html::{capitalised, escape};
-use super::summary::verdict_class;
+use super::sheet::{Cell, Sheet};
 use crate::data::results::labels::{meaning, number, title};
 use crate::data::results::{Results, Row, Scenario};
 
@@ -48,7 +48,7 @@ pub(super) fn section(page: &mut String, results: &Results, scenario: &Scenario<
         }
         page.push_str("</div>\n");
     }
-    table(page, results, scenario);
+    page.push_str(&sheet(results, scenario).html(""));
     page.push_str("</section>\n");
 }
 
@@ -132,57 +132,37 @@ impl<'a> Family<'a> {
     }
 }
 
-fn table(page: &mut String, results: &Results, scenario: &Scenario<'_>) {
+/// A number of a row, if it has it.
+type Part = fn(&Row) -> Option<String>;
+
+/// All rows of a scenario: a row per backend; the metrics with floor and ratio where any backend has them.
+pub(super) fn sheet(results: &Results, scenario: &Scenario<'_>) -> Sheet {
     let backends = scenario.backends();
-    let metrics: Vec<(&str, bool)> = scenario
-        .metrics()
-        .into_iter()
-        .map(|metric| {
-            let floored =
-                |backend: &&str| scenario.row(backend, metric).is_some_and(|row| row.floor.is_some());
-            (metric, backends.iter().any(floored))
-        })
-        .collect();
-    page.push_str("<div class=\"wide\">\n<table>\n<thead>\n<tr><th>backend</th>");
-    for (metric, floored) in &metrics {
-        let (name, unit) = (escape(&title(metric)), escape(scenario.unit(metric)));
-        let _ = write!(page, "<th>{name}<small>{unit}</small></th>");
-        if *floored {
-            let _ = write!(
-                page,
-                "<th><small>{}</small></th><th><small>ratio</small></th>",
-                scenario.floor_name(metric)
-            );
+    let mut sheet = Sheet::of(["backend"]);
+    let mut columns: Vec<(&str, Part)> = Vec::new();
+    for metric in scenario.metrics() {
+        sheet = sheet.number(&title(metric), scenario.unit(metric));
+        columns.push((metric, |row| Some(number(row.value))));
+        if backends.iter().filter_map(|backend| scenario.row(backend, metric)).any(|row| row.floor.is_some())
+        {
+            sheet = sheet.part(scenario.floor_name(metric)).part("ratio");
+            columns.push((metric, |row| row.floor.map(number)));
+            columns.push((metric, |row| row.ratio.map(|ratio| format!("{ratio:.2}x"))));
         }
     }
     if scenario.has_rivals() {
-        page.push_str("<th>mutual exclusion</th>");
+        sheet = sheet.words("mutual exclusion");
     }
-    page.push_str("</tr>\n</thead>\n<tbody>\n");
-    for backend in &backends {
-        let _ = write!(
-            page,
-            "<tr><td><span class=\"dot {}\"></span>{}</td>",
-            colour(results, backend),
-            escape(backend)
-        );
-        for (metric, floored) in &metrics {
-            let row = scenario.row(backend, metric);
-            let cell = |of: fn(&Row) -> Option<String>| row.and_then(of).unwrap_or_else(|| "–".into());
-            let _ = write!(page, "<td>{}</td>", cell(|row| Some(number(row.value))));
-            if *floored {
-                let floor = cell(|row| row.floor.map(number));
-                let ratio = cell(|row| row.ratio.map(|ratio| format!("{ratio:.2}×")));
-                let _ = write!(page, "<td><small>{floor}</small></td><td>{ratio}</td>");
-            }
-        }
-        if scenario.has_rivals() {
-            let verdict = scenario.verdict(backend);
-            let _ = write!(page, "<td><span class=\"pill {}\">{verdict}</span></td>", verdict_class(verdict));
-        }
-        page.push_str("</tr>\n");
+    for backend in backends {
+        let name = Cell::from(backend).with_dot(colour(results, backend));
+        let numbers = columns.iter().map(|(metric, part)| {
+            scenario.row(backend, metric).and_then(part).map_or_else(Cell::none, Cell::from)
+        });
+        let verdict = scenario.verdict(backend);
+        let verdict = scenario.has_rivals().then(|| Cell::verdict(verdict, verdict));
+        sheet.row([name].into_iter().chain(numbers).chain(verdict));
     }
-    page.push_str("</tbody>\n</table>\n</div>\n");
+    sheet
 }
 
 /// Splits `handoff_p50` into `handoff` and its quantile `p50`.

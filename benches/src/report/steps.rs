@@ -1,9 +1,7 @@
-//! Steps one after the other as inline SVG: a bar for each, and lines to compare them with.
+//! Steps one after the other: a bar for each, and lines to compare them with.
 
-use std::fmt::Write as _;
-
-use super::axis::{CHARACTER, Scale, round};
-use super::html::escape;
+use super::axis::{Scale, round};
+use super::svg::{Anchor, Svg};
 use crate::data::results::labels::quantity;
 
 /// Upright bars from left to right, and level lines over all of them.
@@ -42,74 +40,32 @@ impl Steps<'_> {
         }
         let scale = Scale::Linear { end: most * 1.1 };
         let height = BOTTOM + 34.0 + self.lines.len() as f64 * LEGEND;
-        let mut svg = format!(
-            "<svg viewBox=\"0 0 {WIDTH} {height}\" style=\"max-width: {WIDTH}px\" role=\"img\" aria-label=\"{}\">\n",
-            escape(&self.label)
-        );
+        let mut svg = Svg::new(WIDTH, height, &self.label);
         let y = |value: f64| BOTTOM - scale.position(value) * (BOTTOM - TOP);
         for tick in scale.ticks((BOTTOM - TOP) * 2.0) {
-            let _ = writeln!(
-                svg,
-                "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
-                 <text class=\"tick\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-                LEFT - 6.0,
-                y(tick) + 4.0,
-                escape(&round(&quantity(tick, self.unit))),
-                y = y(tick),
-            );
+            svg.level([LEFT, RIGHT], y(tick), &round(&quantity(tick, self.unit)));
         }
         let each = (RIGHT - LEFT) / self.steps.len() as f64;
+        let middle = |at: usize| LEFT + (at as f64 + 0.5) * each;
         for (at, (name, value)) in self.steps.iter().enumerate() {
-            let (middle, top) = (LEFT + (at as f64 + 0.5) * each, y(*value));
-            let (width, text) = (each * 0.6, quantity(*value, self.unit));
-            let _ = writeln!(
-                svg,
-                "<g class=\"{}\"><rect class=\"bar d1\" x=\"{:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" \
-                 height=\"{:.1}\" rx=\"2\"><title>{} {}</title></rect></g>\
-                 <text class=\"name\" x=\"{middle:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
-                self.colour,
-                middle - width / 2.0,
-                (BOTTOM - top).max(1.0),
-                escape(name),
-                escape(&text),
-                BOTTOM + 16.0,
-                escape(name),
-            );
+            let (width, top) = (each * 0.6, y(*value));
+            let (corner, size) = ([middle(at) - width / 2.0, top], [width, (BOTTOM - top).max(1.0)]);
+            let hint = format!("{name} {}", quantity(*value, self.unit));
+            svg.coloured(&self.colour, |svg| svg.rect("bar d1", corner, size, &hint));
+            svg.text("name", Anchor::Middle, [middle(at), BOTTOM + 16.0], name);
         }
         for (row, line) in self.lines.iter().enumerate() {
-            line.draw(&mut svg, y(line.value), BOTTOM + 38.0 + row as f64 * LEGEND, self.unit);
+            let (class, y) = (format!("line d{}", line.dash), y(line.value));
+            svg.coloured(&line.colour, |svg| svg.line(&class, [LEFT, y], [RIGHT, y]));
+            let text = format!("{} {}", line.name, quantity(line.value, self.unit));
+            svg.legend(&line.colour, line.dash, [LEFT, BOTTOM + 38.0 + row as f64 * LEGEND], &text);
         }
         // Last, so that no line hides a number.
         for (at, (_, value)) in self.steps.iter().enumerate() {
-            let (middle, text) = (LEFT + (at as f64 + 0.5) * each, quantity(*value, self.unit));
-            let _ = writeln!(
-                svg,
-                "<text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\" textLength=\"{:.0}\">{}</text>",
-                f64::midpoint(y(*value), BOTTOM) + 4.0,
-                text.chars().count() as f64 * CHARACTER,
-                escape(&text),
-            );
+            let place = [middle(at), f64::midpoint(y(*value), BOTTOM) + 4.0];
+            svg.text("", Anchor::Middle, place, &quantity(*value, self.unit));
         }
-        svg.push_str("</svg>\n");
-        svg
-    }
-}
-
-impl Level<'_> {
-    fn draw(&self, svg: &mut String, y: f64, legend: f64, unit: &str) {
-        let _ = writeln!(
-            svg,
-            "<g class=\"{}\"><line class=\"line d{dash}\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
-             <line class=\"line d{dash}\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{legend}\" y2=\"{legend}\"/></g>\
-             <text x=\"{}\" y=\"{}\">{} {}</text>",
-            self.colour,
-            LEFT + 30.0,
-            LEFT + 38.0,
-            legend + 4.0,
-            escape(self.name),
-            escape(&quantity(self.value, unit)),
-            dash = self.dash,
-        );
+        svg.end()
     }
 }
 

@@ -20,15 +20,6 @@ pub(super) fn headline(results: &Results) -> String {
     }
 }
 
-/// The class of a verdict in the style sheet.
-pub(super) fn verdict_class(verdict: ExclusionVerdict) -> &'static str {
-    match verdict {
-        ExclusionVerdict::Held => "held",
-        ExclusionVerdict::Broken(_) => "broken",
-        ExclusionVerdict::Unchecked => "unchecked",
-    }
-}
-
 /// The verdict on mutual exclusion, in a sentence.
 pub(super) fn verdict_line(results: &Results, verdict: ExclusionVerdict) -> String {
     let scenarios = results.scenarios();

@@ -1,10 +1,8 @@
-//! What processes did over time, as inline SVG: a lane per process.
-
-use std::fmt::Write as _;
+//! What processes did over time: a lane per process.
 
 use super::axis::{BOLD, CHARACTER, Scale, round};
-use super::html::escape;
 use super::scenario::LARGE;
+use super::svg::{Anchor, Svg};
 use crate::data::results::labels::quantity;
 use crate::data::results::{Lane, Span, SpanKind};
 
@@ -20,27 +18,14 @@ pub(super) fn render(label: &str, lanes: &[Lane]) -> String {
     let left = longest as f64 * BOLD + 14.0;
     let right = LARGE - 24.0;
     let bottom = TOP + lanes.len() as f64 * STEP;
-    let mut svg = format!(
-        "<svg viewBox=\"0 0 {LARGE} {}\" style=\"max-width: {LARGE}px\" role=\"img\" aria-label=\"{}\">\n",
-        bottom + 52.0,
-        escape(label)
-    );
+    let mut svg = Svg::new(LARGE, bottom + 52.0, label);
     let x = |ms: f64| left + scale.position(ms) * (right - left);
     for tick in scale.ticks(right - left) {
-        let _ = writeln!(
-            svg,
-            "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{}\" y2=\"{bottom}\"/>\
-             <text class=\"tick\" x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
-            TOP - 4.0,
-            bottom + 16.0,
-            escape(&round(&quantity(tick, "ms"))),
-            x = x(tick),
-        );
+        svg.upright(x(tick), [TOP - 4.0, bottom], &round(&quantity(tick, "ms")));
     }
     for (row, lane) in lanes.iter().enumerate() {
         let y = TOP + row as f64 * STEP;
-        let _ =
-            writeln!(svg, "<text class=\"name\" x=\"0\" y=\"{}\">{}</text>", y + 16.0, escape(&lane.name));
+        svg.text("name", Anchor::Start, [0.0, y + 16.0], &lane.name);
         // The overlaps last, so that nothing hides them.
         let (red, others): (Vec<_>, Vec<_>) =
             lane.spans.iter().partition(|span| span.what == SpanKind::Overlap);
@@ -48,49 +33,25 @@ pub(super) fn render(label: &str, lanes: &[Lane]) -> String {
             draw(&mut svg, span, y, &x);
         }
     }
-    legend(&mut svg, left, bottom + 38.0, |kind| spans().any(|span| span.what == kind));
-    svg.push_str("</svg>\n");
-    svg
-}
-
-fn draw(svg: &mut String, span: &Span, y: f64, x: &impl Fn(f64) -> f64) {
-    let (from, until) = (x(span.from_ms), x(span.until_ms));
-    let width = (until - from).max(2.0);
-    let hint = [about(span.what), &span.note].join(" ");
-    let _ = writeln!(
-        svg,
-        "<rect class=\"span {}\" x=\"{from:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{HEIGHT}\" rx=\"2\">\
-         <title>{}, {} to {}</title></rect>",
-        class(span.what),
-        escape(hint.trim()),
-        quantity(span.from_ms, "ms"),
-        quantity(span.until_ms, "ms"),
-    );
-    if span.note.chars().count() as f64 * CHARACTER + 8.0 < width {
-        let _ = writeln!(
-            svg,
-            "<text class=\"note {}\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-            class(span.what),
-            from + 6.0,
-            y + 16.0,
-            escape(&span.note)
-        );
+    let mut at = left;
+    for kind in KINDS.iter().copied().filter(|kind| spans().any(|span| span.what == *kind)) {
+        svg.rect(&format!("span {}", class(kind)), [at, bottom + 28.0], [14.0, 12.0], about(kind));
+        svg.text("tick", Anchor::Start, [at + 20.0, bottom + 38.0], about(kind));
+        at += about(kind).chars().count() as f64 * CHARACTER + 36.0;
     }
+    svg.end()
 }
 
-fn legend(svg: &mut String, left: f64, y: f64, occurs: impl Fn(SpanKind) -> bool) {
-    let mut x = left;
-    for kind in KINDS.iter().copied().filter(|kind| occurs(*kind)) {
-        let _ = writeln!(
-            svg,
-            "<rect class=\"span {}\" x=\"{x:.1}\" y=\"{:.1}\" width=\"14\" height=\"12\" rx=\"2\"/>\
-             <text class=\"tick\" x=\"{:.1}\" y=\"{y:.1}\">{}</text>",
-            class(kind),
-            y - 10.0,
-            x + 20.0,
-            about(kind)
-        );
-        x += about(kind).chars().count() as f64 * CHARACTER + 36.0;
+fn draw(svg: &mut Svg, span: &Span, y: f64, x: &impl Fn(f64) -> f64) {
+    let from = x(span.from_ms);
+    let width = (x(span.until_ms) - from).max(2.0);
+    let hint = [about(span.what), &span.note].join(" ");
+    let [begin, end] = [span.from_ms, span.until_ms].map(|ms| quantity(ms, "ms"));
+    let hint = format!("{}, {begin} to {end}", hint.trim());
+    svg.rect(&format!("span {}", class(span.what)), [from, y], [width, HEIGHT], &hint);
+    if span.note.chars().count() as f64 * CHARACTER + 8.0 < width {
+        let class = format!("note {}", class(span.what));
+        svg.text(&class, Anchor::Start, [from + 6.0, y + 16.0], &span.note);
     }
 }
 

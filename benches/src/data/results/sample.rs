@@ -1,5 +1,6 @@
 //! Realistic results, for the tests of everything that shows results.
 
+use super::baseline::Change;
 use super::*;
 
 /// Realistic results, for the tests of everything that shows results.

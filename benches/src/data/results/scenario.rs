@@ -63,13 +63,19 @@ pub(crate) fn has_rivals(scenario: &str) -> bool {
 
 /// The distinct `names`: first those of `known`, in its order, then the others in theirs.
 pub(super) fn ordered<'a>(names: impl Iterator<Item = &'a str>, known: &[&str]) -> Vec<&'a str> {
-    let mut distinct: Vec<&str> = Vec::new();
-    for name in names {
-        if !distinct.contains(&name) {
-            distinct.push(name);
+    let mut distinct = distinct(names);
+    distinct.sort_by_key(|name| known.iter().position(|other| other == name).unwrap_or(known.len()));
+    distinct
+}
+
+/// The distinct ones, each where it comes first.
+pub(crate) fn distinct<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut distinct = Vec::new();
+    for one in all {
+        if !distinct.contains(&one) {
+            distinct.push(one);
         }
     }
-    distinct.sort_by_key(|name| known.iter().position(|other| other == name).unwrap_or(known.len()));
     distinct
 }
 
