@@ -1,6 +1,7 @@
 //! The servers that faults are injected into, and the proxies between them and their clients.
 
 mod secrets;
+mod trouble;
 
 use std::net::SocketAddr;
 use std::slice;
@@ -11,6 +12,7 @@ use lock_testkit::{FaultProxy, RedisFive, RedisSentinel, RedisServer, ZkEnsemble
 use tokio::time::{Instant, sleep, timeout};
 
 use self::secrets::Secrets;
+pub(crate) use self::trouble::Trouble;
 use crate::data::failure::{Failure, Outcome};
 use crate::data::names::SoakBackend;
 use crate::rig::url;
@@ -212,7 +214,7 @@ impl FaultServers {
     }
 
     /// Stops a server by SIGSTOP.
-    pub(crate) fn stop(&self, server: usize) {
+    fn stop(&self, server: usize) {
         match &self.servers {
             Servers::ZooKeeper(ensemble) => ensemble.nodes()[server].stop(),
             _ => self.redis(server).stop(),
@@ -220,7 +222,7 @@ impl FaultServers {
     }
 
     /// Continues a stopped server.
-    pub(crate) fn cont(&self, server: usize) {
+    fn cont(&self, server: usize) {
         match &self.servers {
             Servers::ZooKeeper(ensemble) => ensemble.nodes()[server].cont(),
             _ => self.redis(server).cont(),
@@ -228,7 +230,7 @@ impl FaultServers {
     }
 
     /// Kills a server by SIGKILL.
-    pub(crate) fn kill(&self, server: usize) {
+    fn kill(&self, server: usize) {
         match &self.servers {
             Servers::ZooKeeper(ensemble) => ensemble.kill(server),
             _ => self.redis(server).kill(),
@@ -236,7 +238,7 @@ impl FaultServers {
     }
 
     /// Restarts a killed server with its data.
-    pub(crate) async fn start_again(&self, server: usize) -> Outcome<()> {
+    async fn start_again(&self, server: usize) -> Outcome<()> {
         match &self.servers {
             Servers::ZooKeeper(ensemble) => ensemble.nodes()[server].start_again().await?,
             _ => {
@@ -252,7 +254,7 @@ impl FaultServers {
     }
 
     /// Takes all memory from a Redis server, or gives it back.
-    pub(crate) async fn fill_memory(&self, server: usize, full: bool) -> Outcome<()> {
+    async fn fill_memory(&self, server: usize, full: bool) -> Outcome<()> {
         // 0 is no limit.
         let limit = if full { "1" } else { "0" };
         self.redis(server).command(&["CONFIG", "SET", "maxmemory", limit]).await?;

@@ -14,7 +14,7 @@ use super::effect::Effect;
 use crate::data::failure::{Failure, Outcome};
 use crate::data::names::{BackendName, FaultName};
 use crate::rig::backends::zk;
-use crate::rig::fault_servers::{Data, FaultServers};
+use crate::rig::fault_servers::{Data, FaultServers, Trouble};
 use crate::rig::worker::fault_client::FaultOrder;
 
 /// Where a fault happens.
@@ -51,9 +51,8 @@ pub(super) async fn before(stage: &Stage<'_>) -> Outcome<()> {
     match stage.fault {
         FaultName::RestartWithoutData | FaultName::Flushall if stage.backend == BackendName::Redlock => {
             // So the lock is granted by the first three masters alone.
-            for server in 3..stage.servers()?.len() {
-                stage.cut_holder_off(server, BOTH, true)?;
-            }
+            let others: Vec<usize> = (3..stage.servers()?.len()).collect();
+            stage.servers()?.begin(&cut_off(BOTH), &others).await?;
         }
         FaultName::Failover if stage.backend == BackendName::Redis => {
             cut_off_replica(stage.servers()?.sentinel()?).await?;
@@ -233,15 +232,15 @@ async fn restart(all: &FaultServers, servers: &[usize], data: Data, down: Durati
     for &server in servers {
         all.mark_data(server).await?;
         before.push(all.pid(server));
-        all.kill(server);
-        if let (Some(ensemble), Data::Lost) = (all.ensemble(), data) {
-            ensemble.nodes()[server].remove_data()?;
-        }
+    }
+    all.begin(&Trouble::Killed, servers).await?;
+    if let (Some(ensemble), Data::Lost) = (all.ensemble(), data) {
+        servers.iter().try_for_each(|&server| ensemble.nodes()[server].remove_data())?;
     }
     sleep(down).await;
+    all.end(&Trouble::Killed, servers).await?;
     let mut restarted = 0;
     for (&server, pid) in servers.iter().zip(before) {
-        all.start_again(server).await?;
         let has_data = all.has_marked_data(server).await?.unwrap_or(data == Data::Kept);
         restarted += u64::from(all.pid(server) != pid && has_data == (data == Data::Kept));
     }
@@ -252,6 +251,11 @@ async fn restart(all: &FaultServers, servers: &[usize], data: Data, down: Durati
             Data::Lost => "servers restarted without their data",
         },
     ))
+}
+
+/// That the holder is cut off from servers.
+fn cut_off(directions: &[Direction]) -> Trouble {
+    Trouble::CutOff { route: HOLDERS_ROUTE, directions: directions.to_vec() }
 }
 
 async fn serves(ensemble: &ZkEnsemble) -> Outcome<bool> {
@@ -312,16 +316,9 @@ impl<'a> Stage<'a> {
         format!("lock:{}", self.lock)
     }
 
-    fn cut_holder_off(&self, server: usize, directions: &[Direction], on: bool) -> Outcome<()> {
-        let proxy = self.servers()?.proxy_of(HOLDERS_ROUTE, server);
-        directions.iter().for_each(|&direction| proxy.black_hole(direction, on));
-        Ok(())
-    }
-
     async fn cut_off(&self, directions: &[Direction]) -> Outcome<Effect> {
-        for server in 0..self.servers()?.len() {
-            self.cut_holder_off(server, directions, true)?;
-        }
+        let all = self.servers()?;
+        all.begin(&cut_off(directions), &(0..all.len()).collect::<Vec<_>>()).await?;
         let effect = self.another_holds().await;
         self.heal();
         Ok(effect)
@@ -338,10 +335,10 @@ impl<'a> Stage<'a> {
     async fn pause(&self, servers: &[usize], span: Duration) -> Outcome<Effect> {
         let all = self.servers()?;
         let until = Instant::now() + span;
-        servers.iter().for_each(|&server| all.stop(server));
+        all.begin(&Trouble::Frozen, servers).await?;
         let answer = join_all(servers.iter().map(|&server| all.answers(server))).await;
         sleep_until(until).await;
-        servers.iter().for_each(|&server| all.cont(server));
+        all.end(&Trouble::Frozen, servers).await?;
         let silent = answer.iter().filter(|answers| !**answers).count();
         Ok(Effect::counted(silent as u64, "servers that did not answer"))
     }

@@ -16,7 +16,7 @@ use super::grant_watch::GrantWatch;
 use super::verdict::{SLACK, seconds};
 use crate::data::failure::Outcome;
 use crate::data::names::{FaultKind, Hits, SoakBackend, SoakDefect};
-use crate::rig::fault_servers::FaultServers;
+use crate::rig::fault_servers::{FaultServers, Trouble};
 use crate::rig::worker::client_runtimes::RUNTIMES;
 use crate::rig::worker::handle::{WorkerHandle, unexpected};
 use crate::rig::worker::soak::SoakTask;
@@ -174,6 +174,15 @@ impl<'a> FaultInjector<'a> {
         }
         let of_servers = format!("servers {servers:?}");
         match plan.kind {
+            FaultKind::Freeze | FaultKind::Blackout => self.trouble(plan, &servers, Trouble::Frozen).await?,
+            FaultKind::Restart => self.trouble(plan, &servers, Trouble::Killed).await?,
+            FaultKind::BlackHole => {
+                let directions = plan.directions.clone();
+                self.trouble(plan, &servers, Trouble::CutOff { route: 0, directions }).await?;
+            }
+            FaultKind::FullMemory => self.trouble(plan, &servers, Trouble::Full).await?,
+            FaultKind::Password => self.trouble(plan, &servers, Trouble::OtherPassword).await?,
+            FaultKind::Certificate => self.trouble(plan, &servers, Trouble::OtherCertificates).await?,
             FaultKind::Kill | FaultKind::Fork => self.replace(plan).await?,
             FaultKind::Pause => {
                 let fault = self.begin(plan, self.processes(&plan.workers));
@@ -199,13 +208,6 @@ impl<'a> FaultInjector<'a> {
                 let resumed = self.resume(fault);
                 self.end(resumed);
             }
-            FaultKind::Freeze | FaultKind::Blackout => {
-                let fault = self.begin(plan, of_servers);
-                servers.iter().for_each(|&server| all.stop(server));
-                self.last(plan).await?;
-                servers.iter().for_each(|&server| all.cont(server));
-                self.end(fault);
-            }
             FaultKind::Reset => {
                 let whom = if servers.is_empty() { "all clients".to_owned() } else { of_servers };
                 let fault = self.begin(plan, whom);
@@ -217,49 +219,14 @@ impl<'a> FaultInjector<'a> {
                 servers.iter().for_each(|&server| all.proxy(server).forget());
                 self.end(fault);
             }
-            FaultKind::BlackHole => {
-                let fault = self.begin(plan, format!("{of_servers} {:?}", plan.directions));
-                let switch = |on: bool| {
-                    for &server in &servers {
-                        for &direction in &plan.directions {
-                            all.proxy(server).black_hole(direction, on);
-                        }
-                    }
-                };
-                switch(true);
-                self.last(plan).await?;
-                switch(false);
-                self.end(fault);
-            }
-            FaultKind::Restart => {
-                let fault = self.begin(plan, of_servers);
-                servers.iter().for_each(|&server| all.kill(server));
-                self.last(plan).await?;
-                for &server in &servers {
-                    all.start_again(server).await?;
-                }
-                self.end(fault);
-            }
             FaultKind::RollingRestart => {
                 for server in servers {
                     let fault = self.begin(plan, format!("server {server}"));
-                    all.kill(server);
-                    all.start_again(server).await?;
+                    all.begin(&Trouble::Killed, &[server]).await?;
+                    all.end(&Trouble::Killed, &[server]).await?;
                     self.end(fault);
                     sleep(self.recovery()).await;
                 }
-            }
-            FaultKind::FullMemory => {
-                let fault = self.begin(plan, of_servers);
-                for &server in &servers {
-                    all.fill_memory(server, true).await?;
-                }
-                self.workers[plan.workers[0]].send(Order::Keep(plan.span)).await?;
-                self.last(plan).await?;
-                for &server in &servers {
-                    all.fill_memory(server, false).await?;
-                }
-                self.end(fault);
             }
             FaultKind::Renegotiation => {
                 let server = servers[0];
@@ -285,20 +252,6 @@ impl<'a> FaultInjector<'a> {
                     self.end(fault);
                 }
             }
-            FaultKind::Password => {
-                let fault = self.begin(plan, "all servers".to_owned());
-                all.replace_password().await?;
-                self.last(plan).await?;
-                all.publish_secrets()?;
-                self.end(fault);
-            }
-            FaultKind::Certificate => {
-                let fault = self.begin(plan, of_servers);
-                all.replace_certificates(0).await?;
-                self.last(plan).await?;
-                all.publish_secrets()?;
-                self.end(fault);
-            }
             FaultKind::Failover | FaultKind::AbruptFailover => {
                 let fault = self.begin(plan, "the master".to_owned());
                 all.fail_over(plan.kind == FaultKind::Failover).await?;
@@ -306,6 +259,27 @@ impl<'a> FaultInjector<'a> {
                 all.settle().await?;
             }
         }
+        Ok(())
+    }
+
+    /// Brings servers into trouble, for the time of the fault.
+    async fn trouble(&mut self, plan: &FaultPlan, servers: &[usize], trouble: Trouble) -> Outcome<()> {
+        let all = self.servers;
+        let fault = self.begin(
+            plan,
+            match &trouble {
+                Trouble::CutOff { directions, .. } => format!("servers {servers:?} {directions:?}"),
+                Trouble::OtherPassword => "all servers".to_owned(),
+                _ => format!("servers {servers:?}"),
+            },
+        );
+        all.begin(&trouble, servers).await?;
+        if trouble == Trouble::Full {
+            self.workers[plan.workers[0]].send(Order::Keep(plan.span)).await?;
+        }
+        self.last(plan).await?;
+        all.end(&trouble, servers).await?;
+        self.end(fault);
         Ok(())
     }
 

@@ -101,7 +101,7 @@ impl Tls {
 
 impl FaultServers {
     /// Has all servers demand another password of clients, and closes their connections.
-    pub(crate) async fn replace_password(&self) -> Outcome<()> {
+    pub(super) async fn replace_password(&self) -> Outcome<()> {
         let secrets = self.secrets()?;
         secrets.replaced.fetch_add(1, Ordering::Relaxed);
         if let Servers::ZooKeeper(ensemble) = &self.servers {
@@ -119,7 +119,7 @@ impl FaultServers {
     }
 
     /// Restarts a Redis server with certificates of another authority.
-    pub(crate) async fn replace_certificates(&self, server: usize) -> Outcome<()> {
+    pub(super) async fn replace_certificates(&self, server: usize) -> Outcome<()> {
         let tls = self.secrets()?.tls.as_ref().ok_or_else(|| Failure::new("there is no TLS"))?;
         self.kill(server);
         tls.servers.replace()?;
@@ -127,7 +127,7 @@ impl FaultServers {
     }
 
     /// Writes what servers demand to the files that clients read.
-    pub(crate) fn publish_secrets(&self) -> Outcome<()> {
+    pub(super) fn publish_secrets(&self) -> Outcome<()> {
         let secrets = self.secrets()?;
         secrets.file.change(&secrets.password());
         secrets.tls.as_ref().map_or(Ok(()), Tls::publish)
