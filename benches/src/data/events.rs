@@ -123,6 +123,23 @@ pub(crate) struct TimedHold {
     pub(crate) released: ReleaseOutcome,
 }
 
+impl TimedHold {
+    /// The time that the acquisition took.
+    pub(crate) const fn acquire_ns(&self) -> u64 {
+        self.acquired_ns - self.called_ns
+    }
+
+    /// The time that the release took.
+    pub(crate) const fn release_ns(&self) -> u64 {
+        self.released_ns - self.release_called_ns
+    }
+
+    /// The time that both took.
+    pub(crate) const fn took_ns(&self) -> u64 {
+        self.acquire_ns() + self.release_ns()
+    }
+}
+
 /// What came with a grant. The default is neither a token nor a deadline, as most peers have none.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct GrantInfo {
@@ -150,4 +167,19 @@ pub(crate) const fn outcome(released: Released) -> ReleaseOutcome {
         Released::Released => ReleaseOutcome::Released,
         _ => ReleaseOutcome::AlreadyLost,
     }
+}
+
+/// The events of a hold, for tests of what reads histories.
+#[cfg(test)]
+pub(crate) fn sample_hold(process: u32, [called, from, until]: [u64; 3], grant: GrantInfo) -> Vec<Event> {
+    let mut log = EventLog::new(process, 0, "a");
+    log.hold(&TimedHold {
+        called_ns: called,
+        acquired_ns: from,
+        grant,
+        release_called_ns: until,
+        released_ns: until + 1,
+        released: ReleaseOutcome::Released,
+    });
+    log.into_events()
 }

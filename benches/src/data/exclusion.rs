@@ -47,22 +47,12 @@ const MOST_LINES: usize = 8;
 
 #[cfg(test)]
 mod tests {
-    use lock_testkit::history::ReleaseOutcome;
-
     use super::*;
-    use crate::data::events::{EventLog, GrantInfo, TimedHold};
+    use crate::data::events::{GrantInfo, sample_hold};
 
     fn hold(process: u32, token: u64, from: u64, until: u64) -> Vec<Event> {
-        let mut log = EventLog::new(process, 0, "a");
-        log.hold(&TimedHold {
-            called_ns: from - 1,
-            acquired_ns: from,
-            grant: GrantInfo { token: Some(token), until_ns: Some(until + 100) },
-            release_called_ns: until,
-            released_ns: until + 1,
-            released: ReleaseOutcome::Released,
-        });
-        log.into_events()
+        let grant = GrantInfo { token: Some(token), until_ns: Some(until + 100) };
+        sample_hold(process, [from - 1, from, until], grant)
     }
 
     #[test]

@@ -172,6 +172,20 @@ impl<'a> Measuring<'a> {
         }
     }
 
+    /// Adds bars for each of these titles and metrics.
+    pub(crate) fn bars(&mut self, pictures: &[(&str, &str)]) {
+        for (title, metric) in pictures {
+            self.draw(Picture::Bars { title: (*title).into(), metric: (*metric).into() });
+        }
+    }
+
+    /// Adds a curve for each of these titles and metrics.
+    pub(crate) fn curves(&mut self, x: &str, pictures: &[(&str, &str)]) {
+        for (title, metric) in pictures {
+            self.draw(Picture::Curve { title: (*title).into(), metric: (*metric).into(), x: x.into() });
+        }
+    }
+
     /// Adds a picture.
     pub(crate) fn draw(&mut self, picture: Picture) {
         self.pictures.push(picture);

@@ -1,29 +1,162 @@
-//! Claim 5: what happens to the lock of a client that dies.
+//! A holder that dies: the time until another client has the lock. `crash` measures it by SIGKILL, and claim 5 judges more ways to
+//! die.
 
 use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::{join, join_all};
+use futures_util::future::{join, join_all, try_join_all};
 use lock_testkit::history::{Event, EventKind};
 use lock_testkit::proxy::Direction;
 use lock_testkit::{FaultProxy, ZooKeeper, now_ns};
+use polylock::{LockOptions, Locks};
 use rand::Rng;
 use tokio::time::{sleep, timeout};
 
+use super::bench::{Bench, Measured, time};
 use super::claim::{About, Claim, Judgement, Measuring};
 use crate::data::events::EventLog;
 use crate::data::failure::{Failure, Outcome};
 use crate::data::figures::Figures;
+use crate::data::median::median;
 use crate::data::names::{BackendName, Peer};
-use crate::data::results::{Figure, Mode, Picture, Verdict};
+use crate::data::plan::Plan;
+use crate::data::results::{Figure, Mode, Row, Verdict};
+use crate::rig::backends::Target;
 use crate::rig::counters::Counters;
 use crate::rig::peers::{Subprocess, missing};
 use crate::rig::url;
 use crate::rig::worker::handle::WorkerHandle;
 use crate::rig::worker::{Job, Order, Task};
 
-/// The claim.
+/// The settings, for the report.
+pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
+    vec![
+        ("lease", format!("a ttl or session timeout of {}, renewed until the crash", time(plan.crash_lease))),
+        (
+            "rounds",
+            format!(
+                "the median of {} crashes, {} at a time, each at a random time between two renewals",
+                plan.crash_rounds * plan.crash_holders,
+                plan.crash_holders
+            ),
+        ),
+        ("memory", "a guard with a fixed ttl is forgotten, as there is no process to kill".into()),
+    ]
+}
+
+/// Measures one backend.
+pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
+    let plan = &bench.plan;
+    let mut takeovers = Vec::new();
+    for round in 0..plan.crash_rounds {
+        let crashes = (0..plan.crash_holders).map(|number| async move {
+            let number = (round * plan.crash_holders + number) as u32;
+            let lock = bench.lock(&format!("crash-{number}"));
+            match target.backend() {
+                BackendName::Memory => forget(bench, target, &lock, number).await,
+                _ => {
+                    let url = with_lease(target.backend(), target.url(), plan.crash_lease);
+                    let job = |process, task| Job {
+                        lock: bench.lock_of(&lock, process),
+                        ..Job::new(&url, &lock, process, task)
+                    };
+                    // A death ends all holds of a process: its number is unique in the scenario.
+                    let [holder, waiter] = [job(number * 2, Task::Hold), job(number * 2 + 1, Task::Wait)];
+                    death(target.backend(), holder, waiter, End::Killed).await
+                }
+            }
+        });
+        takeovers.extend(try_join_all(crashes).await?);
+    }
+    let floor = takeovers.first().map_or(plan.crash_lease, |takeover| takeover.lease);
+    let gaps_ms: Vec<f64> =
+        takeovers.iter().map(|takeover| millis(takeover.gap.unwrap_or_default())).collect();
+    let [first, last] = [f64::min, f64::max].map(|of| gaps_ms.iter().copied().reduce(of).unwrap_or_default());
+    let row = Row::new("crash", target.name(), "takeover", "ms", median(gaps_ms)).with_floor(millis(floor));
+    let range = format!("{first:.0} to {last:.0} ms");
+    Ok(Measured {
+        backend: target.name(),
+        rows: vec![row],
+        events: takeovers.into_iter().flat_map(|takeover| takeover.events).collect(),
+        notes: vec![("range", range)],
+        ..Measured::default()
+    })
+}
+
+/// What followed the end of a holder.
+struct Takeover {
+    /// From the end until the waiter has the lock; nothing if it had it before, an overlap that the events show.
+    gap: Option<Duration>,
+    /// How long a lock outlives its holder.
+    lease: Duration,
+    events: Vec<Event>,
+}
+
+impl Takeover {
+    fn new(ended_ns: u64, lease: Duration, mut holder: Vec<Event>, waiter: Vec<Event>) -> Outcome<Self> {
+        let granted = waiter.iter().find(|event| matches!(event.kind, EventKind::Acquired { .. }));
+        let granted_ns = granted.ok_or_else(|| Failure::new("the waiter reported no grant"))?.at_ns;
+        holder.extend(waiter);
+        Ok(Self { gap: granted_ns.checked_sub(ended_ns).map(Duration::from_nanos), lease, events: holder })
+    }
+
+    fn gap(&self) -> Outcome<Duration> {
+        self.gap.ok_or_else(|| Failure::new("the waiter had the lock before its holder ended"))
+    }
+}
+
+/// The URL for locks that outlive their holder by this time.
+fn with_lease(backend: BackendName, url: &str, lease: Duration) -> String {
+    let option = if backend == BackendName::Zk { "session_timeout" } else { "ttl" };
+    url::with_option(url, option, &format!("{}ms", lease.as_millis()))
+}
+
+/// Ends a process that holds the lock while another one waits for it.
+async fn death(backend: BackendName, holder: Job, waiter: Job, end: End) -> Outcome<Takeover> {
+    let proxies =
+        if end.is_of_the_network() { Some(Counters::start(backend, &holder.url).await?) } else { None };
+    let url = proxies.as_ref().map_or_else(|| holder.url.clone(), |proxies| proxies.url(&holder.url));
+    let (process, recorded_as) = (holder.process, holder.recorded_as.clone());
+    let holder = WorkerHandle::start_one(Job { url, ..holder }).await?;
+    let (mut held, lease) = (holder.events(PATIENCE).await?, holder.lease);
+    let waiter = WorkerHandle::start_one(waiter).await?;
+    waiter.send(Order::Go).await?;
+    sleep(alive(lease)).await;
+
+    let ended_ns = now_ns();
+    end.happens(&holder, proxies.as_ref().map_or(&[], Counters::proxies)).await?;
+    let mut log = EventLog::new(process, 0, &recorded_as);
+    log.died(ended_ns);
+    held.extend(log.into_events());
+    Takeover::new(ended_ns, lease, held, waiter.events(lease * 3 + PATIENCE).await?)
+}
+
+/// Forgets a guard, as the memory backend has no process to kill.
+async fn forget(bench: &Bench, target: &Target, lock: &str, number: u32) -> Outcome<Takeover> {
+    let lease = bench.plan.crash_lease;
+    // Separate connections: the holder's one still counts its forgotten guard.
+    let (holder, waiter) = (Locks::connect(target.url()).await?, Locks::connect(target.url()).await?);
+    let (holding, waiting) = (number * 2, number * 2 + 1);
+    let mut log = EventLog::new(holding, 0, lock);
+    let mutex = holder.mutex_with(bench.lock_of(lock, holding), LockOptions::new().fixed_ttl(lease))?;
+    log.acquire_called();
+    let guard = mutex.acquire().await?;
+    log.acquired(&guard);
+    let died_ns = now_ns();
+    log.died(died_ns);
+    std::mem::forget(guard);
+
+    let mut waited = EventLog::new(waiting, 0, lock);
+    waited.acquire_called();
+    let guard = waiter.mutex(bench.lock_of(lock, waiting)).acquire().await?;
+    waited.acquired(&guard);
+    waited.release_called();
+    waited.released(guard.release().await?);
+    Takeover::new(died_ns, lease, log.into_events(), waited.into_events())
+}
+
+/// Claim 5: what happens to the lock of a client that dies.
 #[derive(Debug)]
 pub(super) struct ClientDeath;
 
@@ -65,7 +198,7 @@ impl Claim for ClientDeath {
             let all = urls.iter().flat_map(|(subject, backend, url)| {
                 End::ALL.map(|end| {
                     let lock = run.bench.lock(&format!("death-{round}-{}", end.metric()));
-                    async move { (*subject, end, death(*backend, url, &lock, end, lease).await) }
+                    async move { (*subject, end, gap_after(end, *backend, url, &lock, lease).await) }
                 })
             });
             deaths.extend(join_all(all).await);
@@ -79,8 +212,8 @@ impl Claim for ClientDeath {
                         Err(failure) => run.leave_out(&format!("{subject}, {end}"), failure),
                     }
                 }
-                if let Some(median) = median(&mut times) {
-                    run.add(Figure::new(subject, end.metric(), "ms", median));
+                if !times.is_empty() {
+                    run.add(Figure::new(subject, end.metric(), "ms", median(times)));
                 }
             }
         }
@@ -90,10 +223,7 @@ impl Claim for ClientDeath {
             }
         }
         for end in End::ALL {
-            run.draw(Picture::Bars {
-                title: format!("Until another client has the lock: the holder {end}"),
-                metric: end.metric().into(),
-            });
+            run.bars(&[(&format!("Until another client has the lock: the holder {end}"), end.metric())]);
         }
     }
 
@@ -142,6 +272,11 @@ impl End {
         }
     }
 
+    /// Whether proxies make it happen.
+    const fn is_of_the_network(self) -> bool {
+        matches!(self, Self::Disconnected | Self::CutOff)
+    }
+
     /// Ends the holder, which is connected by these proxies.
     async fn happens(self, holder: &WorkerHandle, proxies: &[FaultProxy]) -> Outcome<()> {
         match self {
@@ -172,31 +307,22 @@ impl fmt::Display for End {
     }
 }
 
-/// The time from the end of a holder until a process that waits has the lock.
-async fn death(backend: BackendName, url: &str, lock: &str, end: End, lease: Duration) -> Outcome<Duration> {
-    let option = if backend == BackendName::Zk { "session_timeout" } else { "ttl" };
-    let url = url::with_option(url, option, &format!("{}ms", lease.as_millis()));
-    let proxies = Counters::start(backend, &url).await?;
-    let holder = WorkerHandle::start_one(Job::new(&proxies.url(&url), lock, 0, Task::Hold)).await?;
-    if holder.lease != lease {
-        return Err(Failure::new(format!("its lease is {:?}, not {lease:?}", holder.lease)));
+/// The time from the end of a holder with exactly this lease until a process that waits has the lock.
+async fn gap_after(
+    end: End,
+    backend: BackendName,
+    url: &str,
+    lock: &str,
+    lease: Duration,
+) -> Outcome<Duration> {
+    let url = with_lease(backend, url, lease);
+    let [holder, waiter] =
+        [(0, Task::Hold), (1, Task::Wait)].map(|(of, task)| Job::new(&url, lock, of, task));
+    let takeover = death(backend, holder, waiter, end).await?;
+    if takeover.lease != lease {
+        return Err(Failure::new(format!("its lease is {:?}, not {lease:?}", takeover.lease)));
     }
-    holder.events(PATIENCE).await?;
-    let waiter = WorkerHandle::start_one(Job::new(&url, lock, 1, Task::Wait)).await?;
-    waiter.send(Order::Go).await?;
-    sleep(alive(lease)).await;
-
-    let ended_ns = now_ns();
-    end.happens(&holder, proxies.proxies()).await?;
-    since(ended_ns, &waiter.events(lease * 3 + PATIENCE).await?)
-}
-
-/// The time from the end of the holder until the waiter has the lock.
-fn since(ended_ns: u64, events: &[Event]) -> Outcome<Duration> {
-    granted(events)?
-        .checked_sub(ended_ns)
-        .map(Duration::from_nanos)
-        .ok_or_else(|| Failure::new("the waiter had the lock before its holder ended"))
+    takeover.gap()
 }
 
 /// Adds how long the lock of a peer outlives its holder.
@@ -210,9 +336,7 @@ async fn add_peer(run: &mut Measuring<'_>, peer: Peer, lease: Duration) {
         times.push(millis(took));
     }
     run.add(Figure::new(peer.as_str(), LEASE, "ms", millis(lease)));
-    if let Some(median) = median(&mut times) {
-        run.add(Figure::new(peer.as_str(), End::Killed.metric(), "ms", median));
-    }
+    run.add(Figure::new(peer.as_str(), End::Killed.metric(), "ms", median(times)));
 }
 
 /// The time from the SIGKILL of a holder until another process has the lock.
@@ -243,22 +367,12 @@ async fn death_of_peer(peer: Peer, lease: Duration) -> Outcome<Duration> {
     };
     let (waited, ended_ns) = join(waiting, death).await;
     waited.map_err(|_| Failure::new("the waiter did not get the lock"))??;
-    since(ended_ns, &log.into_events())
+    Takeover::new(ended_ns, lease, Vec::new(), log.into_events())?.gap()
 }
 
 /// Long enough for a renewal, and until a random time between two of them.
 fn alive(lease: Duration) -> Duration {
     lease.mul_f64(1.2 + rand::rng().random_range(0.0..0.34))
-}
-
-fn granted(events: &[Event]) -> Outcome<u64> {
-    let granted = events.iter().find(|event| matches!(event.kind, EventKind::Acquired { .. }));
-    Ok(granted.ok_or_else(|| Failure::new("the waiter reported no grant"))?.at_ns)
-}
-
-fn median(times: &mut [f64]) -> Option<f64> {
-    times.sort_by(f64::total_cmp);
-    times.get(times.len() / 2).copied()
 }
 
 fn millis(span: Duration) -> f64 {

@@ -213,10 +213,8 @@ fn jain(shares: &[u32]) -> f64 {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use lock_testkit::history::ReleaseOutcome;
-
     use super::*;
-    use crate::data::events::{EventLog, GrantInfo, TimedHold};
+    use crate::data::events::{GrantInfo, sample_hold};
 
     pub(in crate::experiments) fn held(
         process: u32,
@@ -224,17 +222,8 @@ pub(super) mod tests {
         from_ms: u64,
         until_ms: u64,
     ) -> Vec<Event> {
-        let ns = |ms| ms * 1_000_000;
-        let mut log = EventLog::new(process, 0, "a");
-        log.hold(&TimedHold {
-            called_ns: ns(called_ms),
-            acquired_ns: ns(from_ms),
-            grant: GrantInfo { token: Some(from_ms), until_ns: None },
-            release_called_ns: ns(until_ms),
-            released_ns: ns(until_ms),
-            released: ReleaseOutcome::Released,
-        });
-        log.into_events()
+        let grant = GrantInfo { token: Some(from_ms), until_ns: None };
+        sample_hold(process, [called_ms, from_ms, until_ms].map(|ms| ms * 1_000_000), grant)
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::trials::{OUTAGE, OVERLAPS, add_trial, counted, two_valid};
 use crate::data::failure::Outcome;
 use crate::data::figures::Figures;
 use crate::data::names::{BackendName, FaultName};
-use crate::data::results::{Figure, Picture, Verdict};
+use crate::data::results::{Figure, Verdict};
 use crate::experiments::faults::{Trial, cut_off_replica};
 use crate::rig::url;
 
@@ -56,11 +56,10 @@ impl Claim for Failover {
                 }
             }
         }
-        for (title, metric) in
-            [("Holds that overlap by wall time", OVERLAPS), ("The longest time without a holder", OUTAGE)]
-        {
-            run.draw(Picture::Bars { title: title.into(), metric: metric.into() });
-        }
+        run.bars(&[
+            ("Holds that overlap by wall time", OVERLAPS),
+            ("The longest time without a holder", OUTAGE),
+        ]);
     }
 
     fn judge(&self, figures: &Figures) -> Outcome<Judgement> {

@@ -11,7 +11,7 @@ use crate::data::events::EventLog;
 use crate::data::failure::{Failure, Outcome};
 use crate::data::figures::Figures;
 use crate::data::names::{Peer, ScenarioName};
-use crate::data::results::{Figure, Mode, Picture, Verdict};
+use crate::data::results::{Figure, Mode, Verdict};
 use crate::data::window::Window;
 use crate::rig::worker::contend::contend;
 
@@ -55,13 +55,11 @@ impl Claim for Fairness {
                 add(run, subject, events);
             }
         }
-        for (title, metric) in [
+        run.bars(&[
             ("Pairs of grants in the opposite order of their calls, per grant", INVERSIONS),
             ("Jain's index: 1 is fair", JAIN),
             ("The longest wait", LONGEST_WAIT),
-        ] {
-            run.draw(Picture::Bars { title: title.into(), metric: metric.into() });
-        }
+        ]);
     }
 
     fn judge(&self, figures: &Figures) -> Outcome<Judgement> {

@@ -13,7 +13,7 @@ use crate::data::failure::{Failure, Outcome};
 use crate::data::figures::Figures;
 use crate::data::names::{BackendName, ScenarioName};
 use crate::data::plan::Load;
-use crate::data::results::{Figure, Mode, Picture, Verdict};
+use crate::data::results::{Figure, Mode, Verdict};
 use crate::rig::worker::throughput::Subject;
 
 /// The claim.
@@ -52,21 +52,18 @@ impl Claim for Faster {
                 add_throughput(run, target.backend(), load);
             }
         }
-        run.draw(Picture::Bars {
-            title: "Acquire + release of a free lock, median".into(),
-            metric: LATENCY.into(),
-        });
-        run.draw(Picture::Bars {
-            title: "Pairs per second of 8 processes with 64 tasks each".into(),
-            metric: PAIRS_OF_PROCESSES.into(),
-        });
-        for (title, metric) in [
-            ("Pairs of acquire and release per second", PAIRS),
-            ("Client CPU per pair", CLIENT_CPU),
-            ("Server CPU per pair", SERVER_CPU),
-        ] {
-            run.draw(Picture::Curve { title: title.into(), metric: metric.into(), x: "tasks".into() });
-        }
+        run.bars(&[
+            ("Acquire + release of a free lock, median", LATENCY),
+            ("Pairs per second of 8 processes with 64 tasks each", PAIRS_OF_PROCESSES),
+        ]);
+        run.curves(
+            "tasks",
+            &[
+                ("Pairs of acquire and release per second", PAIRS),
+                ("Client CPU per pair", CLIENT_CPU),
+                ("Server CPU per pair", SERVER_CPU),
+            ],
+        );
     }
 
     fn judge(&self, figures: &Figures) -> Outcome<Judgement> {

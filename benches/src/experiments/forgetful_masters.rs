@@ -7,7 +7,7 @@ use super::trials::{OVERLAPS, add_trial, counted, two_valid};
 use crate::data::failure::Outcome;
 use crate::data::figures::Figures;
 use crate::data::names::{BackendName, FaultDefect, FaultName};
-use crate::data::results::{Picture, Verdict};
+use crate::data::results::Verdict;
 use crate::experiments::faults::Trial;
 
 /// The claim.
@@ -47,7 +47,7 @@ impl Claim for ForgetfulMasters {
         ] {
             add_trial(run, subject, trial).await;
         }
-        run.draw(Picture::Bars { title: "Holds that overlap by wall time".into(), metric: OVERLAPS.into() });
+        run.bars(&[("Holds that overlap by wall time", OVERLAPS)]);
     }
 
     fn judge(&self, figures: &Figures) -> Outcome<Judgement> {

@@ -1,4 +1,4 @@
-//! `migration`: what each rung of a migration from Redis to ZooKeeper costs, and what the moves cost.
+//! `migration`: what each rung of a migration from Redis to ZooKeeper costs, and what the moves cost; and claim 12, which judges it.
 //!
 //! The scenario has servers of its own: the record of a migration, its tombstones and thousands of moved names are no company
 //! for other measurements.
@@ -6,22 +6,29 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use lock_testkit::history::Event;
-use lock_testkit::{RedisServer, ZooKeeper, now_ns};
-use polylock::migrate::{Gate, Migration, MigrationConfig, Operator, Phase, Progress, Record, Rung};
-use polylock::{ErrorKind, Locks, Mutex, backend};
+use lock_testkit::{RedisServer, ZooKeeper};
+use polylock::migrate::{self, Gate, MigrationConfig, Operator, Phase, Progress, Record, Rung};
+use polylock::{Locks, Mutex, backend};
 use rand::seq::SliceRandom;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::bench::{Bench, Measured, time};
-use crate::data::events::{EventLog, GrantInfo, TimedHold, outcome};
+use super::claim::{About, Claim, Judgement, Measuring};
+use super::side_by_side::MeasuredClient;
+use crate::data::events::{EventLog, TimedHold};
 use crate::data::failure::{Failure, Outcome};
+use crate::data::figures::Figures;
 use crate::data::latency::Latency;
+use crate::data::names::ScenarioName;
 use crate::data::names::rung::{DUAL, DUAL_BESIDE_MOVE, MIGRATE, MOVE, NEW, OLD, REDIS, SHADOW, ZK};
 use crate::data::plan::Plan;
-use crate::data::results::Row;
+use crate::data::results::labels::quantity;
+use crate::data::results::{Figure, Picture, Row, Verdict};
+use crate::rig::measured_lock::hold_once;
 use crate::rig::url;
 
 /// The settings, for the report.
@@ -137,7 +144,7 @@ impl Stores {
     }
 }
 
-fn locks(migration: Migration) -> Locks {
+fn locks(migration: migrate::Migration) -> Locks {
     backend::Locks::new(migration).into()
 }
 
@@ -186,74 +193,26 @@ impl Ladder {
     }
 }
 
-/// What is measured: a client, and a rival that challenges it now and then.
+/// What is measured.
 struct Subject {
     name: &'static str,
-    mutex: Mutex,
-    rival: Mutex,
-    lock: String,
-    holds: Vec<TimedHold>,
-    logs: [EventLog; 2],
-    times: Latency,
+    client: MeasuredClient,
     floor: Latency,
 }
 
 impl Subject {
     fn new(bench: &Bench, name: &'static str, locks: &Locks, rival: &Locks) -> Self {
         let lock = bench.lock(&format!("migration-{}", name.replace(' ', "-")));
-        Self {
-            name,
-            mutex: locks.mutex(&*lock),
-            rival: rival.mutex(bench.lock_of(&lock, "rival")),
-            logs: [EventLog::new(0, 0, &lock), EventLog::new(0, 1, &lock)],
-            lock,
-            holds: Vec::new(),
-            times: Latency::new(),
-            floor: Latency::new(),
-        }
-    }
-
-    /// Acquires and releases once, and returns the time.
-    async fn operate(&mut self) -> Outcome<u64> {
-        let hold = hold(&self.mutex).await?;
-        self.holds.push(hold);
-        Ok(took(&hold))
-    }
-
-    /// Has the rival try to acquire the lock while the client holds it.
-    async fn challenge(&mut self) -> Outcome<()> {
-        let [ours, theirs] = &mut self.logs;
-        ours.acquire_called();
-        let guard = self.mutex.acquire().await?;
-        ours.acquired(&guard);
-        theirs.acquire_called();
-        match self.rival.try_acquire().await {
-            Ok(None) => theirs.refused(),
-            // A client of the old store alone.
-            Err(error) if error.kind() == ErrorKind::Moved => theirs.refused(),
-            Err(error) => return Err(error.into()),
-            Ok(Some(stolen)) => {
-                theirs.acquired(&stolen);
-                theirs.release_called();
-                theirs.released(stolen.release().await?);
-            }
-        }
-        ours.release_called();
-        ours.released(guard.release().await?);
-        Ok(())
+        Self { name, client: MeasuredClient::new(locks, rival, bench, &lock), floor: Latency::new() }
     }
 
     fn measured(self) -> Measured {
         let row = |(metric, part)| {
-            let row = Row::new(SCENARIO, self.name, metric, "us", self.times.quantile_us(part));
+            let row = Row::new(SCENARIO, self.name, metric, "us", self.client.times.both.quantile_us(part));
             if self.floor.len() == 0 { row } else { row.with_floor(self.floor.quantile_us(part)) }
         };
         let rows = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)].into_iter().map(row).collect();
-        let mut log = EventLog::new(0, 0, &self.lock);
-        self.holds.iter().for_each(|hold| log.hold(hold));
-        let mut events = log.into_events();
-        events.extend(self.logs.into_iter().flat_map(EventLog::into_events));
-        Measured { backend: self.name, rows, events, ..Measured::default() }
+        Measured { backend: self.name, rows, events: self.client.into_events(), ..Measured::default() }
     }
 }
 
@@ -268,13 +227,13 @@ async fn climb(plan: Plan, mut subjects: Vec<Subject>) -> Outcome<Vec<Measured>>
             let challenged = round % CHALLENGE_EVERY == 0;
             if challenged {
                 for subject in &mut subjects {
-                    subject.challenge().await?;
+                    subject.client.challenge().await?;
                 }
             }
             round += 1;
             order.shuffle(&mut rand::rng());
             for &at in &order {
-                took[at] = subjects[at].operate().await?;
+                took[at] = subjects[at].client.operate(counts && !challenged).await?.took_ns();
             }
             if counts && !challenged {
                 note(&mut subjects, &took);
@@ -284,11 +243,10 @@ async fn climb(plan: Plan, mut subjects: Vec<Subject>) -> Outcome<Vec<Measured>>
     Ok(subjects.into_iter().map(Subject::measured).collect())
 }
 
-/// Notes the times of a round.
+/// Notes the floors of a round.
 fn note(subjects: &mut [Subject], took: &[u64]) {
     let of = |name| NAMES.iter().position(|other| *other == name).map_or(0, |at| took[at]);
-    for (subject, &took) in subjects.iter_mut().zip(took) {
-        subject.times.record(took);
+    for subject in subjects {
         let floor: u64 = floors(subject.name).iter().map(|name| of(*name)).sum();
         if floor > 0 {
             subject.floor.record(floor);
@@ -305,20 +263,6 @@ fn floors(subject: &str) -> &'static [&'static str] {
         MOVE | NEW => &[ZK],
         _ => &[],
     }
-}
-
-async fn hold(mutex: &Mutex) -> Outcome<TimedHold> {
-    let called_ns = now_ns();
-    let guard = mutex.acquire().await?;
-    let (acquired_ns, grant) = (now_ns(), GrantInfo::of(&guard));
-    let release_called_ns = now_ns();
-    let released = outcome(guard.release().await?);
-    let released_ns = now_ns();
-    Ok(TimedHold { called_ns, acquired_ns, grant, release_called_ns, released_ns, released })
-}
-
-const fn took(hold: &TimedHold) -> u64 {
-    hold.acquired_ns - hold.called_ns + hold.released_ns - hold.release_called_ns
 }
 
 /// Lets a client of each rung contend for names that move meanwhile.
@@ -361,7 +305,7 @@ async fn move_and_return(bench: &Bench, stores: &Stores, measured: &mut Measured
     let moving = tokio::spawn(move_all(fleet.clone(), names.clone()));
     let (last, move_all) = AbortOnDropHandle::new(moving).await??;
     let mut moves = Latency::new();
-    last.iter().for_each(|hold| moves.record(took(hold)));
+    last.iter().for_each(|hold| moves.record(hold.took_ns()));
 
     let old = stores.redis(MOVING.prefix).await?;
     let before = tombstones(&old).await?;
@@ -394,7 +338,7 @@ async fn move_and_return(bench: &Bench, stores: &Stores, measured: &mut Measured
         let mut log = EventLog::new(0, 0, name);
         log.hold(moved);
         if at % SAMPLED_EVERY == 0 {
-            log.hold(&hold(&old.mutex(&**name)).await?);
+            log.hold(&hold_once(&old.mutex(&**name)).await?);
         }
         measured.events.extend(log.into_events());
     }
@@ -407,7 +351,7 @@ async fn move_and_return(bench: &Bench, stores: &Stores, measured: &mut Measured
 async fn move_all(fleet: Locks, names: Vec<String>) -> Outcome<(Vec<TimedHold>, Duration)> {
     let (began, mut holds) = (Instant::now(), Vec::with_capacity(names.len()));
     for name in &names {
-        holds.push(hold(&fleet.mutex(name)).await?);
+        holds.push(hold_once(&fleet.mutex(name)).await?);
     }
     // That they have moved is noted in the background.
     fleet.backend().settle().await;
@@ -443,6 +387,139 @@ async fn clean(operator: &Operator, most_left: usize) -> Outcome<Duration> {
     Ok(began.elapsed())
 }
 
+/// Claim 12: moving from Redis to ZooKeeper.
+#[derive(Debug)]
+pub(super) struct Migration;
+
+#[async_trait(?Send)]
+impl Claim for Migration {
+    fn about(&self) -> About {
+        About {
+            id: 12,
+            says: "A running fleet can move from Redis locks to ZooKeeper without a moment of double locking.",
+            how: "The scenario `migration`: one client acquires and releases a free lock on each rung, in turn with plain redis and \
+                  plain zk: dual in a fleet of which no name has moved, and once more in one whose other names have; move for a \
+                  name that has moved before. Clients on other rungs challenge each while it holds the lock. Clients on old, shadow, dual and move contend for names that move meanwhile. A fleet moves many names one after \
+                  the other, and goes all the way back; then clients of Redis alone acquire some of them. The histories of all \
+                  are checked for overlapping holds, and for fencing tokens that were smaller than an earlier one.",
+            rule: "Does not hold when two holds overlap anywhere, or a fencing token is smaller than an earlier one. Holds when also \
+                   the median of every rung is at most what its stores take, with a margin: old 1.05 times redis, \
+                   shadow 1.05 times old, dual 1.15 times redis and zk together, move of a moved name and new 1.03 times zk. \
+                   Otherwise it depends on the rung. Dual beside moved names does not decide: tokens of ZooKeeper are ahead of \
+                   those of Redis then, and each acquisition raises those, which takes one more request.",
+            needs: &[ScenarioName::Migration],
+            in_quick: false,
+        }
+    }
+
+    async fn measure(&self, run: &mut Measuring<'_>) {
+        for subject in [REDIS, ZK, DUAL_BESIDE_MOVE].into_iter().chain(RUNGS.map(|rung| rung.name)) {
+            for metric in [P50, "p99"] {
+                add(run, subject, metric);
+            }
+        }
+        for subject in SUBJECTS {
+            add(run, subject, OVERLAPS);
+            add(run, subject, TOKEN_ERRORS);
+        }
+        for metric in MOVES {
+            add(run, MIGRATE, metric);
+        }
+        let [metric, steps] = [P50.to_owned(), "Acquire + release on each rung, median".to_owned()];
+        run.draw(Picture::Steps {
+            title: steps,
+            metric,
+            steps: RUNGS.map(|rung| rung.name.to_owned()).to_vec(),
+            lines: [REDIS, ZK, BOTH].map(str::to_owned).to_vec(),
+        });
+    }
+
+    fn judge(&self, figures: &Figures) -> Outcome<Judgement> {
+        let (mut dear, mut texts) = (Vec::new(), Vec::new());
+        for Limit { name, most, of } in RUNGS {
+            let (median, ratio) = (figures.get(name, P50)?, figures.get(name, RATIO)?);
+            let short = name.strip_prefix("migrate ").unwrap_or(name);
+            texts.push(format!("{short} takes {}, {ratio:.2} times {of}", quantity(median, "us")));
+            if ratio > most {
+                dear.push(short);
+            }
+        }
+        let [move_all, clean_all] = [figures.get(MIGRATE, MOVES[0])?, figures.get(MIGRATE, MOVES[1])?];
+        texts.push(format!("all names moved in {move_all:.1} s, and back in {clean_all:.1} s"));
+        let faults = faults(figures)?;
+        let (verdict, first) = match (&faults[..], &dear[..]) {
+            ([], []) => (Verdict::Holds, "no overlap and no smaller token".to_owned()),
+            ([], dear) => {
+                let dear = dear.join(", ");
+                (
+                    Verdict::DependsOn(format!("the rung: {dear}")),
+                    "no overlap and no smaller token".to_owned(),
+                )
+            }
+            (faults, _) => (Verdict::DoesNotHold, faults.join(", ")),
+        };
+        texts.insert(0, first);
+        Ok(Judgement::new(verdict, texts.join("; ")))
+    }
+
+    fn broken_promise(&self, figures: &Figures) -> Option<String> {
+        faults(figures).ok().filter(|faults| !faults.is_empty()).map(|faults| faults.join(", "))
+    }
+}
+
+/// Adds a number of a row of the scenario, and what its rung costs against its stores.
+fn add(run: &mut Measuring<'_>, subject: &str, metric: &str) {
+    let found = |row: &&Row| row.scenario == SCENARIO && row.backend == subject && row.metric == metric;
+    let Some(row) = run.rows.rows.iter().rev().find(found).cloned() else {
+        return run.leave_out(&format!("{metric} of {subject}"), "`migration` did not measure it");
+    };
+    run.add(Figure::new(subject, metric, &row.unit, row.value));
+    if let (P50, Some(ratio)) = (metric, row.ratio) {
+        run.add(Figure::new(subject, RATIO, "", ratio));
+    }
+    if let (P50, DUAL, Some(both)) = (metric, subject, row.floor) {
+        run.add(Figure::new(BOTH, P50, &row.unit, both));
+    }
+}
+
+/// Overlaps and smaller tokens, in words.
+fn faults(figures: &Figures) -> Outcome<Vec<String>> {
+    let mut faults = Vec::new();
+    for subject in SUBJECTS {
+        for (metric, what) in [(OVERLAPS, "overlapping holds"), (TOKEN_ERRORS, "smaller or equal tokens")] {
+            let count = figures.get(subject, metric)?;
+            if count > 0.0 {
+                faults.push(format!("{count:.0} {what} of {subject}"));
+            }
+        }
+    }
+    Ok(faults)
+}
+
+/// What a rung may cost.
+#[derive(Clone, Copy)]
+struct Limit {
+    name: &'static str,
+    /// How many times the median of its stores.
+    most: f64,
+    of: &'static str,
+}
+
+const RUNGS: [Limit; 5] = [
+    Limit { name: OLD, most: 1.05, of: "redis" },
+    Limit { name: SHADOW, most: 1.05, of: "old" },
+    Limit { name: DUAL, most: 1.15, of: "both stores" },
+    Limit { name: MOVE, most: 1.03, of: "zk" },
+    Limit { name: NEW, most: 1.03, of: "zk" },
+];
+/// The histories that count: those of the rungs, and that of the whole way.
+const SUBJECTS: [&str; 7] = [OLD, SHADOW, DUAL, DUAL_BESIDE_MOVE, MOVE, NEW, MIGRATE];
+const MOVES: [&str; 3] = ["move_all", "clean_all", "left_after_clean"];
+const BOTH: &str = "redis + zk";
+const P50: &str = "p50";
+const RATIO: &str = "ratio";
+const OVERLAPS: &str = "overlaps";
+const TOKEN_ERRORS: &str = "token_errors";
 /// In the order of the subjects.
 const NAMES: [&str; 8] = [REDIS, ZK, OLD, SHADOW, DUAL, DUAL_BESIDE_MOVE, MOVE, NEW];
 
@@ -467,3 +544,43 @@ const CHALLENGE_EVERY: u64 = 128;
 const SAMPLED_EVERY: usize = 100;
 /// How long sessions may take to see the way back.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The verdict when the rungs cost this much more or less than they may, with so many overlaps and smaller tokens.
+    fn judged(over: f64, [overlaps, tokens]: [f64; 2]) -> (Verdict, bool) {
+        let mut figures: Vec<_> = MOVES.map(|metric| Figure::new(MIGRATE, metric, "s", 9.0)).to_vec();
+        for subject in SUBJECTS {
+            let of = |count| if subject == MIGRATE { count } else { 0.0 };
+            figures.push(Figure::new(subject, OVERLAPS, "", of(overlaps)));
+            figures.push(Figure::new(subject, TOKEN_ERRORS, "", of(tokens)));
+        }
+        for Limit { name, most, .. } in RUNGS {
+            let ratio = if name == DUAL { most + over } else { 1.0 };
+            figures.push(Figure::new(name, P50, "us", 400.0 * ratio));
+            figures.push(Figure::new(name, RATIO, "", ratio));
+        }
+        let figures = Figures::from(figures);
+        (Migration.judge(&figures).unwrap().verdict, Migration.broken_promise(&figures).is_none())
+    }
+
+    #[test]
+    fn a_rung_that_costs_more_than_its_stores_is_named() {
+        assert_eq!(judged(0.0, [0.0; 2]), (Verdict::Holds, true));
+        assert_eq!(judged(0.01, [0.0; 2]), (Verdict::DependsOn("the rung: dual".into()), true));
+    }
+
+    #[test]
+    fn an_overlap_or_a_smaller_token_decides() {
+        assert_eq!(judged(0.0, [1.0, 0.0]), (Verdict::DoesNotHold, false));
+        assert_eq!(judged(0.01, [0.0, 2.0]), (Verdict::DoesNotHold, false));
+    }
+
+    #[test]
+    fn there_is_no_verdict_without_a_rung() {
+        let figures = Figures::from(vec![Figure::new(OLD, P50, "us", 90.0)]);
+        assert!(Migration.judge(&figures).is_err());
+    }
+}

@@ -1,26 +1,111 @@
-//! Claim 7: Redlock survives the loss of a minority.
+//! Redlock while a minority of its masters does not answer: `degraded` measures it, and claim 7 judges it.
+//!
+//! In `degraded` a master is stopped by SIGSTOP: it accepts connections and requests, and never answers. rslock is measured in
+//! the same states, on the same masters.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use lock_testkit::FaultProxy;
 use lock_testkit::proxy::Direction;
+use lock_testkit::{FaultProxy, RedisServer};
 use polylock::Locks;
 use tokio::time::timeout;
 
+use super::bench::{Bench, Measured, connect, time};
 use super::claim::{About, Claim, Judgement, Measuring};
-use crate::data::failure::Outcome;
+use super::side_by_side::{MeasuredClient, side_by_side};
+use crate::data::events::EventLog;
+use crate::data::failure::{Failure, Outcome};
 use crate::data::figures::Figures;
-use crate::data::latency::Latency;
-use crate::data::names::BackendName;
-use crate::data::results::{Figure, Mode, Picture, Verdict};
+use crate::data::latency::{Latency, Times};
+use crate::data::names::{BackendName, Peer};
+use crate::data::plan::Plan;
+use crate::data::results::{Figure, Mode, Verdict};
+use crate::rig::backends::Target;
 use crate::rig::counters::Counters;
-use crate::rig::measured_lock::MeasuredLock;
+use crate::rig::measured_lock::{MeasuredLock, hold_once};
 use crate::rig::peers::Rslock;
 use crate::rig::url;
 
-/// The claim.
+/// The settings, for the report.
+pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
+    vec![
+        ("fault", "one of the masters is stopped by SIGSTOP".into()),
+        ("floor", "the same lock with all masters healthy".into()),
+        (
+            "duration",
+            format!("{} healthy, then {} with the fault", time(plan.uncontended), time(plan.uncontended)),
+        ),
+    ]
+}
+
+/// Measures one backend.
+pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>> {
+    let victim = target
+        .masters()
+        .last()
+        .ok_or_else(|| Failure::new("servers given by --url are not stopped: leave out --url redlock=..."))?;
+    let locks = connect(target).await?;
+    let rival = connect(target).await?;
+    let plan = bench.plan;
+    let client = MeasuredClient::new(&locks, &rival, bench, &bench.lock("degraded"));
+    let client = side_by_side(client, (), plan).await?.client;
+    let healthy = client.times.clone();
+    let theirs = Rslock::new(url::each(target.url()), &bench.lock("rslock"));
+    let mut log = EventLog::new(0, 0, &bench.lock("rslock"));
+    let healthy_theirs = repeat(&theirs, plan.counted, &mut log).await?;
+
+    // Continued on drop, so that the next scenario finds all masters alive.
+    let stopped = Stopped::stop(victim);
+    let client = side_by_side(client, (), plan).await;
+    let degraded_theirs = repeat(&theirs, plan.counted, &mut log).await;
+    drop(stopped);
+    let client = client?.client;
+
+    let rows = client.times.rows("degraded", target.name(), &healthy);
+    rival.close().await?;
+    locks.close().await?;
+    let mut ours =
+        Measured { backend: target.name(), rows, events: client.into_events(), ..Measured::default() };
+    let name = Peer::Rslock.as_str();
+    let theirs = match degraded_theirs {
+        Ok(times) => times.rows("degraded", name, &healthy_theirs),
+        Err(failure) => {
+            ours.complaints.push(failure.during(name).to_string());
+            Vec::new()
+        }
+    };
+    Ok(vec![ours, Measured { backend: name, rows: theirs, events: log.into_events(), ..Measured::default() }])
+}
+
+/// Acquires and releases for this long.
+async fn repeat<L: MeasuredLock>(lock: &L, span: Duration, log: &mut EventLog) -> Outcome<Times> {
+    let (end, mut times) = (Instant::now() + span, Times::new());
+    while Instant::now() < end {
+        let hold = hold_once(lock).await?;
+        times.record(hold.acquire_ns(), hold.release_ns());
+        log.hold(&hold);
+    }
+    Ok(times)
+}
+
+struct Stopped<'a>(&'a RedisServer);
+
+impl<'a> Stopped<'a> {
+    fn stop(server: &'a RedisServer) -> Self {
+        server.stop();
+        Self(server)
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.0.cont();
+    }
+}
+
+/// Claim 7: Redlock survives the loss of a minority.
 #[derive(Debug)]
 pub(super) struct Minority;
 
@@ -65,11 +150,8 @@ impl Claim for Minority {
             }
         }
         for trouble in Trouble::ALL {
-            run.draw(Picture::Curve {
-                title: format!("Attempts that succeed, in percent: masters that {trouble}"),
-                metric: trouble.metric().into(),
-                x: "masters".into(),
-            });
+            let title = format!("Attempts that succeed, in percent: masters that {trouble}");
+            run.curves("masters", &[(&title, trouble.metric())]);
         }
     }
 

@@ -14,7 +14,7 @@ use super::claim::{About, Claim, Judgement, Measuring};
 use crate::data::failure::{Failure, Outcome};
 use crate::data::figures::Figures;
 use crate::data::names::FaultDefect;
-use crate::data::results::{Figure, Mode, Picture, Verdict};
+use crate::data::results::{Figure, Mode, Verdict};
 use crate::rig::url;
 
 /// The claim.
@@ -66,12 +66,10 @@ impl Claim for NaiveRecipes {
         for (trial, share) in run.parts(PATIENCE, parts).await {
             run.add(Figure::new(trial.subject, trial.mistake, "%", share));
         }
-        for (title, metric) in [
+        run.bars(&[
             ("Rounds in which a late release let two clients hold the lock", LATE_RELEASE),
             ("Rounds in which the lock of a client that ended stayed held", LOST_EXPIRE),
-        ] {
-            run.draw(Picture::Bars { title: title.into(), metric: metric.into() });
-        }
+        ]);
     }
 
     fn judge(&self, figures: &Figures) -> Outcome<Judgement> {

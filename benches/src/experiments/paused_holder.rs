@@ -7,7 +7,7 @@ use super::trials::{OVERLAPS, UNFENCED, add_trials, counted, stale_writes, two_v
 use crate::data::failure::Outcome;
 use crate::data::figures::Figures;
 use crate::data::names::FaultName;
-use crate::data::results::{Picture, Verdict};
+use crate::data::results::Verdict;
 use crate::experiments::faults::Trial;
 
 /// The claim.
@@ -35,12 +35,10 @@ impl Claim for PausedHolder {
         let trial = |backend| Some(Trial::of(run.target_of(backend)?.backend(), FaultName::ClientPaused));
         let trials: Vec<_> = SUBJECTS.into_iter().filter_map(|name| Some((name, trial(name)?))).collect();
         add_trials(run, &trials).await;
-        for (title, metric) in [
+        run.bars(&[
             ("Holds that overlap by wall time", OVERLAPS),
             ("Late writes that a store without tokens accepts", UNFENCED),
-        ] {
-            run.draw(Picture::Bars { title: title.into(), metric: metric.into() });
-        }
+        ]);
     }
 
     fn judge(&self, figures: &Figures) -> Outcome<Judgement> {

@@ -9,7 +9,7 @@ use super::crowd::Crowd;
 use crate::data::failure::{Failure, Outcome};
 use crate::data::figures::Figures;
 use crate::data::growth::Growth;
-use crate::data::results::{Figure, Mode, Picture, Verdict};
+use crate::data::results::{Figure, Mode, Verdict};
 use crate::experiments::throughput::alone_us;
 use crate::rig::backends::Target;
 use crate::rig::worker::handle::{WorkerHandle, unexpected};
@@ -54,16 +54,22 @@ impl Claim for Scale {
                 measure_held(run, backend, count).await;
             }
         }
-        for (title, metric, x) in [
-            ("From one grant to the next", BETWEEN_GRANTS, "waiters"),
-            ("Server memory per waiter", "server_bytes_per_waiter", "waiters"),
-            ("Time to acquire each of many locks", ACQUIRE, "held locks"),
-            ("Client memory per held lock", BYTES, "held locks"),
-            ("CPU of client and servers for renewals", "renewal_cpu", "held locks"),
-            ("Acquire + release of one more name", ONE_MORE, "held locks"),
-        ] {
-            run.draw(Picture::Curve { title: title.into(), metric: metric.into(), x: x.into() });
-        }
+        run.curves(
+            "waiters",
+            &[
+                ("From one grant to the next", BETWEEN_GRANTS),
+                ("Server memory per waiter", "server_bytes_per_waiter"),
+            ],
+        );
+        run.curves(
+            "held locks",
+            &[
+                ("Time to acquire each of many locks", ACQUIRE),
+                ("Client memory per held lock", BYTES),
+                ("CPU of client and servers for renewals", "renewal_cpu"),
+                ("Acquire + release of one more name", ONE_MORE),
+            ],
+        );
     }
 
     fn judge(&self, figures: &Figures) -> Outcome<Judgement> {

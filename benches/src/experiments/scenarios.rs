@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 
 use super::bench::{Bench, Measured};
 use super::{
-    command, contended, crash, degraded, held, herd, migration, peers, tasks, throughput, uncontended,
+    client_death, command, contended, held, herd, migration, minority, peers, tasks, throughput, uncontended,
 };
 use crate::data::failure::Outcome;
 use crate::data::names::{BackendName, Peer, ScenarioName};
@@ -21,11 +21,11 @@ pub(crate) fn settings(plan: &Plan, scenarios: &[ScenarioName]) -> Vec<(String, 
         ScenarioName::Contended => contended::settings(plan),
         ScenarioName::Tasks => tasks::settings(plan),
         ScenarioName::Throughput => throughput::settings(plan),
-        ScenarioName::Crash => crash::settings(plan),
+        ScenarioName::Crash => client_death::settings(plan),
         ScenarioName::Peers => peers::settings(plan),
         ScenarioName::Herd => herd::settings(plan),
         ScenarioName::Held => held::settings(plan),
-        ScenarioName::Degraded => degraded::settings(plan),
+        ScenarioName::Degraded => minority::settings(plan),
         ScenarioName::Migration => migration::settings(plan),
         ScenarioName::Command => command::settings(plan),
     };
@@ -60,11 +60,11 @@ pub(crate) async fn run(scenario: ScenarioName, bench: &Bench, target: &Target) 
         ScenarioName::Contended => Box::pin(alone(contended::run(bench, target))),
         ScenarioName::Tasks => Box::pin(alone(tasks::run(bench, target))),
         ScenarioName::Throughput => Box::pin(alone(throughput::run(bench, target))),
-        ScenarioName::Crash => Box::pin(alone(crash::run(bench, target))),
+        ScenarioName::Crash => Box::pin(alone(client_death::run(bench, target))),
         ScenarioName::Peers => Box::pin(peers::run(bench, target)),
         ScenarioName::Herd => Box::pin(herd::run(bench, target)),
         ScenarioName::Held => Box::pin(alone(held::run(bench, target))),
-        ScenarioName::Degraded => Box::pin(degraded::run(bench, target)),
+        ScenarioName::Degraded => Box::pin(minority::run(bench, target)),
         ScenarioName::Migration => Box::pin(migration::run(bench)),
         ScenarioName::Command => Box::pin(alone(command::run(bench, target))),
     };

@@ -8,11 +8,12 @@ use polylock::{Locks, Mutex};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::bench::Bench;
-use crate::data::events::{EventLog, GrantInfo, TimedHold, outcome};
+use crate::data::events::{EventLog, TimedHold};
 use crate::data::failure::Outcome;
 use crate::data::latency::Times;
 use crate::data::plan::Plan;
 use crate::rig::floor::Floor;
+use crate::rig::measured_lock::{challenge, hold_once};
 
 /// A client of the lock, and a rival that challenges it now and then.
 #[derive(Debug)]
@@ -39,28 +40,14 @@ impl MeasuredClient {
         }
     }
 
-    /// Acquires and releases once, and returns the time; `counts` says whether it is recorded.
-    pub(super) async fn operate(&mut self, counts: bool) -> Outcome<u64> {
-        let called_ns = now_ns();
-        let guard = self.mutex.acquire().await?;
-        let acquired_ns = now_ns();
-        let grant = GrantInfo::of(&guard);
-        let release_called_ns = now_ns();
-        let released = guard.release().await?;
-        let released_ns = now_ns();
-        self.holds.push(TimedHold {
-            called_ns,
-            acquired_ns,
-            grant,
-            release_called_ns,
-            released_ns,
-            released: outcome(released),
-        });
-        let (acquire_ns, release_ns) = (acquired_ns - called_ns, released_ns - release_called_ns);
+    /// Acquires and releases once; `counts` says whether the times are recorded.
+    pub(super) async fn operate(&mut self, counts: bool) -> Outcome<TimedHold> {
+        let hold = hold_once(&self.mutex).await?;
+        self.holds.push(hold);
         if counts {
-            self.times.record(acquire_ns, release_ns);
+            self.times.record(hold.acquire_ns(), hold.release_ns());
         }
-        Ok(acquire_ns + release_ns)
+        Ok(hold)
     }
 
     /// Has the rival try to acquire the lock while the client holds it.
@@ -69,15 +56,7 @@ impl MeasuredClient {
         ours.acquire_called();
         let guard = self.mutex.acquire().await?;
         ours.acquired(&guard);
-        theirs.acquire_called();
-        match self.rival.try_acquire().await? {
-            None => theirs.refused(),
-            Some(stolen) => {
-                theirs.acquired(&stolen);
-                theirs.release_called();
-                theirs.released(stolen.release().await?);
-            }
-        }
+        challenge(&self.rival, theirs).await?;
         ours.release_called();
         ours.released(guard.release().await?);
         Ok(())
@@ -125,7 +104,7 @@ async fn take_turns(mut client: MeasuredClient, mut floor: impl Floor, plan: Pla
                 client.challenge().await?;
             }
             done += 1;
-            let ours_ns = client.operate(counts).await?;
+            let ours = client.operate(counts).await?;
 
             let called_ns = now_ns();
             floor.acquire().await?;
@@ -136,7 +115,7 @@ async fn take_turns(mut client: MeasuredClient, mut floor: impl Floor, plan: Pla
             if counts {
                 let (acquire_ns, release_ns) = (acquired_ns - called_ns, released_ns - release_called_ns);
                 floor_times.record(acquire_ns, release_ns);
-                added_ns.push(ours_ns as i64 - (acquire_ns + release_ns) as i64);
+                added_ns.push(ours.took_ns() as i64 - (acquire_ns + release_ns) as i64);
             }
         }
     }

@@ -8,7 +8,7 @@ use super::claim::{About, Claim, Judgement, Measuring};
 use super::crowd::{Crowd, WaitingCost};
 use crate::data::failure::{Failure, Outcome};
 use crate::data::figures::Figures;
-use crate::data::results::{Figure, Mode, Picture, Verdict};
+use crate::data::results::{Figure, Mode, Verdict};
 
 /// The claim.
 #[derive(Debug)]
@@ -35,16 +35,13 @@ impl Claim for WaitingCosts {
 
     async fn measure(&self, run: &mut Measuring<'_>) {
         measure_crowds(run, "waiting", subjects(run.mode), crowds(run.mode)).await;
-        run.draw(Picture::Curve {
-            title: "Requests per waiter and second while nothing happens".into(),
-            metric: IDLE_REQUESTS.into(),
-            x: "waiters".into(),
-        });
-        run.draw(Picture::Curve {
-            title: "Requests per grant".into(),
-            metric: GRANT_REQUESTS.into(),
-            x: "waiters".into(),
-        });
+        run.curves(
+            "waiters",
+            &[
+                ("Requests per waiter and second while nothing happens", IDLE_REQUESTS),
+                ("Requests per grant", GRANT_REQUESTS),
+            ],
+        );
     }
 
     fn judge(&self, figures: &Figures) -> Outcome<Judgement> {

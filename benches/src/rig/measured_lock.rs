@@ -3,9 +3,10 @@
 use std::future::Future;
 
 use lock_testkit::history::ReleaseOutcome;
-use polylock::{Guard, Mutex};
+use lock_testkit::now_ns;
+use polylock::{ErrorKind, Guard, Mutex};
 
-use crate::data::events::{GrantInfo, outcome};
+use crate::data::events::{EventLog, GrantInfo, TimedHold, outcome};
 use crate::data::failure::Outcome;
 
 /// A lock that a scenario acquires and releases over and over.
@@ -39,4 +40,32 @@ impl MeasuredLock for Mutex {
     fn grant_info(held: &Guard) -> GrantInfo {
         GrantInfo::of(held)
     }
+}
+
+/// Acquires and releases a lock once.
+pub(crate) async fn hold_once<L: MeasuredLock>(lock: &L) -> Outcome<TimedHold> {
+    let called_ns = now_ns();
+    let held = lock.acquire().await?;
+    let (acquired_ns, grant) = (now_ns(), L::grant_info(&held));
+    let release_called_ns = now_ns();
+    let released = lock.release(held).await?;
+    let released_ns = now_ns();
+    Ok(TimedHold { called_ns, acquired_ns, grant, release_called_ns, released_ns, released })
+}
+
+/// Has a rival try to acquire a lock that another client holds.
+pub(crate) async fn challenge(rival: &Mutex, log: &mut EventLog) -> Outcome<()> {
+    log.acquire_called();
+    match rival.try_acquire().await {
+        Ok(None) => log.refused(),
+        // A client of the old store alone, in a migration.
+        Err(error) if error.kind() == ErrorKind::Moved => log.refused(),
+        Err(error) => return Err(error.into()),
+        Ok(Some(stolen)) => {
+            log.acquired(&stolen);
+            log.release_called();
+            log.released(stolen.release().await?);
+        }
+    }
+    Ok(())
 }

@@ -152,27 +152,21 @@ fn one_line(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use lock_testkit::history::{History, Mode, ReleaseOutcome};
+    use lock_testkit::history::History;
 
     use super::super::effect::Effect;
     use super::*;
+    use crate::data::events::{GrantInfo, sample_hold};
 
     const S: u64 = 1_000_000_000;
 
     /// A hold of two seconds of validity, in seconds, with one write at its beginning.
     fn hold(process: u32, token: u64, from: u64, until: u64) -> Vec<Event> {
-        let event = |at_ns, kind| Event { process, client: 0, lock: "a".into(), at_ns, kind };
-        let valid_until_ns = Some((from + 2) * S);
-        vec![
-            event(from * S - 1, EventKind::AcquireCalled),
-            event(
-                from * S,
-                EventKind::Acquired { token: Some(token), valid_until_ns, mode: Mode::Exclusive },
-            ),
-            event(from * S + 1, EventKind::Write { token, accepted: true }),
-            event(until * S, EventKind::ReleaseCalled),
-            event(until * S + 1, EventKind::Released { outcome: ReleaseOutcome::Released }),
-        ]
+        let grant = GrantInfo { token: Some(token), until_ns: Some((from + 2) * S) };
+        let mut events = sample_hold(process, [from * S - 1, from * S, until * S], grant);
+        let kind = EventKind::Write { token, accepted: true };
+        events.insert(2, Event { at_ns: from * S + 1, kind, ..events[1].clone() });
+        events
     }
 
     fn write(process: u32, token: u64, at: u64, accepted: bool) -> Vec<Event> {

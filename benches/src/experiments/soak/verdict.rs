@@ -193,9 +193,8 @@ pub(crate) fn percent(part: Option<f64>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use lock_testkit::history::{Mode, ReleaseOutcome};
-
     use super::*;
+    use crate::data::events::{GrantInfo, sample_hold};
     use crate::data::names::SoakBackend;
 
     const LEASE: Duration = Duration::from_secs(2);
@@ -207,17 +206,8 @@ mod tests {
 
     /// Seconds throughout.
     fn hold(process: u32, from: u64, until: u64) -> Vec<Event> {
-        let kind = EventKind::Acquired {
-            token: Some(from),
-            valid_until_ns: Some((from + 2) * S),
-            mode: Mode::Exclusive,
-        };
-        vec![
-            event(process, from * S - 1, EventKind::AcquireCalled),
-            event(process, from * S, kind),
-            event(process, until * S, EventKind::ReleaseCalled),
-            event(process, until * S + 1, EventKind::Released { outcome: ReleaseOutcome::Released }),
-        ]
+        let grant = GrantInfo { token: Some(from), until_ns: Some((from + 2) * S) };
+        sample_hold(process, [from * S - 1, from * S, until * S], grant)
     }
 
     fn fault(kind: FaultKind, from: u64, until: u64) -> Fault {

@@ -13,6 +13,7 @@ use super::Job;
 use crate::data::events::EventLog;
 use crate::data::failure::Outcome;
 use crate::rig::cpu_time;
+use crate::rig::measured_lock::challenge;
 use crate::rig::memory;
 
 /// What many held locks cost.
@@ -93,15 +94,7 @@ impl HeldLocks {
         let rival = Locks::connect(&job.url).await?;
         for &number in self.logs.keys() {
             let mut log = EventLog::new(job.process, 1, &numbered(&job.recorded_as, number));
-            log.acquire_called();
-            match rival.mutex(numbered(&job.rival, number)).try_acquire().await? {
-                None => log.refused(),
-                Some(stolen) => {
-                    log.acquired(&stolen);
-                    log.release_called();
-                    log.released(stolen.release().await?);
-                }
-            }
+            challenge(&rival.mutex(numbered(&job.rival, number)), &mut log).await?;
             self.rivals.push(log);
         }
         Ok(rival.close().await?)
