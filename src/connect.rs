@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use lock_core::backend::{Backend, Layer};
-use lock_core::url::LockUrl;
+use lock_core::url::{LockUrl, similar};
 use lock_core::{Error, ErrorKind, MemoryConfig, Result};
 
 /// Every scheme, with the features that it needs.
@@ -215,8 +215,10 @@ fn not_available(scheme: &str) -> Error {
             .with_hint(format!("enable the feature: cargo add polylock --features {feature}"));
     }
     let known: Vec<_> = SCHEMES.iter().map(|(known, _)| format!("{known}://")).collect();
+    let meant = similar(scheme, SCHEMES.map(|(known, _)| known));
+    let meant = meant.map(|meant| format!("; did you mean {meant}://?")).unwrap_or_default();
     Error::new(ErrorKind::InvalidConfig, "polylock")
-        .with_message(format!("the URL scheme {scheme}:// is unknown"))
+        .with_message(format!("the URL scheme {scheme}:// is unknown{meant}"))
         .with_hint(format!("use one of {}", known.join(", ")))
 }
 
@@ -229,6 +231,8 @@ mod tests {
         let error = Locks::connect("etcd://localhost").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
         assert!(error.to_string().contains("memory://, flock://, redis://, redlock://, zk://"), "{error}");
+        let error = Locks::connect("redsi://localhost").await.unwrap_err();
+        assert!(error.to_string().contains("did you mean redis://?"), "{error}");
     }
 
     #[cfg(all(

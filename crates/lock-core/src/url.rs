@@ -1,6 +1,7 @@
 //! The URLs that choose a backend.
 
 use std::fmt;
+use std::mem;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -34,19 +35,19 @@ impl LockUrl {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`], with the expected form and without the text, which may contain a
-    /// password.
+    /// [`ErrorKind::InvalidConfig`], with the expected form and without what may be a password.
     pub fn parse(url: &str) -> Result<Self> {
         // With the line break at the end of a file, it would name another directory or prefix: other locks.
         if url.trim() != url || url.contains(char::is_control) {
             return Err(blank());
         }
-        let (scheme, rest) = url.split_once("://").ok_or_else(malformed)?;
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| malformed(url, "it has no ://"))?;
         if scheme.is_empty()
             || !scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
         {
-            return Err(malformed());
+            return Err(malformed(url, "its scheme is not one word"));
         }
+        let decode = |text| decode(text).ok_or_else(|| malformed(url, "what it has as %XX is not UTF-8"));
         let authority = rest.split(['/', '?']).next().unwrap_or_default();
         let behind = &rest[authority.len()..];
         // Else a part of a password would be parsed as a path or an option, and show in errors.
@@ -127,7 +128,9 @@ impl LockUrl {
     ) -> Result<()> {
         for (at, (key, value)) in self.options.iter().enumerate() {
             let problem = if !known.contains(&key.as_str()) {
-                format!("the URL option {key:?} is unknown")
+                let meant = similar(key, known.iter().copied());
+                let meant = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
+                format!("the URL option {key:?} is unknown{meant}")
             } else if self.options[..at].iter().any(|(earlier, _)| earlier == key) {
                 format!("the URL option {key:?} is given twice")
             } else {
@@ -165,8 +168,14 @@ impl<'a> OptionValue<'a> {
     ///
     /// [`ErrorKind::InvalidConfig`].
     pub fn duration(self) -> Result<Duration> {
-        humantime::parse_duration(self.value)
-            .map_err(|error| self.invalid("give a time, such as 500ms or 10s").caused_by(error))
+        humantime::parse_duration(self.value).map_err(|error| {
+            let is_number = !self.value.is_empty() && self.value.bytes().all(|byte| byte.is_ascii_digit());
+            let expected = match is_number {
+                true => format!("add a unit: {0}s for seconds, {0}ms for milliseconds", self.value),
+                false => "give a time, such as 500ms or 10s".to_owned(),
+            };
+            self.invalid(&expected).caused_by(error)
+        })
     }
 
     /// The value as any type that parses from text.
@@ -209,14 +218,55 @@ impl fmt::Debug for LockUrl {
     }
 }
 
-fn decode(text: &str) -> Result<String> {
-    percent_decode_str(text).decode_utf8().map(Into::into).map_err(|_| malformed())
+fn decode(text: &str) -> Option<String> {
+    percent_decode_str(text).decode_utf8().ok().map(Into::into)
 }
 
-fn malformed() -> Error {
+fn malformed(url: &str, why: &str) -> Error {
+    let shown = without_secrets(url).map(|url| format!(" {url:?}")).unwrap_or_default();
     Error::new(ErrorKind::InvalidConfig, NO_BACKEND)
-        .with_message("the URL is malformed")
+        .with_message(format!("the URL{shown} is malformed: {why}"))
         .with_hint("write it as scheme://[user:password@]host:port[,host:port...][/path][?option=value]")
+}
+
+/// What may be shown of a text that is not a URL: no credentials, no options, and no single word, which may be a password.
+fn without_secrets(url: &str) -> Option<String> {
+    let (text, options) = url.split_once('?').unwrap_or((url, ""));
+    if options.contains('@') || !text.contains([':', '/', '.']) {
+        return None;
+    }
+    Some(match text.rsplit_once('@') {
+        Some((credentials, rest)) => {
+            let scheme =
+                credentials.split_once("://").map(|(scheme, _)| format!("{scheme}://")).unwrap_or_default();
+            format!("{scheme}***@{rest}")
+        }
+        None => text.to_owned(),
+    })
+}
+
+/// The known word that a user may have meant: it differs in two characters at most.
+#[must_use]
+pub fn similar<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let distances = known.into_iter().map(|known| (distance(word, known), known));
+    distances
+        .filter(|(distance, known)| *distance <= 2 && *distance < known.len())
+        .min()
+        .map(|(_, known)| known)
+}
+
+/// How many characters have to be inserted, removed or replaced.
+fn distance(from: &str, to: &str) -> usize {
+    let mut row: Vec<usize> = (0..=to.chars().count()).collect();
+    for (removed, one) in from.chars().enumerate() {
+        let mut diagonal = mem::replace(&mut row[0], removed + 1);
+        for (at, other) in to.chars().enumerate() {
+            let replaced = diagonal + usize::from(one != other);
+            diagonal = row[at + 1];
+            row[at + 1] = replaced.min(diagonal + 1).min(row[at] + 1);
+        }
+    }
+    row.last().copied().unwrap_or_default()
 }
 
 fn blank() -> Error {
@@ -265,6 +315,17 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::InvalidConfig);
             assert!(!error.to_string().contains("secret"), "{error}");
         }
+        for (url, shown) in [
+            ("localhost:6379", "the URL \"localhost:6379\" is malformed: it has no ://"),
+            ("redis:/h?password=s3cret", "the URL \"redis:/h\" is malformed: it has no ://"),
+            ("redis://me:s3cret%ff@host/0", "the URL \"redis://***@host/0\" is malformed: what"),
+            ("me:s3cret@host", "the URL \"***@host\" is malformed"),
+            ("redis:/h?password=a@s3cret", "the URL is malformed"),
+            ("s3cret", "the URL is malformed"),
+        ] {
+            let error = LockUrl::parse(url).unwrap_err().to_string();
+            assert!(error.contains(shown) && !error.contains("s3cret"), "{error}");
+        }
         for url in [
             "redis://:pw/s3cret@h:6379",
             "redis://me:pa?s3cret@h",
@@ -291,10 +352,29 @@ mod tests {
         let url = LockUrl::parse("redis://h?tll=10s").unwrap();
         let error = url.options("redis", &["ttl", "wait"], |_, _| Ok(())).unwrap_err();
         assert!(error.to_string().contains("\"tll\"") && error.to_string().contains("ttl, wait"), "{error}");
+        assert!(error.to_string().contains("did you mean ttl?"), "{error}");
+        let url = LockUrl::parse("redis://h?ttl=10").unwrap();
+        let error = url.options("redis", &["ttl"], |_, value| value.duration().map(drop)).unwrap_err();
+        assert!(error.to_string().contains("10s for seconds"), "{error}");
         let url = LockUrl::parse("redis://h?ttl=10s&ttl=5s").unwrap();
         assert!(url.options("redis", &["ttl"], |_, _| Ok(())).unwrap_err().to_string().contains("twice"));
         let url = LockUrl::parse("redis://h?ttl=ten").unwrap();
         assert!(url.options("redis", &["ttl"], |_, value| value.duration().map(drop)).is_err());
+    }
+
+    #[test]
+    fn a_similar_word_is_found() {
+        let known = ["redis", "rediss", "redlock", "zk", "zks", "flock"];
+        for (word, meant) in [
+            ("redsi", Some("redis")),
+            ("redis", Some("redis")),
+            ("reddiss", Some("rediss")),
+            ("zkk", Some("zk")),
+            ("postgres", None),
+            ("", None),
+        ] {
+            assert_eq!(similar(word, known), meant, "{word}");
+        }
     }
 
     proptest! {
