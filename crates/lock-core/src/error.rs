@@ -313,7 +313,7 @@ impl Error {
     /// | `refused_step` | `InvalidConfig` | the migration does not allow this step where it is | migrate |
     ///
     /// On ZooKeeper the driver does not distinguish the causes of a failed connection: an unknown host, a refused port and
-    /// a silent server are all `unavailable`. On Redlock the codes of single masters are in the text.
+    /// a silent server are all `unavailable`; the text names the servers that refuse. On Redlock the codes of single masters are in the text.
     ///
     /// New codes may be added; the code of an existing error does not change.
     #[must_use]

@@ -270,6 +270,11 @@ impl ZkConfig {
         if self.chroot.is_empty() { "/" } else { &self.chroot }
     }
 
+    /// Whether the sessions are those of the driver, with the servers at the hosts.
+    pub(crate) const fn has_driver(&self) -> bool {
+        self.ensemble.is_none()
+    }
+
     /// The ensemble that opens the sessions.
     pub(crate) fn opener(&self) -> Arc<dyn Ensemble> {
         match &self.ensemble {

@@ -50,7 +50,8 @@ pub(crate) async fn first_version(hosts: &str) -> Option<String> {
     None
 }
 
-fn with_port(server: &str) -> String {
+/// The same server with the default port if it has none.
+pub(crate) fn with_port(server: &str) -> String {
     let has_port = server.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
     if has_port { server.to_owned() } else { format!("{server}:2181") }
 }

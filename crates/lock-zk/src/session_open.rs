@@ -14,6 +14,7 @@ use crate::ensemble::SessionClient;
 use crate::error::{Fault, Right, denied, error, no_chroot, too_old, unavailable};
 use crate::four_letter::first_version;
 use crate::proof::{Proofs, pass_quorum};
+use crate::reachability::unreachable;
 use crate::renew;
 use crate::session::{PAUSE, Session, parent};
 use crate::unpolled;
@@ -24,13 +25,22 @@ use crate::unpolled;
 /// A session whose opening took long is returned once it is [proven](UnprovenSession::prove), which may take half of its
 /// timeout longer.
 pub(crate) async fn open(config: &ZkConfig, runtime: Handle) -> Result<Arc<Session>> {
+    match open_within(config, runtime).await {
+        Err(error) if error.kind() == ErrorKind::Unavailable && config.has_driver() => {
+            Err(with_reasons(error, &config.hosts).await)
+        }
+        opened => opened,
+    }
+}
+
+async fn open_within(config: &ZkConfig, runtime: Handle) -> Result<Arc<Session>> {
     let until = Instant::now() + config.connect_limit();
     let (mut pause, mut last) = (PAUSE, None);
     loop {
         let opened = match timeout_at(until, UnprovenSession::connect(config)).await {
             Ok(Ok(mut session)) => session.prove(config).await.map(|()| session),
             Ok(Err(error)) => Err(error),
-            Err(_) => return Err(last.unwrap_or_else(|| unreachable(config))),
+            Err(_) => return Err(last.unwrap_or_else(|| no_session(config))),
         };
         match opened {
             Err(error) if error.kind() == ErrorKind::Unavailable && Instant::now() + pause < until => {
@@ -100,7 +110,7 @@ impl UnprovenSession {
                 }
             }
         };
-        let sent = timeout(session_timeout / 4, proof).await.map_err(|_| unreachable(config))??;
+        let sent = timeout(session_timeout / 4, proof).await.map_err(|_| no_session(config))??;
         self.until = self.proofs.answered(sent, clock.now());
         Ok(())
     }
@@ -126,14 +136,23 @@ fn not_open(cause: zk::Error, config: &ZkConfig) -> Error {
             format!("cannot open a session at {}: {what}", config.hosts),
             "try again; a file that it names is read again",
         ),
-        cause => unreachable(config).caused_by(cause),
+        cause => no_session(config).caused_by(cause),
     }
 }
 
-fn unreachable(config: &ZkConfig) -> Error {
+fn no_session(config: &ZkConfig) -> Error {
     let limit = config.connect_limit();
     unavailable(&format!("no server opened a session at {} within {limit:?}", config.hosts))
         .with_outcome(Outcome::NotApplied)
+}
+
+async fn with_reasons(error: Error, hosts: &str) -> Error {
+    let reasons = unreachable(hosts).await;
+    if reasons.is_empty() {
+        return error;
+    }
+    let message = format!("{}: {}", error.message(), reasons.join("; "));
+    error.with_message(message)
 }
 
 /// The longest pause before another attempt.

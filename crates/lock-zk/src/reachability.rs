@@ -1,0 +1,53 @@
+//! Why servers cannot be reached: the driver does not distinguish the causes.
+
+use std::io;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::four_letter::with_port;
+
+/// The servers of a list (`host[:port],...`) that no connection can be made to now, each with the reason.
+///
+/// For messages while [`ZkConfig::connect`](crate::ZkConfig::connect) goes on trying. It takes half a second at most. A server
+/// that accepts connections may still open no session: for want of a majority, say.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// for why in lock_zk::unreachable("localhost:1").await {
+///     println!("{why}"); // cannot connect to localhost:1: Connection refused (os error 111)
+/// }
+/// # }
+/// ```
+///
+/// # Cancel safety
+///
+/// This function is cancel safe.
+pub async fn unreachable(hosts: &str) -> Vec<String> {
+    let servers = hosts.split(',').filter(|host| !host.is_empty()).map(with_port);
+    let reasons = servers.map(|server| async move {
+        let connected = timeout(LIMIT, TcpStream::connect(&server)).await;
+        let error = connected.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut))).err()?;
+        Some(format!("cannot connect to {server}: {error}"))
+    });
+    join_all(reasons).await.into_iter().flatten().collect()
+}
+
+const LIMIT: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_servers_that_do_not_accept_are_named() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listens = listener.local_addr().unwrap();
+        let why = unreachable(&format!("{listens},127.0.0.1:1,")).await;
+        assert_eq!(why.len(), 1, "{why:?}");
+        assert!(why[0].starts_with("cannot connect to 127.0.0.1:1: Connection refused"), "{why:?}");
+    }
+}
