@@ -19,30 +19,41 @@ pub(crate) struct LocksOptions {
 
 /// Connects to the store.
 pub(crate) async fn locks(options: LocksOptions) -> Result<Locks, Failure> {
-    let url = options.url(|name| env::var(name).ok())?;
-    // Inside this process nobody else could take part.
-    if url.starts_with("memory:") {
-        return Err(Failure::usage(
-            "the locks of memory:// end with this process",
-            "name a store that others share, such as redis://host or zk://host:2181",
-        ));
-    }
-    Ok(Locks::connect(&url).await?)
+    Ok(Locks::connect(&options.url()?).await?)
 }
 
 impl LocksOptions {
-    /// The command line counts before the environment.
-    fn url(self, variable: impl Fn(&str) -> Option<String>) -> Result<String, Failure> {
-        self.url.or_else(|| variable(LOCKS_VARIABLE)).filter(|url| !url.is_empty()).ok_or_else(|| {
-            Failure::usage(
+    /// The URL of the store. The command line counts before the environment.
+    pub(crate) fn url(&self) -> Result<String, Failure> {
+        self.url_or(|name| env::var(name).ok())
+    }
+
+    fn url_or(&self, variable: impl Fn(&str) -> Option<String>) -> Result<String, Failure> {
+        let url = self.url.clone().or_else(|| variable(LOCKS_VARIABLE)).filter(|url| !url.is_empty());
+        let Some(url) = url else {
+            let hint = "use --url, such as redis://host or zk://host:2181, or set POLYLOCK_URL";
+            let below =
+                "; polylock run removes it from the environment of its command, unless --keep-url is there";
+            let is_below = variable(TOKEN_VARIABLE).is_some();
+            return Err(Failure::usage(
                 "no store is named",
-                "use --url, such as redis://host or zk://host:2181, or set POLYLOCK_URL",
-            )
-        })
+                format!("{hint}{}", if is_below { below } else { "" }),
+            ));
+        };
+        // Inside this process nobody else could take part.
+        if url.starts_with("memory:") {
+            return Err(Failure::usage(
+                "the locks of memory:// end with this process",
+                "name a store that others share, such as redis://host or zk://host:2181",
+            ));
+        }
+        Ok(url)
     }
 }
 
 const LOCKS_VARIABLE: &str = "POLYLOCK_URL";
+/// The token of the lock under which this process runs.
+pub(crate) const TOKEN_VARIABLE: &str = "POLYLOCK_TOKEN";
 
 /// The stores of a migration.
 #[derive(Clone, Debug, Default, Args)]
@@ -124,7 +135,7 @@ fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Result<String,
 }
 
 /// The second one is that of services, whose user of the old store may lack the rights of an operator.
-const VARIABLES: [&str; 2] = ["POLYLOCK_MIGRATE_URL", LOCKS_VARIABLE];
+pub(crate) const VARIABLES: [&str; 2] = ["POLYLOCK_MIGRATE_URL", LOCKS_VARIABLE];
 
 #[cfg(test)]
 mod tests {
@@ -161,7 +172,7 @@ mod tests {
     fn locks_are_named_by_the_command_line_or_the_environment() {
         let named = |url: Option<&str>, variable: Option<&str>| {
             let options = LocksOptions { url: url.map(ToOwned::to_owned) };
-            options.url(|name| variable.filter(|_| name == "POLYLOCK_URL").map(ToOwned::to_owned))
+            options.url_or(|name| variable.filter(|_| name == "POLYLOCK_URL").map(ToOwned::to_owned))
         };
         assert_eq!(named(Some("zk://a"), Some("zk://b")).unwrap(), "zk://a");
         assert_eq!(named(None, Some("zk://b")).unwrap(), "zk://b");

@@ -8,6 +8,7 @@
 //! only while the lock is valid.
 
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal as Blocked};
 use nix::unistd::getpgrp;
@@ -15,15 +16,18 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Result;
 use rustix::process::{Pid, Signal, kill_current_process_group};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
+use tokio::time::{Instant, sleep};
+
+use crate::tree;
 
 /// The terminal that controls this process, if any.
-pub(super) struct JobControl {
+pub(crate) struct JobControl {
     terminal: Option<OwnedFd>,
     modes: Option<Termios>,
 }
 
 impl JobControl {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY;
         let terminal = open("/dev/tty", flags, Mode::empty()).ok();
         let modes = terminal.as_ref().and_then(|terminal| tcgetattr(terminal).ok());
@@ -31,28 +35,47 @@ impl JobControl {
     }
 
     /// Gives the foreground to the group of the command, if this process has it.
-    pub(super) fn lend(&self, group: Pid) -> bool {
+    pub(crate) fn lend(&self, group: Pid) -> bool {
         own_group().is_some_and(|own| self.pass(own, group).is_ok())
     }
 
     /// Takes the foreground back from the group of the command, if that has it.
-    pub(super) fn take_back(&self, group: Pid) -> bool {
+    pub(crate) fn take_back(&self, group: Pid) -> bool {
         own_group().is_some_and(|own| self.pass(group, own).is_ok())
     }
 
     /// Sets the modes of the terminal as they were at the start: a command that is killed in the midst of it leaves others.
-    pub(super) fn restore_modes(&self) {
+    pub(crate) fn restore_modes(&self) {
         if let (Some(terminal), Some(modes)) = (&self.terminal, &self.modes) {
             let _ = tcsetattr(terminal, OptionalActions::Drain, modes);
         }
     }
 
+    /// Whether the terminal that controlled this process at its start is gone, now or in a moment: a shell that ends signals its
+    /// jobs first.
+    pub(crate) async fn loses_terminal(&self) -> bool {
+        let until = Instant::now() + HANG_UP_LIMIT;
+        while self.terminal.is_some() && !self.has_lost_terminal() && Instant::now() < until {
+            sleep(MOMENT).await;
+        }
+        self.has_lost_terminal()
+    }
+
+    pub(crate) fn has_lost_terminal(&self) -> bool {
+        self.terminal.as_ref().is_some_and(|terminal| tcgetpgrp(terminal).is_err())
+    }
+
+    /// Whether no shell would continue this job, so that it cannot be [stopped](Self::stop).
+    #[allow(clippy::unused_self, reason = "it is a part of job control")]
+    pub(crate) fn is_orphaned(&self) -> bool {
+        tree::is_orphaned()
+    }
+
     /// Stops this process and its job, and returns when it goes on.
     ///
-    /// The kernel does not stop a group that no shell would continue (an orphaned one) for this signal: then it returns at
-    /// once.
+    /// The kernel does not stop an orphaned group for this signal: then it returns at once.
     #[allow(clippy::unused_self, reason = "it is a part of job control")]
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         let _ = kill_current_process_group(Signal::TTIN);
     }
 
@@ -70,6 +93,10 @@ impl JobControl {
         passed
     }
 }
+
+/// From a SIGHUP to the end of the terminal.
+const HANG_UP_LIMIT: Duration = Duration::from_secs(1);
+const MOMENT: Duration = Duration::from_millis(50);
 
 /// The process group of this process; `None` when it is outside of the process namespace, as below `unshare --pid --fork`.
 fn own_group() -> Option<Pid> {

@@ -1,11 +1,17 @@
 //! The command `polylock`: runs programs under a distributed lock, and serves the operators of the locks.
 
+#[cfg(target_os = "linux")]
+mod acquire;
 mod breaking;
 mod connect;
 mod doctor;
 mod failure;
 mod findings;
+#[cfg(target_os = "linux")]
+mod hold;
 mod holders;
+#[cfg(target_os = "linux")]
+mod job_control;
 mod manual;
 mod migrate;
 mod options;
@@ -14,8 +20,12 @@ mod progress;
 #[cfg(target_os = "linux")]
 mod run;
 mod session;
+#[cfg(target_os = "linux")]
+mod signals;
 mod terminal;
 mod text;
+#[cfg(target_os = "linux")]
+mod tree;
 
 use std::process::ExitCode;
 
@@ -46,6 +56,8 @@ fn execute(options: Options, output: Output) -> Result<Exit, Failure> {
         match options.command {
             #[cfg(target_os = "linux")]
             Command::Run(options) => run::run(options, output).await,
+            #[cfg(target_os = "linux")]
+            Command::Hold(options) => hold::run(options, output).await,
             Command::Holders(options) => holders::run(options, output).await,
             Command::Break(options) => breaking::run(options, output).await,
             Command::Doctor(options) => doctor::run(options, output).await,

@@ -2,16 +2,18 @@
 
 use std::env;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 
 use crate::breaking::BreakOptions;
 use crate::doctor::DoctorOptions;
 use crate::failure::{Exit, Failure};
+#[cfg(target_os = "linux")]
+use crate::hold::HoldOptions;
 use crate::holders::HoldersOptions;
 use crate::manual::{CompletionsOptions, ManOptions};
 use crate::migrate::MigrateOptions;
-use crate::output::Output;
+use crate::output::{Output, printable};
 #[cfg(target_os = "linux")]
 use crate::run::RunOptions;
 
@@ -34,6 +36,9 @@ pub(crate) enum Command {
     /// Run a command while a lock is held
     #[cfg(target_os = "linux")]
     Run(RunOptions),
+    /// Hold a lock until a signal: for several steps of one script
+    #[cfg(target_os = "linux")]
+    Hold(HoldOptions),
     /// Show who holds a lock, and who waits for it
     Holders(HoldersOptions),
     /// Remove a lock from its holder
@@ -60,17 +65,43 @@ impl Options {
             // What follows is of another command.
             let mut own = arguments.iter().take_while(|argument| *argument != "--");
             let text = without_urls(&error.to_string(), &arguments);
+            let hint = way_out(&error, &arguments).map(|hint| without_urls(&hint, &arguments));
             // What was parsed is lost with the error.
             if own.any(|argument| argument == "--json") {
                 let message = match error.kind() {
                     ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "a command is missing",
                     _ => text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: "),
                 };
-                return Output::new(true).fail(&Failure::usage(message.trim(), "see `polylock --help`"));
+                let hint = hint.unwrap_or_else(|| "see `polylock --help`".to_owned());
+                return Output::new(true).fail(&Failure::usage(message.trim(), hint));
             }
-            Output::new(false).say(text.trim_end());
+            let hint = hint.map(|hint| format!("\nway out: {hint}\n\n")).unwrap_or_else(|| "\n\n".to_owned());
+            Output::new(false).say(&printable(text.replacen("\n\n", &hint, 1).trim_end()));
             Exit::Usage
         })
+    }
+}
+
+/// How to write a `run` whose command does not follow `--`.
+fn way_out(error: &clap::Error, arguments: &[String]) -> Option<String> {
+    let is_run = arguments.get(1).is_some_and(|argument| argument == "run");
+    if !is_run || arguments.iter().any(|argument| argument == "--") {
+        return None;
+    }
+    let form = "write the command after --";
+    match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(argument)) if error.kind() == ErrorKind::UnknownArgument => {
+            let at = arguments
+                .iter()
+                .position(|known| known == argument)
+                .filter(|_| !argument.starts_with('-'))?;
+            let (before, command) = arguments.split_at(at);
+            Some(format!("{form}: polylock {} -- {}", before[1..].join(" "), command.join(" ")))
+        }
+        _ if error.kind() == ErrorKind::MissingRequiredArgument => {
+            Some(format!("{form}: polylock run NAME -- COMMAND"))
+        }
+        _ => None,
     }
 }
 
@@ -89,7 +120,7 @@ Examples:
 
 /// Shown by `--help`.
 pub(crate) const EXITS: &str = "\
-Exit codes: 0 done, 1 blocked, declined, or warnings found, 64 usage, 69 a store does not answer, 70 another error. `run --help` has those of run";
+Exit codes: 0 done, 1 blocked, declined, or warnings found, 64 usage, 69 a store does not answer, 70 another error. `run --help` and `hold --help` have their own";
 
 #[cfg(test)]
 mod tests {

@@ -12,11 +12,25 @@ use crate::failure::{Exit, Failure};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
     json: bool,
+    level: Level,
+}
+
+/// How much is said beside the result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Level {
+    Quiet,
+    Normal,
+    Verbose,
 }
 
 impl Output {
     pub(crate) const fn new(json: bool) -> Self {
-        Self { json }
+        Self { json, level: Level::Normal }
+    }
+
+    /// The same at this level.
+    pub(crate) const fn at(self, level: Level) -> Self {
+        Self { level, ..self }
     }
 
     pub(crate) const fn is_json(self) -> bool {
@@ -46,6 +60,24 @@ impl Output {
     /// Prints an empty line, which separates results for people.
     pub(crate) fn blank(self) -> io::Result<()> {
         writeln!(io::stdout())
+    }
+
+    /// Mentions what is no error, unless the user wants quiet.
+    pub(crate) fn note(self, text: &str) {
+        if self.level >= Level::Normal {
+            self.say(&format!("polylock: {text}"));
+        }
+    }
+
+    /// Mentions a step, if the user wants to know each.
+    pub(crate) fn detail(self, text: &str) {
+        if self.level == Level::Verbose {
+            self.say(&format!("polylock: {text}"));
+        }
+    }
+
+    pub(crate) fn is_quiet(self) -> bool {
+        self.level == Level::Quiet
     }
 
     /// Prints text beside the result.

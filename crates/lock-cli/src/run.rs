@@ -1,22 +1,19 @@
 //! `polylock run`: holds a lock while a command runs.
 
+mod alarm;
 mod campaign;
 mod child;
 mod deadline;
 mod helper;
-mod hold;
-mod job_control;
 mod launch;
-mod lock;
 mod reap;
-mod refusals;
-mod signals;
-mod tree;
+mod supervisor;
 mod watchdog;
 mod wire;
 
 use std::ffi::OsString;
-use std::num::NonZeroU32;
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -27,55 +24,26 @@ use rustix::fs::{StatVfsMountFlags, statvfs};
 use rustix::process::geteuid;
 use rustix::thread::no_new_privs;
 
-use self::campaign::{Campaign, ending};
+use self::campaign::{Campaign, end_by};
 pub(crate) use self::helper::run_helper;
-use self::job_control::JobControl;
-use self::signals::Signals;
-use crate::connect::{self, LocksOptions};
+use crate::acquire::{AcquireOptions, Acquirer, duration};
 use crate::failure::{Exit, Failure};
+use crate::job_control::JobControl;
 use crate::output::{Output, printable};
-use crate::session;
+use crate::signals::Signals;
 
 /// The options of `polylock run`.
 #[derive(Debug, Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXITS}"))]
+#[command(override_usage = "polylock run [OPTIONS] <NAME> -- <COMMAND>...")]
 pub(crate) struct RunOptions {
     #[command(flatten)]
-    store: LocksOptions,
+    acquire: AcquireOptions,
 
-    /// Do not wait for the lock
-    #[arg(short = 'n', long, conflicts_with = "wait")]
-    no_wait: bool,
-
-    /// Wait for the lock so long at most, such as 10s or 2m; a number alone is seconds
-    #[arg(short, long, value_name = "DURATION", value_parser = duration)]
-    wait: Option<Duration>,
-
-    /// Hold the lock as a reader: with other readers, and without a writer
-    #[arg(long, conflicts_with = "permits")]
-    shared: bool,
-
-    /// Hold one of so many permits: the lock is a semaphore
-    #[arg(long, value_name = "NUMBER")]
-    permits: Option<NonZeroU32>,
-
-    /// The lock is free so long after this host died, at most; by default that of the URL or the store
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    ttl: Option<Duration>,
-
-    /// Keep the lock so long, also when the command ends earlier: for jobs that several hosts start by their clocks. Not on
-    /// ZooKeeper
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    hold_at_least: Option<Duration>,
-
-    /// Acquire the lock again after the command has ended or the lock is lost, until a signal ends both
+    /// The lock is acquired again, and the command started, after the command has ended or the lock is lost. SIGINT, SIGTERM or
+    /// SIGQUIT ends that. A store that is down is waited for
     #[arg(long)]
     restart: bool,
-
-    /// End when the store refuses the lock. By default, what waits for the lock or restarts the command goes on: until the
-    /// password, the right, the memory or whatever was missing is there again
-    #[arg(long)]
-    strict: bool,
 
     /// What happens to the command when the lock is lost, or cannot be kept in time
     #[arg(long, value_name = "WHAT", value_enum, default_value = "term")]
@@ -89,12 +57,12 @@ pub(crate) struct RunOptions {
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     max_run: Option<Duration>,
 
-    /// The exit code when the lock is busy, and the wait is over
-    #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75)]
-    busy_exit_code: u8,
+    /// POLYLOCK_URL stays in the environment of the command. By default it is removed, as it may have a password
+    #[arg(long)]
+    keep_url: bool,
 
-    /// The name of the lock
-    name: String,
+    #[arg(long, hide = true)]
+    json: bool,
 
     /// The command and its arguments. No shell is involved
     #[arg(last = true, required = true, value_name = "COMMAND")]
@@ -119,18 +87,19 @@ are those of polylock. Signals go to its process group. It ends before the lock 
 Examples:
   polylock run nightly-report -n -- ./report.sh       not twice at once, on any host
   polylock run hourly -n --hold-at-least 1m -- ./job  once, by clocks that differ by less than a minute
+  polylock run nightly -n -q -E 0 -- ./job            the same from cron: mail only if something is wrong
   polylock run deploy -w 10m -- ansible-playbook site.yml
   polylock run scheduler --restart -- ./scheduler     one leader; the others stand by
   polylock run gpu --permits 4 -- ./train             four at a time";
 
 /// Shown by `run --help`.
 const EXITS: &str = "\
-Exit codes: that of the command, or 128 + n if signal n ended it; 64 usage, 69 the store does not answer, 70 the lock was \
+Exit codes: that of the command, or 128 + n if signal n ended it; 64 usage, or a run inside one that holds the lock, 69 the store does not answer, 70 the lock was \
 lost while the command ran, or another error, 75 (or -E) the lock is busy, 124 the command ran longer than --max-run, 126 and 127 the command cannot be run";
 
 /// Runs the command under the lock.
 pub(crate) async fn run(options: RunOptions, output: Output) -> Result<Exit, Failure> {
-    if output.is_json() {
+    if options.json || output.is_json() {
         return Err(Failure::usage(
             "standard output belongs to the command that run starts",
             "leave out --json",
@@ -143,23 +112,20 @@ pub(crate) async fn run(options: RunOptions, output: Output) -> Result<Exit, Fai
     if options.on_lost != OnLost::Warn && program.as_deref().is_some_and(is_of_another_user) {
         return Ok(output.fail(&not_ours(&options.command[0])));
     }
+    let output = options.acquire.output(output);
     let mut signals = Signals::listen()?;
     let job = JobControl::new();
-    let locks = tokio::select! {
-        locks = connect::locks(options.store.clone()) => locks?,
-        signal = ending(&mut signals, &job) => return Ok(Exit::signal(signal.as_raw())),
+    let until = options.acquire.deadline();
+    // Without the arguments, which may have secrets.
+    let label = options.command[0].to_string_lossy();
+    let acquirer = tokio::select! {
+        acquirer = Acquirer::connect(&options.acquire, &label, options.restart, until, output) => acquirer?,
+        signal = signals.ending(&job, options.restart) => return Ok(end_by(signal, &options, output)),
     };
-    let exit = Campaign::new(&locks, &options, output).run(&mut signals, &job).await;
-    tokio::select! {
-        () = session::close_within(CLOSE_LIMIT, &locks) => {}
-        _ = ending(&mut signals, &job) => {}
-    }
+    let exit = Campaign::new(&acquirer, &options, output).run(until, &mut signals, &job).await;
+    acquirer.close(&mut signals, &job).await;
     exit
 }
-
-/// For what is released in the background. With the release of the lock before, a store that hangs delays the exit by 5 s at
-/// most.
-const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Where the program of the command is; `None` where only the kernel knows. A command that does not exist or cannot be run is
 /// found before anybody waits for the lock.
@@ -168,11 +134,11 @@ fn program(name: &OsString) -> Result<Option<PathBuf>, Failure> {
     if env::var_os("PATH").is_none() {
         return Ok(None);
     }
+    let text = printable(&name.to_string_lossy());
     let error = match which::which(name) {
-        Ok(path) => return Ok(Some(path)),
+        Ok(path) => return interpreted(&text, path).map(Some),
         Err(error) => error,
     };
-    let text = printable(&name.to_string_lossy());
     let exists = Path::new(name).exists() && text.contains('/');
     let (code, why) = if exists { (126, "cannot be run") } else { (127, "does not exist") };
     let hint = match exists {
@@ -182,6 +148,27 @@ fn program(name: &OsString) -> Result<Option<PathBuf>, Failure> {
     let message = format!("the command {text:?} {why}: {error}");
     Err(Failure::new(Exit::Code(code), "command", message, Some(hint)))
 }
+
+/// The program, if it is no script or its interpreter exists. The kernel says of a missing one only that something is missing.
+fn interpreted(name: &str, path: PathBuf) -> Result<PathBuf, Failure> {
+    let mut start = [0; LONGEST_FIRST_LINE];
+    let length = File::open(&path).and_then(|mut file| file.read(&mut start)).unwrap_or_default();
+    let line = start[..length].split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let words = String::from_utf8_lossy(line.strip_prefix(b"#!").unwrap_or_default()).into_owned();
+    match words.split_whitespace().next() {
+        Some(interpreter) if !Path::new(interpreter).exists() => {
+            let interpreter = printable(interpreter);
+            let message =
+                format!("the command {name:?} needs the interpreter {interpreter:?}, which does not exist");
+            let hint = "install it, or correct the first line of the script".to_owned();
+            Err(Failure::new(Exit::Code(127), "command", message, Some(hint)))
+        }
+        _ => Ok(path),
+    }
+}
+
+/// As far as the kernel reads it.
+const LONGEST_FIRST_LINE: usize = 256;
 
 /// Whether the program becomes another user, whom this process may not kill: it has the set-user-ID bit (`sudo`, `su`).
 fn is_of_another_user(program: &Path) -> bool {
@@ -200,27 +187,4 @@ fn not_ours(name: &OsString) -> Failure {
     );
     let hint = format!("run polylock as that user ({text} polylock run ...), or add --on-lost warn");
     Failure::new(Exit::Other, "set_user_id", message, Some(hint))
-}
-
-/// A duration as `10s`, or in seconds as `10` or `0.5`.
-fn duration(text: &str) -> Result<Duration, String> {
-    match text.parse() {
-        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string()),
-        Err(_) => humantime::parse_duration(text).map_err(|error| error.to_string()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_duration_has_a_unit_or_is_in_seconds() {
-        assert_eq!(duration("10"), Ok(Duration::from_secs(10)));
-        assert_eq!(duration("0.5"), Ok(Duration::from_millis(500)));
-        assert_eq!(duration("2m 5s"), Ok(Duration::from_secs(125)));
-        for wrong in ["", "-1", "soon", "nan", "1e30"] {
-            assert!(duration(wrong).is_err(), "{wrong}");
-        }
-    }
 }

@@ -1,4 +1,4 @@
-//! The signals that the command gets in our place.
+//! The signals that the command gets in our place, and those that end `polylock`.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -7,29 +7,77 @@ use std::{fs, io};
 use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind, signal};
 
+use crate::job_control::JobControl;
+
 /// The signals that are passed on, except those that were ignored when the process began (by `nohup`, say): the command
 /// ignores them too.
-pub(super) struct Signals(Vec<(Signal, unix::Signal)>);
+pub(crate) struct Signals {
+    streams: Vec<(Signal, unix::Signal)>,
+    had_hang_up: bool,
+}
 
 impl Signals {
     /// Listens from now on: none of them ends the process any more.
-    pub(super) fn listen() -> io::Result<Self> {
+    pub(crate) fn listen() -> io::Result<Self> {
         let ignored =
             fs::read_to_string("/proc/self/status").map(|status| ignored(&status)).unwrap_or_default();
         let listened = PASSED_ON.into_iter().filter(|signal| ignored >> (signal.as_raw() - 1) & 1 == 0);
         let listen = |passed: Signal| Ok((passed, signal(SignalKind::from_raw(passed.as_raw()))?));
-        listened.map(listen).collect::<io::Result<_>>().map(Self)
+        Ok(Self { streams: listened.map(listen).collect::<io::Result<_>>()?, had_hang_up: false })
     }
 
     /// Waits for the next one. It is cancel safe.
-    pub(super) async fn next(&mut self) -> Signal {
-        poll_fn(|context| {
+    pub(crate) async fn next(&mut self) -> Signal {
+        let signal = poll_fn(|context| {
             let ready = |(passed, stream): &mut (Signal, unix::Signal)| {
                 matches!(stream.poll_recv(context), Poll::Ready(Some(()))).then_some(*passed)
             };
-            self.0.iter_mut().find_map(ready).map_or(Poll::Pending, Poll::Ready)
+            self.streams.iter_mut().find_map(ready).map_or(Poll::Pending, Poll::Ready)
         })
-        .await
+        .await;
+        self.had_hang_up |= signal == Signal::HUP;
+        signal
+    }
+
+    /// Whether there was a SIGHUP.
+    pub(crate) const fn had_hang_up(&self) -> bool {
+        self.had_hang_up
+    }
+
+    /// Waits for a signal that ends a wait: any of them, or those that [end a campaign](ends_campaign) if it is one. One of job
+    /// control stops the job as if it had no handler. It is cancel safe.
+    pub(crate) async fn ending(&mut self, job: &JobControl, is_campaign: bool) -> Signal {
+        loop {
+            match self.next().await {
+                Signal::TSTP => job.stop(),
+                // It is meant for the command, which does not run now.
+                signal if is_campaign && !ends_campaign(signal, job).await => {}
+                signal => return signal,
+            }
+        }
+    }
+}
+
+/// Whether a signal ends what would acquire the lock again and again: SIGINT, SIGTERM and SIGQUIT do, and SIGHUP when the
+/// terminal is gone. Otherwise SIGHUP is the command's, as are SIGUSR1 and SIGUSR2: it reads its configuration again.
+pub(crate) async fn ends_campaign(signal: Signal, job: &JobControl) -> bool {
+    match signal {
+        Signal::INT | Signal::TERM | Signal::QUIT => true,
+        Signal::HUP => job.loses_terminal().await,
+        _ => false,
+    }
+}
+
+/// Such as `SIGTERM`.
+pub(crate) fn name(signal: Signal) -> &'static str {
+    match signal {
+        Signal::INT => "SIGINT",
+        Signal::TERM => "SIGTERM",
+        Signal::HUP => "SIGHUP",
+        Signal::QUIT => "SIGQUIT",
+        Signal::USR1 => "SIGUSR1",
+        Signal::USR2 => "SIGUSR2",
+        _ => "a signal",
     }
 }
 

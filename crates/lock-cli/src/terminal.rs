@@ -29,8 +29,7 @@ impl Question {
         if self.yes {
             return Ok(true);
         }
-        eprint!("{question} [y/N] ");
-        io::stderr().flush()?;
+        write!(io::stderr(), "{question} [y/N] ")?;
         let mut answer = String::new();
         let read = spawn_blocking(move || io::stdin().read_line(&mut answer).map(|_| answer)).await;
         let answer = read.map_err(io::Error::other)??;

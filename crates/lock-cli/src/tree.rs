@@ -1,12 +1,12 @@
-//! The processes that descend from one process: what a command has started, also outside of its process group.
+//! The processes around this one: what a command has started, also outside of its process group, and who has started this one.
 //!
 //! A daemon, or what `timeout` runs, leaves the process group. It cannot leave its ancestors: the kernel gives an orphan to the
-//! nearest ancestor that is a child subreaper, as the [watchdog](super::watchdog) and `polylock run` are.
+//! nearest ancestor that is a child subreaper, as the [watchdog](crate::run) and `polylock run` are.
 //!
 //! Source: proc(5), `PR_SET_CHILD_SUBREAPER` in prctl(2).
 
 use std::collections::BTreeMap;
-use std::{fs, io, process};
+use std::{fs, io, iter, process};
 
 use rustix::io::Errno;
 use rustix::process::{
@@ -15,7 +15,7 @@ use rustix::process::{
 
 /// The descendants of a process.
 #[derive(Clone, Debug)]
-pub(super) struct Tree {
+pub(crate) struct Tree {
     root: Pid,
     /// Children of it, with all that descends from them, that do not belong to it.
     others: Vec<(Pid, Process)>,
@@ -26,6 +26,7 @@ pub(super) struct Tree {
 struct Process {
     parent: i32,
     group: i32,
+    session: i32,
     /// In ticks since the boot: together with the process id it names one process.
     started: u64,
     /// Whether it has ended, all of its threads, and its parent has not noticed.
@@ -33,19 +34,19 @@ struct Process {
 }
 
 impl Tree {
-    pub(super) const fn of(root: Pid) -> Self {
+    pub(crate) const fn of(root: Pid) -> Self {
         Self { root, others: Vec::new() }
     }
 
     /// What descends from this process from now on, without the children that it has already.
-    pub(super) fn from_now_on(root: Pid) -> Self {
+    pub(crate) fn from_now_on(root: Pid) -> Self {
         let children = processes().unwrap_or_default();
         let is_child = |(_, process): &(Pid, Process)| process.parent == root.as_raw_nonzero().get();
         Self { root, others: children.into_iter().filter(is_child).collect() }
     }
 
     /// Sends a signal to every process but those of a process group. Returns whether some may be left that may get it.
-    pub(super) fn signal(&self, but: Option<Pid>, signal: Signal) -> bool {
+    pub(crate) fn signal(&self, but: Option<Pid>, signal: Signal) -> bool {
         let Ok(descendants) = self.descendants() else { return true };
         let is_meant =
             |process: &Process| but.is_none_or(|group| group.as_raw_nonzero().get() != process.group);
@@ -59,12 +60,12 @@ impl Tree {
     }
 
     /// The processes that may not be signalled: those of other users.
-    pub(super) fn refused(&self) -> Vec<Pid> {
+    pub(crate) fn refused(&self) -> Vec<Pid> {
         let living = self.descendants().unwrap_or_default().into_iter().map(|(pid, _)| pid);
         living.filter(|pid| test_kill_process(*pid) == Err(Errno::PERM)).collect()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.descendants().is_ok_and(|descendants| descendants.is_empty())
     }
 
@@ -89,10 +90,38 @@ impl Tree {
 }
 
 /// The children of this process that have ended.
-pub(super) fn zombies() -> Vec<Pid> {
-    let own = getpid().as_raw_nonzero().get();
+pub(crate) fn zombies() -> Vec<Pid> {
+    let own = own_pid();
     let all = processes().unwrap_or_default().into_iter();
     all.filter(|(_, process)| process.is_zombie && process.parent == own).map(|(pid, _)| pid).collect()
+}
+
+/// The process ids of the ancestors of this process, the nearest first.
+pub(crate) fn ancestors() -> Vec<i32> {
+    let all = by_pid();
+    let parent = |pid: &i32| all.get(pid).map(|process| process.parent).filter(|parent| *parent > 0);
+    iter::successors(parent(&own_pid()), parent).collect()
+}
+
+/// Whether the process group of this process is orphaned: no member has a parent in another group of the session, which could
+/// continue it. The kernel does not stop such a group for its use of the terminal.
+pub(crate) fn is_orphaned() -> bool {
+    let all = by_pid();
+    let Some(own) = all.get(&own_pid()) else { return false };
+    let has_shell = |member: &Process| {
+        let parent = all.get(&member.parent);
+        parent.is_some_and(|parent| parent.group != own.group && parent.session == own.session)
+    };
+    !all.values().any(|member| member.group == own.group && !member.is_zombie && has_shell(member))
+}
+
+fn by_pid() -> BTreeMap<i32, Process> {
+    let all = processes().unwrap_or_default().into_iter();
+    all.map(|(pid, process)| (pid.as_raw_nonzero().get(), process)).collect()
+}
+
+fn own_pid() -> i32 {
+    getpid().as_raw_nonzero().get()
 }
 
 /// Signals this very process, and none that has got its id since.
@@ -132,6 +161,7 @@ impl Process {
             is_zombie: ["Z", "X"].contains(fields.first()?) && fields.get(17)?.parse::<u32>().ok()? <= 1,
             parent: fields.get(1)?.parse().ok()?,
             group: fields.get(2)?.parse().ok()?,
+            session: fields.get(3)?.parse().ok()?,
             started: fields.get(19)?.parse().ok()?,
         })
     }
@@ -143,11 +173,11 @@ mod tests {
 
     #[test]
     fn a_process_is_read_whatever_its_name_is() {
-        let rest = "1 1 0 -1 4194560 16 17 18 19 20 21 22 23 20 0 THREADS 0 777 0 0";
+        let rest = "1 2 0 -1 4194560 16 17 18 19 20 21 22 23 20 0 THREADS 0 777 0 0";
         let text =
             |name, state, threads| format!("42 ({name}) {state} 7 {}", rest.replace("THREADS", threads));
         let read = |name, state| Process::read(&text(name, state, "1")).unwrap();
-        let process = Process { parent: 7, group: 1, started: 777, is_zombie: false };
+        let process = Process { parent: 7, group: 1, session: 2, started: 777, is_zombie: false };
         assert_eq!(read("sh", "S"), process);
         assert_eq!(read("a) Z 1 (b", "R"), process);
         assert!(read("sh", "Z").is_zombie && !Process::read(&text("sh", "Z", "2")).unwrap().is_zombie);

@@ -14,8 +14,8 @@ pub(crate) const LAST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Whether a caller goes on when the store refuses it, or does not answer.
 ///
-/// There is one rule. A waiter that has queued, a candidate of an election, an observer, and `polylock run --restart` go on
-/// through every error that [can pass](Error::can_pass), and end with every other one:
+/// There is one rule. A waiter that has queued, a candidate of an election, an observer, and `polylock run` with `--restart` or
+/// `--wait` go on through every error that [can pass](Error::can_pass), and end with every other one:
 ///
 /// * **Again and again**, after pauses that grow from 50 ms to 2 s. A waiter queues anew then, behind others.
 /// * **Within the caller's patience.** `try_acquire_for` returns the last refusal when its time is over.

@@ -25,6 +25,10 @@ impl Refusals {
         }
     }
 
+    pub(super) fn are_some(&self) -> bool {
+        !self.said.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     pub(super) fn forget(&self) {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }

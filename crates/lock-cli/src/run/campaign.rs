@@ -1,127 +1,123 @@
 //! How often the lock is acquired, and what the command ends with.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use polylock::{Guard, Locks, Released};
+use polylock::Guard;
 use rustix::process::Signal;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
 use super::RunOptions;
 use super::child::Child;
-use super::hold::{End, Hold};
-use super::job_control::JobControl;
-use super::lock::Lock;
 use super::reap;
-use super::refusals::Refusals;
-use super::signals::Signals;
+use super::supervisor::{End, Supervisor};
 use super::wire::Ending;
+use crate::acquire::Acquirer;
 use crate::failure::{Exit, Failure};
-use crate::output::{Output, printable};
+use crate::job_control::JobControl;
+use crate::output::Output;
+use crate::signals::{self, Signals, ends_campaign};
 
 /// Acquires the lock and runs the command, once or again and again.
 pub(super) struct Campaign<'a> {
-    locks: &'a Locks,
+    acquirer: &'a Acquirer<'a>,
     options: &'a RunOptions,
     output: Output,
-    refusals: Arc<Refusals>,
 }
 
 impl<'a> Campaign<'a> {
-    pub(super) fn new(locks: &'a Locks, options: &'a RunOptions, output: Output) -> Self {
-        Self { locks, options, output, refusals: Arc::new(Refusals::new(output)) }
+    pub(super) const fn new(acquirer: &'a Acquirer<'a>, options: &'a RunOptions, output: Output) -> Self {
+        Self { acquirer, options, output }
     }
 
-    pub(super) async fn run(&self, signals: &mut Signals, job: &JobControl) -> Result<Exit, Failure> {
-        let lock = Lock::new(self.locks, self.options, &self.refusals)?;
-        let persists = self.options.restart && !self.options.strict;
+    /// The first wait is over at this time.
+    pub(super) async fn run(
+        &self,
+        mut until: Option<Instant>,
+        signals: &mut Signals,
+        job: &JobControl,
+    ) -> Result<Exit, Failure> {
         loop {
+            if signals.had_hang_up() && job.has_lost_terminal() {
+                return Ok(self.end_by(Signal::HUP));
+            }
             let next = Instant::now() + RESTART_PAUSE;
-            match self.once(&lock, signals, job).await {
+            match self.once(until, signals, job).await {
                 Ok(Turn::Over(exit)) => return Ok(exit),
                 Ok(Turn::Again) => {}
-                Err(failure) if persists && failure.can_pass => self.refusals.say(&failure),
+                Err(failure) if self.options.restart && self.acquirer.outlives(&failure) => {}
                 Err(failure) => return Err(failure),
             }
             tokio::select! {
                 () = sleep_until(next) => {}
-                signal = ending(signals, job) => return Ok(Exit::signal(signal.as_raw())),
+                signal = signals.ending(job, true) => return Ok(self.end_by(signal)),
             }
+            until = self.options.acquire.deadline();
         }
     }
 
-    async fn once(&self, lock: &Lock, signals: &mut Signals, job: &JobControl) -> Result<Turn, Failure> {
+    async fn once(
+        &self,
+        until: Option<Instant>,
+        signals: &mut Signals,
+        job: &JobControl,
+    ) -> Result<Turn, Failure> {
+        let restarts = self.options.restart;
         let guard = tokio::select! {
-            guard = self.acquire(lock) => guard?,
-            signal = ending(signals, job) => return Ok(Turn::Over(Exit::signal(signal.as_raw()))),
+            guard = self.acquirer.acquire(until) => guard?,
+            signal = signals.ending(job, restarts) => return Ok(Turn::Over(self.end_by(signal))),
             never = reap::now_and_then() => match never {},
         };
-        let Some(guard) = guard else { return Err(self.busy()) };
-        self.refusals.forget();
-        let end = self.hold(&guard, signals, job).await;
-        self.release(guard, signals, job).await;
-        let End { ending, lost, overran, is_told_to_end } = end?;
-        if self.options.restart && !is_told_to_end {
-            return Ok(Turn::Again);
-        }
-        Ok(Turn::Over(match ending {
+        let end = self.run_command(&guard, signals, job).await;
+        let during_release = tokio::select! {
+            () = self.acquirer.release(guard) => None,
+            signal = signals.ending(job, restarts) => Some(signal),
+        };
+        let End { ending, lost, overran, signal } = end?;
+        let exit = match ending {
             _ if lost => Exit::Other,
             _ if overran => Exit::Code(OVERRAN),
             Ending::Code(code) => Exit::Code(code),
             Ending::Signal(signal) => Exit::signal(signal),
-        }))
+        };
+        if !restarts {
+            return Ok(Turn::Over(exit));
+        }
+        match (signal, during_release) {
+            (_, Some(signal)) => self.end_by(signal),
+            (Some(signal), None) if ends_campaign(signal, job).await => self.end_by(signal),
+            _ => return Ok(Turn::Again),
+        };
+        Ok(Turn::Over(exit))
     }
 
-    async fn acquire(&self, lock: &Lock) -> Result<Option<Guard>, Failure> {
-        let acquire = lock.acquire(self.options);
-        tokio::pin!(acquire);
-        let acquired = tokio::select! {
-            acquired = &mut acquire => acquired,
-            () = sleep(SILENT_WAIT) => {
-                let name = &self.options.name;
-                let who = format!("`polylock holders {}` shows who has it", printable(name));
-                self.output.say(&format!("polylock: waiting for the lock {name:?}; {who}"));
-                acquire.await
-            }
-        };
-        Ok(acquired?)
+    async fn run_command(
+        &self,
+        guard: &Guard,
+        signals: &mut Signals,
+        job: &JobControl,
+    ) -> Result<End, Failure> {
+        let child = Child::start(&self.options.command, self.options.keep_url, guard).await?;
+        self.output.detail(&format!("the command runs as process {}", child.group().as_raw_nonzero()));
+        let supervisor = Supervisor::new(guard, child, self.options, self.output);
+        let end = supervisor.until_the_end(signals, job).await?;
+        self.output.detail(&format!("the command ended: {}", end.ending));
+        Ok(end)
     }
 
-    async fn hold(&self, guard: &Guard, signals: &mut Signals, job: &JobControl) -> Result<End, Failure> {
-        let child = Child::start(&self.options.command, guard).await?;
-        let hold = Hold::new(guard, child, self.options, self.output);
-        Ok(hold.until_the_end(signals, job).await?)
+    fn end_by(&self, signal: Signal) -> Exit {
+        end_by(signal, self.options, self.output)
     }
+}
 
-    /// Releases the lock. A server that does not answer keeps nobody waiting for long.
-    async fn release(&self, guard: Guard, signals: &mut Signals, job: &JobControl) {
-        let (is_valid, left) = (guard.is_valid(), guard.remaining());
-        let released = tokio::select! {
-            released = timeout(RELEASE_LIMIT, guard.release()) => released,
-            _ = ending(signals, job) => return,
-        };
-        let why = match released {
-            Ok(Ok(Released::Released)) => return,
-            // The loss was reported.
-            _ if !is_valid => return,
-            Ok(Ok(_)) => "it was lost just before".to_owned(),
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "the store does not answer".to_owned(),
-        };
-        self.output.say(&format!(
-            "polylock: the lock {:?} was not released: {}; it ends with its lease or session, in about {} s",
-            self.options.name,
-            printable(&why),
-            left.as_secs() + 1
+/// Mentions the end of a campaign. The exit code is that of a program that the signal ended.
+pub(super) fn end_by(signal: Signal, options: &RunOptions, output: Output) -> Exit {
+    if options.restart {
+        let (signal, name) = (signals::name(signal), &options.acquire.name);
+        output.note(&format!(
+            "{signal} ends --restart for the lock {name:?}: the command is not started again"
         ));
     }
-
-    fn busy(&self) -> Failure {
-        let name = &self.options.name;
-        let hint = format!("wait with -w DURATION, or see who has it: polylock holders {}", printable(name));
-        let exit = Exit::Code(self.options.busy_exit_code);
-        Failure::new(exit, "busy", format!("the lock {name:?} is busy"), Some(hint))
-    }
+    Exit::signal(signal.as_raw())
 }
 
 /// How one acquisition went.
@@ -130,21 +126,6 @@ enum Turn {
     Again,
 }
 
-/// Waits for a signal that ends the command. One of job control stops it as if it had no handler.
-pub(super) async fn ending(signals: &mut Signals, job: &JobControl) -> Signal {
-    loop {
-        let signal = signals.next().await;
-        if signal != Signal::TSTP {
-            return signal;
-        }
-        job.stop();
-    }
-}
-
-/// A wait that is longer is mentioned.
-const SILENT_WAIT: Duration = Duration::from_secs(1);
-/// For so long a store that hangs keeps back the exit code of a command that has ended.
-const RELEASE_LIMIT: Duration = Duration::from_secs(3);
 /// The exit code of a command that ran longer than it may: that of `timeout`.
 const OVERRAN: u8 = 124;
 /// From one start to the next, at least.

@@ -15,8 +15,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::helper::Helper;
 use super::reap;
-use super::tree::Tree;
 use super::wire::{Ending, Order, Report, Wire, send_files};
+use crate::connect;
+use crate::tree::Tree;
 
 /// A command in a process group of its own, below its watchdog. All of it is killed when this is dropped before the end.
 pub(super) struct Child {
@@ -46,17 +47,22 @@ pub(super) enum Change {
 impl Child {
     /// Starts the command; it waits to be [continued](Self::go_on). Only the main thread may call it: see
     /// [`launch`](super::launch).
-    pub(super) async fn start(command: &[OsString], guard: &Guard) -> io::Result<Self> {
+    pub(super) async fn start(command: &[OsString], keep_url: bool, guard: &Guard) -> io::Result<Self> {
         set_child_subreaper(Some(getpid()))?;
         // A process that began with this signal ignored gets no exit code of a child.
         let _children = signal(SignalKind::child())?;
         let inherited = Tree::from_now_on(getpid());
         let (ours, theirs) = UnixStream::pair()?;
-        let watchdog = Helper::Watchdog
-            .command()
+        let mut watchdog = Helper::Watchdog.command();
+        if !keep_url {
+            for name in connect::VARIABLES {
+                watchdog.env_remove(name);
+            }
+        }
+        let watchdog = watchdog
             .args(command)
             .env("POLYLOCK_NAME", guard.name().as_str())
-            .env("POLYLOCK_TOKEN", guard.token().to_string())
+            .env(connect::TOKEN_VARIABLE, guard.token().to_string())
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::null())
             .stderr(Stdio::null())

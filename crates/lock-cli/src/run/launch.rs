@@ -7,7 +7,7 @@
 //! the process itself can ask for the signal, and `exec` keeps that. Programs with set-user-ID do not get it.
 
 use std::env::ArgsOs;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
@@ -28,6 +28,8 @@ pub(super) fn run(mut arguments: ArgsOs) -> ExitCode {
         Ok(()) => Command::new(&program).args(arguments).exec(),
         Err(error) => error.into(),
     };
-    eprintln!("error: cannot run {:?}: {error}", printable(&program.to_string_lossy()));
+    let name = printable(&program.to_string_lossy());
+    // Whoever closed standard error does not want to know.
+    let _ = writeln!(io::stderr(), "error: cannot run {name:?}: {error}");
     ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
 }

@@ -8,7 +8,7 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use rustix::process::{Pid, WaitId, WaitIdOptions};
 use tokio::time::sleep;
 
-use super::tree;
+use crate::tree;
 
 /// Removes them now and then, while no other child is there.
 pub(super) async fn now_and_then() -> Infallible {

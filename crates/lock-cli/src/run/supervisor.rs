@@ -7,16 +7,17 @@ use polylock::{BootInstant, Clock, Guard, GuardState, LossReason};
 use rustix::process::{Pid, Signal};
 use tokio::time::sleep;
 
+use super::alarm::Alarm;
 use super::child::{Change, Child};
 use super::deadline::Timing;
-use super::job_control::JobControl;
-use super::signals::Signals;
 use super::wire::Ending;
 use super::{OnLost, RunOptions};
+use crate::job_control::JobControl;
 use crate::output::Output;
+use crate::signals::Signals;
 
 /// A guard, and the child that runs under it.
-pub(super) struct Hold<'a> {
+pub(super) struct Supervisor<'a> {
     guard: &'a Guard,
     child: Child,
     on_lost: OnLost,
@@ -27,8 +28,15 @@ pub(super) struct Hold<'a> {
     /// Whether it is stopped for running longer than it may.
     overran: bool,
     clock: Clock,
+    alarm: Alarm,
     loss: Option<LossReason>,
-    is_told_to_end: bool,
+    /// The last signal that may end what would start the command again.
+    signal: Option<Signal>,
+    /// When the command last asked for a terminal that this job cannot give.
+    asked_at: Option<BootInstant>,
+    is_hung_up: bool,
+    /// When it goes on after that.
+    go_on_at: Option<BootInstant>,
     output: Output,
 }
 
@@ -40,8 +48,8 @@ pub(super) struct End {
     pub(super) lost: bool,
     /// Whether it was stopped for running longer than it may.
     pub(super) overran: bool,
-    /// Whether a person or the system ended it, so that it is not to be started again.
-    pub(super) is_told_to_end: bool,
+    /// The signal that came before its end, if any.
+    pub(super) signal: Option<Signal>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +62,7 @@ enum Stage {
     Killed,
 }
 
-impl<'a> Hold<'a> {
+impl<'a> Supervisor<'a> {
     pub(super) fn new(guard: &'a Guard, child: Child, options: &RunOptions, output: Output) -> Self {
         let clock = Clock::boot();
         Self {
@@ -66,8 +74,12 @@ impl<'a> Hold<'a> {
             stage: Stage::Running,
             overran: false,
             clock,
+            alarm: Alarm::new(),
             loss: None,
-            is_told_to_end: false,
+            signal: None,
+            asked_at: None,
+            is_hung_up: false,
+            go_on_at: None,
             output,
         }
     }
@@ -91,7 +103,7 @@ impl<'a> Hold<'a> {
                 },
                 signal = signals.next() => self.pass_on(signal),
                 loss = self.guard.lost(), if self.loss.is_none() => self.loss = Some(loss),
-                () = self.clock.sleep_until(wake) => {}
+                () = self.alarm.at(wake) => {}
             }
             wake = self.act();
         };
@@ -118,6 +130,9 @@ impl<'a> Hold<'a> {
         if self.stage == Stage::Killed {
             // What has been started since.
             self.child.kill();
+        }
+        if self.go_on_at.is_some_and(|at| now >= at) {
+            self.go_on();
         }
         let tick = now + self.timing.tick();
         self.next_at(until).map_or(tick, |at| at.min(tick))
@@ -179,22 +194,55 @@ impl<'a> Hold<'a> {
     }
 
     fn pass_on(&mut self, signal: Signal) {
-        self.is_told_to_end |= TELL_TO_END.contains(&signal);
+        match signal {
+            Signal::INT | Signal::TERM | Signal::QUIT => self.signal = Some(signal),
+            // It may end nothing: those above count more.
+            Signal::HUP => drop(self.signal.get_or_insert(signal)),
+            _ => {}
+        }
         self.child.signal(signal);
     }
 
     /// Stops this job with the child, and continues the child while the lock is valid.
-    fn follow_stop(&self, signal: i32, job: &JobControl) {
+    fn follow_stop(&mut self, signal: i32, job: &JobControl) {
         let group = self.child.group();
         let wants_terminal = [Signal::TTIN, Signal::TTOU].map(Signal::as_raw).contains(&signal);
-        if !(wants_terminal && job.lend(group)) {
-            if !wants_terminal && signal != Signal::TSTP.as_raw() {
-                // A person stopped the child alone: the lock is kept.
-                return;
-            }
-            job.take_back(group);
-            job.stop();
+        if wants_terminal && job.lend(group) {
+            return self.go_on();
         }
+        if !wants_terminal && signal != Signal::TSTP.as_raw() {
+            // A person stopped the child alone: the lock is kept.
+            return;
+        }
+        if wants_terminal && self.asks_again(job) {
+            return;
+        }
+        job.take_back(group);
+        job.stop();
+        self.go_on();
+    }
+
+    /// Answers a child that has asked for the terminal and that nobody can give it. The kernel hangs up a group that was stopped
+    /// and is orphaned; a child that survives that, and asks again, is slowed down.
+    fn asks_again(&mut self, job: &JobControl) -> bool {
+        let now = self.clock.now();
+        let before = self.asked_at.replace(now);
+        if before.is_some_and(|before| now < before + ASKS_AT_MOST) {
+            self.go_on_at = Some(now + ASKS_AT_MOST);
+            return true;
+        }
+        if !self.is_hung_up && job.is_orphaned() {
+            self.is_hung_up = true;
+            self.output.say("polylock: the command uses the terminal, and no shell can give it to this job: it gets SIGHUP");
+            self.child.signal(Signal::HUP);
+            self.go_on();
+            return true;
+        }
+        false
+    }
+
+    fn go_on(&mut self) {
+        self.go_on_at = None;
         // A child whose lock was lost meanwhile is stopped before it goes on.
         if self.guard.is_valid() || self.stage != Stage::Running {
             self.child.go_on();
@@ -220,10 +268,9 @@ impl<'a> Hold<'a> {
                 job.restore_modes();
             }
         }
-        let by_keys = [Signal::INT, Signal::QUIT].map(|signal| Ending::Signal(signal.as_raw()));
-        let is_told_to_end = self.is_told_to_end || had_terminal && by_keys.contains(&ending);
+        let key = key_of(ending).filter(|_| had_terminal);
         self.child.reap()?;
-        Ok(End { ending, lost, overran: self.overran, is_told_to_end })
+        Ok(End { ending, lost, overran: self.overran, signal: key.or(self.signal) })
     }
 
     /// Stops what the command has left: while the lock is held, after its grace, and to the end.
@@ -262,7 +309,16 @@ impl<'a> Hold<'a> {
 
 const MOMENT: Duration = Duration::from_millis(20);
 const LONG_MOMENT: Duration = Duration::from_millis(500);
+/// A child that asks for the terminal more often would spin.
+const ASKS_AT_MOST: Duration = Duration::from_secs(2);
 const NOT_OURS: &str = "runs on, as polylock may not signal a process of another user";
 
-/// After one of them, a child that ends is not started again.
-const TELL_TO_END: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
+/// The signal of the key by which a command that had the terminal has ended: Ctrl-C or Ctrl-\. One that catches it exits with
+/// 128 + n.
+fn key_of(ending: Ending) -> Option<Signal> {
+    let number = match ending {
+        Ending::Code(code) => i32::from(code) - 128,
+        Ending::Signal(number) => number,
+    };
+    [Signal::INT, Signal::QUIT].into_iter().find(|key| key.as_raw() == number)
+}

@@ -18,7 +18,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{self, ExitCode};
 use std::time::Duration;
 
-use polylock::{BootInstant, Clock};
+use polylock::BootInstant;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process_group, set_child_subreaper,
@@ -29,11 +29,12 @@ use tokio::runtime::Builder;
 use tokio::signal::unix::{self, SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
+use super::alarm::Alarm;
 use super::helper::Helper;
 use super::reap;
-use super::signals::Signals;
-use super::tree::Tree;
 use super::wire::{Ending, Order, Report, Wire, receive_files};
+use crate::signals::Signals;
+use crate::tree::Tree;
 
 struct Watchdog {
     wire: Wire,
@@ -86,7 +87,7 @@ impl Watchdog {
 
     /// Returns when the command is killed, or `polylock` is gone.
     async fn run(mut self) {
-        let clock = Clock::boot();
+        let alarm = Alarm::new();
         loop {
             // A change may have come before.
             self.look();
@@ -96,7 +97,7 @@ impl Watchdog {
                     Some(Order::Kill) | None => break,
                 },
                 // What was sent counts before what has passed: this process may have been stopped as well.
-                () = clock.sleep_until(self.deadline) => match timeout(MOMENT, self.wire.next_order()).await {
+                () = alarm.at(self.deadline) => match timeout(MOMENT, self.wire.next_order()).await {
                     Ok(Some(Order::Deadline(at))) => self.deadline = at,
                     Ok(Some(Order::Kill) | None) | Err(_) => break,
                 },

@@ -1,6 +1,7 @@
 //! What `polylock run` and its [watchdog](super::watchdog) tell each other: the way out and the deadlines, the command and its
 //! end.
 
+use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -40,6 +41,15 @@ pub(super) enum Report {
 pub(super) enum Ending {
     Code(u8),
     Signal(i32),
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exit code {code}"),
+            Self::Signal(signal) => write!(f, "signal {signal}"),
+        }
+    }
 }
 
 /// One end of the connection. Both send words of a kind and a number.

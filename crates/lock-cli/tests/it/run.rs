@@ -19,7 +19,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 
 /// `polylock run` of this lock and command, with options before them.
-fn run(url: &str, options: &str, command: &[&str]) -> Command {
+pub(crate) fn run(url: &str, options: &str, command: &[&str]) -> Command {
     let mut run = Command::new("env");
     // A test may be started in the background of a script, where these are ignored.
     run.args(["--default-signal=INT,QUIT,HUP", POLYLOCK, "run"]).env("POLYLOCK_URL", url);
@@ -28,50 +28,50 @@ fn run(url: &str, options: &str, command: &[&str]) -> Command {
 }
 
 /// The same with a script of a shell, to its end.
-async fn sh(url: &str, options: &str, script: &str) -> Run {
+pub(crate) async fn sh(url: &str, options: &str, script: &str) -> Run {
     Run::of(run(url, options, &["sh", "-c", script])).await
 }
 
 /// A `polylock run` in the background.
-struct Background {
-    process: Child,
+pub(crate) struct Background {
+    pub(crate) process: Child,
     log: PathBuf,
 }
 
 impl Background {
     /// Runs a script of bash; what it prints is appended to the log.
-    fn start(folder: &Path, url: &str, options: &str, script: &str) -> Self {
+    pub(crate) fn start(folder: &Path, url: &str, options: &str, script: &str) -> Self {
         Self::of(folder, &run(url, options, &["bash", "-c", script]))
     }
 
-    fn of(folder: &Path, command: &Command) -> Self {
+    pub(crate) fn of(folder: &Path, command: &Command) -> Self {
         let log = folder.join(format!("log{}", fs::read_dir(folder).unwrap().count()));
         let process = Child::spawn(command, &Output::File(log.clone())).unwrap();
         Self { process, log }
     }
 
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         fs::read_to_string(&self.log).unwrap()
     }
 
-    async fn prints(&self, text: &str) {
+    pub(crate) async fn prints(&self, text: &str) {
         eventually(text, async || self.text().contains(text)).await;
     }
 
-    fn watchdog(&self) -> Pid {
+    pub(crate) fn watchdog(&self) -> Pid {
         children_of(self.process.pid() as i32)[0]
     }
 
     /// The process of its command.
-    fn command(&self) -> Pid {
+    pub(crate) fn command(&self) -> Pid {
         children_of(self.watchdog().as_raw_nonzero().get())[0]
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_raw(self.process.pid() as i32).unwrap(), signal).unwrap();
     }
 
-    async fn ends(self) -> (i32, String) {
+    pub(crate) async fn ends(self) -> (i32, String) {
         let log = self.log.clone();
         let status: Option<ExitStatus> =
             spawn_blocking(move || self.process.wait_for(PATIENCE)).await.unwrap();
@@ -102,7 +102,7 @@ async fn takes_over(successor: Background) {
     assert!(code == 0 && text.contains("succeeded") && !text.contains("OVERLAP"), "{code}: {text}");
 }
 
-async fn waits(locks: &Locks, waiters: usize) {
+pub(crate) async fn waits(locks: &Locks, waiters: usize) {
     let waiting = async || locks.inspect("job").await.is_ok_and(|state| state.waiters == waiters);
     eventually("the number of waiters", waiting).await;
 }
@@ -174,7 +174,7 @@ async fn a_command_has_its_streams_its_exit_code_and_its_token() {
     shell(&url, &line).await.is(0, &["y\n", "141"]);
 }
 
-async fn shell(url: &str, line: &str) -> Run {
+pub(crate) async fn shell(url: &str, line: &str) -> Run {
     let mut command = Command::new("bash");
     command.args(["-c", line]).env("POLYLOCK_URL", url);
     Run::of(command).await
@@ -683,22 +683,23 @@ async fn a_file_stays_locked_until_the_last_process_of_a_killed_polylock_is_gone
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_of_processes_is_no_obstacle() {
     let redis = RedisServer::start().await.unwrap();
-    for (namespace, wanted) in [
-        (&["--pid", "--fork"][..], 7),
+    let no_zombies = "! grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | grep .";
+    for (namespace, check) in [
+        // Its /proc is that of all processes.
+        (&["--pid", "--fork"][..], "true"),
         // It is process 1 itself, and inherits all orphans.
-        (&["--pid", "--fork", "--mount-proc"], 7),
+        (&["--pid", "--fork", "--mount-proc"], no_zombies),
     ] {
         let mut command = Command::new("unshare");
         command.args(["--user", "--map-root-user"]).args(namespace).args([POLYLOCK, "run", "job", "--"]);
-        let orphans = "for i in 1 2 3 4 5; do (sleep 0.1 &) ; done; sleep 0.5; \
-                       ! grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | grep . && exit 7";
-        command.args(["sh", "-c", orphans]).env("POLYLOCK_URL", redis.url());
+        let orphans = format!("for i in 1 2 3 4 5; do (sleep 0.1 &) ; done; sleep 0.5; {check} && exit 7");
+        command.args(["sh", "-c", &orphans]).env("POLYLOCK_URL", redis.url());
         let run = Run::of(command).await;
         if run.stderr.starts_with("unshare:") {
             eprintln!("left out: no namespaces here");
             return;
         }
-        run.is(wanted, &[]);
+        run.is(7, &[]);
     }
 }
 
@@ -874,6 +875,42 @@ async fn a_terminal_is_that_of_the_command() {
     terminal.types("\u{1a}\u{3}words\n");
     let (code, screen) = terminal.ends().await;
     assert!(code == 0 && screen.contains("got words"), "an orphaned job is not stopped: {screen}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_orphaned_job_that_reads_from_the_terminal_is_hung_up_and_does_not_spin() {
+    let redis = RedisServer::start().await.unwrap();
+    let (url, folder) = (redis.url(), TempDir::new().unwrap());
+    let locks = Locks::connect(&url).await.unwrap();
+    for (begin, survives) in [("", false), ("trap : HUP; ", true)] {
+        let log = folder.path().join(format!("log{survives}"));
+        let reads = format!("{begin}sleep 0.5; while :; do read line </dev/tty; done");
+        // The shell leaves the job in the background of the terminal, and nobody continues it.
+        let orphan = format!(
+            "set -m; ({POLYLOCK} run job -- bash -c \"{reads}\" >{} 2>&1 &); sleep 60",
+            log.display()
+        );
+        let terminal = Terminal::open(&format!("bash -c '{orphan}'"), &[("POLYLOCK_URL", &url)]);
+        let hung_up = async || fs::read_to_string(&log).is_ok_and(|text| text.contains("it gets SIGHUP"));
+        eventually("the message", hung_up).await;
+        if survives {
+            let pid = locks.inspect("job").await.unwrap().holders[0].owner().unwrap().pid;
+            let before = cpu_ticks(pid);
+            sleep(Duration::from_secs(2)).await;
+            // A hundred ticks are a second.
+            assert!(cpu_ticks(pid) - before < 40, "it spins");
+            assert_eq!(fs::read_to_string(&log).unwrap().matches("SIGHUP").count(), 1);
+            kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::TERM).unwrap();
+        }
+        eventually("its end", async || !locks.inspect("job").await.unwrap().is_held()).await;
+        drop(terminal);
+    }
+}
+
+fn cpu_ticks(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields = stat.rsplit_once(')').unwrap().1.split_whitespace().map(|field| field.parse().unwrap_or(0));
+    fields.skip(11).take(2).sum()
 }
 
 #[tokio::test(flavor = "multi_thread")]

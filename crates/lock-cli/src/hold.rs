@@ -1,0 +1,139 @@
+//! `polylock hold`: holds a lock until a signal, for several steps of one script.
+
+use std::future::pending;
+
+use clap::Args;
+use polylock::Guard;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use serde_json::json;
+use tokio::net::unix::pipe::Receiver;
+
+use crate::acquire::{AcquireOptions, Acquirer};
+use crate::failure::{Exit, Failure};
+use crate::job_control::JobControl;
+use crate::output::Output;
+use crate::signals::Signals;
+
+/// The options of `polylock hold`.
+#[derive(Debug, Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXITS}"))]
+pub(crate) struct HoldOptions {
+    #[command(flatten)]
+    acquire: AcquireOptions,
+
+    /// Release the lock when this process has ended as well, such as the script: $$
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pid: Option<i32>,
+}
+
+const EXAMPLES: &str = "\
+The fencing token is printed once the lock is held. SIGINT, SIGTERM or any other signal that ends programs releases the lock. Nothing \
+stops the script when the lock is lost: `polylock run` does that for a command, so prefer it where one command is enough.
+
+Examples:
+  exec 3< <(polylock hold deploy --pid $$)   # bash
+  lock=$!
+  read -r token <&3 || exit                  # no lock, no token
+  ./build.sh && ./install.sh --token \"$token\"
+  kill $lock && wait $lock";
+
+const EXITS: &str = "\
+Exit codes: 0 released, 64 usage, 69 the store does not answer, 70 the lock was lost, or another error, 75 (or -E) the lock is busy, \
+128 + n signal n ended the wait";
+
+/// Holds the lock until a signal, the end of the process, or its loss.
+pub(crate) async fn run(options: HoldOptions, output: Output) -> Result<Exit, Failure> {
+    let HoldOptions { acquire, pid } = &options;
+    let output = acquire.output(output);
+    let process = pid.map(watched).transpose()?;
+    let (mut signals, job) = (Signals::listen()?, JobControl::new());
+    let until = acquire.deadline();
+    let acquirer = tokio::select! {
+        acquirer = Acquirer::connect(acquire, LABEL, false, until, output) => acquirer?,
+        end = end(&process, &mut signals, &job) => return Ok(end.of_wait()),
+    };
+    let exit = tokio::select! {
+        guard = acquirer.acquire(until) => Ok(guard?),
+        end = end(&process, &mut signals, &job) => Err(end.of_wait()),
+    };
+    let exit = match exit {
+        Ok(guard) => hold(&acquirer, guard, &process, &mut signals, &job, output).await,
+        Err(exit) => Ok(exit),
+    };
+    acquirer.close(&mut signals, &job).await;
+    exit
+}
+
+async fn hold(
+    acquirer: &Acquirer<'_>,
+    guard: Guard,
+    process: &Option<Receiver>,
+    signals: &mut Signals,
+    job: &JobControl,
+    output: Output,
+) -> Result<Exit, Failure> {
+    let name = guard.name().as_str();
+    let token = guard.token();
+    let printed = output.result(&token.to_string(), &json!({ "name": name, "token": token }));
+    if printed.is_ok() {
+        tokio::select! {
+            loss = guard.lost() => {
+                output.say(&format!("polylock: the lock {name:?} is lost: {loss}; stop what it protects"));
+                return Ok(Exit::Other);
+            }
+            _ = end(process, signals, job) => {}
+        }
+    }
+    // Nobody knows of a lock whose token nobody can read.
+    tokio::select! {
+        () = acquirer.release(guard) => {}
+        _ = signals.ending(job, false) => {}
+    }
+    printed?;
+    Ok(Exit::Done)
+}
+
+/// Why the hold ends.
+enum End {
+    Signal(Signal),
+    Process,
+}
+
+impl End {
+    /// The exit code if the lock was not acquired yet.
+    fn of_wait(self) -> Exit {
+        match self {
+            Self::Signal(signal) => Exit::signal(signal.as_raw()),
+            Self::Process => Exit::Done,
+        }
+    }
+}
+
+async fn end(process: &Option<Receiver>, signals: &mut Signals, job: &JobControl) -> End {
+    let process = async {
+        match process {
+            // It is readable once the process has ended.
+            Some(process) => drop(process.readable().await),
+            None => pending().await,
+        }
+    };
+    tokio::select! {
+        signal = signals.ending(job, false) => End::Signal(signal),
+        () = process => End::Process,
+    }
+}
+
+fn watched(pid: i32) -> Result<Receiver, Failure> {
+    let process = Pid::from_raw(pid).ok_or(Errno::SRCH).and_then(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK));
+    let process = process.map_err(|error| {
+        Failure::usage(
+            format!("cannot watch the process {pid}: {error}"),
+            "name a process that runs, such as --pid $$",
+        )
+    })?;
+    // It is no pipe, but becomes readable as one does.
+    Ok(Receiver::from_owned_fd_unchecked(process)?)
+}
+
+const LABEL: &str = "polylock hold";
