@@ -121,3 +121,21 @@ async fn a_zookeeper_that_cannot_be_reached_is_named_while_it_is_tried() {
     let run = sh(&format!("zk://{nobody}?connect_timeout=500ms"), "", "echo ran").await;
     run.is(69, &["no server opened a session", &refused]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_counts_while_a_store_that_hangs_delays_the_release() {
+    let redis = RedisServer::start().await.unwrap();
+    let (url, folder) = (format!("{}?ttl=30s", redis.url()), TempDir::new().unwrap());
+    let go = folder.path().join("go");
+    let script = format!("echo leads; while ! [ -e {} ]; do sleep 0.02; done; echo done", go.display());
+    let leader = Background::start(folder.path(), &url, "--restart", &script);
+    leader.prints("leads").await;
+    redis.stop();
+    fs::write(&go, "").unwrap();
+    leader.prints("done").await;
+    sleep(Duration::from_millis(500)).await;
+    leader.signal(Signal::TERM);
+    let (_, text) = leader.ends().await;
+    redis.cont();
+    assert!(text.contains("SIGTERM ends --restart"), "{text}");
+}
