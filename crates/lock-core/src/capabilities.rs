@@ -305,7 +305,7 @@ impl Capabilities {
         self.check_support(
             self.breaks_one,
             "the lock of one holder only cannot be broken",
-            "inspect the lock, and break it for all its holders",
+            "break it for all its holders: `Locks::break_lock`",
         )
     }
 

@@ -226,8 +226,8 @@ impl Locks {
     /// # Errors
     ///
     /// [`Unsupported`](crate::ErrorKind::Unsupported) where the backend cannot do it
-    /// ([`Capabilities::breaks_one`]), and on Redis for one of several sharers, unless it was granted last: the store
-    /// keeps no token of the others. Else as [`break_lock`](Self::break_lock).
+    /// ([`Capabilities::breaks_one`]), and for one of several sharers on files, where all lose it or nobody does, and on
+    /// Redis, unless it was granted last: the store keeps no token of the others. Else as [`break_lock`](Self::break_lock).
     ///
     /// # Cancel safety
     ///

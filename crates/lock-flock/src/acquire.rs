@@ -8,11 +8,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::delivery::deliver;
+use crate::directory::Directory;
 use crate::error::{BACKEND, no_thread};
 use crate::file_name::Paths;
 use crate::ledger::{Ledger, Record};
 use crate::lock_file::{LockFile, Sharing};
 use crate::wake::Wake;
+use crate::watches::Watches;
 
 /// A lock that was granted.
 #[derive(Debug)]
@@ -58,10 +60,12 @@ pub(crate) async fn acquire(
     request: &AcquireRequest,
     paths: Paths,
     steps: &TaskTracker,
+    watches: &Watches,
     closed: &CancellationToken,
 ) -> Result<Option<Grant>> {
     let acquiring = || {
-        let waiting = Waiting { wait: request.wait, steps: steps.clone(), closed: closed.clone() };
+        let (steps, watches, closed) = (steps.clone(), watches.clone(), closed.clone());
+        let waiting = Waiting { wait: request.wait, steps, watches, closed };
         waiting.acquire(paths.clone(), sharing(request.mode), Arc::clone(&request.owner))
     };
     deliver(steps, acquiring).await?
@@ -71,6 +75,7 @@ pub(crate) async fn acquire(
 struct Waiting {
     wait: Wait,
     steps: TaskTracker,
+    watches: Watches,
     closed: CancellationToken,
 }
 
@@ -89,9 +94,9 @@ impl Waiting {
     }
 
     async fn wait(&self, mut contender: Contender, watched: &Paths) -> Result<Option<Grant>> {
-        let Self { wait, steps, closed } = self;
+        let Self { wait, steps, watches, closed } = self;
         // Before the second attempt, so that no release falls between.
-        let mut wake = Wake::new(watched);
+        let mut wake = Wake::new(watches, watched);
         loop {
             let is_over = wait.is_expired();
             match steps.spawn_blocking(move || contender.attempt(!is_over)).await.map_err(no_thread)?? {
@@ -118,22 +123,24 @@ async fn end_of(deadline: Option<Instant>) {
 
 impl Contender {
     fn open(paths: Paths, sharing: Sharing, owner: Arc<OwnerInfo>) -> Result<Self> {
-        let (lock, turn) = (LockFile::open(&paths.lock)?, LockFile::open(&paths.turn)?);
+        let open = |path| LockFile::open(&paths.dir, path);
+        let (lock, turn) = (open(&paths.lock)?, open(&paths.turn)?);
         Ok(Self { paths, sharing, owner, lock, turn })
     }
 
     /// Takes the turn, then the lock, and gives the turn back. One that waits keeps its turn until it has the lock.
     fn attempt(mut self, waits: bool) -> Result<Attempt> {
-        let mut ledger = Ledger::lock(&self.paths.ledger)?;
-        if !lock_current(&mut self.turn, self.sharing)? {
+        let dir = &self.paths.dir;
+        let mut ledger = Ledger::lock(&self.paths)?;
+        if !lock_current(dir, &mut self.turn, self.sharing)? {
             return Ok(Attempt::Busy(self));
         }
         let looked = Clock::boot().now();
         // A reader tries to be alone first: if it can, no earlier holder is left.
-        let is_alone = lock_current(&mut self.lock, Sharing::Alone)?;
+        let is_alone = lock_current(dir, &mut self.lock, Sharing::Alone)?;
         let is_granted = match self.sharing {
             Sharing::Alone => is_alone,
-            Sharing::Shared => lock_current(&mut self.lock, Sharing::Shared)?,
+            Sharing::Shared => lock_current(dir, &mut self.lock, Sharing::Shared)?,
         };
         if !is_granted {
             if !waits {
@@ -141,23 +148,22 @@ impl Contender {
             }
             return Ok(Attempt::Busy(self));
         }
-        let path = &self.paths.ledger;
-        let token = ledger.next_token(path)?;
+        let token = ledger.next_token()?;
         let mut holders = if is_alone { Vec::new() } else { std::mem::take(&mut ledger.holders) };
         holders.push(Record::new(token, &self.owner, self.sharing));
-        ledger.set_holders(holders, path)?;
+        ledger.set_holders(holders)?;
         Ok(Attempt::Granted(Grant { file: self.lock, token, looked }))
     }
 }
 
 /// Locks the file that its path leads to, and returns whether it is locked. A lock on a file that was deleted or replaced
 /// excludes nobody, so it is compared after it was locked.
-fn lock_current(file: &mut LockFile, sharing: Sharing) -> Result<bool> {
+fn lock_current(dir: &Directory, file: &mut LockFile, sharing: Sharing) -> Result<bool> {
     loop {
         let is_locked = file.try_lock(sharing)?;
         if file.id().is_current()? {
             return Ok(is_locked);
         }
-        *file = LockFile::open(file.id().path())?;
+        *file = LockFile::open(dir, file.id().path())?;
     }
 }

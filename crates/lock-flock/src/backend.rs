@@ -1,21 +1,25 @@
 //! The store as a backend: connect, close, and the calls of the others.
 
-use std::fs;
-use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::{AcquireRequest, Acquired, Backend, Capabilities, Error, LockName, LockState, Result};
+use lock_core::{
+    AcquireRequest, Acquired, Backend, Capabilities, DoctorReport, Error, LockName, LockState, Result, Token,
+};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::FlockConfig;
 use crate::acquire::acquire;
-use crate::error::{BACKEND, failed, no_thread};
+use crate::directory::Directory;
+use crate::doctor;
+use crate::error::{BACKEND, no_thread};
 use crate::file_name::Paths;
 use crate::inspect;
 use crate::lease::{FlockLease, Keepers};
+use crate::watches::Watches;
 
 /// How long `close` waits for the tasks that look after held locks: they only have to unlock their files.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
@@ -31,6 +35,19 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 /// * **Modes**: mutexes and read/write locks; no semaphores.
 /// * **Other programs** can lock the same file: `flock /var/lock/app/report.lock ./report.sh` excludes `locks.mutex("report")`.
 ///   They get no token.
+/// * **Users.** Files are made for one user ([`FlockConfig::mode`]).
+///
+/// # Several users
+///
+/// Users that share locks have a group in common, and all their processes the URL `flock:///var/lib/app/locks?mode=0660&group=app`.
+/// The first acquisition makes the directory, if its user may do that. An administrator can make it beforehand:
+///
+/// ```text
+/// install -d -m 2770 -g app /var/lib/app/locks
+/// ```
+///
+/// Each of them can keep a lock from the others, and break it: the group is one that trusts each other. Who only looks
+/// (`polylock holders`) needs the right to read, as with `mode=0640`; that is enough to keep a lock from everybody as well.
 ///
 /// # What it does not do
 ///
@@ -62,22 +79,24 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 /// ```
 #[derive(Debug)]
 pub struct Flock {
-    config: FlockConfig,
+    dir: Arc<Directory>,
     capabilities: Capabilities,
     /// The steps on files that are running, each in a thread.
     steps: TaskTracker,
+    watches: Watches,
     keepers: Keepers,
     closed: CancellationToken,
 }
 
 impl Flock {
-    /// Makes the directory, and finds out whether files can be locked there.
+    /// Connects, and makes nothing: the first acquisition makes the directory. `doctor` finds out whether files can be locked there.
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](lock_core::ErrorKind::InvalidConfig) for a session timeout that is too short or too long,
-    /// [`Denied`](lock_core::ErrorKind::Denied) without the right to write there,
-    /// [`Unsupported`](lock_core::ErrorKind::Unsupported) for a file system without locks and outside of a tokio runtime.
+    /// [`InvalidConfig`](lock_core::ErrorKind::InvalidConfig) for a session timeout that is too short or too long, an invalid
+    /// mode and an unknown group, [`Denied`](lock_core::ErrorKind::Denied) without the right to look there,
+    /// [`Unavailable`](lock_core::ErrorKind::Unavailable) for a path that leads to something else,
+    /// [`Unsupported`](lock_core::ErrorKind::Unsupported) outside of a tokio runtime.
     ///
     /// # Cancel safety
     ///
@@ -86,14 +105,13 @@ impl Flock {
         let capabilities = config.capabilities()?;
         lock_core::runtime::current(BACKEND)?;
         let (steps, closed) = (TaskTracker::new(), CancellationToken::new());
-        let dir = config.dir.clone();
-        steps.spawn_blocking(move || make(&dir)).await.map_err(no_thread)??;
         let keepers = Keepers::new(config.session_timeout, steps.clone(), closed.clone());
-        Ok(Self { config, capabilities, steps, keepers, closed })
+        let dir = steps.spawn_blocking(move || Directory::new(&config)).await.map_err(no_thread)??;
+        Ok(Self { dir: Arc::new(dir), capabilities, steps, watches: Watches::default(), keepers, closed })
     }
 
     fn paths(&self, name: &LockName) -> Paths {
-        Paths::new(&self.config.dir, name)
+        Paths::new(&self.dir, name)
     }
 
     fn check_open(&self) -> Result<()> {
@@ -107,11 +125,6 @@ impl Flock {
     }
 }
 
-/// Makes the directory of the locks.
-fn make(dir: &Path) -> Result<()> {
-    fs::create_dir_all(dir).map_err(|error| failed("make", dir, error))
-}
-
 #[async_trait]
 impl Backend for Flock {
     fn capabilities(&self) -> &Capabilities {
@@ -122,7 +135,7 @@ impl Backend for Flock {
         self.check_open()?;
         self.capabilities.check_mode(request.mode)?;
         let paths = self.paths(&request.name);
-        let acquired = acquire(&request, paths.clone(), &self.steps, &self.closed).await?;
+        let acquired = acquire(&request, paths.clone(), &self.steps, &self.watches, &self.closed).await?;
         let Some(grant) = acquired else { return Ok(Acquired::Busy) };
         let lease = FlockLease::new(grant, paths, request.lease, &self.keepers, &self.capabilities);
         Ok(Acquired::Held(Box::new(lease)))
@@ -138,10 +151,20 @@ impl Backend for Flock {
         self.step(move || inspect::break_lock(&paths)).await
     }
 
+    async fn break_lock_if(&self, name: &LockName, token: Token) -> Result<bool> {
+        let paths = self.paths(name);
+        self.step(move || inspect::break_lock_if(&paths, token)).await
+    }
+
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
-        let (dir, prefix) = (self.config.dir.clone(), prefix.to_owned());
-        let names = self.step(move || inspect::list(&dir, &prefix)).await?;
+        let (dir, prefix) = (Arc::clone(&self.dir), prefix.to_owned());
+        let names = self.step(move || inspect::list(dir.path(), &prefix)).await?;
         self.capabilities.check_listed(names.len()).map(|()| names)
+    }
+
+    async fn doctor(&self) -> Result<DoctorReport> {
+        let dir = Arc::clone(&self.dir);
+        self.step(move || doctor::doctor(&dir)).await
     }
 
     async fn settle(&self) {

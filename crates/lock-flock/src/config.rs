@@ -1,6 +1,6 @@
 //! The options, in code and from a URL.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lock_core::backend::Support;
@@ -8,6 +8,7 @@ use lock_core::url::LockUrl;
 use lock_core::{Capabilities, Error, ErrorKind, Lazy, LeaseKind, Locks, Result};
 
 use crate::Flock;
+use crate::directory::OWN_USER;
 use crate::error::BACKEND;
 
 /// The configuration of the flock backend.
@@ -15,6 +16,8 @@ use crate::error::BACKEND;
 /// | URL option | default | |
 /// |---|---|---|
 /// | `session_timeout` | `10s` | see [`session_timeout`](Self::session_timeout) |
+/// | `mode` | `0600` | who may use the locks; see [`mode`](Self::mode) |
+/// | `group` | that of the directory or the process | a name or a number; see [`group`](Self::group) |
 ///
 /// # Examples
 ///
@@ -36,16 +39,18 @@ use crate::error::BACKEND;
 pub struct FlockConfig {
     pub(crate) dir: PathBuf,
     pub(crate) session_timeout: Duration,
+    pub(crate) mode: u32,
+    pub(crate) group: Option<String>,
 }
 
 impl FlockConfig {
     /// A shorter one is a mistake: the files are looked at three times in it.
     const MIN_TIMEOUT: Duration = Duration::from_millis(100);
 
-    /// The locks whose files are in this directory. It is made if it does not exist.
+    /// The locks whose files are in this directory. The first acquisition makes it if it does not exist.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>) -> Self {
-        Self { dir: dir.into(), session_timeout: Duration::from_secs(10) }
+        Self { dir: dir.into(), session_timeout: Duration::from_secs(10), mode: OWN_USER, group: None }
     }
 
     /// Parses a URL such as `flock:///var/lock/app?session_timeout=5s`.
@@ -63,8 +68,15 @@ impl FlockConfig {
                 .with_hint("write it as flock:///var/lock/app, with three slashes"));
         }
         let mut config = Self::new(&url.path);
-        url.options(BACKEND, &["session_timeout"], |_, value| {
-            config.session_timeout = value.duration()?;
+        url.options(BACKEND, &["session_timeout", "mode", "group"], |key, value| {
+            match key {
+                "mode" => {
+                    let mode = u32::from_str_radix(value.text(), 8).map_err(|_| value.invalid(MODES))?;
+                    config.mode = mode;
+                }
+                "group" => config.group = Some(value.text().to_owned()),
+                _ => config.session_timeout = value.duration()?,
+            }
             Ok(())
         })?;
         Ok(config)
@@ -80,7 +92,39 @@ impl FlockConfig {
         self
     }
 
-    /// Connects: makes the directory, and finds out whether files can be locked there.
+    /// The permissions of the files that are made, as for `chmod`; the umask does not count. A directory that is made can be
+    /// searched by those who may read its files.
+    ///
+    /// By default only the user of the process may use the locks. **Whoever may read a file can lock it**, and so keep the lock from
+    /// everybody. With `0660` and a [`group`](Self::group), several users share the locks; with `0640`, the group can
+    /// [inspect](lock_core::Locks::inspect) them. Files that exist keep their permissions: all processes need the same option.
+    #[must_use]
+    pub const fn mode(mut self, mode: u32) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// The group of what is made, by its name or its number. The user of the process has to be a member, or root.
+    ///
+    /// ```
+    /// # use lock_flock::FlockConfig;
+    /// // As flock:///var/lock/app?mode=0660&group=app
+    /// let config = FlockConfig::new("/var/lock/app").mode(0o660).group("app");
+    /// # drop(config);
+    /// ```
+    #[must_use]
+    pub fn group(mut self, group: impl Into<String>) -> Self {
+        self.group = Some(group.into());
+        self
+    }
+
+    /// The directory of the locks.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Connects. It makes nothing: the first acquisition does.
     ///
     /// # Errors
     ///
@@ -97,7 +141,7 @@ impl FlockConfig {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for a session timeout that is too short or too long.
+    /// [`ErrorKind::InvalidConfig`] for a session timeout that is too short or too long, and for an invalid mode.
     pub fn connect_lazy(self) -> Result<Locks> {
         let expected = self.capabilities()?;
         Ok(Locks::new(Lazy::new(expected, move || Flock::connect(self.clone()))))
@@ -106,14 +150,28 @@ impl FlockConfig {
     pub(crate) fn capabilities(&self) -> Result<Capabilities> {
         let mut capabilities = Capabilities::new(BACKEND, LeaseKind::session(self.session_timeout));
         capabilities.check_ttl(self.session_timeout, Self::MIN_TIMEOUT)?;
+        check_mode(self.mode)?;
         (capabilities.cross_process, capabilities.names_sharers) = (true, true);
         (capabilities.shared, capabilities.listing) = (Support::Yes, Support::Yes);
+        capabilities.breaks_one = Support::Yes;
         capabilities.permits = Support::No("flock(2) knows one holder or any number of readers");
         capabilities.revocation = Support::No("a file cannot notify its holders");
-        capabilities.breaks_one = Support::No("a broken file is broken for all its holders");
         Ok(capabilities)
     }
 }
+
+/// Refuses permissions by which the process itself, or those who may write, could not lock the files.
+fn check_mode(mode: u32) -> Result<()> {
+    let unreadable = mode & 0o222 & !(mode >> 1);
+    if mode & !0o666 == 0 && mode & OWN_USER == OWN_USER && unreadable == 0 {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
+        .with_message(format!("files of locks cannot have the mode {mode:04o}"))
+        .with_hint(MODES))
+}
+
+const MODES: &str = "use 0600 for one user, 0660 for a group, or 0640 for one user and a group that inspects";
 
 #[cfg(test)]
 mod tests {
@@ -123,9 +181,22 @@ mod tests {
     fn a_url_names_a_directory_and_options() {
         let config = FlockConfig::from_url("flock:///var/lock/my%20app?session_timeout=5s").unwrap();
         assert_eq!(config.dir, PathBuf::from("/var/lock/my app"));
-        assert_eq!(config.session_timeout, Duration::from_secs(5));
-        for url in ["flock://", "flock:///", "flock://host/var", "flock://me:pw@/var", "flock:///a?ttl=1s"] {
-            let error = FlockConfig::from_url(url).unwrap_err();
+        assert_eq!((config.session_timeout, config.mode), (Duration::from_secs(5), 0o600));
+        let config = FlockConfig::from_url("flock:///a?mode=0660&group=app").unwrap();
+        assert_eq!((config.mode, config.group.as_deref()), (0o660, Some("app")));
+        for url in [
+            "flock://",
+            "flock:///",
+            "flock://host/var",
+            "flock://me:pw@/var",
+            "flock:///a?ttl=1s",
+            "flock:///a?mode=rw",
+            "flock:///a?mode=0666660",
+            "flock:///a?mode=0440",
+            "flock:///a?mode=0770",
+            "flock:///a?mode=0620",
+        ] {
+            let error = FlockConfig::from_url(url).and_then(FlockConfig::connect_lazy).unwrap_err();
             assert_eq!((error.kind(), error.backend()), (ErrorKind::InvalidConfig, BACKEND), "{error}");
         }
     }

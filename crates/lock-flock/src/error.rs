@@ -13,7 +13,7 @@ pub(crate) fn failed(what: &str, path: &Path, error: io::Error) -> Error {
     use io::ErrorKind as Kind;
     let (kind, hint) = match error.kind() {
         Kind::PermissionDenied | Kind::ReadOnlyFilesystem => {
-            (ErrorKind::Denied, "give this user the right to write there")
+            (ErrorKind::Denied, "give this user the right to it; users share locks by `mode` and `group`")
         }
         Kind::Unsupported => (ErrorKind::Unsupported, "use a directory of a local file system"),
         Kind::StorageFull | Kind::QuotaExceeded => (ErrorKind::Unavailable, "make room on the disk"),

@@ -1,9 +1,12 @@
 //! Lock names as file names.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use lock_core::LockName;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+
+use crate::directory::Directory;
 
 /// What is escaped: all but lower-case letters, digits, `-`, `_` and `.`. Upper-case letters too, as some file systems do not
 /// tell them from lower-case ones, and two names would be one lock.
@@ -18,6 +21,8 @@ const LOCK: &str = ".lock";
 /// The files of one lock.
 #[derive(Clone, Debug)]
 pub(crate) struct Paths {
+    /// Where they are made.
+    pub(crate) dir: Arc<Directory>,
     /// Locked by the holders. Other programs may lock it too, as `flock(1)` does.
     pub(crate) lock: PathBuf,
     /// Locked by the next in turn, so that a stream of readers does not starve a writer, nor the other way round.
@@ -27,17 +32,22 @@ pub(crate) struct Paths {
 }
 
 impl Paths {
-    pub(crate) fn new(dir: &Path, name: &LockName) -> Self {
-        let name = utf8_percent_encode(name.as_str(), ESCAPED).to_string();
-        let (mut dir, mut rest) = (dir.to_owned(), &name[..]);
-        while rest.len() > LONGEST_PART {
-            let (part, end) = rest.split_at(LONGEST_PART);
-            dir.push(format!("{part}{CONTINUED}"));
-            rest = end;
-        }
-        let file = |suffix| dir.join(format!("{rest}{suffix}"));
-        Self { lock: file(LOCK), turn: file(".turn"), ledger: file(".token") }
+    pub(crate) fn new(dir: &Arc<Directory>, name: &LockName) -> Self {
+        let file = |suffix| dir.path().join(relative(name, suffix));
+        Self { dir: Arc::clone(dir), lock: file(LOCK), turn: file(".turn"), ledger: file(".token") }
     }
+}
+
+/// The path of a file of this lock, within the directory.
+fn relative(name: &LockName, suffix: &str) -> PathBuf {
+    let name = utf8_percent_encode(name.as_str(), ESCAPED).to_string();
+    let (mut path, mut rest) = (PathBuf::new(), &name[..]);
+    while rest.len() > LONGEST_PART {
+        let (part, end) = rest.split_at(LONGEST_PART);
+        path.push(format!("{part}{CONTINUED}"));
+        rest = end;
+    }
+    path.join(format!("{rest}{suffix}"))
 }
 
 /// The name of the lock that this file belongs to, if it is one that holders lock. `path` is relative to the directory.
@@ -51,7 +61,7 @@ pub(crate) fn lock_name(path: &Path) -> Option<LockName> {
     escaped.push_str(file.strip_suffix(LOCK)?);
     let name = LockName::new(percent_decode_str(&escaped).decode_utf8().ok()?).ok()?;
     // Not what another program may have called its file.
-    (Paths::new(Path::new(""), &name).lock == path).then_some(name)
+    (relative(&name, LOCK) == path).then_some(name)
 }
 
 const fn escaped() -> AsciiSet {
@@ -71,7 +81,7 @@ mod tests {
     use super::*;
 
     fn path(name: &str) -> PathBuf {
-        Paths::new(Path::new(""), &LockName::new(name).unwrap()).lock
+        relative(&LockName::new(name).unwrap(), LOCK)
     }
 
     #[test]

@@ -6,16 +6,18 @@ use std::path::Path;
 use std::time::Duration;
 
 use lock_core::backend::MAX_LISTED;
-use lock_core::{Holder, HolderInfo, LockMode, LockName, LockState, Result, Token, stored_time};
+use lock_core::{
+    Error, ErrorKind, Holder, HolderInfo, LockMode, LockName, LockState, Result, Token, stored_time,
+};
 
-use crate::error::failed;
+use crate::error::{BACKEND, failed};
 use crate::file_name::{Paths, lock_name};
 use crate::ledger::{Ledger, Record};
 use crate::lock_file::{LockFile, Sharing};
 
 /// The state of a lock. The kernel says whether it is held, the ledger by whom.
 pub(crate) fn inspect(paths: &Paths) -> Result<LockState> {
-    let Some(ledger) = Ledger::lock_existing(&paths.ledger)? else {
+    let Some(ledger) = Ledger::lock_to_read(paths)? else {
         return Ok(held_by(&[], probe(paths)?));
     };
     let mut state = held_by(&ledger.holders, probe(paths)?);
@@ -26,11 +28,37 @@ pub(crate) fn inspect(paths: &Paths) -> Result<LockState> {
 /// Removes the lock file, and returns whether the lock was held. Later holders lock another file. The tokens stay.
 pub(crate) fn break_lock(paths: &Paths) -> Result<bool> {
     // Nobody acquires the lock between the look and the removal.
-    let _ledger = Ledger::lock_existing(&paths.ledger)?;
-    if probe(paths)?.is_none() {
+    let _ledger = Ledger::lock_to_read(paths)?;
+    match probe(paths)? {
+        Some(_) => remove(paths).map(|()| true),
+        None => Ok(false),
+    }
+}
+
+/// Removes the lock file if the holder with this token is the only one, and returns whether it was the holder.
+pub(crate) fn break_lock_if(paths: &Paths, token: Token) -> Result<bool> {
+    // Until the removal, this library grants the lock to nobody.
+    let Some(ledger) = Ledger::lock_to_read(paths)? else { return Ok(false) };
+    let state = held_by(&ledger.holders, probe(paths)?);
+    if !state.holders.iter().any(|holder| holder.token == Some(token)) {
         return Ok(false);
     }
-    fs::remove_file(&paths.lock).map(|()| true).map_err(|error| failed("remove", &paths.lock, error))
+    if state.holders.len() > 1 {
+        return Err(shared(state.holders.len()));
+    }
+    remove(paths).map(|()| true)
+}
+
+fn remove(paths: &Paths) -> Result<()> {
+    fs::remove_file(&paths.lock).map_err(|error| failed("remove", &paths.lock, error))
+}
+
+fn shared(holders: usize) -> Error {
+    Error::new(ErrorKind::Unsupported, BACKEND)
+        .with_message(format!(
+            "{holders} holders share the lock, and a broken file is broken for all of them"
+        ))
+        .with_hint("end the process of that holder: the kernel takes its share away at once")
 }
 
 /// The names of the locks whose files exist, up to one more than may be listed.
@@ -60,7 +88,7 @@ pub(crate) fn list(dir: &Path, prefix: &str) -> Result<Vec<LockName>> {
 
 /// How the lock is held, if it is. Whoever has the ledger locks the file for a moment without being in the way of anybody.
 fn probe(paths: &Paths) -> Result<Option<Sharing>> {
-    let Some(file) = LockFile::open_existing(&paths.lock)? else { return Ok(None) };
+    let Some(file) = LockFile::open_to_read(&paths.lock)? else { return Ok(None) };
     if file.try_lock(Sharing::Alone)? {
         return Ok(None);
     }
@@ -92,10 +120,13 @@ fn mode(is_shared: bool) -> LockMode {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use lock_core::OwnerInfo;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::directory::Directory;
 
     proptest! {
         #[test]
@@ -104,11 +135,12 @@ mod tests {
             let token = info(&record).token.map_or(0, |token| token.get());
             prop_assert!(!info(&record).to_string().is_empty() && token <= i64::MAX as u64);
             let dir = tempfile::tempdir().unwrap();
-            let path = dir.path().join("a.token");
+            let config = crate::FlockConfig::new(dir.path());
+            let paths = Paths::new(&Arc::new(Directory::new(&config).unwrap()), &LockName::new("a").unwrap());
             let line = format!("{:<63}\n", format!("{0} {0}", record.token));
             for text in [[line.as_bytes(), &garbage].concat(), garbage] {
-                fs::write(&path, text).unwrap();
-                let ledger = Ledger::lock(&path).unwrap();
+                fs::write(&paths.ledger, text).unwrap();
+                let ledger = Ledger::lock(&paths).unwrap();
                 prop_assert!(ledger.last() <= i64::MAX as u64);
             }
         }

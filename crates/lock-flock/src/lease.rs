@@ -189,8 +189,7 @@ impl Lease for FlockLease {
         }
         self.step(move |hold| {
             hold.must_be_held()?;
-            let path = &hold.paths.ledger;
-            Ledger::lock(path)?.raise(floor.get(), path)
+            Ledger::lock(&hold.paths)?.raise(floor.get())
         })
         .await
     }
@@ -262,18 +261,16 @@ impl Hold {
 
     /// Removes this holder from the ledger.
     fn forget_holder(&self) -> Result<()> {
-        let path = &self.paths.ledger;
-        let Some(mut ledger) = Ledger::lock_existing(path)? else { return Ok(()) };
+        let Some(mut ledger) = Ledger::lock_existing(&self.paths)? else { return Ok(()) };
         let mut holders = std::mem::take(&mut ledger.holders);
         holders.retain(|record| record.token != self.token.get());
-        ledger.set_holders(holders, path)
+        ledger.set_holders(holders)
     }
 
     /// Shares the file from now on. The kernel unlocks it first: nobody takes a step on this lock meanwhile, but a program
     /// that knows nothing of the ledger may.
     fn downgrade(&self) -> Result<()> {
-        let path = &self.paths.ledger;
-        let mut ledger = Ledger::lock(path)?;
+        let mut ledger = Ledger::lock(&self.paths)?;
         self.must_be_held()?;
         let is_shared = match &*self.file() {
             Some(file) => {
@@ -290,7 +287,7 @@ impl Hold {
         let mut holders = std::mem::take(&mut ledger.holders);
         holders.iter_mut().for_each(|record| record.shared |= record.token == self.token.get());
         // For people only: the lock is shared already.
-        drop(ledger.set_holders(holders, path));
+        drop(ledger.set_holders(holders));
         Ok(())
     }
 }

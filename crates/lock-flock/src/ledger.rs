@@ -10,6 +10,7 @@ use lock_core::{Error, ErrorKind, OwnerInfo, Result, Token};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{BACKEND, failed};
+use crate::file_name::Paths;
 use crate::lock_file::{LockFile, Sharing};
 
 /// How long another process may take for its step. Only one that is stopped within it takes so long.
@@ -47,39 +48,44 @@ pub(crate) struct Record {
 }
 
 impl Ledger {
-    /// Locks the ledger at this path; makes it if it does not exist. It blocks the thread while another process takes a step.
-    pub(crate) fn lock(path: &Path) -> Result<Self> {
-        match Self::lock_by(path, || LockFile::open(path).map(Some))? {
+    /// Locks the ledger of this lock; makes it if it does not exist. It blocks the thread while another process takes a step.
+    pub(crate) fn lock(paths: &Paths) -> Result<Self> {
+        match Self::lock_by(|| LockFile::open(&paths.dir, &paths.ledger).map(Some))? {
             Some(ledger) => Ok(ledger),
             None => unreachable!("it was made"),
         }
     }
 
-    /// Locks the ledger at this path, if it exists.
-    pub(crate) fn lock_existing(path: &Path) -> Result<Option<Self>> {
-        Self::lock_by(path, || LockFile::open_existing(path))
+    /// Locks the ledger of this lock, if it exists.
+    pub(crate) fn lock_existing(paths: &Paths) -> Result<Option<Self>> {
+        Self::lock_by(|| LockFile::open_existing(&paths.ledger))
     }
 
-    fn lock_by(path: &Path, open: impl Fn() -> Result<Option<LockFile>>) -> Result<Option<Self>> {
+    /// Locks the ledger of this lock, if it exists, for a user that may not write it.
+    pub(crate) fn lock_to_read(paths: &Paths) -> Result<Option<Self>> {
+        Self::lock_by(|| LockFile::open_to_read(&paths.ledger))
+    }
+
+    fn lock_by(open: impl Fn() -> Result<Option<LockFile>>) -> Result<Option<Self>> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let Some(file) = open()? else { return Ok(None) };
             while !file.try_lock(Sharing::Alone)? {
                 if Instant::now() >= deadline {
-                    return Err(stuck(path));
+                    return Err(stuck(file.id().path()));
                 }
                 thread::sleep(PAUSE);
             }
             // Somebody may have deleted it meanwhile, and a third one made and locked another.
             if file.id().is_current()? {
-                return Self::read(file, path).map(Some);
+                return Self::read(file).map(Some);
             }
         }
     }
 
-    fn read(file: LockFile, path: &Path) -> Result<Self> {
+    fn read(file: LockFile) -> Result<Self> {
         let mut text = Vec::new();
-        read_all(file.file(), &mut text).map_err(|error| failed("read", path, error))?;
+        read_all(file.file(), &mut text).map_err(|error| failed("read", file.id().path(), error))?;
         let line = |at: usize| text.get(at * LINE..(at + 1) * LINE).and_then(parse).unwrap_or_default();
         let holders = text.get(2 * LINE..).and_then(|line| serde_json::from_slice(line).ok());
         Ok(Self { file, lines: [line(0), line(1)], holders: holders.unwrap_or_default() })
@@ -93,7 +99,7 @@ impl Ledger {
     /// A token that is larger than all before it, once it is on the disk.
     ///
     /// No smaller than the clock in microseconds: should the file be deleted, the clock is ahead of every token in it.
-    pub(crate) fn next_token(&mut self, path: &Path) -> Result<Token> {
+    pub(crate) fn next_token(&mut self) -> Result<Token> {
         let next = self.last().saturating_add(1).max(micros());
         if i64::try_from(next).is_err() {
             return Err(Error::new(ErrorKind::Exhausted, BACKEND)
@@ -101,11 +107,11 @@ impl Ledger {
                 .with_hint("use another lock name, and let the resource forget the tokens of this one")
                 .with_can_pass(false));
         }
-        self.raise(next, path).map(|()| Token::new(next))
+        self.raise(next).map(|()| Token::new(next))
     }
 
     /// Makes all later tokens larger than this one.
-    pub(crate) fn raise(&mut self, token: u64, path: &Path) -> Result<()> {
+    pub(crate) fn raise(&mut self, token: u64) -> Result<()> {
         if token <= self.last() {
             return Ok(());
         }
@@ -113,7 +119,7 @@ impl Ledger {
         let at = usize::from(self.lines[0] > self.lines[1]);
         let is_new = self.last() == 0;
         let line = format!("{:<width$}\n", format!("{token:020} {token:020}"), width = LINE - 1);
-        let file = self.file.file();
+        let (file, path) = (self.file.file(), self.file.id().path());
         let written = file.write_all_at(line.as_bytes(), (at * LINE) as u64).and_then(|()| file.sync_data());
         written.map_err(|error| failed("write", path, error))?;
         if is_new {
@@ -126,9 +132,9 @@ impl Ledger {
     }
 
     /// Notes the holders. For people: it need not outlive a crash of the host.
-    pub(crate) fn set_holders(&mut self, holders: Vec<Record>, path: &Path) -> Result<()> {
+    pub(crate) fn set_holders(&mut self, holders: Vec<Record>) -> Result<()> {
+        let (file, path) = (self.file.file(), self.file.id().path());
         let line = serde_json::to_vec(&holders).map_err(|error| failed("write", path, error.into()))?;
-        let file = self.file.file();
         let written = file.set_len(HOLDERS).and_then(|()| file.write_all_at(&line, HOLDERS));
         written.map_err(|error| failed("write", path, error))?;
         self.holders = holders;
@@ -173,15 +179,26 @@ fn stuck(path: &Path) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use lock_core::LockName;
+
     use super::*;
+    use crate::FlockConfig;
+    use crate::directory::Directory;
+
+    fn paths(dir: &tempfile::TempDir) -> Paths {
+        let dir = Directory::new(&FlockConfig::new(dir.path())).unwrap();
+        Paths::new(&Arc::new(dir), &LockName::new("a").unwrap())
+    }
 
     #[test]
     fn tokens_grow_through_reopened_damaged_and_deleted_files() {
         let dir = tempfile::tempdir().unwrap();
-        let path = &dir.path().join("a.token");
+        let paths = &paths(&dir);
         let mut last = 0;
         let mut grow = |what: &str| {
-            let token = Ledger::lock(path).unwrap().next_token(path).unwrap().get();
+            let token = Ledger::lock(paths).unwrap().next_token().unwrap().get();
             assert!(token > last, "{what}: {token} came after {last}");
             last = token;
             token
@@ -190,40 +207,40 @@ mod tests {
         // Far ahead of the clock, so that only the file can know it.
         let far = grow("an old file") + 1_000_000_000_000;
         for _ in 0..2 {
-            Ledger::lock(path).unwrap().raise(far, path).unwrap();
+            Ledger::lock(paths).unwrap().raise(far).unwrap();
             grow("raised");
         }
         // A crash within the next write leaves half a line. As a number it would be beyond the last token.
-        let lines = Ledger::lock(path).unwrap().lines;
-        let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+        let lines = Ledger::lock(paths).unwrap().lines;
+        let file = std::fs::OpenOptions::new().write(true).open(&paths.ledger).unwrap();
         let smaller = u64::from(lines[0] > lines[1]);
         file.write_all_at(b"09999999999", smaller * LINE as u64).unwrap();
         grow("half a line");
-        std::fs::remove_file(path).unwrap();
-        let mut new = Ledger::lock(path).unwrap();
-        assert!(new.next_token(path).unwrap().get() >= micros() - 60_000_000, "the clock goes on");
+        std::fs::remove_file(&paths.ledger).unwrap();
+        let mut new = Ledger::lock(paths).unwrap();
+        assert!(new.next_token().unwrap().get() >= micros() - 60_000_000, "the clock goes on");
     }
 
     #[test]
     fn the_last_tokens_are_not_granted_twice() {
         let dir = tempfile::tempdir().unwrap();
-        let path = &dir.path().join("a.token");
-        let mut ledger = Ledger::lock(path).unwrap();
-        ledger.raise(i64::MAX as u64 - 1, path).unwrap();
-        assert_eq!(ledger.next_token(path).unwrap().get(), i64::MAX as u64);
-        assert_eq!(ledger.next_token(path).unwrap_err().kind(), ErrorKind::Exhausted);
+        let paths = &paths(&dir);
+        let mut ledger = Ledger::lock(paths).unwrap();
+        ledger.raise(i64::MAX as u64 - 1).unwrap();
+        assert_eq!(ledger.next_token().unwrap().get(), i64::MAX as u64);
+        assert_eq!(ledger.next_token().unwrap_err().kind(), ErrorKind::Exhausted);
     }
 
     #[test]
     fn holders_are_noted_and_forgotten() {
         let dir = tempfile::tempdir().unwrap();
-        let path = &dir.path().join("a.token");
+        let paths = &paths(&dir);
         let long = OwnerInfo::this_process().with_label("x".repeat(5_000));
         let record = |owner: &OwnerInfo| Record::new(Token::new(7), owner, Sharing::Shared);
         for holders in [vec![record(&long), record(&OwnerInfo::this_process())], vec![record(&long)], vec![]]
         {
-            Ledger::lock(path).unwrap().set_holders(holders.clone(), path).unwrap();
-            assert_eq!(Ledger::lock_existing(path).unwrap().unwrap().holders, holders);
+            Ledger::lock(paths).unwrap().set_holders(holders.clone()).unwrap();
+            assert_eq!(Ledger::lock_existing(paths).unwrap().unwrap().holders, holders);
         }
     }
 }

@@ -8,11 +8,14 @@
 //! | `delivery` | how a grant reaches a caller, or nobody |
 //! | `lease` | `Lease`: verify, extend, downgrade, release; and the task that looks after it |
 //! | `inspect` | holders, names, breaking |
+//! | `doctor` | what endangers the locks |
 //! | `error` | errors of the file system, for users |
+//! | `directory` | the directory of the locks, and how files are made in it |
 //! | `file_name` | lock names as file names |
 //! | `lock_file` | a file and its `flock` |
 //! | `ledger` | the tokens of a lock, and its last holder |
 //! | `wake` | what wakes a waiter |
+//! | `watches` | the files that waiters watch |
 //!
 //! Unix only: elsewhere the crate is empty. [How it came to be, step by step][page], as an example of a backend.
 //!
@@ -24,6 +27,8 @@ mod acquire;
 mod backend;
 mod config;
 mod delivery;
+mod directory;
+mod doctor;
 mod error;
 mod file_name;
 mod inspect;
@@ -31,6 +36,7 @@ mod lease;
 mod ledger;
 mod lock_file;
 mod wake;
+mod watches;
 
 pub use backend::Flock;
 pub use config::FlockConfig;

@@ -6,9 +6,10 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use lock_core::Result;
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{FlockOperation, OFlags, Timespec, Timestamps, UTIME_NOW, flock, futimens};
 use rustix::io::Errno;
 
+use crate::directory::Directory;
 use crate::error::failed;
 
 /// An open file that can be locked. A `flock` belongs to the open file, not to the process or the thread: so two of them
@@ -40,31 +41,36 @@ pub(crate) enum Sharing {
 
 impl LockFile {
     /// Opens the file at this path, and makes it if it does not exist. No program that this process starts inherits it.
-    pub(crate) fn open(path: &Path) -> Result<Self> {
-        let opened = Self::opened(path, true).or_else(|error| match error.kind() {
-            io::ErrorKind::NotFound => make_parent(path).and_then(|()| Self::opened(path, true)),
-            _ => Err(error),
-        });
-        opened.map_err(|error| failed("open", path, error))
+    pub(crate) fn open(dir: &Directory, path: &Path) -> Result<Self> {
+        loop {
+            // First without making it: the kernel may refuse that for a file of another user (`fs.protected_regular`).
+            if let Some(file) = Self::open_existing(path)? {
+                return Ok(file);
+            }
+            dir.make_file(path)?;
+        }
     }
 
     /// Opens the file at this path, if it exists.
     pub(crate) fn open_existing(path: &Path) -> Result<Option<Self>> {
-        match Self::opened(path, false) {
-            Ok(file) => Ok(Some(file)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(failed("open", path, error)),
-        }
+        Self::opened(path, OpenOptions::new().read(true).write(true))
     }
 
-    fn opened(path: &Path, create: bool) -> io::Result<Self> {
-        let mut options = OpenOptions::new();
-        // A link may lead to a file that somebody else wants this process to overwrite.
-        let no_links = OFlags::NOFOLLOW.bits().cast_signed();
-        let file = options.read(true).write(true).create(create).custom_flags(no_links).open(path)?;
-        let metadata = file.metadata()?;
+    /// Opens the file at this path, if it exists, for a user that may not write it.
+    pub(crate) fn open_to_read(path: &Path) -> Result<Option<Self>> {
+        Self::opened(path, OpenOptions::new().read(true))
+    }
+
+    fn opened(path: &Path, options: &mut OpenOptions) -> Result<Option<Self>> {
+        // A link may lead to a file that somebody else wants this process to overwrite, and a pipe may have no other end.
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = match options.custom_flags(flags.bits().cast_signed()).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened.map_err(|error| failed("open", path, error))?,
+        };
+        let metadata = file.metadata().map_err(|error| failed("look at", path, error))?;
         let id = FileId { path: path.to_owned(), device: metadata.dev(), number: metadata.ino() };
-        Ok(Self { file, id })
+        Ok(Some(Self { file, id }))
     }
 
     /// Locks it if nobody else has it, and returns whether it is locked now. Call it again to change the sharing; if that
@@ -92,8 +98,9 @@ impl LockFile {
 
     /// Wakes those who watch the file: a change of the lock alone is no event.
     pub(crate) fn touch(&self) {
-        // Without the event they look a little later.
-        let _ = self.file.set_modified(std::time::SystemTime::now());
+        // Another time than now is for the owner of the file to set. Without the event they look a little later.
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        let _ = futimens(&self.file, &Timestamps { last_access: now, last_modification: now });
     }
 
     pub(crate) fn file(&self) -> &File {
@@ -126,8 +133,4 @@ impl FileId {
             Err(error) => Err(failed("look at", &self.path, error)),
         }
     }
-}
-
-fn make_parent(path: &Path) -> io::Result<()> {
-    path.parent().map_or(Ok(()), fs::create_dir_all)
 }

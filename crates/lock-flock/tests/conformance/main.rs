@@ -4,7 +4,12 @@
 //! `--other DIR`.
 #![cfg(unix)]
 
+macro_rules! cases {
+    ($($case:ident),* $(,)?) => { [$((stringify!($case), (|| Box::pin($case())) as $crate::processes::Case)),*] };
+}
+
 mod processes;
+mod users;
 
 use std::collections::BTreeSet;
 use std::env;
@@ -53,6 +58,7 @@ const LEFT_OUT: &[(&[&str], &str)] = &[
         ],
         "the kernel keeps the locks: there is no connection to cut, and no server to restart",
     ),
+    (&["one_of_the_readers_is_broken"], "a broken file is broken for all its holders"),
     (&["a_stopped_holder_knows_that_it_lost"], "a process that is stopped keeps its files locked"),
 ];
 
@@ -81,7 +87,8 @@ fn main() -> ExitCode {
             eprintln!("left out: {}::{}: {why}", harness.name(), case.name);
         }
     }
-    trials.extend(processes::trials());
+    trials.extend(processes::trials("processes", &processes::CASES));
+    trials.extend(processes::trials("users", &users::CASES));
     trials.push(Trial::test("every_case_that_is_left_out_exists", || {
         let cases: BTreeSet<_> = CASES.iter().map(|case| case.name).collect();
         assert!(LEFT_OUT.iter().flat_map(|(names, _)| *names).all(|name| cases.contains(name)));
@@ -135,10 +142,10 @@ impl Harness for FlockHarness {
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::new("flock", LeaseKind::session(Duration::from_secs(10)));
         (capabilities.shared, capabilities.listing) = (Support::Yes, Support::Yes);
+        capabilities.breaks_one = Support::Yes;
         capabilities.names_sharers = true;
         capabilities.permits = Support::No("flock(2) knows one holder or any number of readers");
         capabilities.revocation = Support::No("a file cannot notify its holders");
-        capabilities.breaks_one = Support::No("a broken file is broken for all its holders");
         capabilities
     }
 

@@ -8,7 +8,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use lock_core::{ErrorKind, GuardState, Holder, LockMode, LockOptions, Locks, LossReason, Released};
+use lock_core::{
+    ErrorKind, Guard, GuardState, Holder, LockMode, LockOptions, Locks, LossReason, Released, Result, Token,
+};
 use lock_flock::FlockConfig;
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
@@ -20,40 +22,50 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const SESSION: Duration = Duration::from_secs(600);
 /// The first argument of another process.
 const OTHER: &str = "--other";
+/// Begins what the other process prints.
+const RESULT: &str = "result:";
 const ROUNDS: usize = 12;
+const WAITERS: usize = 20;
 
 fn config(dir: &TempDir) -> FlockConfig {
     FlockConfig::new(dir.path()).session_timeout(SESSION)
 }
 
-/// Another process, which acquires the lock `a` and prints its token, once for each line that it reads.
-struct Other {
+/// Another process, which does what each line says that it reads, with the lock `a`, and prints the result.
+pub(crate) struct Other {
     child: Child,
     orders: ChildStdin,
-    tokens: BufReader<ChildStdout>,
+    results: BufReader<ChildStdout>,
 }
 
 impl Other {
     fn start(dir: &TempDir) -> Self {
-        let mut command = Command::new(env::current_exe().unwrap());
-        command.arg(OTHER).arg(dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        Self::of(Command::new(env::current_exe().unwrap()), &format!("flock://{}?", dir.path().display()))
+    }
+
+    /// The command runs this program; the URL has a query.
+    pub(crate) fn of(mut command: Command, url: &str) -> Self {
+        let url = format!("{url}&session_timeout={}s", SESSION.as_secs());
+        command.args([OTHER, &url]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let (orders, tokens) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        Self { child, orders, tokens: BufReader::new(tokens) }
+        let (orders, results) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        Self { child, orders, results: BufReader::new(results) }
     }
 
     /// Has it acquire the lock, and returns the token.
-    fn acquire(&mut self) -> u64 {
-        writeln!(self.orders, "acquire").unwrap();
-        self.token()
+    pub(crate) fn acquire(&mut self) -> u64 {
+        let result = self.does("acquire");
+        result.parse().unwrap_or_else(|_| panic!("it acquires the lock: {result}"))
     }
 
-    fn token(&mut self) -> u64 {
+    /// Has it do this, and returns the result.
+    pub(crate) fn does(&mut self, order: &str) -> String {
+        writeln!(self.orders, "{order}").unwrap();
         loop {
             let mut line = String::new();
-            assert!(self.tokens.read_line(&mut line).unwrap() > 0, "the other process has ended");
-            if let Some(token) = line.trim().strip_prefix("token ") {
-                return token.parse().unwrap();
+            assert!(self.results.read_line(&mut line).unwrap() > 0, "the other process has ended");
+            if let Some(result) = line.trim().strip_prefix(RESULT) {
+                return result.trim().to_owned();
             }
         }
     }
@@ -65,27 +77,66 @@ impl Other {
     }
 }
 
-/// Runs this program as the other process, if it was called so: it acquires the lock once for each line.
+/// Runs this program as the other process, if it was called so.
 pub(crate) fn serve(words: &[String]) -> Option<ExitCode> {
-    let [dir] = words.strip_prefix(&[OTHER.to_owned()])? else { return None };
+    let [url] = words.strip_prefix(&[OTHER.to_owned()])? else { return None };
     let runtime = runtime();
     let mut guards = Vec::new();
-    let locks = runtime.block_on(FlockConfig::new(dir).session_timeout(SESSION).connect()).unwrap();
+    let locks = runtime.block_on(FlockConfig::from_url(url).unwrap().connect()).unwrap();
     for order in std::io::stdin().lines() {
-        assert_eq!(order.unwrap(), "acquire");
-        let guard = runtime.block_on(locks.mutex("a").acquire()).unwrap();
-        println!("\ntoken {}", guard.token());
-        guards.push(guard);
+        let result = runtime.block_on(done(&order.unwrap(), &locks, &mut guards));
+        println!("\n{RESULT}{}", result.unwrap_or_else(|error| format!("{:?}: {error}", error.kind())));
     }
     Some(ExitCode::SUCCESS)
 }
 
-pub(crate) fn trials() -> Vec<Trial> {
-    CASES.iter().map(|(name, case)| trial(name, *case)).collect()
+async fn done(order: &str, locks: &Locks, guards: &mut Vec<Guard>) -> Result<String> {
+    Ok(match order {
+        "acquire" => {
+            guards.push(locks.mutex("a").acquire().await?);
+            guards.last().unwrap().token().to_string()
+        }
+        "release" => format!("{:?}", guards.pop().unwrap().release().await?),
+        "inspect" => locks.inspect("a").await?.to_string(),
+        "doctor" => locks.doctor().await?.to_string().replace('\n', " "),
+        "wait" => watches_of_waiters(locks).await,
+        _ => panic!("what does {order} mean?"),
+    })
 }
 
-fn trial(name: &str, case: Case) -> Trial {
-    Trial::test(format!("processes::{name}"), move || {
+/// How many inotify instances this process has while many wait, and after.
+async fn watches_of_waiters(locks: &Locks) -> String {
+    let mut waiters = Vec::new();
+    for waiter in 0..WAITERS {
+        let mutex = locks.mutex(format!("held/{waiter}"));
+        waiters.push(tokio::spawn(async move { mutex.acquire().await.unwrap() }));
+    }
+    let begin = Instant::now();
+    while instances() == 0 && begin.elapsed() < PATIENCE {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let waiting = instances();
+    waiters.iter().for_each(tokio::task::JoinHandle::abort);
+    let begin = Instant::now();
+    while instances() > 0 && begin.elapsed() < PATIENCE {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    format!("{waiting}, then {}", instances())
+}
+
+fn instances() -> usize {
+    let open = fs::read_dir("/proc/self/fd").expect("the tests run on Linux").flatten();
+    let paths = open.filter_map(|file| fs::read_link(file.path()).ok());
+    paths.filter(|path| path.to_string_lossy().contains("inotify")).count()
+}
+
+pub(crate) fn trials(module: &str, cases: &[(&str, Case)]) -> Vec<Trial> {
+    cases.iter().map(|(name, case)| trial(format!("{module}::{name}"), *case)).collect()
+}
+
+fn trial(name: String, case: Case) -> Trial {
+    Trial::test(name, move || {
         runtime().block_on(case());
         Ok(())
     })
@@ -95,13 +146,9 @@ fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().expect("the system has files to spare")
 }
 
-type Case = fn() -> Pin<Box<dyn Future<Output = ()>>>;
+pub(crate) type Case = fn() -> Pin<Box<dyn Future<Output = ()>>>;
 
-macro_rules! cases {
-    ($($case:ident),* $(,)?) => { [$((stringify!($case), (|| Box::pin($case())) as Case)),*] };
-}
-
-const CASES: [(&str, Case); 8] = cases![
+pub(crate) const CASES: [(&str, Case); 10] = cases![
     a_killed_holder_frees_the_lock_at_once_and_tokens_grow,
     a_killed_waiter_leaves_its_turn,
     a_program_that_the_holder_starts_does_not_inherit_the_lock,
@@ -110,6 +157,8 @@ const CASES: [(&str, Case); 8] = cases![
     a_paused_holder_learns_by_its_deadline,
     what_cannot_be_written_is_said,
     a_process_that_is_stopped_within_its_step_is_reported,
+    waiters_have_one_watch_in_common,
+    a_file_is_broken_for_the_holder_that_was_shown,
 ];
 
 async fn a_killed_holder_frees_the_lock_at_once_and_tokens_grow() {
@@ -255,4 +304,33 @@ async fn a_process_that_is_stopped_within_its_step_is_reported() {
     assert!(error.to_string().contains("/proc/locks"), "{error}");
     drop(ledger);
     assert!(locks.mutex("a").acquire().await.unwrap().is_valid());
+}
+
+async fn waiters_have_one_watch_in_common() {
+    let dir = tempfile::tempdir().unwrap();
+    let locks = config(&dir).connect().await.unwrap();
+    let mut guards = Vec::new();
+    for held in 0..WAITERS {
+        guards.push(locks.mutex(format!("held/{held}")).acquire().await.unwrap());
+    }
+    // A user has 128 of them by default, in all programs.
+    assert_eq!(Other::start(&dir).does("wait"), "1, then 0");
+}
+
+async fn a_file_is_broken_for_the_holder_that_was_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two) = (config(&dir).connect().await.unwrap(), config(&dir).connect().await.unwrap());
+    assert!(!two.break_lock_if("a", Token::new(1)).await.unwrap(), "there is no such lock");
+    let reader = one.rw("a").read().await.unwrap();
+    let last = two.rw("a").read().await.unwrap();
+    let error = two.break_lock_if("a", reader.token()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("process")), "{error}");
+    assert!(!two.break_lock_if("a", Token::new(1)).await.unwrap(), "nobody has this token");
+    last.release().await.unwrap();
+    assert!(two.break_lock_if("a", reader.token()).await.unwrap(), "it is alone by now");
+    assert_eq!(reader.verify().await.unwrap(), GuardState::Lost(LossReason::Removed));
+    let next = two.mutex("a").try_acquire().await.unwrap().expect("the lock is broken");
+    assert!(!one.break_lock_if("a", reader.token()).await.unwrap(), "another one holds it");
+    assert_eq!(next.verify().await.unwrap(), GuardState::Valid);
 }

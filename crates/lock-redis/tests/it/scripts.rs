@@ -87,11 +87,6 @@ impl Bench {
         Claim { keys: &self.keys, owner, ttl: TTL, info: "me", proposal }
     }
 
-    async fn extend(&self, owner: OwnerId, hold: Hold, ttl: Duration) -> bool {
-        let leases = [Extension { keys: &self.keys, owner, hold, ttl }];
-        self.server.extend(self.server.moment(), &leases).await.unwrap().remove(0).unwrap()
-    }
-
     async fn extend_vote(&self, owner: OwnerId, ttl: Duration) -> bool {
         let lease = ballot::Extension { keys: &self.keys, owner, ttl };
         self.voter.extend(&[lease]).await.unwrap().remove(0).unwrap()

@@ -1,0 +1,136 @@
+//! The directory of the locks, and how files are made in it.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use lock_core::{Error, ErrorKind, OwnerId, Result};
+use nix::unistd::Group;
+
+use crate::FlockConfig;
+use crate::error::{BACKEND, failed};
+use crate::lock_file::{LockFile, Sharing};
+
+/// The permissions of files, unless the configuration says others: whoever may read a file can lock it.
+pub(crate) const OWN_USER: u32 = 0o600;
+/// Files in a directory with this bit have its group.
+const SET_GROUP: u32 = 0o2000;
+
+/// The directory of the locks, and who may use what is made in it.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    path: PathBuf,
+    mode: u32,
+    group: Option<u32>,
+}
+
+impl Directory {
+    /// The directory of this configuration. It need not exist.
+    pub(crate) fn new(config: &FlockConfig) -> Result<Self> {
+        let group = config.group.as_deref().map(group_id).transpose()?;
+        let path = config.dir.clone();
+        match fs::metadata(&path) {
+            Ok(found) if !found.is_dir() => {
+                Err(failed("use", &path, io::Error::from(io::ErrorKind::NotADirectory)))
+            }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("use", &path, error)),
+            _ => Ok(Self { path, mode: config.mode, group }),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) const fn mode(&self) -> u32 {
+        self.mode
+    }
+
+    /// Makes a file of a lock, unless it exists, with the directories that it needs.
+    pub(crate) fn make_file(&self, path: &Path) -> Result<()> {
+        if let Some(dir) = path.parent().filter(|dir| !dir.is_dir()) {
+            self.make_dir(dir)?;
+        }
+        self.publish_file(path).map_err(|error| failed("make", path, error))
+    }
+
+    /// Finds out whether locks can be acquired here: makes a file, locks it, and removes it.
+    pub(crate) fn try_out(&self) -> Result<()> {
+        let draft = draft(&self.path.join("doctor"));
+        let tried = self.draft_file(&draft).map_err(|error| failed("make", &draft, error));
+        let tried = tried.and_then(|()| LockFile::open(self, &draft)?.try_lock(Sharing::Alone));
+        let _ = fs::remove_file(&draft);
+        tried.map(drop)
+    }
+
+    /// The file gets its name last: nobody finds it with other permissions, whenever this process ends.
+    fn publish_file(&self, path: &Path) -> io::Result<()> {
+        let draft = draft(path);
+        let made = self.draft_file(&draft).and_then(|()| fs::hard_link(&draft, path));
+        let _ = fs::remove_file(&draft);
+        made.or_else(|error| if error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) })
+    }
+
+    fn draft_file(&self, path: &Path) -> io::Result<()> {
+        let file = OpenOptions::new().write(true).create_new(true).mode(OWN_USER).open(path)?;
+        self.permit(&file, self.mode)
+    }
+
+    fn make_dir(&self, path: &Path) -> Result<()> {
+        let failed = |error| failed("make", path, error);
+        let Some(above) = path.parent() else { return Ok(()) };
+        if path == self.path {
+            tracing::info!(directory = %path.display(), "making the directory of the locks");
+            fs::create_dir_all(above).map_err(failed)?;
+        } else if !above.is_dir() {
+            self.make_dir(above)?;
+        }
+        self.publish_dir(path).map_err(failed)
+    }
+
+    fn publish_dir(&self, path: &Path) -> io::Result<()> {
+        let draft = draft(path);
+        DirBuilder::new().mode(0o700).create(&draft)?;
+        let named = File::open(&draft).and_then(|dir| {
+            let inherited = dir.metadata()?.mode() & SET_GROUP;
+            self.permit(&dir, searchable(self.mode) | inherited)?;
+            fs::rename(&draft, path)
+        });
+        named.or_else(|error| {
+            let _ = fs::remove_dir(&draft);
+            // Somebody else has made it.
+            if path.is_dir() { Ok(()) } else { Err(error) }
+        })
+    }
+
+    /// Sets the group, then the permissions, of which a change of the group could remove some. The umask does not count.
+    fn permit(&self, file: &File, mode: u32) -> io::Result<()> {
+        if self.group.is_some() {
+            fchown(file, None, self.group)?;
+        }
+        file.set_permissions(Permissions::from_mode(mode))
+    }
+}
+
+/// The permissions of a directory whose files have these.
+pub(crate) const fn searchable(mode: u32) -> u32 {
+    mode | (mode & 0o444) >> 2
+}
+
+/// A name beside this one, by which nobody looks for a lock.
+fn draft(path: &Path) -> PathBuf {
+    path.with_file_name(format!(".{}.new", OwnerId::random()))
+}
+
+fn group_id(group: &str) -> Result<u32> {
+    if let Ok(id) = group.parse() {
+        return Ok(id);
+    }
+    let found = Group::from_name(group).ok().flatten();
+    found.map(|group| group.gid.as_raw()).ok_or_else(|| {
+        Error::new(ErrorKind::InvalidConfig, BACKEND)
+            .with_message(format!("this host knows no group {group:?}"))
+            .with_hint("name one that `getent group` lists, or its number")
+    })
+}
