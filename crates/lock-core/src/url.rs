@@ -229,10 +229,11 @@ fn malformed(url: &str, why: &str) -> Error {
         .with_hint("write it as scheme://[user:password@]host:port[,host:port...][/path][?option=value]")
 }
 
-/// What may be shown of a text that is not a URL: no credentials, no options, and no single word, which may be a password.
+/// What may be shown of a text that is not a URL: no credentials, no options of whatever form, and no single word, which may be a
+/// password.
 fn without_secrets(url: &str) -> Option<String> {
     let (text, options) = url.split_once('?').unwrap_or((url, ""));
-    if options.contains('@') || !text.contains([':', '/', '.']) {
+    if options.contains('@') || text.contains('=') || !text.contains([':', '/', '.']) {
         return None;
     }
     Some(match text.rsplit_once('@') {
@@ -321,6 +322,7 @@ mod tests {
             ("redis://me:s3cret%ff@host/0", "the URL \"redis://***@host/0\" is malformed: what"),
             ("me:s3cret@host", "the URL \"***@host\" is malformed"),
             ("redis:/h?password=a@s3cret", "the URL is malformed"),
+            ("localhost:6379,password=s3cret", "the URL is malformed"),
             ("s3cret", "the URL is malformed"),
         ] {
             let error = LockUrl::parse(url).unwrap_err().to_string();
