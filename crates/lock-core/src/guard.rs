@@ -382,6 +382,9 @@ impl Guard {
     /// # }
     /// ```
     ///
+    /// On Redlock the new deadline may be nearer than `ttl`, while a shorter extension of this lock is without an answer at several
+    /// masters.
+    ///
     /// # Errors
     ///
     /// * [`ErrorKind::InvalidConfig`] when `ttl` is too short: below the session timeout where a session keeps the lock.

@@ -21,6 +21,7 @@ use crate::masters::{deadlines, skipped};
 use crate::quorum::quorum;
 use crate::release::PendingRelease;
 use crate::renew::HeldLock;
+use crate::unanswered::Unanswered;
 
 /// The pause before an extension is retried.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -56,7 +57,8 @@ impl RedlockLease {
         }
         let mut terms = Terms::new(claims.ttl);
         (terms.auto, terms.hold_until) = (request.lease.renewed, hold_until);
-        let held = HeldLock { claims: Arc::clone(&claims), token, validity: cell.validity() };
+        let (validity, unanswered) = (cell.validity(), Unanswered::default());
+        let held = HeldLock { claims: Arc::clone(&claims), token, validity, unanswered };
         Self {
             renewal: context.renewer.add(Arc::new(held), terms, cell.clone()),
             longest_ttl: context.longest_ttl,

@@ -39,6 +39,7 @@ mod release;
 mod renew;
 mod rollback;
 mod round_trip;
+mod unanswered;
 mod votes;
 mod wait;
 mod wait_queue;

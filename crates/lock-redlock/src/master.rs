@@ -101,14 +101,18 @@ impl Master {
         }
     }
 
-    /// Extends leases; `has_vote` tells of each whether this master may [confirm](Self::confirm) it.
+    /// Extends leases. `settle` gets the answer, whether it counts or not; `has_vote` tells of each lease whether this master may
+    /// [confirm](Self::confirm) it.
     pub(crate) async fn extend(
         self: &Arc<Self>,
         leases: &[Extension<'_>],
+        settle: impl FnOnce(&Result<Vec<Result<bool>>>),
         has_vote: impl Fn(usize) -> bool,
     ) -> Result<Vec<Result<bool>>> {
         let sent = Instant::now();
-        let mut answers = self.noted(sent, self.voter.extend(leases).await)?;
+        let answer = self.voter.extend(leases).await;
+        settle(&answer);
+        let mut answers = self.noted(sent, answer)?;
         let Err(no_vote) = self.right_to_vote(sent, false) else { return Ok(answers) };
         let confirmed: Vec<bool> = (0..leases.len()).map(has_vote).collect();
         if !confirmed.contains(&true) {

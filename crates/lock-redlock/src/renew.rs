@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::renewal::{Renew, Renewed};
-use lock_core::{BootInstant, Clock, Error, Result, Token, Validity};
+use lock_core::{BootInstant, Clock, Error, Outcome, Result, Token, Validity};
 use redis_link::drift::valid_until;
 
 use crate::ballot::Extension;
@@ -15,7 +15,8 @@ use crate::fan_out::FanOut;
 use crate::late_policy::LatePolicy;
 use crate::master::Master;
 use crate::masters::{Masters, deadlines, skipped_to_confirm};
-use crate::quorum::quorum;
+use crate::quorum::{OfEach, quorum};
+use crate::unanswered::Unanswered;
 
 /// Renews a batch of leases in one pipeline to each master.
 ///
@@ -38,6 +39,7 @@ pub(crate) struct HeldLock {
     pub(crate) claims: Arc<Claims>,
     pub(crate) token: Token,
     pub(crate) validity: Validity,
+    pub(crate) unanswered: Unanswered,
 }
 
 #[async_trait]
@@ -64,7 +66,7 @@ impl Renew for RenewOnQuorum {
             replies: replies.until(deadlines(&self.masters, shortest)),
             // Leave time for a retry.
             late: LatePolicy::new(&self.masters).at_most(shortest / 5),
-            count: Count::new(self.masters.len(), batch.len()),
+            count: Count::new(self.masters.len(), batch.iter().map(|(_, ttl)| *ttl)),
             without: vec![0; batch.len()],
             masters: Arc::clone(&self.masters),
             leases,
@@ -72,9 +74,7 @@ impl Renew for RenewOnQuorum {
         };
         while !round.count.is_decided() && round.replies.outstanding() > 0 && round.receive().await {}
         let Round { count, late, .. } = &round;
-        let outcome =
-            |(lease, (_, ttl)): (usize, &Due)| count.outcome(lease, valid_until(sent, *ttl), late.errors());
-        let outcomes = batch.iter().enumerate().map(outcome).collect();
+        let outcomes = (0..batch.len()).map(|lease| count.outcome(lease, sent, late.errors())).collect();
         round.end();
         outcomes
     }
@@ -88,7 +88,17 @@ async fn extend(master: &Arc<Master>, number: usize, leases: &[Due]) -> Answer {
             Extension { keys, owner: *owner, ttl: *ttl }
         })
         .collect();
-    master.extend(&extensions, |lease| leases[lease].0.claims.has_vote(number)).await
+    leases.iter().for_each(|(held, ttl)| held.unanswered.sent(number, *ttl));
+    let settle = |answer: &Answer| {
+        for (lease, (held, ttl)) in leases.iter().enumerate() {
+            let error = answer.as_ref().map_or_else(Some, |answers| answers[lease].as_ref().err());
+            match error.map(Error::outcome) {
+                Some(Outcome::Unknown) => held.unanswered.lost(number, *ttl),
+                _ => held.unanswered.answered(number, *ttl),
+            }
+        }
+    };
+    master.extend(&extensions, settle, |lease| leases[lease].0.claims.has_vote(number)).await
 }
 
 /// The renewal of one batch by all masters.
@@ -107,15 +117,20 @@ impl Round {
     /// Counts the next reply; `false` if there is none.
     async fn receive(&mut self) -> bool {
         let Some((master, reply)) = self.replies.next().await else { return false };
-        if let Some(answers) = self.late.note(master, reply) {
-            for (((held, ttl), without), answer) in self.leases.iter().zip(&mut self.without).zip(&answers) {
-                match answer {
-                    Ok(true) => held.claims.votes.note(master, self.sent, *ttl),
-                    Ok(false) => *without |= 1 << master,
-                    Err(_) => {}
+        for (lease, answer) in self.late.note(master, reply).unwrap_or_default().into_iter().enumerate() {
+            let (held, ttl) = &self.leases[lease];
+            match answer {
+                Ok(true) => {
+                    let ttl = held.unanswered.limit(master, *ttl);
+                    held.claims.votes.note(master, self.sent, ttl);
+                    self.count.votes[lease].ours.push(ttl);
                 }
+                Ok(false) => {
+                    self.without[lease] |= 1 << master;
+                    self.count.votes[lease].not_ours += 1;
+                }
+                Err(error) => self.count.failed.push((lease, error)),
             }
-            self.count.add(answers);
         }
         self.late.wait_on(&mut self.replies);
         true
@@ -147,48 +162,59 @@ impl Round {
 /// The votes on a batch of renewals.
 struct Count {
     masters: usize,
-    votes: Vec<(usize, usize)>,
+    votes: Vec<Votes>,
     /// Errors about single leases.
     failed: Vec<(usize, Error)>,
 }
 
-impl Count {
-    fn new(masters: usize, leases: usize) -> Self {
-        Self { masters, votes: vec![(0, 0); leases], failed: Vec::new() }
-    }
+/// The votes on the renewal of one lease.
+struct Votes {
+    /// The ttl that was asked for.
+    ttl: Duration,
+    /// For how long each vote counts.
+    ours: OfEach<Duration>,
+    not_ours: usize,
+}
 
-    fn add(&mut self, answers: Vec<Result<bool>>) {
-        for (lease, ((ours, not_ours), answer)) in self.votes.iter_mut().zip(answers).enumerate() {
-            match answer {
-                Ok(true) => *ours += 1,
-                Ok(false) => *not_ours += 1,
-                Err(error) => self.failed.push((lease, error)),
-            }
-        }
+impl Count {
+    fn new(masters: usize, ttls: impl IntoIterator<Item = Duration>) -> Self {
+        let votes = |ttl| Votes { ttl, ours: OfEach::new(), not_ours: 0 };
+        Self { masters, votes: ttls.into_iter().map(votes).collect(), failed: Vec::new() }
     }
 
     fn is_ours(&self, lease: usize) -> bool {
-        self.votes[lease].0 >= quorum(self.masters)
+        self.votes[lease].ours.len() >= quorum(self.masters)
     }
 
     fn is_not_ours(&self, lease: usize) -> bool {
-        self.votes[lease].1 > self.masters - quorum(self.masters)
+        self.votes[lease].not_ours > self.masters - quorum(self.masters)
     }
 
+    /// Whether further votes change nothing.
     fn is_decided(&self) -> bool {
-        (0..self.votes.len()).all(|lease| self.is_ours(lease) || self.is_not_ours(lease))
+        let is_whole = |votes: &Votes| {
+            votes.ours.iter().filter(|ttl| **ttl == votes.ttl).count() >= quorum(self.masters)
+        };
+        (0..self.votes.len()).all(|lease| is_whole(&self.votes[lease]) || self.is_not_ours(lease))
     }
 
-    /// The outcome for a lease; `failed` are the errors of masters that did not count.
-    fn outcome(&self, lease: usize, until: BootInstant, failed: impl Iterator<Item = Error>) -> Renewed {
-        if self.is_ours(lease) {
-            Renewed::Until(until)
+    /// The ttl that a quorum has confirmed.
+    fn confirmed(&self, lease: usize) -> Option<Duration> {
+        let mut ttls = self.votes[lease].ours.clone();
+        ttls.sort_unstable_by(|one, other| other.cmp(one));
+        ttls.get(quorum(self.masters) - 1).copied()
+    }
+
+    /// The outcome for a lease that was asked for then; `failed` are the errors of masters that did not count.
+    fn outcome(&self, lease: usize, sent: BootInstant, failed: impl Iterator<Item = Error>) -> Renewed {
+        if let Some(ttl) = self.confirmed(lease) {
+            Renewed::Until(valid_until(sent, ttl))
         } else if self.is_not_ours(lease) {
             Renewed::Lost
         } else {
             let refused = self.failed.iter().filter(|(of, _)| *of == lease).map(|(_, error)| error.clone());
             let failed = refused.chain(failed);
-            Renewed::Unknown(no_quorum(self.masters, self.votes[lease].0, failed))
+            Renewed::Unknown(no_quorum(self.masters, self.votes[lease].ours.len(), failed))
         }
     }
 }
@@ -200,41 +226,48 @@ mod tests {
     use super::*;
     use crate::error::BACKEND;
 
-    fn answers(answers: &[bool]) -> Vec<Result<bool>> {
-        answers.iter().map(|answer| Ok(*answer)).collect()
+    const TTL: Duration = Duration::from_secs(10);
+
+    /// Five masters, of which these have confirmed the lease for so long, and so many do not have it.
+    fn outcome(ours: &[Duration], not_ours: usize, failed: Vec<(usize, Error)>) -> (bool, Renewed) {
+        let votes = vec![Votes { ttl: TTL, ours: ours.into(), not_ours }];
+        let count = Count { masters: 5, votes, failed };
+        let sent = BootInstant::from_boot(Duration::ZERO);
+        (count.is_decided(), count.outcome(0, sent, std::iter::empty()))
     }
 
-    fn outcome(count: &Count, lease: usize) -> Renewed {
-        count.outcome(lease, BootInstant::from_boot(Duration::from_secs(1)), std::iter::empty())
+    fn until(ttl: Duration) -> BootInstant {
+        valid_until(BootInstant::from_boot(Duration::ZERO), ttl)
     }
 
     #[test]
     fn renewals_need_a_quorum_of_all_masters() {
-        let mut count = Count::new(5, 2);
-        for said in [answers(&[true, true]), answers(&[true, false])] {
-            count.add(said);
-            assert!(!count.is_decided());
-        }
-        assert!(matches!(outcome(&count, 0), Renewed::Unknown(_)));
-        count.add(answers(&[true, false]));
-        assert!(matches!(outcome(&count, 0), Renewed::Until(_)));
-        assert!(matches!(outcome(&count, 1), Renewed::Unknown(_)));
-
-        let mut lost = Count::new(5, 1);
-        for _ in 0..3 {
-            lost.add(answers(&[false]));
-        }
-        assert!(lost.is_decided() && matches!(outcome(&lost, 0), Renewed::Lost));
+        assert!(matches!(outcome(&[TTL; 2], 0, Vec::new()), (false, Renewed::Unknown(_))));
+        assert!(matches!(outcome(&[TTL; 2], 2, Vec::new()), (false, Renewed::Unknown(_))));
+        assert!(
+            matches!(outcome(&[TTL; 3], 2, Vec::new()), (true, Renewed::Until(end)) if end == until(TTL))
+        );
+        assert!(matches!(outcome(&[], 3, Vec::new()), (true, Renewed::Lost)));
     }
 
     #[test]
-    fn an_error_about_one_lease_does_not_affect_the_others() {
-        let mut count = Count::new(5, 2);
-        for said in [true, false, false] {
-            count.add(vec![Err(Error::new(ErrorKind::Denied, BACKEND)), Ok(said)]);
-        }
-        let kind = |lease| match outcome(&count, lease) {
-            Renewed::Unknown(error) => Some(error.kind()),
+    fn a_lease_lasts_as_long_as_a_quorum_has_confirmed_it() {
+        let (short, shorter) = (TTL / 2, TTL / 4);
+        assert!(
+            matches!(outcome(&[TTL, short, TTL], 0, Vec::new()), (false, Renewed::Until(end)) if end == until(short))
+        );
+        let all = [shorter, TTL, short, TTL, shorter];
+        assert!(matches!(outcome(&all, 0, Vec::new()), (false, Renewed::Until(end)) if end == until(short)));
+        assert!(
+            matches!(outcome(&[short, TTL, TTL, TTL], 0, Vec::new()), (true, Renewed::Until(end)) if end == until(TTL))
+        );
+    }
+
+    #[test]
+    fn the_reason_of_a_master_that_refuses_is_told() {
+        let refused = |lease| vec![(lease, Error::new(ErrorKind::Denied, BACKEND)); 3];
+        let kind = |lease| match outcome(&[TTL; 2], 0, refused(lease)) {
+            (false, Renewed::Unknown(error)) => Some(error.kind()),
             _ => None,
         };
         assert_eq!([0, 1].map(kind), [Some(ErrorKind::Denied), Some(ErrorKind::Unavailable)]);

@@ -1,5 +1,6 @@
 //! The real backend on masters in memory, in virtual time: what takes long, and how long it takes.
 
+mod extensions;
 mod fleet;
 mod masks;
 mod restarts;

@@ -1,0 +1,27 @@
+//! Extensions that a master executes late.
+
+use lock_core::LockOptions;
+use tokio::time::{sleep, timeout};
+
+use super::SECOND;
+use super::fleet::Fleet;
+
+/// Each of two masters gets one short extension only after its connection was given up, and a longer one over the next.
+#[tokio::test(start_paused = true)]
+async fn a_shorter_extension_that_arrives_late_does_not_undo_a_longer_one() {
+    let fleet = Fleet::new(3).await;
+    let (locks, other) = (fleet.connect(60 * SECOND).await, fleet.connect(2 * SECOND).await);
+    let mutex = locks.mutex_with("a", LockOptions::new().fixed_ttl(20 * SECOND)).unwrap();
+    let guard = mutex.acquire().await.unwrap();
+    for master in 0..2 {
+        fleet.links[master][0].stall(30 * SECOND);
+        guard.extend(6 * SECOND).await.unwrap();
+        // By now the master is asked over another connection.
+        sleep(2 * SECOND).await;
+    }
+    // The third master alone would keep it for longer.
+    let (now, until) = (guard.valid_until(), guard.extend(60 * SECOND).await.unwrap());
+    assert!(until > now && until < now + 6 * SECOND, "{until:?} after {now:?}");
+    let next = timeout(100 * SECOND, other.mutex("a").acquire()).await.unwrap().unwrap();
+    assert!(!guard.is_valid(), "two valid guards: {guard:?} and {next:?}");
+}
