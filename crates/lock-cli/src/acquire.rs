@@ -18,7 +18,7 @@ use self::connecting::connect;
 use self::held_by::held_by;
 use self::lock::Lock;
 use self::refusals::Refusals;
-use crate::connect::LocksOptions;
+use crate::connect::{LocksOptions, SILENT_WAIT};
 use crate::failure::{Exit, Failure};
 use crate::job_control::JobControl;
 use crate::output::{Level, Output, printable};
@@ -97,6 +97,8 @@ impl AcquireOptions {
 pub(crate) struct Acquirer<'a> {
     locks: Locks,
     lock: Lock,
+    /// When the first wait is over.
+    pub(crate) until: Option<Instant>,
     options: &'a AcquireOptions,
     refusals: Arc<Refusals>,
     output: Output,
@@ -108,18 +110,17 @@ impl<'a> Acquirer<'a> {
         options: &'a AcquireOptions,
         label: &str,
         restarts: bool,
-        until: Option<Instant>,
         output: Output,
     ) -> Result<Self, Failure> {
         let refusals = Arc::new(Refusals::new(output));
         let persists = !options.strict && (restarts || options.wait.is_some());
-        let locks = connect(&options.store, persists, until, &refusals, output).await?;
+        let (locks, until) = connect(options, persists, &refusals, output).await?;
         output.detail("connected to the store");
         if !options.no_wait {
             nested::check(&locks, &options.name, options.shared, options.permits.is_some()).await?;
         }
         let lock = Lock::new(&locks, options, label, persists, &refusals)?;
-        Ok(Self { locks, lock, options, refusals, output })
+        Ok(Self { locks, lock, until, options, refusals, output })
     }
 
     /// Acquires the lock, by this time at the latest.
@@ -206,8 +207,6 @@ impl<'a> Acquirer<'a> {
     }
 }
 
-/// A wait that is longer is mentioned.
-const SILENT_WAIT: Duration = Duration::from_secs(1);
 /// For so long a store that hangs keeps back the exit code of a command that has ended.
 const RELEASE_LIMIT: Duration = Duration::from_secs(3);
 /// For what is released in the background. With the release before, a store that hangs delays the exit by 5 s at most.

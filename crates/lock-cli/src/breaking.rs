@@ -42,7 +42,7 @@ pub(crate) async fn run(options: BreakOptions, output: Output) -> Result<Exit, F
     let BreakOptions { store, token, yes, name } = options;
     let question = Question::new(yes)?;
     let work = async |locks: &Locks| Break { locks, name: &name, output }.run(token, question).await;
-    session::work_with(connect::locks(store), work, || Err(Failure::interrupted(true))).await
+    session::work_with(connect::locks(store, output), work, || Err(Failure::interrupted(true))).await
 }
 
 struct Break<'a> {

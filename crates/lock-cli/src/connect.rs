@@ -2,11 +2,16 @@
 
 use std::env;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
+use polylock::backend::LockUrl;
+use polylock::zk::unreachable;
 use polylock::{Locks, MigrationConfig, Operator};
+use tokio::time::sleep;
 
 use crate::failure::Failure;
+use crate::output::{Output, printable};
 
 /// The store of the locks.
 #[derive(Clone, Debug, Default, Args)]
@@ -18,9 +23,42 @@ pub(crate) struct LocksOptions {
 }
 
 /// Connects to the store.
-pub(crate) async fn locks(options: LocksOptions) -> Result<Locks, Failure> {
-    Ok(Locks::connect(&options.url()?).await?)
+pub(crate) async fn locks(options: LocksOptions, output: Output) -> Result<Locks, Failure> {
+    let url = options.url()?;
+    Ok(mentioning(&url, output, Box::pin(Locks::connect(&url))).await?)
 }
+
+/// Makes a connection, and mentions if that takes more than a moment.
+pub(crate) async fn mentioning<T>(
+    url: &str,
+    output: Output,
+    mut connect: impl Future<Output = T> + Unpin,
+) -> T {
+    let mention = async {
+        sleep(SILENT_WAIT).await;
+        if !output.is_quiet() {
+            output.note(&format!("the store does not answer yet{}; still trying", reasons(url).await));
+        }
+    };
+    tokio::select! {
+        connected = &mut connect => connected,
+        () = mention => connect.await,
+    }
+}
+
+/// Why the servers of a store that is tried again and again cannot be reached. The errors of the others say so at once.
+pub(crate) async fn reasons(url: &str) -> String {
+    match LockUrl::parse(url) {
+        Ok(url) if ["zk", "zks"].contains(&&*url.scheme) => {
+            let reasons = unreachable(&url.hosts).await;
+            reasons.iter().map(|reason| format!(": {}", printable(reason))).collect()
+        }
+        _ => String::new(),
+    }
+}
+
+/// A wait that is longer is mentioned.
+pub(crate) const SILENT_WAIT: Duration = Duration::from_secs(1);
 
 impl LocksOptions {
     /// The URL of the store. The command line counts before the environment.
@@ -79,10 +117,11 @@ pub(crate) struct StoreOptions {
 }
 
 /// Connects to the new store; the old one is connected when it is needed.
-pub(crate) async fn operator(options: StoreOptions) -> Result<Operator, Failure> {
+pub(crate) async fn operator(options: StoreOptions, output: Output) -> Result<Operator, Failure> {
     let (config, from, to) = options.stores(|name| env::var(name).ok())?;
-    let (from, to) = (Locks::connect_lazy(&from)?, Locks::connect_lazy(&to)?);
-    Ok(config.operate(Arc::clone(from.backend()), Arc::clone(to.backend())).await?)
+    let (old, new) = (Locks::connect_lazy(&from)?, Locks::connect_lazy(&to)?);
+    let operate = config.operate(Arc::clone(old.backend()), Arc::clone(new.backend()));
+    Ok(mentioning(&to, output, Box::pin(operate)).await?)
 }
 
 impl StoreOptions {

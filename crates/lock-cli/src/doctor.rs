@@ -25,5 +25,5 @@ Examples:
 pub(crate) async fn run(options: DoctorOptions, output: Output) -> Result<Exit, Failure> {
     let work =
         async |locks: &Locks| report(&locks.doctor().await?.findings, "No warning.", "repair that", output);
-    session::work_with(connect::locks(options.store), work, || Err(Failure::interrupted(false))).await
+    session::work_with(connect::locks(options.store, output), work, || Err(Failure::interrupted(false))).await
 }

@@ -22,7 +22,7 @@ pub(crate) struct HoldOptions {
     #[command(flatten)]
     acquire: AcquireOptions,
 
-    /// Release the lock when this process has ended as well, such as the script: $$
+    /// The lock is released when this process has ended as well, such as the script: $$
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
 }
@@ -48,13 +48,12 @@ pub(crate) async fn run(options: HoldOptions, output: Output) -> Result<Exit, Fa
     let output = acquire.output(output);
     let process = pid.map(watched).transpose()?;
     let (mut signals, job) = (Signals::listen()?, JobControl::new());
-    let until = acquire.deadline();
     let acquirer = tokio::select! {
-        acquirer = Acquirer::connect(acquire, LABEL, false, until, output) => acquirer?,
+        acquirer = Acquirer::connect(acquire, LABEL, false, output) => acquirer?,
         end = end(&process, &mut signals, &job) => return Ok(end.of_wait()),
     };
     let exit = tokio::select! {
-        guard = acquirer.acquire(until) => Ok(guard?),
+        guard = acquirer.acquire(acquirer.until) => Ok(guard?),
         end = end(&process, &mut signals, &job) => Err(end.of_wait()),
     };
     let exit = match exit {

@@ -50,7 +50,7 @@ pub(crate) async fn run(options: HoldersOptions, output: Output) -> Result<Exit,
         output.result(&text(&views), &json!({ "locks": views }))?;
         Ok(Exit::Done)
     };
-    session::work_with(connect::locks(store), work, || Err(Failure::interrupted(false))).await
+    session::work_with(connect::locks(store, output), work, || Err(Failure::interrupted(false))).await
 }
 
 /// A lock and its state.

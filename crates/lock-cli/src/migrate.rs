@@ -86,7 +86,7 @@ pub(crate) async fn run(options: MigrateOptions, output: Output) -> Result<Exit,
         }
     };
     let work = async |operator: &Operator| command.run(operator, output, question).await;
-    session::work_with(connect::operator(stores), work, on_interrupt).await
+    session::work_with(connect::operator(stores, output), work, on_interrupt).await
 }
 
 impl MigrateCommand {

@@ -82,8 +82,14 @@ impl Options {
     }
 }
 
-/// How to write a `run` whose command does not follow `--`.
+/// What the user may have meant: another subcommand, or a `run` whose command does not follow `--`.
 fn way_out(error: &clap::Error, arguments: &[String]) -> Option<String> {
+    if let Some(ContextValue::String(command)) = error.get(ContextKind::InvalidSubcommand) {
+        return OTHER_NAMES
+            .iter()
+            .find(|(names, _)| names.contains(&&**command))
+            .map(|(_, meant)| (*meant).to_owned());
+    }
     let is_run = arguments.get(1).is_some_and(|argument| argument == "run");
     if !is_run || arguments.iter().any(|argument| argument == "--") {
         return None;
@@ -104,6 +110,16 @@ fn way_out(error: &clap::Error, arguments: &[String]) -> Option<String> {
         _ => None,
     }
 }
+
+/// The names that other tools have for our subcommands.
+const OTHER_NAMES: [(&[&str], &str); 3] = [
+    (&["list", "ls", "ps", "show", "status", "who"], "polylock holders --all shows the locks that are held"),
+    (&["unlock", "release", "delete", "rm", "kill"], "polylock break NAME removes a lock from its holder"),
+    (
+        &["lock", "acquire", "exec", "with"],
+        "polylock run NAME -- COMMAND, or polylock hold NAME without a command",
+    ),
+];
 
 /// The text without the URLs of the command line, which may have passwords.
 fn without_urls(text: &str, arguments: &[String]) -> String {

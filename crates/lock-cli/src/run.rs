@@ -115,14 +115,13 @@ pub(crate) async fn run(options: RunOptions, output: Output) -> Result<Exit, Fai
     let output = options.acquire.output(output);
     let mut signals = Signals::listen()?;
     let job = JobControl::new();
-    let until = options.acquire.deadline();
     // Without the arguments, which may have secrets.
     let label = options.command[0].to_string_lossy();
     let acquirer = tokio::select! {
-        acquirer = Acquirer::connect(&options.acquire, &label, options.restart, until, output) => acquirer?,
+        acquirer = Acquirer::connect(&options.acquire, &label, options.restart, output) => acquirer?,
         signal = signals.ending(&job, options.restart) => return Ok(end_by(signal, &options, output)),
     };
-    let exit = Campaign::new(&acquirer, &options, output).run(until, &mut signals, &job).await;
+    let exit = Campaign::new(&acquirer, &options, output).run(&mut signals, &job).await;
     acquirer.close(&mut signals, &job).await;
     exit
 }

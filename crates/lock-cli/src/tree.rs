@@ -98,9 +98,11 @@ pub(crate) fn zombies() -> Vec<Pid> {
 
 /// The process ids of the ancestors of this process, the nearest first.
 pub(crate) fn ancestors() -> Vec<i32> {
-    let all = by_pid();
-    let parent = |pid: &i32| all.get(pid).map(|process| process.parent).filter(|parent| *parent > 0);
-    iter::successors(parent(&own_pid()), parent).collect()
+    let parent = |pid: &i32| {
+        Process::of(Pid::from_raw(*pid)?).map(|process| process.parent).filter(|parent| *parent > 0)
+    };
+    let first = Some(own_pid()).filter(|_| names_own_processes()).as_ref().and_then(parent);
+    iter::successors(first, parent).collect()
 }
 
 /// Whether the process group of this process is orphaned: no member has a parent in another group of the session, which could
@@ -136,15 +138,20 @@ fn signal_one(pid: Pid, process: Process, signal: Signal) -> Result<(), Errno> {
     }
 }
 
-/// None where `/proc` is not that of this process namespace: its numbers name other processes.
+/// None where the numbers of `/proc` name other processes.
 fn processes() -> io::Result<Vec<(Pid, Process)>> {
-    let own = fs::read_link("/proc/self").unwrap_or_default();
-    if own.as_os_str() != &*process::id().to_string() {
+    if !names_own_processes() {
         return Ok(Vec::new());
     }
     let entries = fs::read_dir("/proc")?.flatten();
     let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
     Ok(pids.filter_map(|pid| Some((pid, Process::of(pid)?))).collect())
+}
+
+/// Whether `/proc` is that of this process namespace.
+fn names_own_processes() -> bool {
+    let own = fs::read_link("/proc/self").unwrap_or_default();
+    own.as_os_str() == &*process::id().to_string()
 }
 
 impl Process {

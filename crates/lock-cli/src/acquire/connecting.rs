@@ -3,82 +3,61 @@
 use std::time::Duration;
 
 use polylock::Locks;
-use polylock::backend::LockUrl;
-use polylock::zk::unreachable;
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::SILENT_WAIT;
+use super::AcquireOptions;
 use super::refusals::Refusals;
-use crate::connect::LocksOptions;
+use crate::connect::{mentioning, reasons};
 use crate::failure::{Exit, Failure};
-use crate::output::{Output, printable};
+use crate::output::{Level, Output};
 
-/// Connects to the store, again and again if it `persists`, and by this time at the latest.
+/// Connects to the store, again and again if it `persists`. Returns when the wait for the lock is over, too: the time that the
+/// store was down counts.
 pub(super) async fn connect(
-    store: &LocksOptions,
+    options: &AcquireOptions,
     persists: bool,
-    until: Option<Instant>,
     refusals: &Refusals,
     output: Output,
-) -> Result<Locks, Failure> {
-    let url = store.url()?;
-    let mut last = None;
+) -> Result<(Locks, Option<Instant>), Failure> {
+    let url = options.store.url()?;
+    let until = options.deadline();
+    let mut failure = match attempt(&url, until, output).await {
+        Ok(locks) => return Ok((locks, options.deadline())),
+        Err(failure) => failure,
+    };
     loop {
-        let attempt = attempt(&url, output);
-        let connected = match until {
-            Some(until) => match timeout_at(until, attempt).await {
-                Ok(connected) => connected,
-                Err(_) => Err(match last.take() {
-                    Some(failure) => failure,
-                    None => no_answer(&url).await,
-                }),
-            },
-            None => attempt.await,
-        };
         let next = Instant::now() + PAUSE;
-        match connected {
-            Err(failure) if persists && failure.can_pass && until.is_none_or(|until| next < until) => {
-                refusals.say(&failure);
-                last = Some(failure);
-            }
-            connected => return connected,
+        let is_over = until.is_some_and(|until| next >= until);
+        if is_over || !persists || !failure.can_pass {
+            return Err(failure);
         }
+        refusals.say(&failure);
         sleep_until(next).await;
+        // The reason was mentioned.
+        match attempt(&url, until, output.at(Level::Quiet)).await {
+            Ok(locks) => return Ok((locks, until)),
+            Err(next) => failure = next,
+        }
     }
 }
 
-async fn attempt(url: &str, output: Output) -> Result<Locks, Failure> {
-    let connect = Locks::connect(url);
-    tokio::pin!(connect);
-    let connected = tokio::select! {
-        connected = &mut connect => connected,
-        () = mention(url, output) => connect.await,
-    };
-    Ok(connected?)
-}
-
-/// Mentions an attempt that takes more than a moment.
-async fn mention(url: &str, output: Output) {
-    sleep(SILENT_WAIT).await;
-    output.note(&format!("the store does not answer yet{}; still trying", reasons(url).await));
+/// One attempt. A short wait for a lock is no short time to connect.
+async fn attempt(url: &str, until: Option<Instant>, output: Output) -> Result<Locks, Failure> {
+    let attempt = mentioning(url, output, Box::pin(Locks::connect(url)));
+    let Some(until) = until else { return Ok(attempt.await?) };
+    match timeout_at(until.max(Instant::now() + LEAST), attempt).await {
+        Ok(connected) => Ok(connected?),
+        Err(_) => Err(no_answer(url).await),
+    }
 }
 
 async fn no_answer(url: &str) -> Failure {
     let message = format!("the store did not answer within the time of --wait{}", reasons(url).await);
     let hint = "check the URL, and that the store runs and can be reached".to_owned();
-    Failure::new(Exit::Unavailable, "timeout", message, Some(hint))
+    Failure { can_pass: true, ..Failure::new(Exit::Unavailable, "timeout", message, Some(hint)) }
 }
 
-/// Why the servers of a store that is tried again and again cannot be reached. The errors of the others say so at once.
-async fn reasons(url: &str) -> String {
-    match LockUrl::parse(url) {
-        Ok(url) if ["zk", "zks"].contains(&&*url.scheme) => {
-            let reasons = unreachable(&url.hosts).await;
-            reasons.iter().map(|reason| format!(": {}", printable(reason))).collect()
-        }
-        _ => String::new(),
-    }
-}
-
+/// For an attempt, however short the wait.
+const LEAST: Duration = Duration::from_secs(5);
 /// From one attempt to the next. A store that is down refuses at once.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -29,13 +29,8 @@ impl<'a> Campaign<'a> {
         Self { acquirer, options, output }
     }
 
-    /// The first wait is over at this time.
-    pub(super) async fn run(
-        &self,
-        mut until: Option<Instant>,
-        signals: &mut Signals,
-        job: &JobControl,
-    ) -> Result<Exit, Failure> {
+    pub(super) async fn run(&self, signals: &mut Signals, job: &JobControl) -> Result<Exit, Failure> {
+        let mut until = self.acquirer.until;
         loop {
             if signals.had_hang_up() && job.has_lost_terminal() {
                 return Ok(self.end_by(Signal::HUP));

@@ -19,10 +19,10 @@ async fn busy_is_silent_or_says_who_holds_the_lock_and_unavailable_is_never_sile
         let holder = format!("held by pid {} on ", std::process::id());
         let busy = sh(&url, "-n", "echo ran").await;
         busy.is(75, &["\"job\" is busy", &holder, "(nightly) for ", "wait for it with -w"]);
-        let busy = sh(&url, "-w 1.2", "echo ran").await;
+        let busy = sh(&url, "-w 2", "echo ran").await;
         busy.is(75, &["waiting for the lock \"job\", held by pid", "\"job\" is busy", &holder]);
         assert!(!busy.stderr.contains("-w DURATION"), "{busy:?}");
-        for (options, code) in [("-n -q -E 0", 0), ("-w 1.2 --quiet", 75)] {
+        for (options, code) in [("-n -q -E 0", 0), ("-w 1.2 --quiet", 75), ("-w 0 -q", 75)] {
             let busy = sh(&url, options, "echo ran").await;
             assert_eq!((busy.code, &*busy.stdout, &*busy.stderr), (code, "", ""));
         }
@@ -89,6 +89,8 @@ async fn a_mistake_is_answered_by_the_way_to_write_it() {
     form("run -n a ls -l").await.is(64, &["polylock run -n a -- ls -l"]);
     form("run a").await.is(64, &["polylock run NAME -- COMMAND"]);
     form("run a true --url redis://:s3cret@h").await.is(64, &["-- true --url URL"]);
+    form("list").await.is(64, &["way out: polylock holders --all"]);
+    form("unlock a").await.is(64, &["way out: polylock break NAME"]);
     form("doctor true").await.is(64, &["unexpected argument"]);
     for (url, part) in [
         ("localhost:6379", "the URL \"localhost:6379\" is malformed: it has no ://"),

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use crate::common::{POLYLOCK, Terminal, eventually};
-use crate::run::{Background, sh, waits};
+use crate::run::{Background, sh, shell, waits};
 use lock_testkit::RedisServer;
 use polylock::Locks;
 use rustix::process::{Signal, kill_process};
@@ -118,6 +118,12 @@ async fn a_zookeeper_that_cannot_be_reached_is_named_while_it_is_tried() {
     let run = sh(&format!("zk://{nobody}"), "-w 2s", "echo ran").await;
     run.is(69, &["does not answer yet", "still trying", "did not answer within the time of --wait"]);
     assert_eq!(run.stderr.matches(&refused).count(), 2, "{run:?}");
+    // Those who ask see it too.
+    for command in ["holders job", "holders job --json", "doctor", "break job --yes"] {
+        let asks =
+            shell(&format!("zk://{nobody}?connect_timeout=2s"), &format!("{POLYLOCK} {command}")).await;
+        asks.is(69, &["does not answer yet", &refused]);
+    }
     let run = sh(&format!("zk://{nobody}?connect_timeout=500ms"), "", "echo ran").await;
     run.is(69, &["no server opened a session", &refused]);
 }
