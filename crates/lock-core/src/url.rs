@@ -247,6 +247,13 @@ fn without_secrets(url: &str) -> Option<String> {
 }
 
 /// The known word that a user may have meant: it differs in two characters at most.
+///
+/// ```
+/// use lock_core::url::similar;
+///
+/// assert_eq!(similar("redsi", ["redis", "redlock", "zk"]), Some("redis"));
+/// assert_eq!(similar("postgres", ["redis", "redlock", "zk"]), None);
+/// ```
 #[must_use]
 pub fn similar<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let distances = known.into_iter().map(|known| (distance(word, known), known));
