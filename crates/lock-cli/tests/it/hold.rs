@@ -42,7 +42,8 @@ async fn a_lock_is_held_until_a_signal() {
         held.signal(Signal::TERM);
         assert_eq!(held.ends().await.0, 0);
     }
-    let held = Background::of(folder.path(), &hold(&redis.url(), ""));
+    // The next renewal notices the loss.
+    let held = Background::of(folder.path(), &hold(&redis.url(), "--ttl 2s"));
     let locks = Locks::connect(&redis.url()).await.unwrap();
     eventually("a token", async || held.text().ends_with('\n')).await;
     assert!(locks.break_lock("job").await.unwrap());

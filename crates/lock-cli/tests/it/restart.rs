@@ -119,9 +119,9 @@ async fn a_zookeeper_that_cannot_be_reached_is_named_while_it_is_tried() {
     run.is(69, &["does not answer yet", "still trying", "did not answer within the time of --wait"]);
     assert_eq!(run.stderr.matches(&refused).count(), 2, "{run:?}");
     // Those who ask see it too.
-    for command in ["holders job", "holders job --json", "doctor", "break job --yes"] {
+    for command in ["holders job --json", "doctor"] {
         let asks =
-            shell(&format!("zk://{nobody}?connect_timeout=2s"), &format!("{POLYLOCK} {command}")).await;
+            shell(&format!("zk://{nobody}?connect_timeout=1500ms"), &format!("{POLYLOCK} {command}")).await;
         asks.is(69, &["does not answer yet", &refused]);
     }
     let run = sh(&format!("zk://{nobody}?connect_timeout=500ms"), "", "echo ran").await;
