@@ -154,9 +154,9 @@ fn interpreted(name: &str, path: PathBuf) -> Result<PathBuf, Failure> {
     let length = File::open(&path).and_then(|mut file| file.read(&mut start)).unwrap_or_default();
     let line = start[..length].split(|byte| *byte == b'\n').next().unwrap_or_default();
     let words = String::from_utf8_lossy(line.strip_prefix(b"#!").unwrap_or_default()).into_owned();
-    match words.split_whitespace().next() {
+    // As the kernel does: a carriage return at the end of the line belongs to the name.
+    match words.split([' ', '\t']).find(|word| !word.is_empty()) {
         Some(interpreter) if !Path::new(interpreter).exists() => {
-            let interpreter = printable(interpreter);
             let message =
                 format!("the command {name:?} needs the interpreter {interpreter:?}, which does not exist");
             let hint = "install it, or correct the first line of the script".to_owned();

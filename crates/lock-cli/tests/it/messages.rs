@@ -107,10 +107,14 @@ async fn a_mistake_is_answered_by_the_way_to_write_it() {
     assert!(page.contains("<NAME> \\-\\- <COMMAND>"), "{page}");
 
     let script = folder.path().join("script");
-    fs::write(&script, "#!/no/such/interpreter -x\n").unwrap();
-    fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
-    let missing = ["needs the interpreter \"/no/such/interpreter\", which does not exist"];
-    Run::of(run(&url, "", &[script.to_str().unwrap()])).await.is(127, &missing);
+    for (line, interpreter) in
+        [("#! /no/such/interpreter -x\n", "/no/such/interpreter"), ("#!/bin/sh\r\n", "/bin/sh\\r")]
+    {
+        fs::write(&script, line).unwrap();
+        fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
+        let missing = format!("needs the interpreter \"{interpreter}\", which does not exist");
+        Run::of(run(&url, "", &[script.to_str().unwrap()])).await.is(127, &[&missing]);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
