@@ -51,7 +51,11 @@ impl LockUrl {
         let authority = rest.split(['/', '?']).next().unwrap_or_default();
         let behind = &rest[authority.len()..];
         // Else a part of a password would be parsed as a path or an option, and show in errors.
-        if behind.contains('@') && !authority.is_empty() {
+        let is_moved = || {
+            let first = behind.trim_start_matches('/').split('/').next().unwrap_or_default();
+            first.rsplit_once('@').is_some_and(|(credentials, _)| credentials.contains(':'))
+        };
+        if behind.contains('@') && (!authority.is_empty() || is_moved()) {
             return Err(unescaped());
         }
         let (path, query) = behind.split_once('?').unwrap_or((behind, ""));
@@ -229,21 +233,18 @@ fn malformed(url: &str, why: &str) -> Error {
         .with_hint("write it as scheme://[user:password@]host:port[,host:port...][/path][?option=value]")
 }
 
-/// What may be shown of a text that is not a URL: no credentials, no options of whatever form, and no single word, which may be a
-/// password.
+/// What may be shown of a malformed URL: its scheme, or `host:port[,host:port...]`. Anything else may have a password.
 fn without_secrets(url: &str) -> Option<String> {
-    let (text, options) = url.split_once('?').unwrap_or((url, ""));
-    if options.contains('@') || text.contains('=') || !text.contains([':', '/', '.']) {
-        return None;
+    let is_word = |text: &str| {
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+    };
+    let is_host = |text: &str| {
+        text.rsplit_once(':').is_some_and(|(host, port)| is_word(host) && port.parse::<u16>().is_ok())
+    };
+    match url.split_once("://") {
+        Some((scheme, _)) => Some(format!("{scheme}://...")).filter(|_| is_word(scheme)),
+        None => Some(url.to_owned()).filter(|url| url.split(',').all(is_host)),
     }
-    Some(match text.rsplit_once('@') {
-        Some((credentials, rest)) => {
-            let scheme =
-                credentials.split_once("://").map(|(scheme, _)| format!("{scheme}://")).unwrap_or_default();
-            format!("{scheme}***@{rest}")
-        }
-        None => text.to_owned(),
-    })
 }
 
 /// The known word that a user may have meant: it differs in two characters at most.
@@ -325,9 +326,13 @@ mod tests {
         }
         for (url, shown) in [
             ("localhost:6379", "the URL \"localhost:6379\" is malformed: it has no ://"),
-            ("redis:/h?password=s3cret", "the URL \"redis:/h\" is malformed: it has no ://"),
-            ("redis://me:s3cret%ff@host/0", "the URL \"redis://***@host/0\" is malformed: what"),
-            ("me:s3cret@host", "the URL \"***@host\" is malformed"),
+            ("h1:2181,h2:2181", "the URL \"h1:2181,h2:2181\" is malformed: it has no ://"),
+            ("redis://me:s3cret%ff@host/0", "the URL \"redis://...\" is malformed: what"),
+            ("redis:/h?password=s3cret", "the URL is malformed"),
+            ("redis:/:s3cret%40h", "the URL is malformed"),
+            ("me:s3cret@host", "the URL is malformed"),
+            ("me:s3cret", "the URL is malformed"),
+            ("me:s3cret://x@h", "the URL is malformed"),
             ("redis:/h?password=a@s3cret", "the URL is malformed"),
             ("localhost:6379,password=s3cret", "the URL is malformed"),
             ("s3cret", "the URL is malformed"),
@@ -340,6 +345,8 @@ mod tests {
             "redis://me:pa?s3cret@h",
             "redis://me:p@a/s3cret@h/0",
             "redis+unix://:1/s3cret@/run/redis.sock",
+            "redis:///me:s3cret@h",
+            "redis+unix:///:s3cret@/run/redis.sock",
             "migrate://shop?from=redis%3A%2F%2Fme%3Apw&s3cret%40h&to=zk%3A%2F%2Fh",
             "migrate://shop?from=redis%3A%2F%2Fme%3Apw&s3cret&pw%40h&to=zk%3A%2F%2Fh",
         ] {

@@ -361,16 +361,17 @@ fn server(backend: &'static str, host: &str, default_port: u16) -> Result<Connec
     let (name, port) = match host.rsplit_once(':') {
         Some((name, port)) if !port.contains(']') => {
             let port = port.parse().map_err(|_| {
-                invalid(backend, format!("the port in {host:?} is not valid"))
-                    .with_hint("write the host as host:port, such as 127.0.0.1:6379")
+                // What stands in its place may be a password.
+                invalid(backend, format!("the port of the host {name:?} is not a number up to 65535"))
+                    .with_hint("write it as host:port, such as 127.0.0.1:6379, and a password as :password@host:port")
             })?;
             (name, port)
         }
         _ => (host, default_port),
     };
     let name = name.trim_start_matches('[').trim_end_matches(']');
-    if name.is_empty() || name.contains(',') {
-        return Err(invalid(backend, format!("the URL does not name exactly one host: {host:?}"))
+    if name.is_empty() || name.contains([',', '=']) {
+        return Err(invalid(backend, "the URL does not name exactly one host".into())
             .with_hint("write it as redis://host:port"));
     }
     ConnectionAddr::Tcp(name.to_owned(), port).into_connection_info().map_err(|_| {
@@ -408,8 +409,7 @@ fn database(backend: &'static str, text: &str) -> Result<i64> {
         return Ok(0);
     }
     text.parse().map_err(|_| {
-        invalid(backend, format!("the database {text:?} is not a number"))
-            .with_hint("write it as redis://host:port/0")
+        invalid(backend, "the database is not a number".into()).with_hint("write it as redis://host:port/0")
     })
 }
 
