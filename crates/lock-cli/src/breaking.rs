@@ -21,6 +21,10 @@ pub(crate) struct BreakOptions {
     #[arg(long, value_name = "TOKEN", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     token: Option<u64>,
 
+    /// Break it for all its holders, whoever they are by then
+    #[arg(long, conflicts_with = "token")]
+    all: bool,
+
     /// Do it without a question
     #[arg(long, short)]
     yes: bool,
@@ -30,8 +34,8 @@ pub(crate) struct BreakOptions {
 }
 
 const EXAMPLES: &str = "\
-Only the holder that was shown loses the lock, and no later one. It learns of that by its next renewal or its watch, and works on \
-until then: stop it first if you can.
+Only the holder that was shown loses the lock, and no later one, unless --all is there. It learns of that by its next renewal or its \
+watch, and works on until then: stop it first if you can.
 
 Examples:
   polylock holders nightly-report
@@ -39,9 +43,12 @@ Examples:
   polylock break nightly-report --yes --json";
 
 pub(crate) async fn run(options: BreakOptions, output: Output) -> Result<Exit, Failure> {
-    let BreakOptions { store, token, yes, name } = options;
+    let BreakOptions { store, token, all, yes, name } = options;
     let question = Question::new(yes)?;
-    let work = async |locks: &Locks| Break { locks, name: &name, output }.run(token, question).await;
+    let work = async |locks: &Locks| {
+        let breaking = Break { locks, name: &name, output };
+        if all { breaking.run_for_all(question).await } else { breaking.run(token, question).await }
+    };
     session::work_with(connect::locks(store, output), work, || Err(Failure::interrupted(true))).await
 }
 
@@ -74,10 +81,25 @@ impl Break<'_> {
             None => self.locks.break_lock(self.name).await?,
         };
         let text = match is_broken {
-            true => "the lock is broken; its holder learns of it by its next renewal or its watch",
+            true => BROKEN,
             false => "nothing was broken: that holder has released or lost the lock",
         };
         self.report(is_broken, text)
+    }
+
+    async fn run_for_all(&self, question: Question) -> Result<Exit, Failure> {
+        for holder in &self.locks.inspect(self.name).await?.holders {
+            self.output.say(&format!(
+                "the lock {:?} is held by {}",
+                self.name,
+                printable(&holder.to_string())
+            ));
+        }
+        if !question.ask("Break it for whoever holds it?").await? {
+            return self.report(false, "nothing was changed");
+        }
+        let is_broken = self.locks.break_lock(self.name).await?;
+        self.report(is_broken, if is_broken { BROKEN } else { "the lock is free" })
     }
 
     /// The holder that is meant; none if it does not hold the lock.
@@ -91,7 +113,10 @@ impl Break<'_> {
             (None, [] | [_]) => Ok(state.holders.first()),
             (None, holders) => Err(Failure::usage(
                 format!("{} holders share the lock {:?}", holders.len(), self.name),
-                format!("choose one by --token, as `polylock holders {}` shows them", printable(self.name)),
+                format!(
+                    "choose one by --token, as `polylock holders {}` shows them, or break it for --all",
+                    printable(self.name)
+                ),
             )),
         }
     }
@@ -101,3 +126,5 @@ impl Break<'_> {
         Ok(if is_broken { Exit::Done } else { Exit::Blocked })
     }
 }
+
+const BROKEN: &str = "the lock is broken; its holder learns of it by its next renewal or its watch";

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+#[cfg(unix)]
+use polylock::FlockConfig;
 use polylock::backend::LockUrl;
 use polylock::zk::unreachable;
 use polylock::{Locks, MigrationConfig, Operator};
@@ -34,6 +36,8 @@ pub(crate) async fn mentioning<T>(
     output: Output,
     mut connect: impl Future<Output = T> + Unpin,
 ) -> T {
+    #[cfg(unix)]
+    mention_missing_directory(url, output);
     let mention = async {
         sleep(SILENT_WAIT).await;
         if !output.is_quiet() {
@@ -59,6 +63,16 @@ pub(crate) async fn reasons(url: &str) -> String {
 
 /// A wait that is longer is mentioned.
 pub(crate) const SILENT_WAIT: Duration = Duration::from_secs(1);
+
+/// Says that the directory of `flock://` does not exist: its name may be wrong.
+#[cfg(unix)]
+fn mention_missing_directory(url: &str, output: Output) {
+    let config = FlockConfig::from_url(url).ok().filter(|_| url.starts_with("flock:"));
+    if let Some(config) = config.filter(|config| !config.dir().exists()) {
+        let dir = printable(&config.dir().display().to_string());
+        output.say(&format!("polylock: the directory {dir} does not exist: `polylock run` makes it"));
+    }
+}
 
 impl LocksOptions {
     /// The URL of the store. The command line counts before the environment.

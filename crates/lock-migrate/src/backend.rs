@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::{AcquireRequest, Acquired, Backend, Capabilities};
-use lock_core::{DoctorReport, ErrorKind, LockMode, LockName, LockState, Result};
+use lock_core::{DoctorReport, ErrorKind, HolderInfo, LockMode, LockName, LockState, Result, Token};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
@@ -92,6 +92,20 @@ impl Backend for Migration {
         Ok(to.break_lock(name).await? || old)
     }
 
+    async fn break_lock_if(&self, name: &LockName, token: Token) -> Result<bool> {
+        let Context { from, to, .. } = &*self.context;
+        let [old, new] = self.context.look(name).await?.tokens_of(token);
+        let mut was_held = false;
+        // Each store compares: a later holder has another token on both.
+        if let Some(old) = old {
+            was_held |= from.break_lock_if(name, old).await?;
+        }
+        if let Some(new) = new {
+            was_held |= to.break_lock_if(name, new).await?;
+        }
+        Ok(was_held)
+    }
+
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
         let Context { from, to, .. } = &*self.context;
         if self.context.process.is_sealed() {
@@ -142,6 +156,29 @@ impl Look {
     fn of_new(new: LockState, old: Option<LockState>) -> Self {
         Self { state: new.clone(), old, new: Some(new) }
     }
+
+    /// The tokens on the old store and on the new one of the holder that is shown with this token.
+    ///
+    /// One of several sharers is known on one store only. It notices the loss there, and gives the other lock back.
+    fn tokens_of(&self, shown: Token) -> [Option<Token>; 2] {
+        match (self.old.as_ref().filter(|old| old.moved.is_none()), &self.new) {
+            (None, _) => [None, Some(shown)],
+            (Some(_), None) => [Some(shown), None],
+            (Some(old), Some(new)) => match holder_of_both(old, new) {
+                Some([old, new]) if old.token.max(new.token) == Some(shown) => [old.token, new.token],
+                _ => [Some(shown), None],
+            },
+        }
+    }
+}
+
+/// The holder that has the lock on both stores, as each of them shows it.
+fn holder_of_both<'a>(old: &'a LockState, new: &'a LockState) -> Option<[&'a HolderInfo; 2]> {
+    match (&old.holders[..], &new.holders[..]) {
+        // Another owner there waits for the old lock.
+        ([old], [new]) if old.mode == LockMode::Exclusive && old.owner() == new.owner() => Some([old, new]),
+        _ => None,
+    }
 }
 
 impl Context {
@@ -160,14 +197,10 @@ impl Context {
         // Waiters of both wait on the new store; the holder, whoever it is, has the lock of the old one.
         let new = to.inspect(name).await?;
         let mut state = old.clone();
-        if let ([old], [new]) = (&mut state.holders[..], &new.holders[..])
-            && old.mode == LockMode::Exclusive
-            && old.owner() == new.owner()
-        {
-            // Another owner there waits for the old lock.
-            old.token = old.token.max(new.token);
+        if let Some([old, new]) = holder_of_both(&old, &new) {
+            state.holders[0].token = old.token.max(new.token);
             // By which the lease of both goes.
-            old.id = new.id;
+            state.holders[0].id = new.id;
         }
         state.token = state.token.max(new.token);
         state.waiters += new.waiters;

@@ -224,7 +224,7 @@ pub(crate) fn capabilities(from: &dyn Backend, to: &dyn Backend) -> Capabilities
     both.shared = and(old.shared, new.shared);
     both.permits = and(old.permits, new.permits);
     both.revocation = and(old.revocation, new.revocation);
-    both.breaks_one = Support::No("a holder has a token of its own on each of both stores");
+    both.breaks_one = and(old.breaks_one, new.breaks_one);
     both.listing = and(old.listing, new.listing);
     both
 }

@@ -168,8 +168,7 @@ impl Harness for MigrateHarness {
         let is_mixed = self.rungs.len() > 1;
         (capabilities.fifo, capabilities.counts_waiters) = (!is_mixed, !is_mixed);
         (capabilities.shared, capabilities.permits) = (Support::Yes, Support::Yes);
-        capabilities.listing = Support::Yes;
-        capabilities.breaks_one = Support::No("a holder has a token of its own on each of both stores");
+        (capabilities.breaks_one, capabilities.listing) = (Support::Yes, Support::Yes);
         capabilities.revocation = Support::No("holders on the old store cannot be notified");
         capabilities
     }

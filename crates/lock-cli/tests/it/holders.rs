@@ -135,6 +135,44 @@ async fn only_the_holder_that_was_shown_loses_its_lock() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn locks_of_files_are_broken_too() {
+    let folder = TempDir::new().unwrap();
+    let url = format!("flock://{}", folder.path().display());
+    let locks = Locks::connect(&url).await.unwrap();
+    let guard = locks.mutex("orders/1").acquire().await.unwrap();
+    polylock(&url, "break orders/1 --yes --token 1").await.is(1, &["another one holds"]);
+    polylock(&url, "break orders/1 --yes").await.is(0, &["is held by", "is broken"]);
+    assert!(guard.verify().await.unwrap() != polylock::GuardState::Valid);
+    let readers = [locks.rw("orders/1").read().await.unwrap(), locks.rw("orders/1").read().await.unwrap()];
+    polylock(&url, "break orders/1 --yes").await.is(64, &["2 holders share", "--all"]);
+    let one = format!("break orders/1 --yes --token {}", readers[0].token());
+    polylock(&url, &one).await.is(64, &["2 holders share", "end the process"]);
+    polylock(&url, "break orders/1 --yes --all").await.is(0, &["is broken"]);
+    polylock(&url, "break orders/1 --yes --all").await.is(1, &["is free"]);
+    for reader in readers {
+        assert!(reader.verify().await.unwrap() != polylock::GuardState::Valid);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_run_makes_a_directory() {
+    let folder = TempDir::new().unwrap();
+    let dir = folder.path().join("mistyped");
+    let url = format!("flock://{}", dir.display());
+    let missing = ["mistyped does not exist"];
+    for (words, code) in
+        [("holders orders/1", 0), ("holders --all", 0), ("break orders/1 --yes", 1), ("doctor", 1)]
+    {
+        polylock(&url, words).await.is(code, &missing);
+        assert!(!dir.exists(), "{words}");
+    }
+    polylock(&url, "run orders/1 -- true").await.is(0, &missing);
+    let again = polylock(&url, "run orders/1 -- true").await;
+    assert!(dir.is_dir() && again.stderr.is_empty(), "{again:?}");
+    polylock(&url, "doctor").await.is(0, &["No warning"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_doctor_examines_the_servers() {
     let evicts = RedisServer::builder().maxmemory_policy("allkeys-lru").config("maxmemory", "100mb");
     let redis = evicts.start().await.unwrap();

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::common::{PATIENCE, POLYLOCK, Run, Terminal};
 use lock_testkit::{RedisServer, ZooKeeper};
-use polylock::Locks;
+use polylock::{Locks, LossReason};
 use serde_json::Value;
 
 struct Servers {
@@ -72,6 +72,29 @@ fn encode(url: &str) -> String {
         character => character.to_string(),
     };
     url.chars().map(escape).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_is_broken_on_both_stores() {
+    let servers = Servers::start().await;
+    // Of the holder, and of the command.
+    for (rung, own) in [("old", "old"), ("dual", "old"), ("old", "dual"), ("dual", "dual"), ("move", "move")]
+    {
+        let at = |rung: &str| format!("{}&rung={rung}", servers.url());
+        let locks = Locks::connect(&at(rung)).await.unwrap();
+        let guard = locks.mutex("orders/1").acquire().await.unwrap();
+        let broken = |words: &str| {
+            let mut command = Command::new(POLYLOCK);
+            command.args(["break", "orders/1", "--yes"]).args(words.split_whitespace());
+            command.env("POLYLOCK_URL", at(own));
+            Run::of(command)
+        };
+        broken("--token 1").await.is(1, &["another one holds"]);
+        broken("").await.is(0, &["is held by", "is broken"]);
+        assert_eq!(guard.lost().await, LossReason::Removed, "{rung} {own}");
+        hold_once(&Locks::connect(&at(own)).await.unwrap(), "orders/1").await;
+        broken("").await.is(1, &["is free"]);
+    }
 }
 
 async fn hold_once(locks: &Locks, name: &str) {
