@@ -25,6 +25,9 @@ mod ephemeral;
 mod error;
 mod fenced;
 mod four_letter;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod held_node;
 mod inspect;
 mod lease;

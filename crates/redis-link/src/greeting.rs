@@ -11,13 +11,13 @@ const OLDEST: (u32, u32) = (6, 2);
 
 /// Version, mode and role of a server; empty if the server refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Greeting {
+pub struct Greeting {
     /// Such as `7.0.15`.
-    pub(crate) version: String,
+    pub version: String,
     /// `standalone`, `cluster` or `sentinel`.
-    pub(crate) mode: String,
+    pub mode: String,
     /// `master` or `replica`.
-    pub(crate) role: String,
+    pub role: String,
 }
 
 /// The identity of a server process, which changes with every restart.
@@ -53,7 +53,9 @@ impl Greeting {
         }
     }
 
-    pub(crate) fn is_too_old(&self) -> bool {
+    /// Whether this library needs a later release.
+    #[must_use]
+    pub fn is_too_old(&self) -> bool {
         let mut numbers = self.version.split('.').map(str::parse);
         match (numbers.next(), numbers.next()) {
             (Some(Ok(major)), Some(Ok(minor))) => (major, minor) < OLDEST,
@@ -65,7 +67,9 @@ impl Greeting {
         matches!(self.role.as_str(), "replica" | "slave")
     }
 
-    fn of_hello(answer: &Value) -> Self {
+    /// Parses the answer to HELLO.
+    #[must_use]
+    pub fn of_hello(answer: &Value) -> Self {
         let mut greeting = Self::default();
         let mut note = |key: &Value, value: &Value| {
             let (Ok(key), Ok(value)) = (text(key), text(value)) else { return };
@@ -88,7 +92,9 @@ impl Greeting {
         greeting
     }
 
-    fn of_info(info: &str) -> Self {
+    /// Parses the answer to INFO.
+    #[must_use]
+    pub fn of_info(info: &str) -> Self {
         let field = |name: &str| info_field(info, name).unwrap_or_default().to_owned();
         let mode = mode(info).unwrap_or_default().to_owned();
         Self { version: field("redis_version"), mode, role: field("role") }
@@ -103,7 +109,8 @@ impl Identity {
     }
 
     /// Parses the answers to INFO and DBSIZE; `None` if the server refused.
-    pub(crate) fn read(info: Option<RedisResult<Value>>, keys: Option<RedisResult<Value>>) -> Option<Self> {
+    #[must_use]
+    pub fn read(info: Option<RedisResult<Value>>, keys: Option<RedisResult<Value>>) -> Option<Self> {
         let info = redis::from_redis_value::<String>(info?.ok()?).ok()?;
         let uptime = Duration::from_secs(info_field(&info, "uptime_in_seconds")?.parse().ok()?);
         let keys = redis::from_redis_value(keys?.ok()?).ok()?;
