@@ -33,7 +33,7 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 /// * **Waiters** of one process wait in order; processes do not. On Linux the kernel notifies a waiter when a file is closed,
 ///   elsewhere it looks 20 times a second. Readers and writers do not starve each other.
 /// * **Modes**: mutexes and read/write locks; no semaphores.
-/// * **Other programs** can lock the same file: `flock /var/lock/app/report.lock ./report.sh` excludes `locks.mutex("report")`.
+/// * **Other programs** of its users can lock the same file: `flock /var/lock/app/report.lock ./report.sh` excludes `locks.mutex("report")`.
 ///   They get no token.
 /// * **Users.** Files are made for one user ([`FlockConfig::mode`]).
 ///
