@@ -5,7 +5,7 @@ pub(crate) mod exclusion;
 pub(crate) mod failure;
 pub(crate) mod figures;
 pub(crate) mod growth;
-pub(crate) mod history_gaps;
+pub(crate) mod holds;
 pub(crate) mod latency;
 pub(crate) mod median;
 pub(crate) mod names;
@@ -14,3 +14,19 @@ pub(crate) mod promises;
 pub(crate) mod results;
 pub(crate) mod timeline;
 pub(crate) mod window;
+
+pub(crate) use self::events::{EventLog, GrantInfo, LiveEvents, TimedHold};
+pub(crate) use self::failure::{Failure, Outcome};
+pub(crate) use self::figures::Figures;
+pub(crate) use self::growth::Growth;
+pub(crate) use self::holds::Hold;
+pub(crate) use self::latency::{Latency, Times};
+pub(crate) use self::names::{
+    BackendName, FaultDefect, FaultKind, FaultName, Hits, Losses, Peer, ScenarioName, SoakBackend, SoakDefect,
+};
+pub(crate) use self::plan::{Load, Plan};
+pub(crate) use self::results::{
+    BaselineResult, ClaimResult, ExclusionVerdict, FaultResult, FaultVerdict, Figure, Lane, Meta, Mode,
+    Picture, PromiseResult, Results, Row, Scenario, Span, SpanKind, Spread, Verdict,
+};
+pub(crate) use self::window::Window;

@@ -30,7 +30,8 @@ use std::path::{Path, PathBuf};
 use self::html::escape;
 use self::tone::Tone;
 use crate::data::results::labels::quantity;
-use crate::data::results::{Meta, Results, write_file};
+use crate::data::results::write_file;
+use crate::data::{Meta, Results};
 
 /// Writes the results, the page and the Markdown into `folder`, which is created if necessary, and prints where they are.
 pub(crate) fn write_all(results: &Results, folder: &Path) -> io::Result<()> {
@@ -150,11 +151,9 @@ const HOW_TO_READ: &str = include_str!("report/how_to_read.html");
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::plan::Plan;
-    use crate::data::promises;
-    use crate::data::results::Row;
     use crate::data::results::labels::number;
-    use crate::data::results::{Mode, sample};
+    use crate::data::results::sample;
+    use crate::data::{Mode, Plan, Row, promises};
 
     #[test]
     fn the_page_is_well_formed() {

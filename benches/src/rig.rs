@@ -1,7 +1,6 @@
 //! What experiments are made with: servers, proxies, worker processes, other libraries and bare commands.
 
 pub(crate) mod backends;
-pub(crate) mod counters;
 pub(crate) mod cpu_time;
 pub(crate) mod fault_servers;
 pub(crate) mod floor;
@@ -11,6 +10,23 @@ pub(crate) mod measured_lock;
 pub(crate) mod memory;
 pub(crate) mod peers;
 pub(crate) mod progress;
+pub(crate) mod proxies;
 pub(crate) mod stuck;
 pub(crate) mod url;
 pub(crate) mod worker;
+
+pub(crate) use self::backends::{Target, Wanted};
+pub(crate) use self::fault_servers::{Data, FaultServers, Trouble};
+pub(crate) use self::floor::{Bare, Floor};
+pub(crate) use self::interrupt::Interrupt;
+pub(crate) use self::measured_lock::MeasuredLock;
+pub(crate) use self::peers::{Rslock, Subprocess};
+pub(crate) use self::progress::Progress;
+pub(crate) use self::proxies::{Counts, Proxies};
+pub(crate) use self::stuck::WatchedLock;
+pub(crate) use self::worker::fault_client::{ClientRole, FaultOrder, FaultTask};
+pub(crate) use self::worker::handle::WorkerHandle;
+pub(crate) use self::worker::held_locks::HeldLocksCost;
+pub(crate) use self::worker::soak::SoakTask;
+pub(crate) use self::worker::throughput::{Slice, Subject};
+pub(crate) use self::worker::{Job, Order, Task, WorkerReport};

@@ -8,12 +8,10 @@ use rand::Rng;
 
 use super::options::Options;
 use crate::data::exclusion::check_exclusion;
-use crate::data::failure::Outcome;
-use crate::data::names::Peer;
-use crate::data::names::{BackendName, ScenarioName};
-use crate::data::plan::Plan;
-use crate::data::promises;
-use crate::data::results::{BaselineResult, Meta, Mode, Results, Row, has_rivals};
+use crate::data::results::has_rivals;
+use crate::data::{
+    BackendName, BaselineResult, Meta, Mode, Outcome, Peer, Plan, Results, Row, ScenarioName, promises,
+};
 use crate::experiments::bench::{Bench, Measured};
 use crate::experiments::claim;
 use crate::experiments::claims::CLAIMS;
@@ -23,11 +21,9 @@ use crate::report;
 use crate::report::browser;
 use crate::report::console;
 use crate::report::sheet::Look;
-use crate::rig::backends::{self, Target};
-use crate::rig::interrupt::Interrupt;
+use crate::rig::backends;
 use crate::rig::keep_awake::keep_awake;
-use crate::rig::progress::Progress;
-use crate::rig::stuck;
+use crate::rig::{Interrupt, Progress, Target, stuck};
 
 /// Measures, prints and writes what the options ask for.
 #[expect(clippy::future_not_send, reason = "the main thread runs it")]
@@ -280,11 +276,10 @@ async fn add(scenario: ScenarioName, measured: Measured, results: &mut Results) 
     let (backend, mut complaints) = (measured.backend, measured.complaints);
     measured.rows.into_iter().for_each(|row| results.push(row));
     for (name, value) in measured.notes {
-        let text = results.meta.settings.entry(format!("{scenario}.{name}")).or_default();
-        let comma = if text.is_empty() { "" } else { ", " };
-        text.push_str(&format!("{comma}{backend} {value}"));
+        note(results, &format!("{scenario}.{name}"), ", ", &format!("{backend} {value}"));
     }
-    if !has_rivals(scenario.as_str()) {
+    let name = scenario.to_string();
+    if !has_rivals(&name) {
         return complaints;
     }
     // A long history takes long to check: not on a thread of the runtime.
@@ -294,22 +289,30 @@ async fn add(scenario: ScenarioName, measured: Measured, results: &mut Results) 
         Err(error) => return vec![format!("the history could not be checked: {error}")],
     };
     if matches!(scenario, ScenarioName::Contended | ScenarioName::Peers) {
-        results.push(Row::new(scenario.as_str(), backend, "inversions", "", checked.inversions));
+        results.push(Row::new(&name, backend, "inversions", "", checked.inversions));
     }
     if scenario == ScenarioName::Migration {
         let errors = checked.token_errors as f64;
-        results.push(Row::new(scenario.as_str(), backend, "token_errors", "", errors));
+        results.push(Row::new(&name, backend, "token_errors", "", errors));
     }
-    results.push(Row::overlaps(scenario.as_str(), backend, checked.overlaps));
+    results.push(Row::overlaps(&name, backend, checked.overlaps));
     if Peer::named(backend).is_some() && checked.overlaps > 0 {
         // A finding about another library, not a failure of the run.
-        let text = results.meta.settings.entry(format!("{scenario}.broken")).or_default();
-        let comma = if text.is_empty() { "" } else { "; " };
-        text.push_str(&format!("{comma}{backend}: {}", checked.complaints.join("\n")));
+        let finding = format!("{backend}: {}", checked.complaints.join("\n"));
+        note(results, &format!("{scenario}.broken"), "; ", &finding);
     } else {
         complaints.extend(checked.complaints);
     }
     complaints
+}
+
+/// Adds to a setting of the report.
+fn note(results: &mut Results, name: &str, between: &str, text: &str) {
+    let setting = results.meta.settings.entry(name.to_owned()).or_default();
+    if !setting.is_empty() {
+        setting.push_str(between);
+    }
+    setting.push_str(text);
 }
 
 fn servers(options: &Options) -> String {

@@ -5,15 +5,12 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use super::options::Options;
-use crate::data::failure::Outcome;
-use crate::data::results::{FaultResult, FaultVerdict, Meta, Results};
+use crate::data::{FaultResult, FaultVerdict, Meta, Outcome, Results};
 use crate::experiments::faults;
 use crate::report;
 use crate::report::faults::{LEVELS, list};
 use crate::report::sheet::Look;
-use crate::rig::interrupt::Interrupt;
-use crate::rig::progress::Progress;
-use crate::rig::stuck;
+use crate::rig::{Interrupt, Progress, stuck};
 
 /// Runs the faults that the options ask for, prints the table and writes it.
 pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {

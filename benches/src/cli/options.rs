@@ -13,13 +13,11 @@ use polylock::backend::LockUrl;
 
 use self::faults::FaultOptions;
 use self::soak::SoakOptions;
-use crate::data::names::{BackendName, ScenarioName};
-use crate::data::plan::Plan;
-use crate::data::results::Mode;
+use crate::data::{BackendName, Mode, Plan, ScenarioName};
 use crate::experiments::claim::Claim;
 use crate::experiments::claims::{self, CLAIMS};
 use crate::experiments::faults::FaultTable;
-use crate::rig::backends::Wanted;
+use crate::rig::Wanted;
 
 /// Measures the lock backends against each other on real servers, and checks that they exclude.
 ///
@@ -270,7 +268,7 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
-    use crate::data::names::{FaultKind, SoakBackend};
+    use crate::data::{FaultKind, SoakBackend};
 
     fn parse(line: &str) -> Result<Options, clap::Error> {
         Options::try_parse_from(["compare"].into_iter().chain(line.split_whitespace()))

@@ -5,11 +5,10 @@ use std::process::ExitCode;
 use rand::Rng;
 
 use super::options::soak::SoakOptions;
-use crate::data::failure::Outcome;
-use crate::data::names::SoakBackend;
+use crate::data::{Outcome, SoakBackend};
 use crate::experiments::soak::{self, SoakVerdict, percent, seconds};
 use crate::report::sheet::{Look, Sheet};
-use crate::rig::interrupt::Interrupt;
+use crate::rig::Interrupt;
 
 /// Soaks the backends that the options ask for, and prints the verdicts.
 pub(crate) async fn run(options: &SoakOptions) -> Outcome<ExitCode> {

@@ -28,8 +28,8 @@ pub(crate) use self::row::Row;
 use self::row::is_overlaps;
 #[cfg(test)]
 pub(crate) use self::sample::sample;
-use self::scenario::{BACKENDS, ordered};
 pub(crate) use self::scenario::{Scenario, distinct, has_rivals};
+use self::scenario::{backends, ordered};
 
 /// The results of a run, in the shape of `results.json`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -143,11 +143,12 @@ impl Results {
 
     /// The backends of all scenarios: the known ones first. The rows of `throughput` are about many subjects of a backend.
     pub(crate) fn backends(&self) -> Vec<&str> {
+        let known = backends();
         let names = self.rows.iter().filter_map(|row| match row.backend.as_str() {
             name if has_rivals(&row.scenario) => Some(name),
-            name => name.split_whitespace().next().filter(|first| BACKENDS.contains(first)),
+            name => name.split_whitespace().next().filter(|first| known.contains(first)),
         });
-        ordered(names, BACKENDS)
+        ordered(names, &known)
     }
 
     /// The verdict on all scenarios: broken if any part is, and held only if every part was checked.

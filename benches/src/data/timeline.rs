@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use lock_testkit::history::{Event, EventKind};
+use lock_testkit::history::Event;
 
+use crate::data::holds::holds;
 use crate::data::results::{Lane, Picture, Span, SpanKind};
 
 /// Draws who held the lock between two times: a lane for each process.
 pub(crate) fn timeline(title: &str, events: &[Event], from_ns: u64, until_ns: u64) -> Picture {
-    let holds = holds(events, until_ns);
+    let holds = holds(events);
     let mut lanes: BTreeMap<u32, Vec<Span>> = BTreeMap::new();
     for (index, hold) in holds.iter().enumerate() {
         let lane = lanes.entry(hold.process).or_default();
@@ -31,51 +32,10 @@ pub(crate) fn timeline(title: &str, events: &[Event], from_ns: u64, until_ns: u6
     Picture::Timeline { title: title.to_owned(), lanes: lanes.into_iter().map(lane).collect() }
 }
 
-/// The time in which a client acted as the holder.
-struct Held {
-    process: u32,
-    token: Option<u64>,
-    begin_ns: u64,
-    end_ns: u64,
-    valid_until_ns: u64,
-}
-
-/// All holds, in the order of their grants.
-fn holds(events: &[Event], until_ns: u64) -> Vec<Held> {
-    let mut open: BTreeMap<(u32, u64), Held> = BTreeMap::new();
-    let mut holds = Vec::new();
-    for event in events {
-        let client = (event.process, event.client);
-        match event.kind {
-            EventKind::Acquired { token, valid_until_ns, .. } => {
-                let valid_until_ns = valid_until_ns.unwrap_or(u64::MAX);
-                let (process, begin_ns, end_ns) = (event.process, event.at_ns, until_ns);
-                open.insert(client, Held { process, token, begin_ns, end_ns, valid_until_ns });
-            }
-            EventKind::Extended { valid_until_ns } => {
-                if let Some(held) = open.get_mut(&client) {
-                    held.valid_until_ns = valid_until_ns;
-                }
-            }
-            EventKind::Lost | EventKind::ReleaseCalled => {
-                holds.extend(open.remove(&client).map(|held| Held { end_ns: event.at_ns, ..held }));
-            }
-            EventKind::Died => {
-                let clients: Vec<_> = open.keys().filter(|of| of.0 == event.process).copied().collect();
-                for client in clients {
-                    holds.extend(open.remove(&client).map(|held| Held { end_ns: event.at_ns, ..held }));
-                }
-            }
-            _ => {}
-        }
-    }
-    holds.extend(open.into_values());
-    holds.sort_by_key(|held| held.begin_ns);
-    holds
-}
-
 #[cfg(test)]
 mod tests {
+    use lock_testkit::history::EventKind;
+
     use super::*;
 
     #[test]

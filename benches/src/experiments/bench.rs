@@ -6,11 +6,8 @@ use std::time::Duration;
 use lock_testkit::history::Event;
 use polylock::Locks;
 
-use crate::data::failure::Outcome;
-use crate::data::names::FaultDefect;
-use crate::data::plan::Plan;
-use crate::data::results::Row;
-use crate::rig::backends::Target;
+use crate::data::{FaultDefect, Outcome, Plan, Row};
+use crate::rig::Target;
 
 /// What all scenarios of a run have in common.
 #[derive(Clone, Debug)]

@@ -10,14 +10,11 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 
 use super::bench::Bench;
-use crate::data::figures::Figures;
-use crate::data::names::ScenarioName;
+use crate::data::{
+    ClaimResult, Figure, Figures, Mode, Outcome, Picture, Results, Row, ScenarioName, Verdict,
+};
 
-use crate::data::failure::Outcome;
-use crate::data::results::{ClaimResult, Figure, Mode, Picture, Results, Row, Verdict};
-use crate::rig::backends::Target;
-use crate::rig::stuck;
-use crate::rig::url;
+use crate::rig::{Target, stuck, url};
 
 /// A claim, how it is measured and how it is judged.
 #[async_trait(?Send)]

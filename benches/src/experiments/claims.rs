@@ -39,8 +39,7 @@ pub(crate) fn of(id: u8) -> Option<&'static dyn Claim> {
 mod tests {
     use super::super::claim::judge;
     use super::*;
-    use crate::data::figures::Figures;
-    use crate::data::results::{Figure, Verdict};
+    use crate::data::{Figure, Figures, Verdict};
 
     #[test]
     fn claims_are_numbered_and_say_how_they_are_judged() {

@@ -15,19 +15,10 @@ use tokio::time::{sleep, timeout};
 
 use super::bench::{Bench, Measured, time};
 use super::claim::{About, Claim, Judgement, Measuring};
-use crate::data::events::EventLog;
-use crate::data::failure::{Failure, Outcome};
-use crate::data::figures::Figures;
 use crate::data::median::median;
-use crate::data::names::{BackendName, Peer};
-use crate::data::plan::Plan;
-use crate::data::results::{Figure, Mode, Row, Verdict};
-use crate::rig::backends::Target;
-use crate::rig::counters::Counters;
-use crate::rig::peers::{Subprocess, missing};
-use crate::rig::url;
-use crate::rig::worker::handle::WorkerHandle;
-use crate::rig::worker::{Job, Order, Task};
+use crate::data::{BackendName, EventLog, Failure, Figure, Figures, Mode, Outcome, Peer, Plan, Row, Verdict};
+use crate::rig::peers::missing;
+use crate::rig::{Job, Order, Proxies, Subprocess, Target, Task, WorkerHandle, url};
 
 /// The settings, for the report.
 pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
@@ -115,7 +106,7 @@ fn with_lease(backend: BackendName, url: &str, lease: Duration) -> String {
 /// Ends a process that holds the lock while another one waits for it.
 async fn death(backend: BackendName, holder: Job, waiter: Job, end: End) -> Outcome<Takeover> {
     let proxies =
-        if end.is_of_the_network() { Some(Counters::start(backend, &holder.url).await?) } else { None };
+        if end.is_of_the_network() { Some(Proxies::start(backend, &holder.url).await?) } else { None };
     let url = proxies.as_ref().map_or_else(|| holder.url.clone(), |proxies| proxies.url(&holder.url));
     let (process, recorded_as) = (holder.process, holder.recorded_as.clone());
     let holder = WorkerHandle::start_one(Job { url, ..holder }).await?;
@@ -125,7 +116,7 @@ async fn death(backend: BackendName, holder: Job, waiter: Job, end: End) -> Outc
     sleep(alive(lease)).await;
 
     let ended_ns = now_ns();
-    end.happens(&holder, proxies.as_ref().map_or(&[], Counters::proxies)).await?;
+    end.happens(&holder, proxies.as_ref().map_or(&[], Proxies::all)).await?;
     let mut log = EventLog::new(process, 0, &recorded_as);
     log.died(ended_ns);
     held.extend(log.into_events());
@@ -346,10 +337,8 @@ async fn death_of_peer(peer: Peer, lease: Duration) -> Outcome<Duration> {
     }
     // The peers ask for longer sessions, and this server grants none.
     let server = ZooKeeper::builder().max_session_timeout(lease).start().await?;
-    let start = async || match peer {
-        Peer::Curator => Subprocess::curator(&server.url(), PEER_LOCK).await,
-        _ => Subprocess::kazoo(&server.url(), PEER_LOCK).await,
-    };
+    let url = server.url();
+    let start = || Subprocess::of(peer, &url, PEER_LOCK);
     let (mut holder, mut waiter) = (start().await?, start().await?);
     let mut log = EventLog::new(0, 0, PEER_LOCK);
     let holding = holder.contend(now_ns() + ONCE_NS, FOR_EVER_NS, &mut log);

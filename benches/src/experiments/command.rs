@@ -8,11 +8,8 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use super::bench::{Bench, Measured};
-use crate::data::failure::{Failure, Outcome};
-use crate::data::latency::Latency;
-use crate::data::plan::Plan;
-use crate::data::results::Row;
-use crate::rig::backends::Target;
+use crate::data::{Failure, Latency, Outcome, Plan, Row};
+use crate::rig::Target;
 
 /// The settings, for the report.
 pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {

@@ -11,17 +11,10 @@ use tokio::task::JoinSet;
 use super::bench::{Bench, Measured, time};
 use super::contention::{Contention, HOLD, jobs, let_contend};
 use super::request_count::count_requests;
-use crate::data::events::EventLog;
-use crate::data::failure::{Failure, Outcome};
-use crate::data::latency::Latency;
-use crate::data::names::BackendName;
-use crate::data::plan::Plan;
-use crate::data::results::Row;
-use crate::data::window::Window;
-use crate::rig::backends::Target;
+use crate::data::{BackendName, EventLog, Failure, Latency, Outcome, Plan, Row, Window};
 use crate::rig::worker::contend::{GRACE, contend};
-use crate::rig::worker::handle::{WorkerHandle, unexpected};
-use crate::rig::worker::{Job, Order, Task, WorkerReport};
+use crate::rig::worker::handle::unexpected;
+use crate::rig::{Job, Order, Target, Task, WorkerHandle, WorkerReport};
 
 /// The settings, for the report.
 pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {

@@ -1,20 +1,15 @@
 //! Processes that contend for one lock, and what their history shows.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lock_testkit::history::{Event, EventKind};
+use lock_testkit::history::Event;
 
 use super::bench::{Bench, Measured, time};
-use crate::data::failure::{Failure, Outcome};
-use crate::data::latency::Latency;
-use crate::data::names::FaultDefect;
-use crate::data::results::Row;
-use crate::data::window::Window;
+use crate::data::holds::holds;
+use crate::data::{Failure, FaultDefect, Hold, Latency, Outcome, Row, Window};
 use crate::rig::worker::contend::GRACE;
-use crate::rig::worker::handle::WorkerHandle;
-use crate::rig::worker::{Job, Order, Task};
+use crate::rig::{Job, Order, Task, WorkerHandle};
 
 /// How long a client holds the lock.
 pub(super) const HOLD: Duration = Duration::from_millis(1);
@@ -62,38 +57,10 @@ fn together(reports: Vec<Outcome<Vec<Event>>>) -> Outcome<Vec<Event>> {
     Err(Failure::new(failures.join("; ")))
 }
 
-/// One grant.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Grant {
-    process: u32,
-    called_ns: u64,
-    pub(super) acquired_ns: u64,
-    release_called_ns: u64,
-}
-
-/// The grants of a history, in the order of time.
-pub(super) fn grants(events: &[Event]) -> Vec<Grant> {
-    let mut open = HashMap::new();
-    let mut grants = Vec::new();
-    for event in events {
-        let process = event.process;
-        let grant = open.entry(process).or_insert(Grant {
-            process,
-            called_ns: 0,
-            acquired_ns: 0,
-            release_called_ns: 0,
-        });
-        match event.kind {
-            EventKind::AcquireCalled => grant.called_ns = event.at_ns,
-            EventKind::Acquired { .. } => grant.acquired_ns = event.at_ns,
-            EventKind::ReleaseCalled => {
-                grant.release_called_ns = event.at_ns;
-                grants.push(*grant);
-            }
-            _ => {}
-        }
-    }
-    grants.sort_by_key(|grant| grant.acquired_ns);
+/// The holds that were released, in the order of their grants.
+pub(super) fn grants(events: &[Event]) -> Vec<Hold<'_>> {
+    let mut grants = holds(events);
+    grants.retain(|hold| hold.end_ns < u64::MAX);
     grants
 }
 
@@ -117,7 +84,7 @@ impl Contention {
     /// Evaluates a history. Fails when the lock was hardly granted.
     pub(super) fn of(events: Vec<Event>, window: Window, processes: u32) -> Outcome<Self> {
         let all = grants(&events);
-        let counted: Vec<&Grant> = all.iter().filter(|grant| window.contains(grant.acquired_ns)).collect();
+        let counted: Vec<&Hold<'_>> = all.iter().filter(|grant| window.contains(grant.begin_ns)).collect();
         let span = Duration::from_nanos(window.until_ns - window.from_ns);
         if counted.len() < 2 {
             return Err(Failure::new(format!("{} grants in {}", counted.len(), time(span))));
@@ -125,7 +92,7 @@ impl Contention {
         let (mut handoff, mut to_waiter, mut hold) = (Latency::new(), Latency::new(), Latency::new());
         for pair in counted.windows(2) {
             // An overlap has no gap: it shows in the verdict.
-            if let Some(gap) = pair[1].acquired_ns.checked_sub(pair[0].release_called_ns) {
+            if let Some(gap) = pair[1].begin_ns.checked_sub(pair[0].end_ns) {
                 handoff.record(gap);
             }
         }
@@ -134,14 +101,14 @@ impl Contention {
         }
         let mut shares = vec![0_u32; processes as usize];
         for grant in &counted {
-            hold.record(grant.release_called_ns.saturating_sub(grant.acquired_ns));
+            hold.record(grant.end_ns.saturating_sub(grant.begin_ns));
             shares[grant.process as usize] += 1;
         }
         // A wait that goes on at the end of the window lasted at least until then.
         let waits = all
             .iter()
-            .filter(|grant| grant.acquired_ns >= window.from_ns && grant.called_ns < window.until_ns)
-            .map(|grant| grant.acquired_ns.min(window.until_ns) - grant.called_ns.max(window.from_ns));
+            .filter(|grant| grant.begin_ns >= window.from_ns && grant.called_ns < window.until_ns)
+            .map(|grant| grant.begin_ns.min(window.until_ns) - grant.called_ns.max(window.from_ns));
         let longest_wait_us = waits.max().unwrap_or(0) as f64 / 1e3;
         let grants_per_s = counted.len() as f64 / span.as_secs_f64();
         Ok(Self {
@@ -180,13 +147,11 @@ impl Contention {
 
 /// For every release in the window: the time until a process that waited at that moment had the lock, or until the end of
 /// the window. The grants are in the order of time.
-fn waits_behind(grants: &[Grant], window: Window) -> impl Iterator<Item = u64> {
+fn waits_behind(grants: &[Hold<'_>], window: Window) -> impl Iterator<Item = u64> {
     grants.iter().enumerate().filter_map(move |(index, grant)| {
-        let released_ns = grant.release_called_ns;
+        let released_ns = grant.end_ns;
         let next = grants[index + 1..].iter().find(|next| next.called_ns < released_ns)?;
-        window
-            .contains(released_ns)
-            .then(|| next.acquired_ns.min(window.until_ns).saturating_sub(released_ns))
+        window.contains(released_ns).then(|| next.begin_ns.min(window.until_ns).saturating_sub(released_ns))
     })
 }
 
@@ -214,7 +179,8 @@ fn jain(shares: &[u32]) -> f64 {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::data::events::{GrantInfo, sample_hold};
+    use crate::data::GrantInfo;
+    use crate::data::events::sample_hold;
 
     pub(in crate::experiments) fn held(
         process: u32,
@@ -234,11 +200,9 @@ pub(super) mod tests {
 
     #[test]
     fn a_lock_that_is_taken_back_at_once_is_not_handed_over() {
-        let grant = |process, called_ns, acquired_ns, release_called_ns| Grant {
-            process,
-            called_ns,
-            acquired_ns,
-            release_called_ns,
+        let grant = |process, called_ns, begin_ns, end_ns| {
+            let (lock, token, valid_until_ns) = ("a", None, u64::MAX);
+            Hold { lock, process, token, called_ns, begin_ns, end_ns, valid_until_ns }
         };
         // The first one takes it three times, while the other waits all the time.
         let grants = [grant(0, 0, 1, 10), grant(0, 11, 12, 20), grant(0, 21, 22, 30), grant(1, 5, 33, 40)];

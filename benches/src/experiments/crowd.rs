@@ -9,12 +9,9 @@ use polylock::{Guard, Locks};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::data::failure::{Failure, Outcome};
-use crate::rig::backends::Target;
-use crate::rig::counters::{Counters, Counts};
-use crate::rig::cpu_time;
-use crate::rig::memory;
-use crate::rig::stuck::{self, WatchedLock};
+use crate::data::{Failure, Outcome};
+use crate::rig::stuck;
+use crate::rig::{Counts, Proxies, Target, WatchedLock, cpu_time, memory};
 
 /// Clients that wait for one lock, each with connections of its own, which go through counting proxies.
 pub(super) struct Crowd {
@@ -59,7 +56,7 @@ impl Crowd {
     /// tasks of these.
     pub(super) async fn gather(target: &Target, url: &str, lock: &str, waiters: usize) -> Outcome<Self> {
         let watched = stuck::watch(url, lock);
-        let counters = Counters::start(target.backend(), url).await?;
+        let counters = Proxies::start(target.backend(), url).await?;
         let servers = target.processes();
         let memory = memory::of(&servers)?;
         let holder = Locks::connect(url).await?;
@@ -119,7 +116,7 @@ impl Crowd {
 
 /// What counts and measures.
 struct Meter {
-    counters: Counters,
+    counters: Proxies,
     /// Our own servers.
     servers: Vec<u32>,
 }

@@ -9,10 +9,7 @@ use tokio::time::timeout;
 
 use super::claim::{About, Claim, Judgement, Measuring};
 use super::trials::{OUTAGE, OVERLAPS, add_trial, counted, two_valid};
-use crate::data::failure::Outcome;
-use crate::data::figures::Figures;
-use crate::data::names::{BackendName, FaultName};
-use crate::data::results::{Figure, Verdict};
+use crate::data::{BackendName, FaultName, Figure, Figures, Outcome, Verdict};
 use crate::experiments::faults::{Trial, cut_off_replica};
 use crate::rig::url;
 

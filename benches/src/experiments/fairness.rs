@@ -7,12 +7,7 @@ use lock_testkit::history::{Event, History};
 use polylock::Locks;
 
 use super::claim::{About, Claim, Judgement, Measuring};
-use crate::data::events::EventLog;
-use crate::data::failure::{Failure, Outcome};
-use crate::data::figures::Figures;
-use crate::data::names::{Peer, ScenarioName};
-use crate::data::results::{Figure, Mode, Verdict};
-use crate::data::window::Window;
+use crate::data::{EventLog, Failure, Figure, Figures, Mode, Outcome, Peer, ScenarioName, Verdict, Window};
 use crate::rig::worker::contend::contend;
 
 /// The claim.
@@ -70,12 +65,8 @@ impl Claim for Fairness {
             let is_fair = inversions < MOST_INVERSIONS && jain >= LEAST_JAIN;
             if is_fair { fair.push(text) } else { unfair.push(text) }
         }
-        let verdict = match (fair.is_empty(), unfair.is_empty()) {
-            (true, true) => return Err(Failure::new("no lock over ZooKeeper was measured")),
-            (false, true) => Verdict::Holds,
-            (true, false) => Verdict::DoesNotHold,
-            (false, false) => Verdict::DependsOn("the recipe".into()),
-        };
+        let verdict = Verdict::of(fair.len(), fair.len() + unfair.len(), "the recipe")
+            .ok_or_else(|| Failure::new("no lock over ZooKeeper was measured"))?;
         let list = |what: &str, names: Vec<String>| match names.is_empty() {
             true => None,
             false => Some(format!("{what}: {}", names.join(", "))),

@@ -9,12 +9,8 @@ use tokio::time::timeout;
 use super::claim::{About, Claim, Judgement, Measuring};
 use super::scenarios::fits;
 use super::throughput::{self, CLIENT_CPU, PAIRS, SERVER_CPU, alone_us};
-use crate::data::failure::{Failure, Outcome};
-use crate::data::figures::Figures;
-use crate::data::names::{BackendName, ScenarioName};
-use crate::data::plan::Load;
-use crate::data::results::{Figure, Mode, Verdict};
-use crate::rig::worker::throughput::Subject;
+use crate::data::{BackendName, Failure, Figure, Figures, Load, Mode, Outcome, ScenarioName, Verdict};
+use crate::rig::Subject;
 
 /// The claim.
 #[derive(Debug)]
@@ -86,14 +82,8 @@ impl Claim for Faster {
             comparisons.push((redis / zk, format!("with 8 processes ({redis:.0} against {zk:.0} pairs/s)")));
         }
         let faster = comparisons.iter().filter(|(times, _)| *times >= CLEARLY).count();
-        let verdict = match faster {
-            _ if comparisons.is_empty() => {
-                return Err(Failure::new("Redis and ZooKeeper were not measured side by side"));
-            }
-            0 => Verdict::DoesNotHold,
-            all if all == comparisons.len() => Verdict::Holds,
-            _ => Verdict::DependsOn("durability and load".into()),
-        };
+        let verdict = Verdict::of(faster, comparisons.len(), "durability and load")
+            .ok_or_else(|| Failure::new("Redis and ZooKeeper were not measured side by side"))?;
         let texts: Vec<_> =
             comparisons.iter().map(|(times, what)| format!("{times:.1} times {what}")).collect();
         Ok(Judgement::new(verdict, format!("Redis is as fast as ZooKeeper {}", texts.join(", "))))

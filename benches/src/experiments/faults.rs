@@ -24,11 +24,8 @@ use self::expectation::Cell;
 pub(crate) use self::inject::cut_off_replica;
 use self::record::FaultRecord;
 use self::trial::Trials;
-use crate::data::failure::Outcome;
-use crate::data::names::{BackendName, FaultDefect, FaultName};
-use crate::data::results::{FaultResult, Results};
-use crate::rig::progress::Progress;
-use crate::rig::stuck;
+use crate::data::{BackendName, FaultDefect, FaultName, FaultResult, Outcome, Results};
+use crate::rig::{Progress, stuck};
 
 /// Which faults to run, and how.
 #[derive(Debug)]

@@ -4,10 +4,7 @@ use async_trait::async_trait;
 
 use super::claim::{About, Claim, Judgement, Measuring};
 use super::trials::{OVERLAPS, add_trial, counted, two_valid};
-use crate::data::failure::Outcome;
-use crate::data::figures::Figures;
-use crate::data::names::{BackendName, FaultDefect, FaultName};
-use crate::data::results::Verdict;
+use crate::data::{BackendName, FaultDefect, FaultName, Figures, Outcome, Verdict};
 use crate::experiments::faults::Trial;
 
 /// The claim.

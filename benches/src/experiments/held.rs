@@ -1,13 +1,10 @@
 //! `held`: what many held locks cost their process in memory and renewals, and what the renewals cost the servers.
 
 use super::bench::{Bench, Measured, time};
-use crate::data::failure::{Failure, Outcome};
-use crate::data::plan::Plan;
-use crate::data::results::Row;
-use crate::rig::backends::Target;
-use crate::rig::worker::handle::{WorkerHandle, unexpected};
+use crate::data::{Failure, Outcome, Plan, Row};
+use crate::rig::worker::handle::unexpected;
 use crate::rig::worker::held_locks::RIVALS;
-use crate::rig::worker::{Job, Order, Task, WorkerReport};
+use crate::rig::{Job, Order, Target, Task, WorkerHandle, WorkerReport};
 
 /// The settings, for the report.
 pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {

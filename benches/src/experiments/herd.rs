@@ -14,17 +14,8 @@ use super::claim::{About, Claim, Judgement, Measuring};
 use super::contention::{jobs, let_contend};
 use super::request_count::{RequestsPerGrant, count_requests};
 use super::waiting_cost::{GRANT_NOTIFICATIONS, GRANT_REQUESTS, measure_crowds};
-use crate::data::failure::{Failure, Outcome};
-use crate::data::figures::Figures;
-use crate::data::growth::Growth;
-use crate::data::names::BackendName;
-use crate::data::plan::Plan;
-use crate::data::results::{Mode, Row, Verdict};
-use crate::data::window::Window;
-use crate::rig::backends::Target;
-use crate::rig::counters::{Counters, Counts};
-use crate::rig::url;
-use crate::rig::worker::handle::WorkerHandle;
+use crate::data::{BackendName, Failure, Figures, Growth, Mode, Outcome, Plan, Row, Verdict, Window};
+use crate::rig::{Counts, Proxies, Target, WorkerHandle, url};
 
 /// The settings, for the report.
 pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
@@ -59,7 +50,7 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>
 
 /// Counts from one rest to another.
 async fn count_between_rests(bench: &Bench, url: &str, lock: &str) -> Outcome<RequestsPerGrant> {
-    let counters = Counters::start(BackendName::Zk, url).await?;
+    let counters = Proxies::start(BackendName::Zk, url).await?;
     let workers = WorkerHandle::start_all(jobs(bench, &counters.url(url), lock)).await?;
     let window = Window::after(bench.plan.counted + 2 * LONGEST_REST, bench.plan.warm_up);
     let counting = async {
@@ -92,7 +83,7 @@ struct Rest {
 
 impl Rest {
     /// Holds the lock until all others wait for it and have sent all requests that this takes.
-    async fn take(locks: &Locks, lock: &str, counters: &Counters) -> Outcome<Self> {
+    async fn take(locks: &Locks, lock: &str, counters: &Proxies) -> Outcome<Self> {
         let guard = locks.mutex(lock).acquire().await?;
         let (from_ns, start) = (now_ns(), Instant::now());
         let mut counts = counters.counts();
@@ -187,7 +178,7 @@ const LONGEST_REST: Duration = Duration::from_secs(3);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::results::Figure;
+    use crate::data::Figure;
 
     #[test]
     fn a_herd_grows_with_the_waiters() {

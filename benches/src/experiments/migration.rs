@@ -19,15 +19,12 @@ use tokio_util::task::AbortOnDropHandle;
 use super::bench::{Bench, Measured, time};
 use super::claim::{About, Claim, Judgement, Measuring};
 use super::side_by_side::MeasuredClient;
-use crate::data::events::{EventLog, TimedHold};
-use crate::data::failure::{Failure, Outcome};
-use crate::data::figures::Figures;
-use crate::data::latency::Latency;
-use crate::data::names::ScenarioName;
 use crate::data::names::rung::{DUAL, DUAL_BESIDE_MOVE, MIGRATE, MOVE, NEW, OLD, REDIS, SHADOW, ZK};
-use crate::data::plan::Plan;
 use crate::data::results::labels::quantity;
-use crate::data::results::{Figure, Picture, Row, Verdict};
+use crate::data::{
+    EventLog, Failure, Figure, Figures, Latency, Outcome, Picture, Plan, Row, ScenarioName, TimedHold,
+    Verdict,
+};
 use crate::rig::measured_lock::hold_once;
 use crate::rig::url;
 

@@ -11,10 +11,7 @@ use redis::{Client, cmd};
 use tokio::time::sleep;
 
 use super::claim::{About, Claim, Judgement, Measuring};
-use crate::data::failure::{Failure, Outcome};
-use crate::data::figures::Figures;
-use crate::data::names::FaultDefect;
-use crate::data::results::{Figure, Mode, Verdict};
+use crate::data::{Failure, FaultDefect, Figure, Figures, Mode, Outcome, Verdict};
 use crate::rig::url;
 
 /// The claim.

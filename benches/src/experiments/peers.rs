@@ -8,17 +8,9 @@ use lock_testkit::history::Event;
 
 use super::bench::{Bench, Measured, time};
 use super::contention::{Contention, HOLD, grants, jobs, let_contend, rounds};
-use crate::data::failure::Outcome;
-use crate::data::latency::Latency;
-use crate::data::names::Peer;
-use crate::data::plan::Plan;
-use crate::data::results::Row;
-use crate::data::window::Window;
-use crate::rig::backends::Target;
+use crate::data::{Latency, Outcome, Peer, Plan, Row, Window};
 use crate::rig::peers::{JVM_FLAGS, missing};
-use crate::rig::stuck;
-use crate::rig::worker::handle::WorkerHandle;
-use crate::rig::worker::{Job, Task};
+use crate::rig::{Job, Target, Task, WorkerHandle, stuck};
 
 /// The settings, for the report.
 pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
@@ -140,7 +132,7 @@ impl Fight {
 
     /// Whether the processes kept each other from the lock.
     fn is_starved(&self) -> bool {
-        grants(&self.events).iter().filter(|grant| self.window.contains(grant.acquired_ns)).count() < 2
+        grants(&self.events).iter().filter(|grant| self.window.contains(grant.begin_ns)).count() < 2
     }
 
     /// That they did: a finding about a peer, not a failure of the run.

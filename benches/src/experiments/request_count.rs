@@ -4,11 +4,8 @@ use lock_testkit::history::Event;
 
 use super::bench::Bench;
 use super::contention::{grants, jobs, let_contend};
-use crate::data::failure::{Failure, Outcome};
-use crate::data::names::BackendName;
-use crate::data::window::Window;
-use crate::rig::counters::{Counters, Counts};
-use crate::rig::worker::handle::WorkerHandle;
+use crate::data::{BackendName, Failure, Outcome, Window};
+use crate::rig::{Counts, Proxies, WorkerHandle};
 
 /// What each grant cost the servers.
 #[derive(Debug)]
@@ -22,7 +19,7 @@ pub(super) struct RequestsPerGrant {
 impl RequestsPerGrant {
     /// Divides what was counted by the grants in `span`. Fails when there were none.
     pub(super) fn of(counts: Counts, events: Vec<Event>, span: Window) -> Outcome<Self> {
-        let grants = grants(&events).iter().filter(|grant| span.contains(grant.acquired_ns)).count();
+        let grants = grants(&events).iter().filter(|grant| span.contains(grant.begin_ns)).count();
         if grants == 0 {
             return Err(Failure::new("no lock was granted while requests were counted"));
         }
@@ -38,7 +35,7 @@ pub(super) async fn count_requests(
     url: &str,
     lock: &str,
 ) -> Outcome<RequestsPerGrant> {
-    let counters = Counters::start(backend, url).await?;
+    let counters = Proxies::start(backend, url).await?;
     let workers = WorkerHandle::start_all(jobs(bench, &counters.url(url), lock)).await?;
     let window = Window::after(bench.plan.counted, bench.plan.warm_up);
     let counting = async {

@@ -6,15 +6,10 @@ use async_trait::async_trait;
 
 use super::claim::{About, Claim, Judgement, Measuring};
 use super::crowd::Crowd;
-use crate::data::failure::{Failure, Outcome};
-use crate::data::figures::Figures;
-use crate::data::growth::Growth;
-use crate::data::results::{Figure, Mode, Verdict};
+use crate::data::{Failure, Figure, Figures, Growth, Mode, Outcome, Verdict};
 use crate::experiments::throughput::alone_us;
-use crate::rig::backends::Target;
-use crate::rig::worker::handle::{WorkerHandle, unexpected};
-use crate::rig::worker::held_locks::HeldLocksCost;
-use crate::rig::worker::{Job, Order, Task, WorkerReport};
+use crate::rig::worker::handle::unexpected;
+use crate::rig::{HeldLocksCost, Job, Order, Target, Task, WorkerHandle, WorkerReport};
 
 /// The claim.
 #[derive(Debug)]
@@ -73,30 +68,19 @@ impl Claim for Scale {
     }
 
     fn judge(&self, figures: &Figures) -> Outcome<Judgement> {
-        let (mut well, mut badly, mut texts) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut well, mut all, mut texts) = (0, 0, Vec::new());
         for backend in BACKENDS {
             let mut grown = Vec::new();
-            let mut measured = 0;
             for (metric, name) in JUDGED {
                 let Some(growth) = Growth::of(&figures.curve(backend, metric)) else { continue };
-                measured += 1;
                 texts.push(format!("{backend} {name} {growth}"));
-                if growth.is_linear_or_worse() {
-                    grown.push(name);
-                }
+                grown.push(growth.is_linear_or_worse());
             }
-            match (measured, grown.is_empty()) {
-                (0, _) => {}
-                (_, true) => well.push(backend),
-                (_, false) => badly.push(backend),
-            }
+            all += usize::from(!grown.is_empty());
+            well += usize::from(!grown.is_empty() && !grown.contains(&true));
         }
-        let verdict = match (well.is_empty(), badly.is_empty()) {
-            (true, true) => return Err(Failure::new("no backend was measured at two sizes")),
-            (false, true) => Verdict::Holds,
-            (true, false) => Verdict::DoesNotHold,
-            (false, false) => Verdict::DependsOn("the backend".into()),
-        };
+        let verdict = Verdict::of(well, all, "the backend")
+            .ok_or_else(|| Failure::new("no backend was measured at two sizes"))?;
         Ok(Judgement::new(verdict, texts.join(", ")))
     }
 }

@@ -8,11 +8,9 @@ use super::bench::{Bench, Measured};
 use super::{
     client_death, command, contended, held, herd, migration, minority, peers, tasks, throughput, uncontended,
 };
-use crate::data::failure::Outcome;
-use crate::data::names::{BackendName, Peer, ScenarioName};
-use crate::data::plan::{PATIENCE_PER_LOCK, Plan};
-use crate::rig::backends::Target;
-use crate::rig::stuck;
+use crate::data::plan::PATIENCE_PER_LOCK;
+use crate::data::{BackendName, Outcome, Peer, Plan, ScenarioName};
+use crate::rig::{Target, stuck};
 
 /// The settings of these scenarios, for the report.
 pub(crate) fn settings(plan: &Plan, scenarios: &[ScenarioName]) -> Vec<(String, String)> {

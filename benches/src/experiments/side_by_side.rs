@@ -8,11 +8,8 @@ use polylock::{Locks, Mutex};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::bench::Bench;
-use crate::data::events::{EventLog, TimedHold};
-use crate::data::failure::Outcome;
-use crate::data::latency::Times;
-use crate::data::plan::Plan;
-use crate::rig::floor::Floor;
+use crate::data::{EventLog, Outcome, Plan, TimedHold, Times};
+use crate::rig::Floor;
 use crate::rig::measured_lock::{challenge, hold_once};
 
 /// A client of the lock, and a rival that challenges it now and then.

@@ -19,10 +19,8 @@ use self::fault_injector::FaultInjector;
 use self::grant_watch::histories;
 use self::verdict::judge;
 pub(crate) use self::verdict::{SoakVerdict, percent, seconds};
-use crate::data::failure::{Failure, Outcome};
-use crate::data::names::{FaultKind, SoakBackend, SoakDefect};
-use crate::rig::fault_servers::FaultServers;
-use crate::rig::interrupt::Interrupt;
+use crate::data::{Failure, FaultKind, Outcome, SoakBackend, SoakDefect};
+use crate::rig::{FaultServers, Interrupt};
 
 /// A soak of one backend.
 #[derive(Debug)]

@@ -15,14 +15,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::bench::{Bench, Measured, connect, time};
-use crate::data::events::{EventLog, GrantInfo, TimedHold, outcome};
-use crate::data::failure::Outcome;
-use crate::data::plan::Plan;
-use crate::data::results::Row;
-use crate::data::window::Window;
-use crate::rig::backends::Target;
-use crate::rig::floor::{Bare, Floor};
-use crate::rig::stuck;
+use crate::data::events::outcome;
+use crate::data::{EventLog, GrantInfo, Outcome, Plan, Row, TimedHold, Window};
+use crate::rig::{Bare, Floor, Target, stuck};
 
 /// The settings, for the report.
 pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {

@@ -7,17 +7,9 @@
 use std::time::{Duration, Instant};
 
 use super::bench::{Bench, Measured, time};
-use crate::data::failure::{Failure, Outcome};
-use crate::data::latency::Latency;
-use crate::data::names::{BackendName, Peer};
-use crate::data::plan::{Load, Plan};
-use crate::data::results::Row;
-use crate::data::window::Window;
-use crate::rig::backends::Target;
-use crate::rig::cpu_time;
-use crate::rig::worker::handle::{WorkerHandle, unexpected};
-use crate::rig::worker::throughput::{Slice, Subject};
-use crate::rig::worker::{Job, Order, Task, WorkerReport};
+use crate::data::{BackendName, Failure, Latency, Load, Outcome, Peer, Plan, Row, Window};
+use crate::rig::worker::handle::unexpected;
+use crate::rig::{Job, Order, Slice, Subject, Target, Task, WorkerHandle, WorkerReport, cpu_time};
 
 /// The settings, for the report.
 pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
@@ -305,8 +297,8 @@ const LONG_SLICE: Duration = Duration::from_secs(5);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::promises;
-    use crate::data::results::{Mode, Results, sample};
+    use crate::data::results::sample;
+    use crate::data::{Mode, Results, promises};
 
     fn cost(pairs: u64, client_ms: u64, server_ms: u64) -> Cost {
         let slice = |part| Slice {

@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use super::claim::Measuring;
-use crate::data::failure::Outcome;
-use crate::data::figures::Figures;
-use crate::data::results::Figure;
 use crate::data::timeline::timeline;
+use crate::data::{Figure, Figures, Outcome};
 use crate::experiments::faults::{Happened, Trial, happen};
 
 /// What a trial counts, as a claim judges it.

@@ -4,14 +4,9 @@ use polylock::{Guard, Locks};
 
 use super::bench::{Bench, Measured, connect, time};
 use super::side_by_side::{CHALLENGE_EVERY, MeasuredClient, Measurement, side_by_side};
-use crate::data::failure::Outcome;
-use crate::data::latency::{Latency, Times};
-use crate::data::names::BackendName;
-use crate::data::plan::Plan;
-use crate::data::results::Row;
-use crate::rig::backends::Target;
-use crate::rig::floor::{Bare, Floor, ZK_SESSIONS};
-use crate::rig::url;
+use crate::data::{BackendName, Latency, Outcome, Plan, Row, Times};
+use crate::rig::floor::ZK_SESSIONS;
+use crate::rig::{Bare, Floor, Target, url};
 
 /// The settings, for the report.
 pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {

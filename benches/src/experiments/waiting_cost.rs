@@ -6,9 +6,7 @@ use async_trait::async_trait;
 
 use super::claim::{About, Claim, Judgement, Measuring};
 use super::crowd::{Crowd, WaitingCost};
-use crate::data::failure::{Failure, Outcome};
-use crate::data::figures::Figures;
-use crate::data::results::{Figure, Mode, Verdict};
+use crate::data::{Failure, Figure, Figures, Mode, Outcome, Verdict};
 
 /// The claim.
 #[derive(Debug)]

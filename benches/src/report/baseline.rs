@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::html::escape;
 use super::sheet::{Cell, Sheet};
 use crate::data::results::labels::{quantity, title};
-use crate::data::results::{BaselineResult, Results, Spread};
+use crate::data::{BaselineResult, Results, Spread};
 
 /// The section; nothing without earlier runs.
 pub(super) fn section(page: &mut String, results: &Results) {

@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
-use crate::data::failure::{Failure, Outcome};
+use crate::data::{Failure, Outcome};
 
 /// Whether there is a Chromium.
 pub(crate) fn is_there() -> bool {
@@ -223,7 +223,8 @@ const GRACE: Duration = Duration::from_secs(5);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::results::{Results, Verdict, sample};
+    use crate::data::results::sample;
+    use crate::data::{Results, Verdict};
     use crate::report;
 
     /// The report in the browser; `None` without one, which is said.

@@ -5,9 +5,9 @@
 use std::fmt::Write as _;
 
 use super::html::escape;
-use super::needs::Need;
+use super::needs::{self, BACKENDS, NEEDS, Need};
 use super::sheet::{Cell, Sheet};
-use crate::data::results::Results;
+use crate::data::Results;
 
 /// The section at the top of the page.
 pub(super) fn section(page: &mut String, results: &Results) {
@@ -64,11 +64,11 @@ impl Answers {
 }
 
 /// A backend, and the two needs that decided.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Debug)]
 struct Choice {
     backend: &'static str,
     why: &'static str,
-    decided: [Need; 2],
+    decided: [&'static Need; 2],
 }
 
 fn choose(answers: Answers) -> Choice {
@@ -78,47 +78,47 @@ fn choose(answers: Answers) -> Choice {
         _ if corrupts && no_single_server => choice(
             "zk",
             "Nothing that a majority acknowledged is lost when a server fails. Send the fencing token with each write.",
-            [Need::Safety, Need::NoSingleServer],
+            [&needs::SAFETY, &needs::NO_SINGLE_SERVER],
         ),
         Running::Redis if corrupts => choice(
             "redis",
             "One server with appendfsync always and no failover keeps the order. Send the fencing token with each write.",
-            [Need::Safety, Need::Durability],
+            [&needs::SAFETY, &needs::DURABILITY],
         ),
         _ if corrupts => choice(
             "zk",
             "Writes are on disk before they are acknowledged. Send the fencing token with each write.",
-            [Need::Safety, Need::Durability],
+            [&needs::SAFETY, &needs::DURABILITY],
         ),
         Running::Redis if no_single_server && !many_waiters => choice(
             "redlock",
             "A minority of the masters may fail, at the price of a request to each of them.",
-            [Need::NoSingleServer, Need::Speed],
+            [&needs::NO_SINGLE_SERVER, &needs::SPEED],
         ),
         _ if no_single_server && many_waiters => choice(
             "zk",
             "A queue on the servers: each release wakes one waiter, and a minority may fail.",
-            [Need::Waiters, Need::NoSingleServer],
+            [&needs::WAITERS, &needs::NO_SINGLE_SERVER],
         ),
         _ if no_single_server => choice(
             "zk",
             "A minority of the ensemble may fail, and it takes three servers instead of five.",
-            [Need::NoSingleServer, Need::HandOver],
+            [&needs::NO_SINGLE_SERVER, &needs::HAND_OVER],
         ),
         Running::ZooKeeper => choice(
             "zk",
             "It runs already, and is fast enough unless a lock is held for less than the time it takes to acquire it.",
-            [Need::Speed, Need::HandOver],
+            [&needs::SPEED, &needs::HAND_OVER],
         ),
         _ if many_waiters => choice(
             "redis",
             "With its wait queue one waiter is notified per release.",
-            [Need::Waiters, Need::Speed],
+            [&needs::WAITERS, &needs::SPEED],
         ),
         _ => choice(
             "redis",
             "The simplest and fastest: one server, one request.",
-            [Need::Speed, Need::HandOver],
+            [&needs::SPEED, &needs::HAND_OVER],
         ),
     }
 }
@@ -147,7 +147,7 @@ fn answer(page: &mut String, results: &Results, answers: Answers) {
             let offer = need.offer(results, backend);
             format!("{backend} {}", escape(offer.measured()))
         });
-        format!("<li>{}: {}.</li>", escape(need.text()), offers.collect::<Vec<_>>().join("; "))
+        format!("<li>{}: {}.</li>", escape(need.text), offers.collect::<Vec<_>>().join("; "))
     });
     let _ = writeln!(
         page,
@@ -163,15 +163,12 @@ fn answer(page: &mut String, results: &Results, answers: Answers) {
 /// What each backend offers for each need.
 pub(super) fn sheet(results: &Results) -> Sheet {
     let mut sheet = BACKENDS.iter().copied().fold(Sheet::of(["need"]), Sheet::chosen);
-    for need in Need::ALL {
+    for need in NEEDS {
         let offers = BACKENDS.iter().map(|backend| need.offer(results, backend).cell());
-        sheet.row([Cell::from(need.text())].into_iter().chain(offers));
+        sheet.row([Cell::from(need.text)].into_iter().chain(offers));
     }
     sheet
 }
-
-/// The backends of processes that share locks. Locks of one process have no choice to make.
-const BACKENDS: &[&str] = &["redis", "redlock", "zk"];
 
 type Question = (&'static str, &'static [(&'static str, &'static str)]);
 

@@ -6,8 +6,9 @@ use super::html::{capitalised, escape};
 use super::picture::pictures;
 use super::sheet::{Cell, Sheet};
 use super::tone::Tone;
+use crate::data::results::distinct;
 use crate::data::results::labels::{number, quantity, title};
-use crate::data::results::{ClaimResult, Figure, Results, distinct};
+use crate::data::{ClaimResult, Figure, Results};
 
 /// All claims with their verdicts, linked to their sections.
 pub(super) fn list(page: &mut String, results: &Results) {

@@ -1,6 +1,6 @@
 //! The colours of backends, as classes of the style sheet.
 
-use crate::data::results::Results;
+use crate::data::Results;
 
 /// The colour of a backend, the same whichever others are measured.
 pub(super) fn colour(results: &Results, backend: &str) -> String {

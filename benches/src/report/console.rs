@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::sheet::Look;
 use super::{baseline, claims, promises, scenario};
 use crate::data::results::labels::number;
-use crate::data::results::{Results, Scenario};
+use crate::data::{Results, Scenario};
 
 /// All results: the tables of each scenario, the promises, the verdict and the machine.
 pub(crate) fn render(results: &Results, look: Look) -> String {
@@ -58,9 +58,8 @@ pub(crate) fn measured(results: &Results, from: usize, look: Look) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::plan::Plan;
-    use crate::data::promises;
-    use crate::data::results::{Mode, Row, sample};
+    use crate::data::results::sample;
+    use crate::data::{Mode, Plan, Row, promises};
 
     #[test]
     fn plain_tables_have_every_number_and_fit_120_columns() {

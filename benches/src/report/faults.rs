@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 
 use super::html::{capitalised, escape};
 use super::sheet::{Cell, Sheet};
+use crate::data::results::distinct;
 use crate::data::results::labels::quantity;
-use crate::data::results::{FaultResult, FaultVerdict, Results, distinct};
+use crate::data::{FaultResult, FaultVerdict, Results};
 
 /// What each fault did, one below the other.
 pub(crate) fn list(faults: &[FaultResult]) -> Sheet {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::sheet::{Sheet, plain};
 use super::summary::{headline, verdict_line};
 use super::{baseline, choice, claims, faults};
-use crate::data::results::Results;
+use crate::data::Results;
 use crate::data::results::labels::quantity;
 
 /// The text.

@@ -1,33 +1,17 @@
 //! What a user may need of a lock, and what a run measured of it for each backend.
 
 use super::sheet::Cell;
-use crate::data::names::FaultName;
 use crate::data::results::labels::quantity;
-use crate::data::results::{FaultResult, FaultVerdict, Results};
+use crate::data::{FaultName, FaultResult, FaultVerdict, Results};
 
 /// A need: a row of the table at the top of the page.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Need {
-    /// Work done twice is only waste.
-    Speed,
-    /// Work done twice corrupts data.
-    Safety,
-    /// A grant survives the loss of power.
-    Durability,
-    /// No single server.
-    NoSingleServer,
-    /// Thousands of waiters.
-    Waiters,
-    /// A low latency of the hand-over.
-    HandOver,
-    /// Everyone has a turn.
-    Fairness,
-    /// Holders die.
-    Crash,
-    /// What is running already.
-    Running,
-    /// Clients in other languages.
-    Languages,
+#[derive(Debug)]
+pub(super) struct Need {
+    /// The need, as a user says it.
+    pub(super) text: &'static str,
+    /// What Redis, Redlock and ZooKeeper offer by design.
+    words: [&'static str; 3],
+    sources: &'static [Source],
 }
 
 /// What a backend offers for a need.
@@ -59,110 +43,115 @@ impl Offer {
 }
 
 impl Need {
-    /// All needs, from top to bottom.
-    pub(super) const ALL: &[Self] = &[
-        Self::Speed,
-        Self::Safety,
-        Self::Durability,
-        Self::NoSingleServer,
-        Self::Waiters,
-        Self::HandOver,
-        Self::Fairness,
-        Self::Crash,
-        Self::Running,
-        Self::Languages,
-    ];
-
-    /// The need, as a user says it.
-    pub(super) const fn text(self) -> &'static str {
-        match self {
-            Self::Speed => "Work done twice is only waste: acquiring must be fast",
-            Self::Safety => "Work done twice corrupts data",
-            Self::Durability => "Each grant must be on disk before it is acknowledged",
-            Self::NoSingleServer => "No single server may stop the work",
-            Self::Waiters => "Hundreds or thousands wait for one lock",
-            Self::HandOver => "The next waiter must have the lock soon",
-            Self::Fairness => "Each client must have its turn",
-            Self::Crash => "A holder may die with the lock",
-            Self::Running => "What has to run",
-            Self::Languages => "Clients in other languages share the locks",
-        }
-    }
-
     /// What this backend offers, with this run's figures.
-    pub(super) fn offer(self, results: &Results, backend: &str) -> Offer {
-        let (words, sources) = self.design(backend);
-        let found: Vec<_> = sources.iter().filter_map(|source| source.find(results, backend)).collect();
+    pub(super) fn offer(&self, results: &Results, backend: &str) -> Offer {
+        let found: Vec<_> = self.sources.iter().filter_map(|source| source.find(results, backend)).collect();
         let texts: Vec<_> = found.iter().map(|(text, _)| text.as_str()).collect();
         let figure = found.first().map(|(_, place)| (texts.join("; "), place.clone()));
-        Offer { words, figure, measurable: !sources.is_empty() }
-    }
-
-    fn design(self, backend: &str) -> (&'static str, &'static [Source]) {
-        let by_backend = |redis, redlock, zk| match backend {
-            "redis" => redis,
-            "redlock" => redlock,
-            _ => zk,
-        };
-        match self {
-            Self::Speed => ("with servers that do not wait for their disks", SPEED),
-            Self::Durability => (
-                by_backend(
-                    "with appendfsync=always, on one server",
-                    "no: a master that restarts without data votes after a ttl instead",
-                    "with forceSync, the default, on each server of a majority",
-                ),
-                if backend == "redlock" { &[] } else { DURABILITY },
-            ),
-            Self::Safety => (
-                by_backend(
-                    "needs fencing tokens; two holders after lost data",
-                    "needs fencing tokens; two holders after a lost master or a clock step",
-                    "needs fencing tokens against pauses; nothing is lost while a majority lives",
-                ),
-                SAFETY,
-            ),
-            Self::NoSingleServer => (
-                by_backend(
-                    "locks stop as long as the server is down; a failover may lose the lock",
-                    "any minority of the masters may fail",
-                    "any minority of the ensemble may fail",
-                ),
-                OUTAGE,
-            ),
-            Self::Waiters => (
-                by_backend(
-                    "a queue on the server, one waiter is notified",
-                    "a queue on each master, the next waiter is notified",
-                    "a queue of nodes, one waiter is notified",
-                ),
-                WAITERS,
-            ),
-            Self::HandOver => ("", HAND_OVER),
-            Self::Fairness => ("", FAIRNESS),
-            Self::Crash => (
-                by_backend("free after the ttl", "free after the ttl", "free after the session timeout"),
-                CRASH,
-            ),
-            Self::Running => (
-                by_backend(
-                    "one Redis server",
-                    "five independent Redis servers",
-                    "a ZooKeeper ensemble of three",
-                ),
-                &[],
-            ),
-            Self::Languages => (
-                by_backend(
-                    "tested with redis-py and python-redis-lock (Python)",
-                    "tested with pottery (Python) and node-redlock (Node)",
-                    "tested with Curator (Java) and kazoo (Python)",
-                ),
-                &[],
-            ),
-        }
+        let at = BACKENDS.iter().position(|name| *name == backend).unwrap_or_default();
+        let measurable = self.sources.iter().any(|source| source.is_about(backend));
+        Offer { words: self.words[at], figure, measurable }
     }
 }
+
+/// The backends of processes that share locks. Locks of one process have no choice to make.
+pub(super) const BACKENDS: &[&str] = &["redis", "redlock", "zk"];
+
+/// All needs, from top to bottom.
+pub(super) const NEEDS: [&Need; 10] = [
+    &SPEED,
+    &SAFETY,
+    &DURABILITY,
+    &NO_SINGLE_SERVER,
+    &WAITERS,
+    &HAND_OVER,
+    &FAIRNESS,
+    &CRASH,
+    &RUNNING,
+    &LANGUAGES,
+];
+pub(super) static SPEED: Need = Need {
+    text: "Work done twice is only waste: acquiring must be fast",
+    words: ["with servers that do not wait for their disks"; 3],
+    sources: &[Source::Row("uncontended", "p50", "to acquire and release")],
+};
+pub(super) static SAFETY: Need = Need {
+    text: "Work done twice corrupts data",
+    words: [
+        "needs fencing tokens; two holders after lost data",
+        "needs fencing tokens; two holders after a lost master or a clock step",
+        "needs fencing tokens against pauses; nothing is lost while a majority lives",
+    ],
+    sources: &[Source::Breaks],
+};
+pub(super) static DURABILITY: Need = Need {
+    text: "Each grant must be on disk before it is acknowledged",
+    words: [
+        "with appendfsync=always, on one server",
+        "no: a master that restarts without data votes after a ttl instead",
+        "with forceSync, the default, on each server of a majority",
+    ],
+    sources: &[Source::Claim(
+        1,
+        "p50",
+        "to acquire and release",
+        &["redis appendfsync=always", "zk three servers, forced sync"],
+    )],
+};
+pub(super) static NO_SINGLE_SERVER: Need = Need {
+    text: "No single server may stop the work",
+    words: [
+        "locks stop as long as the server is down; a failover may lose the lock",
+        "any minority of the masters may fail",
+        "any minority of the ensemble may fail",
+    ],
+    sources: &[
+        Source::LongestOutage,
+        Source::Row("degraded", "p50", "to acquire and release with one server hung"),
+    ],
+};
+pub(super) static WAITERS: Need = Need {
+    text: "Hundreds or thousands wait for one lock",
+    words: [
+        "a queue on the server, one waiter is notified",
+        "a queue on each master, the next waiter is notified",
+        "a queue of nodes, one waiter is notified",
+    ],
+    sources: &[
+        Source::Claim(2, "grant_requests", "requests per grant", WAIT_IN_A_QUEUE),
+        Source::Claim(2, "idle_requests", "requests per waiter meanwhile", WAIT_IN_A_QUEUE),
+    ],
+};
+const WAIT_IN_A_QUEUE: &[&str] = &["redis wait=queue", "redlock", "zk"];
+pub(super) static HAND_OVER: Need = Need {
+    text: "The next waiter must have the lock soon",
+    words: [""; 3],
+    sources: &[Source::Row("contended", "handoff_p50", "to hand over")],
+};
+static FAIRNESS: Need = Need {
+    text: "Each client must have its turn",
+    words: [""; 3],
+    sources: &[Source::Row("contended", "jain", "of 1 (Jain's index)")],
+};
+static CRASH: Need = Need {
+    text: "A holder may die with the lock",
+    words: ["free after the ttl", "free after the ttl", "free after the session timeout"],
+    sources: &[Source::Claim(5, "killed", "until a waiter has it", BACKENDS)],
+};
+static RUNNING: Need = Need {
+    text: "What has to run",
+    words: ["one Redis server", "five independent Redis servers", "a ZooKeeper ensemble of three"],
+    sources: &[],
+};
+static LANGUAGES: Need = Need {
+    text: "Clients in other languages share the locks",
+    words: [
+        "tested with redis-py and python-redis-lock (Python)",
+        "tested with pottery (Python) and node-redlock (Node)",
+        "tested with Curator (Java) and kazoo (Python)",
+    ],
+    sources: &[],
+};
 
 /// Where a figure comes from.
 #[derive(Clone, Copy, Debug)]
@@ -178,6 +167,14 @@ enum Source {
 }
 
 impl Source {
+    /// Whether it says something about a backend.
+    fn is_about(self, backend: &str) -> bool {
+        match self {
+            Self::Claim(.., subjects) => subjects.iter().any(|subject| is_of(subject, backend)),
+            Self::Row(..) | Self::Breaks | Self::LongestOutage => true,
+        }
+    }
+
     /// The figure in words, and the section that has it.
     fn find(self, results: &Results, backend: &str) -> Option<(String, String)> {
         match self {
@@ -245,40 +242,27 @@ fn join(value: &str, what: &str) -> String {
 }
 
 const NO_FIGURE: &str = "no figure in this run";
-const SPEED: &[Source] = &[Source::Row("uncontended", "p50", "to acquire and release")];
-const SAFETY: &[Source] = &[Source::Breaks];
-const OUTAGE: &[Source] =
-    &[Source::LongestOutage, Source::Row("degraded", "p50", "to acquire and release with one server hung")];
-const WAITERS: &[Source] = &[
-    Source::Claim(2, "grant_requests", "requests per grant", WAIT_IN_A_QUEUE),
-    Source::Claim(2, "idle_requests", "requests per waiter meanwhile", WAIT_IN_A_QUEUE),
-];
-const WAIT_IN_A_QUEUE: &[&str] = &["redis wait=queue", "redlock", "zk"];
-const DURABILITY: &[Source] = &[Source::Claim(1, "p50", "to acquire and release", ON_DISK)];
-const ON_DISK: &[&str] = &["redis appendfsync=always", "zk three servers, forced sync"];
-const HAND_OVER: &[Source] = &[Source::Row("contended", "handoff_p50", "to hand over")];
-const FAIRNESS: &[Source] = &[Source::Row("contended", "jain", "of 1 (Jain's index)")];
-const CRASH: &[Source] = &[Source::Claim(5, "killed", "until a waiter has it", &["redis", "redlock", "zk"])];
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::results::{Results, sample};
+    use crate::data::Results;
+    use crate::data::results::sample;
 
     #[test]
     fn figures_come_from_this_run() {
         let results = sample();
-        let redis = Need::Speed.offer(&results, "redis");
+        let redis = SPEED.offer(&results, "redis");
         assert_eq!(
             redis.figure,
             Some(("88.2 µs to acquire and release".into(), "scenario-uncontended".into()))
         );
-        let zk = Need::Waiters.offer(&results, "zk");
+        let zk = WAITERS.offer(&results, "zk");
         assert_eq!(
             zk.measured(),
             "4 requests per grant at 64 waiters; 0/s requests per waiter meanwhile at 64 waiters"
         );
-        let safety = Need::Safety.offer(&results, "redis");
+        let safety = SAFETY.offer(&results, "redis");
         assert_eq!(
             safety.measured(),
             "of 2 faults, 1 gave two valid guards, 0 a stale write with tokens, 2 without"
@@ -288,7 +272,7 @@ mod tests {
     #[test]
     fn what_was_not_measured_says_so() {
         let results = Results::new(sample().meta);
-        for need in Need::ALL {
+        for need in NEEDS {
             for backend in ["redis", "redlock", "zk"] {
                 let offer = need.offer(&results, backend);
                 assert_eq!((offer.figure.is_none(), offer.measured()), (true, NO_FIGURE));

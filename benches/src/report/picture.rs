@@ -9,8 +9,9 @@ use super::html::escape;
 use super::scenario::SMALL;
 use super::steps::{Level, Steps};
 use super::timeline;
+use crate::data::results::distinct;
 use crate::data::results::labels::number;
-use crate::data::results::{ClaimResult, Figure, Picture, Results, distinct};
+use crate::data::{ClaimResult, Figure, Picture, Results};
 
 /// All pictures of a claim; those without figures are left out.
 pub(super) fn pictures(page: &mut String, results: &Results, claim: &ClaimResult) {

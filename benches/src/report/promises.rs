@@ -2,7 +2,7 @@
 
 use super::sheet::{Cell, Sheet};
 use super::tone::Tone;
-use crate::data::results::{PromiseResult, Results};
+use crate::data::{PromiseResult, Results};
 
 /// What was measured of the targets of a backend, and how many targets were not measured; nothing if none was.
 pub(super) fn sheet(results: &Results, backend: &str) -> Option<(Sheet, String)> {

@@ -7,7 +7,7 @@ use super::colour::colour;
 use super::html::{capitalised, escape};
 use super::sheet::{Cell, Sheet};
 use crate::data::results::labels::{meaning, number, title};
-use crate::data::results::{Results, Row, Scenario};
+use crate::data::{Results, Row, Scenario};
 
 /// The section of a scenario.
 pub(super) fn section(page: &mut String, results: &Results, scenario: &Scenario<'_>) {

@@ -4,9 +4,8 @@ use std::fmt::Write as _;
 
 use super::colour::colour;
 use super::html::escape;
-use crate::data::names::Peer;
 use crate::data::results::labels::quantity;
-use crate::data::results::{ExclusionVerdict, Results};
+use crate::data::{ExclusionVerdict, Peer, Results};
 
 /// The heading of the page.
 pub(super) fn headline(results: &Results) -> String {

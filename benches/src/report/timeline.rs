@@ -4,7 +4,7 @@ use super::axis::{BOLD, CHARACTER, Scale, round};
 use super::scenario::LARGE;
 use super::svg::{Anchor, Svg};
 use crate::data::results::labels::quantity;
-use crate::data::results::{Lane, Span, SpanKind};
+use crate::data::{Lane, Span, SpanKind};
 
 /// The SVG element; empty without spans.
 pub(super) fn render(label: &str, lanes: &[Lane]) -> String {

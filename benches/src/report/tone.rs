@@ -3,7 +3,7 @@
 use comfy_table::Color;
 
 use super::html::escape;
-use crate::data::results::{ExclusionVerdict, FaultVerdict, Verdict};
+use crate::data::{ExclusionVerdict, FaultVerdict, Verdict};
 
 /// How good a verdict is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

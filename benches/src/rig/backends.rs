@@ -10,8 +10,7 @@ use lock_testkit::{RedisFive, RedisServer, ZkEnsemble, ZooKeeper};
 use polylock::{DoctorReport, Locks};
 use tokio::time::timeout;
 
-use crate::data::failure::{Failure, Outcome};
-use crate::data::names::BackendName;
+use crate::data::{BackendName, Failure, Outcome};
 use crate::rig::url;
 
 /// A backend that is ready to be measured. Its own servers end when this is dropped.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use nix::time::ClockId;
 use nix::unistd::Pid;
 
-use crate::data::failure::{Failure, Outcome};
+use crate::data::{Failure, Outcome};
 
 /// The CPU time of this process.
 pub(crate) fn of_this_process() -> Outcome<Duration> {

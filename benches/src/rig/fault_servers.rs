@@ -3,7 +3,6 @@
 mod secrets;
 mod trouble;
 
-use std::net::SocketAddr;
 use std::slice;
 use std::time::Duration;
 
@@ -13,8 +12,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use self::secrets::Secrets;
 pub(crate) use self::trouble::Trouble;
-use crate::data::failure::{Failure, Outcome};
-use crate::data::names::SoakBackend;
+use crate::data::{Failure, Outcome, SoakBackend};
+use crate::rig::proxies::Proxies;
 use crate::rig::url;
 
 /// The servers of one backend. They end when this is dropped.
@@ -31,7 +30,7 @@ pub(crate) struct FaultServers {
 #[derive(Debug)]
 struct Route {
     /// One before each server, in the same order; none behind sentinels.
-    proxies: Vec<FaultProxy>,
+    proxies: Proxies,
     url: String,
 }
 
@@ -98,7 +97,7 @@ impl FaultServers {
             eprintln!("    ZooKeeper {}", ensemble.nodes()[0].version().await?);
         }
         let mut started = Self { servers, secrets, routes: Vec::new(), lease };
-        started.new_routes(1)?;
+        started.new_routes(1).await?;
         if matches!(started.servers, Servers::Five(_)) {
             // Otherwise a client that connects during the first grant of all takes masters without a key for restarted ones.
             for server in 0..started.len() {
@@ -109,21 +108,20 @@ impl FaultServers {
     }
 
     /// Replaces the routes by this many new ones, without faults. Connections over the old ones end.
-    pub(crate) fn new_routes(&mut self, count: usize) -> Outcome<()> {
+    pub(crate) async fn new_routes(&mut self, count: usize) -> Outcome<()> {
         self.routes.clear();
+        let url = self.direct_url();
+        let protocol = match self.servers {
+            Servers::ZooKeeper(_) => Protocol::ZooKeeper,
+            _ if self.has_tls() => Protocol::Opaque,
+            _ => Protocol::Redis,
+        };
         for _ in 0..count {
-            let proxies: Result<Vec<_>, _> = self
-                .addresses()
-                .into_iter()
-                .map(|(address, protocol)| FaultProxy::start(address, protocol))
-                .collect();
-            let proxies = proxies?;
-            let addresses: Vec<_> = proxies.iter().map(FaultProxy::addr).collect();
-            let mut url = self.direct_url();
-            if !addresses.is_empty() {
-                url = url::with_hosts(&url, &addresses);
-            }
-            self.routes.push(Route { proxies, url });
+            let proxies = match self.servers {
+                Servers::Sentinel(_) => Proxies::default(),
+                _ => Proxies::start_with(protocol, &url).await?,
+            };
+            self.routes.push(Route { url: proxies.url(&url), proxies });
         }
         Ok(())
     }
@@ -157,7 +155,8 @@ impl FaultServers {
     /// The URL for clients without proxies.
     pub(crate) fn direct_url(&self) -> String {
         let url = match &self.servers {
-            Servers::Redis(server) => format!("redis://{}", self.address_of(server)),
+            Servers::Redis(server) if self.has_tls() => format!("redis://{}", server.tls_addr()),
+            Servers::Redis(server) => server.url(),
             Servers::Sentinel(sentinel) => sentinel.url(),
             Servers::Five(five) => five.url(),
             Servers::ZooKeeper(ensemble) => ensemble.url(),
@@ -170,7 +169,7 @@ impl FaultServers {
 
     /// The number of servers that faults can address.
     pub(crate) fn len(&self) -> usize {
-        self.addresses().len()
+        self.proxies_of(0).len()
     }
 
     /// How many of them may fail at a time.
@@ -197,12 +196,12 @@ impl FaultServers {
 
     /// The proxy before a server on a route.
     pub(crate) fn proxy_of(&self, route: usize, server: usize) -> &FaultProxy {
-        &self.routes[route].proxies[server]
+        &self.proxies_of(route)[server]
     }
 
     /// All proxies of a route.
     pub(crate) fn proxies_of(&self, route: usize) -> &[FaultProxy] {
-        &self.routes[route].proxies
+        self.routes[route].proxies.all()
     }
 
     /// The ensemble, if these are ZooKeeper servers.
@@ -215,25 +214,29 @@ impl FaultServers {
 
     /// Stops a server by SIGSTOP.
     fn stop(&self, server: usize) {
-        match &self.servers {
-            Servers::ZooKeeper(ensemble) => ensemble.nodes()[server].stop(),
-            _ => self.redis(server).stop(),
-        }
+        self.on(server, RedisServer::stop, ZooKeeper::stop);
     }
 
     /// Continues a stopped server.
     fn cont(&self, server: usize) {
-        match &self.servers {
-            Servers::ZooKeeper(ensemble) => ensemble.nodes()[server].cont(),
-            _ => self.redis(server).cont(),
-        }
+        self.on(server, RedisServer::cont, ZooKeeper::cont);
     }
 
     /// Kills a server by SIGKILL.
     fn kill(&self, server: usize) {
+        self.on(server, RedisServer::kill, ZooKeeper::kill);
+    }
+
+    /// The process id of a server.
+    pub(crate) fn pid(&self, server: usize) -> u32 {
+        self.on(server, RedisServer::pid, ZooKeeper::pid)
+    }
+
+    /// Does what a server of its kind takes.
+    fn on<T>(&self, server: usize, redis: fn(&RedisServer) -> T, zookeeper: fn(&ZooKeeper) -> T) -> T {
         match &self.servers {
-            Servers::ZooKeeper(ensemble) => ensemble.kill(server),
-            _ => self.redis(server).kill(),
+            Servers::ZooKeeper(ensemble) => zookeeper(&ensemble.nodes()[server]),
+            _ => redis(self.redis(server)),
         }
     }
 
@@ -307,14 +310,6 @@ impl FaultServers {
             } else {
                 proxy.refuse(on);
             }
-        }
-    }
-
-    /// The process id of a server.
-    pub(crate) fn pid(&self, server: usize) -> u32 {
-        match &self.servers {
-            Servers::ZooKeeper(ensemble) => ensemble.nodes()[server].pid(),
-            _ => self.redis(server).pid(),
         }
     }
 
@@ -460,26 +455,6 @@ impl FaultServers {
 
     fn has_tls(&self) -> bool {
         self.secrets.as_ref().is_some_and(Secrets::has_tls)
-    }
-
-    /// Where clients reach a server that is alone.
-    fn address_of(&self, server: &RedisServer) -> SocketAddr {
-        if self.has_tls() { server.tls_addr() } else { server.addr() }
-    }
-
-    fn protocol(&self) -> Protocol {
-        if self.has_tls() { Protocol::Opaque } else { Protocol::Redis }
-    }
-
-    fn addresses(&self) -> Vec<(SocketAddr, Protocol)> {
-        match &self.servers {
-            Servers::Redis(server) => vec![(self.address_of(server), self.protocol())],
-            Servers::Sentinel(_) => Vec::new(),
-            Servers::Five(five) => five.servers().iter().map(|one| (one.addr(), Protocol::Redis)).collect(),
-            Servers::ZooKeeper(ensemble) => {
-                ensemble.nodes().iter().map(|node| (node.addr(), Protocol::ZooKeeper)).collect()
-            }
-        }
     }
 }
 

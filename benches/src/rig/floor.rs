@@ -19,8 +19,7 @@ use self::redis::BareRedis;
 use self::redlock::BareRedlock;
 use self::zk::BareZk;
 pub(crate) use self::zk::SESSIONS as ZK_SESSIONS;
-use crate::data::failure::{Failure, Outcome};
-use crate::data::names::BackendName;
+use crate::data::{BackendName, Failure, Outcome};
 use crate::rig::backends::{Target, redis as redis_servers, zk as zk_servers};
 use crate::rig::url;
 

@@ -8,7 +8,7 @@ use std::thread::available_parallelism;
 
 use lock_testkit::process::{Child, Output};
 
-use crate::data::failure::Outcome;
+use crate::data::Outcome;
 
 /// Starts a busy loop of the lowest priority (`SCHED_IDLE`) for each core. It ends when it is dropped. Needs `chrt`.
 pub(crate) fn keep_awake() -> Outcome<Vec<Child>> {

@@ -6,8 +6,8 @@ use lock_testkit::history::ReleaseOutcome;
 use lock_testkit::now_ns;
 use polylock::{ErrorKind, Guard, Mutex};
 
-use crate::data::events::{EventLog, GrantInfo, TimedHold, outcome};
-use crate::data::failure::Outcome;
+use crate::data::events::outcome;
+use crate::data::{EventLog, GrantInfo, Outcome, TimedHold};
 
 /// A lock that a scenario acquires and releases over and over.
 pub(crate) trait MeasuredLock: Sync {

@@ -1,6 +1,6 @@
 //! The memory of processes.
 
-use crate::data::failure::{Failure, Outcome};
+use crate::data::{Failure, Outcome};
 
 /// The anonymous memory of this process that is resident, in bytes.
 pub(crate) fn of_this_process() -> Outcome<u64> {

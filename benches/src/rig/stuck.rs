@@ -20,8 +20,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::timeout;
 
-use crate::data::events;
-use crate::data::failure::{Failure, Outcome};
+use crate::data::{Failure, Outcome, events};
 
 /// Saves below this folder from now on. What an earlier run saved there is removed.
 pub(crate) fn save_below(folder: &Path) {
@@ -173,7 +172,7 @@ mod tests {
     use polylock::Locks;
 
     use super::*;
-    use crate::data::events::EventLog;
+    use crate::data::EventLog;
 
     #[test]
     fn a_part_has_a_folder_of_its_name() {

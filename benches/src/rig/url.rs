@@ -2,8 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::data::failure::{Failure, Outcome};
-use crate::data::names::BackendName;
+use crate::data::{BackendName, Failure, Outcome};
 
 /// Adds an option, unless the URL has it already.
 pub(crate) fn with_option(url: &str, name: &str, value: &str) -> String {

@@ -27,8 +27,7 @@ use self::fault_client::{FaultOrder, FaultTask};
 use self::held_locks::HeldLocksCost;
 use self::soak::SoakTask;
 use self::throughput::{Slice, Subject};
-use crate::data::names::Peer;
-use crate::data::window::Window;
+use crate::data::{Peer, Window};
 
 /// The task of a worker, and its lock.
 #[derive(Clone, Debug, Deserialize, Serialize)]

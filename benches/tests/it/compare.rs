@@ -1,16 +1,17 @@
 //! The harness as a program: exit codes, results, and what it leaves behind.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use super::{harness_into, results, text};
+
 #[test]
 fn a_run_writes_its_results() {
     let out = tempfile::tempdir().unwrap();
-    let output = compare(out.path(), &["--quick", "--backend", "memory"]).output().unwrap();
+    let output = harness_into(out.path(), "--quick --backend memory").output().unwrap();
     assert!(output.status.success(), "{}", text(&output));
 
     let results = results(out.path());
@@ -37,8 +38,8 @@ fn a_run_writes_its_results() {
 #[test]
 fn a_lock_that_does_not_exclude_fails_the_run() {
     let out = tempfile::tempdir().unwrap();
-    let args = ["--quick", "--backend", "memory", "--scenario", "contended", "--without-exclusion"];
-    let output = compare(out.path(), &args).output().unwrap();
+    let args = "--quick --backend memory --scenario contended --without-exclusion";
+    let output = harness_into(out.path(), args).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
     assert!(
         text(&output).contains("FAILED: contended on memory: mutual exclusion was BROKEN"),
@@ -52,7 +53,7 @@ fn promises_are_judged_and_servers_are_watched() {
     let out = tempfile::tempdir().unwrap();
     let args = "--quick --backend redis --scenario contended --scenario tasks --scenario held \
                 --processes 2 --locks 300 --watch 1s";
-    let output = compare(out.path(), &args.split_whitespace().collect::<Vec<_>>()).output().unwrap();
+    let output = harness_into(out.path(), args).output().unwrap();
     assert!(output.status.success(), "{}", text(&output));
     assert!(text(&output).contains("promises of redis"), "{}", text(&output));
 
@@ -76,7 +77,7 @@ fn promises_are_judged_and_servers_are_watched() {
 fn the_way_from_redis_to_zookeeper_is_measured_and_judged() {
     let out = tempfile::tempdir().unwrap();
     let args = "--quick --backend zk --scenario migration --claim 12";
-    let output = compare(out.path(), &args.split_whitespace().collect::<Vec<_>>()).output().unwrap();
+    let output = harness_into(out.path(), args).output().unwrap();
     assert!(output.status.success(), "{}", text(&output));
     let results = results(out.path());
     let claim = &results["claims"][11];
@@ -97,7 +98,7 @@ fn the_way_from_redis_to_zookeeper_is_measured_and_judged() {
 fn locks_under_load_are_measured_beside_their_floors() {
     let out = tempfile::tempdir().unwrap();
     let args = "--quick --scenario throughput --backend redis --backend redlock --backend zk";
-    let output = compare(out.path(), &args.split_whitespace().collect::<Vec<_>>()).output().unwrap();
+    let output = harness_into(out.path(), args).output().unwrap();
     assert!(output.status.success(), "{}", text(&output));
     let results = results(out.path());
     let rows = results["rows"].as_array().unwrap();
@@ -127,7 +128,7 @@ fn locks_under_load_are_measured_beside_their_floors() {
 #[test]
 fn an_interrupted_run_leaves_nothing_behind() {
     let (out, temporary) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let mut command = compare(out.path(), &["--quick", "--backend", "redis", "--scenario", "contended"]);
+    let mut command = harness_into(out.path(), "--quick --backend redis --scenario contended");
     command.env("TMPDIR", temporary.path()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
@@ -148,19 +149,9 @@ fn an_interrupted_run_leaves_nothing_behind() {
 #[test]
 fn an_interrupted_run_reports_what_was_done() {
     let out = tempfile::tempdir().unwrap();
-    let args = [
-        "--backend",
-        "memory",
-        "--scenario",
-        "tasks",
-        "--scenario",
-        "held",
-        "--locks",
-        "100",
-        "--watch",
-        "1h",
-    ];
-    let mut child = compare(out.path(), &args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let args = "--backend memory --scenario tasks --scenario held --locks 100 --watch 1h";
+    let mut child =
+        harness_into(out.path(), args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().starts_with("held on memory (2 of 2, about ")), "it never began");
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
@@ -179,11 +170,11 @@ fn an_interrupted_run_reports_what_was_done() {
 #[test]
 fn a_run_is_compared_with_an_earlier_one() {
     let (old, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let args = ["--quick", "--backend", "memory", "--scenario", "uncontended", "--repeat", "5"];
-    assert!(compare(old.path(), &args).output().unwrap().status.success());
+    let args = "--quick --backend memory --scenario uncontended --repeat 5";
+    assert!(harness_into(old.path(), args).output().unwrap().status.success());
     let file = old.path().join("results.json");
     let file = file.to_str().unwrap();
-    let output = compare(out.path(), &["--from", file, "--baseline", file]).output().unwrap();
+    let output = harness_into(out.path(), &format!("--from {file} --baseline {file}")).output().unwrap();
     assert!(output.status.success(), "{}", text(&output));
     assert!(text(&output).contains("Changes beyond the noise: none."), "{}", text(&output));
     let results = results(out.path());
@@ -194,9 +185,8 @@ fn a_run_is_compared_with_an_earlier_one() {
 #[test]
 fn a_server_that_is_not_there_is_told() {
     let out = tempfile::tempdir().unwrap();
-    let args =
-        ["--quick", "--scenario", "uncontended", "--backend", "redis", "--url", "redis=redis://127.0.0.1:1"];
-    let output = compare(out.path(), &args).output().unwrap();
+    let args = "--quick --scenario uncontended --backend redis --url redis=redis://127.0.0.1:1";
+    let output = harness_into(out.path(), args).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
     assert!(text(&output).contains("FAILED: uncontended on redis: redis: "), "{}", text(&output));
 }
@@ -205,7 +195,7 @@ fn a_server_that_is_not_there_is_told() {
 fn a_server_that_does_not_start_costs_its_own_rows() {
     let out = tempfile::tempdir().unwrap();
     let args = "--quick --scenario uncontended --backend memory --backend zk";
-    let mut command = compare(out.path(), &args.split_whitespace().collect::<Vec<_>>());
+    let mut command = harness_into(out.path(), args);
     let output = command.env("ZOOKEEPER_CLASSPATH", "/nowhere").output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
     assert!(text(&output).contains("FAILED: the servers of zk: "), "{}", text(&output));
@@ -213,21 +203,6 @@ fn a_server_that_does_not_start_costs_its_own_rows() {
     let rows = results["rows"].as_array().unwrap();
     assert!(!rows.is_empty() && rows.iter().all(|row| row["backend"] == "memory"), "{rows:?}");
     assert_eq!(results["failures"].as_array().unwrap().len(), 1, "{}", results["failures"]);
-}
-
-fn compare(out: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_lock-bench"));
-    command.args(args).arg("--out").arg(out);
-    command
-}
-
-fn results(out: &Path) -> Value {
-    let json = std::fs::read_to_string(out.join("results.json")).unwrap();
-    serde_json::from_str(&json).unwrap()
-}
-
-fn text(output: &Output) -> String {
-    [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat()
 }
 
 /// Processes with this text in their environment, which children inherit and orphans keep.
@@ -251,8 +226,7 @@ mod deep {
     fn peers_take_part() {
         let out = tempfile::tempdir().unwrap();
         let args = "--quick --backend redis --backend redlock --backend zk --scenario peers --processes 2";
-        let args: Vec<_> = args.split_whitespace().collect();
-        let output = compare(out.path(), &args).output().unwrap();
+        let output = harness_into(out.path(), args).output().unwrap();
         assert!(output.status.success(), "{}", text(&output));
         let results = results(out.path());
         let missing = results["meta"]["settings"]["peers.missing"].as_str().unwrap_or_default();

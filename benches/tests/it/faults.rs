@@ -1,7 +1,9 @@
 //! The fault table as a program: a sound lock does what is documented, a broken one differs, and histories are judged again.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
+
+use super::{harness, harness_into, text};
 
 #[test]
 fn a_sound_lock_does_what_is_documented_and_its_history_is_judged_again() {
@@ -13,14 +15,14 @@ fn a_sound_lock_does_what_is_documented_and_its_history_is_judged_again() {
     assert!(text(&output).contains("no server"), "{}", text(&output));
 
     let file = out.path().join("faults/flushall-redis.jsonl");
-    let output = harness().arg("--replay").arg(&file).output().unwrap();
+    let output = harness("--replay").arg(&file).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     assert!(text(&output).contains("breaks as documented"), "{}", text(&output));
     // The same history under a fault that must not break exclusion.
     let record = std::fs::read_to_string(&file).unwrap();
     let other = record.replacen("\"flushall\"", "\"connections-reset\"", 1);
     std::fs::write(&file, other.replacen("flushall on redis", "connections-reset on redis", 1)).unwrap();
-    let output = harness().arg("--replay").arg(&file).output().unwrap();
+    let output = harness("--replay").arg(&file).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
     assert!(text(&output).contains("DIFFERS: connections reset on redis: two guards"), "{}", text(&output));
 }
@@ -55,9 +57,8 @@ fn claims_show_the_defects_too() {
 
 fn breaks_a_promise(defect: &str, claim: &str, backend: &str) {
     let out = tempfile::tempdir().unwrap();
-    let mut command = harness();
-    command.args(["--quick", "--claim", claim, "--backend", backend, "--break", defect, "--out"]);
-    let output = command.arg(out.path()).output().unwrap();
+    let args = format!("--quick --claim {claim} --backend {backend} --break {defect}");
+    let output = harness_into(out.path(), &args).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
     assert!(text(&output).contains("polylock breaks its promise"), "{}", text(&output));
 }
@@ -71,15 +72,5 @@ fn differs(defect: &str, fault: &str, backend: &str, why: &str) {
 }
 
 fn faults(out: &Path, args: &str) -> Output {
-    let mut command = harness();
-    command.arg("--faults").args(args.split_whitespace()).arg("--out").arg(out);
-    command.output().unwrap()
-}
-
-fn harness() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_lock-bench"))
-}
-
-fn text(output: &Output) -> String {
-    [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat()
+    harness_into(out, &format!("--faults {args}")).output().unwrap()
 }

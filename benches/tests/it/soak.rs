@@ -2,10 +2,12 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+
+use super::{harness_into, text};
 
 #[test]
 fn a_sound_lock_passes() {
@@ -112,11 +114,5 @@ fn fails(defect: &str, why: &str) -> String {
 }
 
 fn soak(out: &Path, args: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_lock-bench"));
-    command.args(["soak", "--backend", "redis"]).args(args.split_whitespace()).arg("--out").arg(out);
-    command
-}
-
-fn text(output: &Output) -> String {
-    [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat()
+    harness_into(out, &format!("soak --backend redis {args}"))
 }

@@ -1,7 +1,8 @@
 //! A lock that a holder never releases: the run fails, and names the folder with what is known about the lock.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+
+use super::{harness_into, text};
 
 #[test]
 fn a_stuck_lock_on_redis_is_saved() {
@@ -25,7 +26,7 @@ fn a_stuck_lock_on_zookeeper_is_saved() {
 fn a_fault_after_which_a_client_keeps_the_lock_is_saved() {
     let out = tempfile::tempdir().unwrap();
     let args = "--faults --fault client-killed --backend redis --break never-releases";
-    let output = run(args, out.path());
+    let output = harness_into(out.path(), args).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
     let folder = out.path().join("stuck/client-killed-on-redis");
     assert!(text(&output).contains(&folder.display().to_string()), "{}", text(&output));
@@ -40,7 +41,7 @@ fn stuck(backend: &str) -> (tempfile::TempDir, PathBuf) {
     let out = tempfile::tempdir().unwrap();
     let args =
         format!("--quick --scenario contended --processes 3 --break never-releases --backend {backend}");
-    let output = run(&args, out.path());
+    let output = harness_into(out.path(), &args).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
     let folder = out.path().join("stuck").join(format!("contended-on-{backend}"));
     let named = text(&output).matches(&folder.display().to_string()).count();
@@ -64,15 +65,6 @@ fn stuck(backend: &str) -> (tempfile::TempDir, PathBuf) {
     (out, folder)
 }
 
-fn run(args: &str, out: &Path) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_lock-bench"));
-    command.args(args.split_whitespace()).arg("--out").arg(out).output().unwrap()
-}
-
 fn read(folder: &Path, name: &str) -> String {
     std::fs::read_to_string(folder.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
-}
-
-fn text(output: &Output) -> String {
-    [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat()
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::chosen;
-use crate::data::names::{FaultDefect, FaultName};
+use crate::data::{FaultDefect, FaultName};
 
 /// The options of the fault table.
 #[derive(Args, Clone, Debug, Default)]

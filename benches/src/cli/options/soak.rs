@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::{chosen, minutes, target_folder};
-use crate::data::names::{FaultKind, SoakBackend, SoakDefect};
+use crate::data::{FaultKind, SoakBackend, SoakDefect};
 use crate::experiments::soak::Soak;
 
 /// The options of a soak.

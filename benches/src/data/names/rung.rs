@@ -13,3 +13,6 @@ pub(crate) const DUAL: &str = "migrate dual";
 pub(crate) const DUAL_BESIDE_MOVE: &str = "migrate dual beside move";
 pub(crate) const MOVE: &str = "migrate move";
 pub(crate) const NEW: &str = "migrate new";
+
+/// The rungs and the whole, in the order of the results.
+pub(crate) const ALL: [&str; 7] = [MIGRATE, OLD, SHADOW, DUAL, DUAL_BESIDE_MOVE, MOVE, NEW];

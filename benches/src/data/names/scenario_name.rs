@@ -4,6 +4,8 @@ use std::fmt;
 
 use clap::ValueEnum;
 
+use super::write_name;
+
 /// A scenario, by its name in the results.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, ValueEnum)]
 pub(crate) enum ScenarioName {
@@ -31,27 +33,9 @@ pub(crate) enum ScenarioName {
     Command,
 }
 
-impl ScenarioName {
-    /// The name in the results.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Uncontended => "uncontended",
-            Self::Contended => "contended",
-            Self::Tasks => "tasks",
-            Self::Throughput => "throughput",
-            Self::Crash => "crash",
-            Self::Peers => "peers",
-            Self::Herd => "herd",
-            Self::Held => "held",
-            Self::Degraded => "degraded",
-            Self::Migration => "migration",
-            Self::Command => "command",
-        }
-    }
-}
-
+/// By its name on the command line and in the results.
 impl fmt::Display for ScenarioName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
+        write_name(self, f)
     }
 }

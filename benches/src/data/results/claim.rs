@@ -113,6 +113,18 @@ pub(crate) enum SpanKind {
     Outage,
 }
 
+impl Verdict {
+    /// The verdict when so many of all parts are as the claim says; `None` without any part.
+    pub(crate) fn of(as_said: usize, all: usize, depends_on: &str) -> Option<Self> {
+        match as_said {
+            _ if all == 0 => None,
+            0 => Some(Self::DoesNotHold),
+            _ if as_said == all => Some(Self::Holds),
+            _ => Some(Self::DependsOn(depends_on.to_owned())),
+        }
+    }
+}
+
 impl ClaimResult {
     /// What grows along the curves, such as `waiters`.
     pub(crate) fn x_name(&self) -> &str {

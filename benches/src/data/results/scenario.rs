@@ -1,7 +1,10 @@
 //! The rows of one scenario, and the order of names.
 
+use clap::ValueEnum;
+
 use super::exclusion_verdict::ExclusionVerdict;
 use super::row::{OVERLAPS, Row};
+use crate::data::names::{BackendName, ScenarioName, rung};
 
 /// The rows of one scenario.
 #[derive(Clone, Debug)]
@@ -14,14 +17,15 @@ pub(crate) struct Scenario<'a> {
 impl<'a> Scenario<'a> {
     /// The scenarios of these rows: the known ones first, then any other in the order of their first row.
     pub(crate) fn all_in(rows: &'a [Row]) -> Vec<Self> {
-        let names = ordered(rows.iter().map(|row| row.scenario.as_str()), SCENARIOS);
+        let known: Vec<_> = ScenarioName::value_variants().iter().map(ScenarioName::to_string).collect();
+        let names = ordered(rows.iter().map(|row| row.scenario.as_str()), &known);
         let of = |name| Self { name, rows: rows.iter().filter(|row| row.scenario == name).collect() };
         names.into_iter().map(of).collect()
     }
 
     /// The backends: the known ones first.
     pub(crate) fn backends(&self) -> Vec<&'a str> {
-        ordered(self.rows.iter().map(|row| row.backend.as_str()), BACKENDS)
+        ordered(self.rows.iter().map(|row| row.backend.as_str()), &backends())
     }
 
     /// The metrics, the known ones first, without the overlaps, which are the verdict.
@@ -62,9 +66,10 @@ pub(crate) fn has_rivals(scenario: &str) -> bool {
 }
 
 /// The distinct `names`: first those of `known`, in its order, then the others in theirs.
-pub(super) fn ordered<'a>(names: impl Iterator<Item = &'a str>, known: &[&str]) -> Vec<&'a str> {
+pub(super) fn ordered<'a>(names: impl Iterator<Item = &'a str>, known: &[impl AsRef<str>]) -> Vec<&'a str> {
     let mut distinct = distinct(names);
-    distinct.sort_by_key(|name| known.iter().position(|other| other == name).unwrap_or(known.len()));
+    distinct
+        .sort_by_key(|name| known.iter().position(|other| other.as_ref() == *name).unwrap_or(known.len()));
     distinct
 }
 
@@ -79,32 +84,11 @@ pub(crate) fn distinct<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T>
     distinct
 }
 
-pub(super) const SCENARIOS: &[&str] = &[
-    "uncontended",
-    "contended",
-    "tasks",
-    "throughput",
-    "crash",
-    "peers",
-    "herd",
-    "held",
-    "degraded",
-    "migration",
-    "command",
-];
-pub(super) const BACKENDS: &[&str] = &[
-    "memory",
-    "redis",
-    "redlock",
-    "zk",
-    "migrate",
-    "migrate old",
-    "migrate shadow",
-    "migrate dual",
-    "migrate dual beside move",
-    "migrate move",
-    "migrate new",
-];
+/// The known backends, in the order of the results.
+pub(super) fn backends() -> Vec<&'static str> {
+    BackendName::value_variants().iter().map(|backend| backend.as_str()).chain(rung::ALL).collect()
+}
+
 const METRICS: &[&str] = &[
     "p50",
     "p90",

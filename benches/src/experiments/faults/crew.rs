@@ -12,12 +12,8 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::store::FencedStore;
-use crate::data::events::LiveEvents;
-use crate::data::failure::{Failure, Outcome};
-use crate::rig::stuck;
-use crate::rig::worker::fault_client::{ClientRole, FaultOrder};
-use crate::rig::worker::handle::WorkerHandle;
-use crate::rig::worker::{Job, Order, Task, WorkerReport};
+use crate::data::{Failure, LiveEvents, Outcome};
+use crate::rig::{ClientRole, FaultOrder, Job, Order, Task, WorkerHandle, WorkerReport, stuck};
 
 /// The process of the holder; with the memory backend, that of all clients.
 pub(super) const HOLDER: u32 = 1;

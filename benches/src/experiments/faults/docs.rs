@@ -7,9 +7,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 
 use super::expectation::{self, Cell, Promise};
-use crate::data::failure::{Failure, Outcome};
-use crate::data::names::{BackendName, FaultName};
-use crate::data::results::{FaultResult, FaultVerdict};
+use crate::data::{BackendName, Failure, FaultName, FaultResult, FaultVerdict, Outcome};
 
 /// Writes the table into the documentation. Fails when a cell is missing or differs from its expectation.
 pub(crate) fn update(results: &[FaultResult]) -> Outcome<()> {

@@ -1,6 +1,6 @@
 //! What `docs/SAFETY.md` promises of each fault on each backend. A test compares both.
 
-use crate::data::names::{BackendName, FaultName};
+use crate::data::{BackendName, FaultName};
 use std::time::Duration;
 
 /// A cell of the table.

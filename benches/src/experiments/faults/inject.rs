@@ -11,11 +11,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::crew::{Crew, HOLDER, HOLDERS_ROUTE, OTHERS_ROUTE};
 use super::effect::Effect;
-use crate::data::failure::{Failure, Outcome};
-use crate::data::names::{BackendName, FaultName};
+use crate::data::{BackendName, Failure, FaultName, Outcome};
 use crate::rig::backends::zk;
-use crate::rig::fault_servers::{Data, FaultServers, Trouble};
-use crate::rig::worker::fault_client::FaultOrder;
+use crate::rig::{Data, FaultOrder, FaultServers, Trouble};
 
 /// Where a fault happens.
 pub(super) struct Stage<'a> {

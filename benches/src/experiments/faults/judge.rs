@@ -7,10 +7,8 @@ use lock_testkit::history::{Event, EventKind};
 
 use super::expectation::{self, Cell, Expectation, Promise};
 use super::record::{FaultRecord, RecordHead};
-use crate::data::failure::{Failure, Outcome};
-use crate::data::history_gaps::free;
-use crate::data::names::{BackendName, FaultName};
-use crate::data::results::{FaultResult, FaultVerdict};
+use crate::data::holds::free;
+use crate::data::{BackendName, Failure, FaultName, FaultResult, FaultVerdict, Outcome};
 
 /// Judges a record. Fails when the record names an expectation that is not in the table.
 pub(super) fn judge(record: &FaultRecord, file: &str) -> Outcome<FaultResult> {
@@ -156,7 +154,8 @@ mod tests {
 
     use super::super::effect::Effect;
     use super::*;
-    use crate::data::events::{GrantInfo, sample_hold};
+    use crate::data::GrantInfo;
+    use crate::data::events::sample_hold;
 
     const S: u64 = 1_000_000_000;
 

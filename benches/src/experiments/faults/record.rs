@@ -8,8 +8,7 @@ use lock_testkit::history::{Event, History};
 use serde::{Deserialize, Serialize};
 
 use super::effect::Effect;
-use crate::data::failure::{Failure, Outcome};
-use crate::data::names::{BackendName, FaultDefect, FaultName};
+use crate::data::{BackendName, Failure, FaultDefect, FaultName, Outcome};
 
 /// A fault on a backend: what was done, and what the clients and the store did.
 #[derive(Clone, Debug)]

@@ -12,13 +12,8 @@ use super::expectation;
 use super::inject::{self, Stage};
 use super::record::{FaultRecord, RecordHead};
 use super::store::FencedStore;
-use crate::data::failure::{Failure, Outcome};
-use crate::data::names::{BackendName, FaultDefect, FaultName, SoakBackend};
-use crate::rig::fault_servers::{Data, FaultServers};
-use crate::rig::stuck;
-use crate::rig::url;
-use crate::rig::worker::fault_client::{ClientRole, FaultOrder, FaultTask};
-use crate::rig::worker::{Job, Task};
+use crate::data::{BackendName, Failure, FaultDefect, FaultName, Outcome, SoakBackend};
+use crate::rig::{ClientRole, Data, FaultOrder, FaultServers, FaultTask, Job, Task, stuck, url};
 
 /// Runs faults on one backend, one after the other.
 pub(super) struct Trials {
@@ -53,7 +48,7 @@ impl Trials {
                 FaultServers::start(kind, if forgets { Data::Lost } else { Data::Kept }).await?
             }
         };
-        servers.new_routes(2)?;
+        servers.new_routes(2).await?;
         inject::before_clients(fault, self.backend, &servers).await?;
         let ran = self.run_on(fault, Some(&servers)).await;
         // After a failure nobody knows in what state it is.

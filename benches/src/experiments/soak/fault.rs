@@ -1,6 +1,6 @@
 //! The record of an injected fault.
 
-use crate::data::names::FaultKind;
+use crate::data::FaultKind;
 use serde::Serialize;
 
 /// A fault that happened.

@@ -14,13 +14,10 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::fault::Fault;
 use super::grant_watch::GrantWatch;
 use super::verdict::{SLACK, seconds};
-use crate::data::failure::Outcome;
-use crate::data::names::{FaultKind, Hits, SoakBackend, SoakDefect};
-use crate::rig::fault_servers::{FaultServers, Trouble};
+use crate::data::{FaultKind, Hits, Outcome, SoakBackend, SoakDefect};
 use crate::rig::worker::client_runtimes::RUNTIMES;
-use crate::rig::worker::handle::{WorkerHandle, unexpected};
-use crate::rig::worker::soak::SoakTask;
-use crate::rig::worker::{Job, Order, Task, WorkerReport};
+use crate::rig::worker::handle::unexpected;
+use crate::rig::{FaultServers, Job, Order, SoakTask, Task, Trouble, WorkerHandle, WorkerReport};
 
 /// Injects faults into servers and workers.
 pub(super) struct FaultInjector<'a> {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use lock_testkit::history::{Event, EventKind};
 
-use crate::data::failure::Outcome;
+use crate::data::Outcome;
 
 /// The last grant of every lock, from the files of a folder.
 #[derive(Debug)]

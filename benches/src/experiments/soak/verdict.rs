@@ -9,8 +9,8 @@ use lock_testkit::history::{Event, EventKind, History};
 
 use super::cpu_pressure::CpuPressure;
 use super::fault::Fault;
-use crate::data::history_gaps::free;
-use crate::data::names::{FaultKind, Losses};
+use crate::data::holds::free;
+use crate::data::{FaultKind, Losses};
 use crate::rig::worker::client_runtimes::runtime_of;
 
 /// How much longer than a lease a lock may be free after a fault.
@@ -194,8 +194,8 @@ pub(crate) fn percent(part: Option<f64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::events::{GrantInfo, sample_hold};
-    use crate::data::names::SoakBackend;
+    use crate::data::events::sample_hold;
+    use crate::data::{GrantInfo, SoakBackend};
 
     const LEASE: Duration = Duration::from_secs(2);
     const S: u64 = 1_000_000_000;

@@ -7,7 +7,7 @@ use polylock::backend::LockUrl;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client};
 
-use crate::data::failure::Outcome;
+use crate::data::Outcome;
 use crate::rig::url;
 
 /// The version of the server.

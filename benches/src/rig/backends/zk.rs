@@ -7,8 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use zookeeper_client::{Client, Error};
 
-use crate::data::failure::{Failure, Outcome};
-use crate::data::names::BackendName;
+use crate::data::{BackendName, Failure, Outcome};
 use crate::rig::url;
 
 /// The version of the server.

@@ -10,7 +10,7 @@ use lock_testkit::zookeeper::ZkOptions;
 use lock_testkit::{Certificates, RedisServer, SecretFile};
 
 use super::{FaultServers, Servers, end_connections};
-use crate::data::failure::{Failure, Outcome};
+use crate::data::{Failure, Outcome};
 use crate::rig::url;
 
 /// What servers demand of clients, and the files from which clients know it.

@@ -3,7 +3,7 @@
 use lock_testkit::proxy::Direction;
 
 use super::FaultServers;
-use crate::data::failure::Outcome;
+use crate::data::Outcome;
 
 /// What keeps servers from serving.
 #[derive(Clone, Debug, Eq, PartialEq)]

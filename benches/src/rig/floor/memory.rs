@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::Floor;
-use crate::data::failure::Outcome;
+use crate::data::Outcome;
 
 /// A [`tokio::sync::Mutex`]: no name, no token, no lease, no time.
 #[derive(Debug, Default)]

@@ -8,7 +8,7 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, Pipeline, Value};
 
 use super::Floor;
-use crate::data::failure::{Failure, Outcome};
+use crate::data::{Failure, Outcome};
 
 /// A multiplexed connection, with commands that are packed once.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 
 use super::Floor;
 use super::redis::{BareRedis, expect, tokens_of};
-use crate::data::failure::{Failure, Outcome};
+use crate::data::{Failure, Outcome};
 
 /// One connection for each master.
 ///

@@ -4,7 +4,7 @@ use futures_util::future::join;
 use zookeeper_client::{Acls, Client, CreateMode, CreateSequence};
 
 use super::Floor;
-use crate::data::failure::{Failure, Outcome};
+use crate::data::{Failure, Outcome};
 
 /// The number of sessions.
 pub(crate) const SESSIONS: usize = 16;

@@ -3,7 +3,7 @@
 use async_redis_lock::{Error, Lock, Locker};
 use lock_testkit::history::ReleaseOutcome;
 
-use crate::data::failure::Outcome;
+use crate::data::Outcome;
 use crate::rig::measured_lock::MeasuredLock;
 
 /// The lock of async-redis-lock.

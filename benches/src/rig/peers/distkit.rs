@@ -8,7 +8,7 @@ use lock_testkit::history::ReleaseOutcome;
 use redis::Client;
 use redis::aio::ConnectionManager;
 
-use crate::data::failure::Outcome;
+use crate::data::Outcome;
 use crate::rig::measured_lock::MeasuredLock;
 
 /// The lock of distkit.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::data::names::Peer;
+use crate::data::Peer;
 
 /// The folder of one language's packages.
 pub(super) fn folder_of(language: &str) -> PathBuf {

@@ -3,7 +3,7 @@
 use lock_testkit::history::ReleaseOutcome;
 use rlock::async_lock::{RLock, RLockGuard};
 
-use crate::data::failure::Outcome;
+use crate::data::Outcome;
 use crate::rig::measured_lock::MeasuredLock;
 
 /// The lock of rlock.

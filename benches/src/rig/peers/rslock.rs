@@ -5,7 +5,7 @@ use std::time::Duration;
 use lock_testkit::history::ReleaseOutcome;
 use rslock::{LockGuard, LockManager};
 
-use crate::data::failure::Outcome;
+use crate::data::Outcome;
 use crate::rig::measured_lock::MeasuredLock;
 
 /// The lock of rslock.

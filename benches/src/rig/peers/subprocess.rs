@@ -1,7 +1,7 @@
 //! Locks of other languages, each in a program of its own.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use lock_testkit::history::ReleaseOutcome;
@@ -12,8 +12,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use super::installed::folder_of;
-use crate::data::events::{EventLog, GrantInfo, TimedHold};
-use crate::data::failure::{Failure, Outcome};
+use crate::data::{EventLog, Failure, GrantInfo, Outcome, Peer, TimedHold};
 use crate::rig::url;
 
 /// A running program of `benches/peers`, connected and waiting for its order.
@@ -26,51 +25,38 @@ pub(crate) struct Subprocess {
 }
 
 impl Subprocess {
-    /// Curator in a Java process.
-    pub(crate) async fn curator(url: &str, path: &str) -> Outcome<Self> {
-        let mut command = program("java");
-        command.current_dir(folder_of("java")).args(JVM_FLAGS).arg("@options");
-        Self::start(command.arg(source("Curator.java")), &zookeeper(url)?, path).await
-    }
-
-    /// kazoo in a Python process.
-    pub(crate) async fn kazoo(url: &str, path: &str) -> Outcome<Self> {
-        let mut command = program(folder_of("python").join("bin/python"));
-        Self::start(command.arg(source("kazoo_mutex.py")), &zookeeper(url)?, path).await
-    }
-
-    /// redis-py or pottery, by its name, in a Python process.
-    pub(crate) async fn python(library: &str, url: &str, key: &str) -> Outcome<Self> {
-        let mut command = program(folder_of("python").join("bin/python"));
-        Self::start(command.arg(source("redis_lock.py")).arg(library), &redis(url), key).await
-    }
-
-    /// node-redlock in a Node process.
-    pub(crate) async fn node_redlock(url: &str, key: &str) -> Outcome<Self> {
-        let mut command = program("node");
-        command.current_dir(folder_of("node")).arg(source("node_redlock.mjs"));
-        Self::start(&mut command, &redis(url), key).await
-    }
-
-    /// Redisson's `RLock`, or its `RFairLock`, in a Java process.
-    pub(crate) async fn redisson(fair: bool, url: &str, key: &str) -> Outcome<Self> {
-        let mut command = program("java");
-        command
-            .args(JVM_FLAGS)
-            .arg("-cp")
-            .arg(folder_of("redisson").join("*"))
-            .arg(source("RedissonLock.java"));
-        Self::start(command.arg(if fair { "fair" } else { "plain" }), &redis(url), key).await
-    }
-
-    /// redsync in a Go process.
-    pub(crate) async fn redsync(url: &str, key: &str) -> Outcome<Self> {
-        Self::start(program(folder_of("go").join("peer")).arg("redsync"), &redis(url), key).await
-    }
-
-    /// The lock of etcd's client in a Go process. It takes the address of the server.
-    pub(crate) async fn etcd(address: &str, key: &str) -> Outcome<Self> {
-        Self::start(program(folder_of("go").join("peer")).arg("etcd"), address, key).await
+    /// The program of a library that is not in Rust, with its lock. etcd's takes the address of the server for the URL.
+    pub(crate) async fn of(peer: Peer, url: &str, lock: &str) -> Outcome<Self> {
+        let (python, go) = (folder_of("python").join("bin/python"), folder_of("go").join("peer"));
+        let mut command = program(match peer {
+            Peer::Curator | Peer::Redisson | Peer::RedissonFair => Path::new("java"),
+            Peer::NodeRedlock => Path::new("node"),
+            Peer::RedisPy | Peer::Pottery | Peer::Kazoo => &python,
+            Peer::Redsync | Peer::RedsyncFive | Peer::Etcd => &go,
+            _ => return Err(Failure::new(format!("{} is a library of Rust", peer.as_str()))),
+        });
+        match peer {
+            Peer::Curator => {
+                command.current_dir(folder_of("java")).args(JVM_FLAGS).arg("@options");
+                command.arg(source("Curator.java"))
+            }
+            Peer::Kazoo => command.arg(source("kazoo_mutex.py")),
+            Peer::NodeRedlock => command.current_dir(folder_of("node")).arg(source("node_redlock.mjs")),
+            Peer::Redisson | Peer::RedissonFair => {
+                command.args(JVM_FLAGS).arg("-cp").arg(folder_of("redisson").join("*"));
+                command.arg(source("RedissonLock.java"));
+                command.arg(if peer == Peer::RedissonFair { "fair" } else { "plain" })
+            }
+            Peer::Redsync | Peer::RedsyncFive => command.arg("redsync"),
+            Peer::Etcd => command.arg("etcd"),
+            _ => command.arg(source("redis_lock.py")).arg(peer.as_str()),
+        };
+        let servers = match peer {
+            Peer::Curator | Peer::Kazoo => zookeeper(url)?,
+            Peer::Etcd => url.to_owned(),
+            _ => redis(url),
+        };
+        Self::start(&mut command, &servers, lock).await
     }
 
     async fn start(command: &mut Command, servers: &str, lock: &str) -> Outcome<Self> {

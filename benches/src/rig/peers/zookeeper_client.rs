@@ -5,7 +5,7 @@ use std::time::Duration;
 use lock_testkit::history::ReleaseOutcome;
 use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix, OwnedLockClient};
 
-use crate::data::failure::Outcome;
+use crate::data::Outcome;
 use crate::rig::backends::zk as zk_servers;
 use crate::rig::measured_lock::MeasuredLock;
 

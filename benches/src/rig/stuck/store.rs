@@ -11,7 +11,7 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 use tokio::time::timeout;
 
-use crate::data::failure::Outcome;
+use crate::data::Outcome;
 use crate::rig::backends::{redis as redis_servers, zk as zk_servers};
 use crate::rig::url;
 

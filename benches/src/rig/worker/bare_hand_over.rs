@@ -16,7 +16,7 @@ use redis::aio::{MultiplexedConnection, PubSub};
 use tokio::sync::Mutex;
 use zookeeper_client::{Acls, Client as ZkClient, CreateMode, Error as ZkError};
 
-use crate::data::failure::{Failure, Outcome};
+use crate::data::{Failure, Outcome};
 use crate::rig::backends::{redis as redis_servers, zk as zk_servers};
 use crate::rig::measured_lock::MeasuredLock;
 use crate::rig::url;

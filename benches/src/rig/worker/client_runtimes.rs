@@ -8,7 +8,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::data::failure::Outcome;
+use crate::data::Outcome;
 
 /// How many runtimes the clients of a process are on.
 pub(crate) const RUNTIMES: usize = 2;

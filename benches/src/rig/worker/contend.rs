@@ -6,9 +6,7 @@ use lock_testkit::now_ns;
 use tokio::time::{sleep, timeout};
 
 use super::dump::note;
-use crate::data::events::{EventLog, TimedHold};
-use crate::data::failure::{Failure, Outcome};
-use crate::data::window::Window;
+use crate::data::{EventLog, Failure, Outcome, TimedHold, Window};
 use crate::rig::measured_lock::MeasuredLock;
 
 /// Acquires, holds and releases the lock until the window is over. Fails when the lock is not granted for long after it.

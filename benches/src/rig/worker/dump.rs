@@ -17,8 +17,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event as LogEvent, Level, Metadata, Subscriber};
 
-use crate::data::events;
-use crate::data::failure::{Failure, Outcome};
+use crate::data::{Failure, Outcome, events};
 
 /// What a worker answers.
 #[derive(Clone, Debug, Deserialize, Serialize)]

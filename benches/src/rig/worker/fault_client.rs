@@ -16,9 +16,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::orders::{Orders, send};
 use super::{Job, Order, WorkerReport, dump};
-use crate::data::events::{GrantInfo, outcome};
-use crate::data::failure::Outcome;
-use crate::data::names::FaultDefect;
+use crate::data::events::outcome;
+use crate::data::{FaultDefect, GrantInfo, Outcome};
 
 /// The task of a worker while a fault happens.
 #[derive(Clone, Debug, Deserialize, Serialize)]

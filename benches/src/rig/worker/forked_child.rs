@@ -11,7 +11,7 @@ use tokio::net::UnixStream;
 use super::client_runtimes::with_client_runtimes;
 use super::soak::use_locks;
 use super::{Job, Task};
-use crate::data::failure::Outcome;
+use crate::data::Outcome;
 
 /// A child, seen from its parent. It ends when this is dropped, and when the parent dies.
 #[derive(Debug)]

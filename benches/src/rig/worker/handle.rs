@@ -8,7 +8,7 @@ use lock_testkit::history::Event;
 use lock_testkit::{Error as TestkitError, Worker};
 
 use super::{Job, Order, WorkerReport};
-use crate::data::failure::{Failure, Outcome};
+use crate::data::{Failure, Outcome};
 use crate::rig::stuck::{self, WatchedLock, WatchedWorker};
 
 /// A worker process. It is killed when this is dropped, and when this process dies.

@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
 use super::Job;
-use crate::data::events::EventLog;
-use crate::data::failure::Outcome;
+use crate::data::{EventLog, Outcome};
 use crate::rig::cpu_time;
 use crate::rig::measured_lock::challenge;
 use crate::rig::memory;

@@ -6,8 +6,7 @@ use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 
 use super::{Order, WorkerReport};
-use crate::data::failure::{Failure, Outcome};
-use crate::data::window::Window;
+use crate::data::{Failure, Outcome, Window};
 
 /// The orders from the parent.
 pub(super) struct Orders {

@@ -9,8 +9,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::time::sleep;
 use zookeeper_client::Client;
 
-use crate::data::failure::Outcome;
-use crate::data::window::Window;
+use crate::data::{Outcome, Window};
 use crate::rig::backends::{redis as redis_servers, zk as zk_servers};
 use crate::rig::url;
 

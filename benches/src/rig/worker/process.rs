@@ -18,10 +18,8 @@ use super::orders::{Orders, send};
 use super::ping::Pinger;
 use super::soak::use_locks;
 use super::{Job, Order, Task, WorkerReport, throughput};
-use crate::data::events::EventLog;
-use crate::data::failure::Outcome;
-use crate::data::names::Peer;
 use crate::data::window::nanos;
+use crate::data::{EventLog, Outcome, Peer};
 use crate::rig::measured_lock::MeasuredLock;
 use crate::rig::peers::{AsyncRedisLock, Distkit, DriverLock, Rlock, Rslock, Subprocess};
 use crate::rig::url;
@@ -147,24 +145,14 @@ async fn contend_as(peer: Peer, job: &Job, hold: Duration, orders: &mut Orders) 
             contend_with(&AsyncRedisLock::connect(url, key).await?, job, hold, orders).await
         }
         Peer::Distkit => contend_with(&Distkit::connect(url, key).await?, job, hold, orders).await,
-        Peer::RedisPy | Peer::Pottery => {
-            direct(Subprocess::python(peer.as_str(), url, key).await?, job, hold, orders).await
-        }
-        Peer::NodeRedlock => direct(Subprocess::node_redlock(url, key).await?, job, hold, orders).await,
-        Peer::Redisson | Peer::RedissonFair => {
-            let fair = peer == Peer::RedissonFair;
-            direct(Subprocess::redisson(fair, url, key).await?, job, hold, orders).await
-        }
-        Peer::Redsync | Peer::RedsyncFive => {
-            direct(Subprocess::redsync(url, key).await?, job, hold, orders).await
-        }
-        Peer::Etcd => direct(Subprocess::etcd(url, key).await?, job, hold, orders).await,
         Peer::LockClient => {
             let lock = DriverLock::connect(url, &format!("/{key}")).await?;
             contend_with(&lock, job, hold, orders).await
         }
-        Peer::Curator => direct(Subprocess::curator(url, &format!("/{key}")).await?, job, hold, orders).await,
-        Peer::Kazoo => direct(Subprocess::kazoo(url, &format!("/{key}")).await?, job, hold, orders).await,
+        _ => {
+            let lock = if peer.is_on_zookeeper() { format!("/{key}") } else { key.to_owned() };
+            direct(Subprocess::of(peer, url, &lock).await?, job, hold, orders).await
+        }
     }
 }
 

@@ -22,9 +22,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Job;
 use super::client_runtimes::{ClientRuntimes, Demands};
-use crate::data::events::{GrantInfo, outcome};
-use crate::data::failure::Outcome;
-use crate::data::names::{FaultKind, SoakDefect};
+use crate::data::events::outcome;
+use crate::data::{FaultKind, GrantInfo, Outcome, SoakDefect};
 
 /// The task of a worker in a soak.
 #[derive(Clone, Debug, Deserialize, Serialize)]

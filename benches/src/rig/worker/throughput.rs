@@ -12,10 +12,7 @@ use tokio::task::JoinSet;
 
 use super::orders::{Orders, send};
 use super::{Job, Order, WorkerReport};
-use crate::data::failure::{Failure, Outcome};
-use crate::data::latency::Latency;
-use crate::data::names::Peer;
-use crate::data::window::Window;
+use crate::data::{Failure, Latency, Outcome, Peer, Window};
 use crate::rig::cpu_time;
 use crate::rig::floor::{BareConnections, Floor};
 use crate::rig::measured_lock::MeasuredLock;
@@ -233,7 +230,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::data::events::GrantInfo;
+    use crate::data::GrantInfo;
 
     /// A lock with these tokens, and this outcome of its releases.
     struct Scripted(Mutex<Vec<u64>>, ReleaseOutcome);

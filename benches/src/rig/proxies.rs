@@ -1,15 +1,14 @@
-//! Proxies that count what clients and servers send.
+//! Proxies between clients and servers: they count what both send, and faults of the network happen in them.
 
 use lock_testkit::FaultProxy;
 use lock_testkit::proxy::Protocol;
 
-use crate::data::failure::Outcome;
-use crate::data::names::BackendName;
+use crate::data::{BackendName, Outcome};
 use crate::rig::url;
 
-/// Counting proxies, one before each server.
-#[derive(Debug)]
-pub(crate) struct Counters(Vec<FaultProxy>);
+/// Proxies, one before each server.
+#[derive(Debug, Default)]
+pub(crate) struct Proxies(Vec<FaultProxy>);
 
 /// The totals of all proxies.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -21,10 +20,16 @@ pub(crate) struct Counts {
     pub(crate) bytes: u64,
 }
 
-impl Counters {
+impl Proxies {
     /// Starts a proxy before each server of this URL.
     pub(crate) async fn start(backend: BackendName, url: &str) -> Outcome<Self> {
         let protocol = if backend == BackendName::Zk { Protocol::ZooKeeper } else { Protocol::Redis };
+        Self::start_with(protocol, url).await
+    }
+
+    /// As [`start`](Self::start), with another protocol than that of the backend: what TLS hides cannot be counted.
+    pub(crate) async fn start_with(protocol: Protocol, url: &str) -> Outcome<Self> {
+        let backend = if protocol == Protocol::ZooKeeper { BackendName::Zk } else { BackendName::Redis };
         let mut proxies = Vec::new();
         for host in url::hosts(url) {
             proxies.push(FaultProxy::start(url::resolve(host, backend).await?, protocol)?);
@@ -33,12 +38,15 @@ impl Counters {
     }
 
     /// The proxies, in the order of the servers.
-    pub(crate) fn proxies(&self) -> &[FaultProxy] {
+    pub(crate) fn all(&self) -> &[FaultProxy] {
         &self.0
     }
 
-    /// The URL of the proxies.
+    /// The URL of the proxies; that of the servers without any.
     pub(crate) fn url(&self, url: &str) -> String {
+        if self.0.is_empty() {
+            return url.to_owned();
+        }
         let addresses: Vec<_> = self.0.iter().map(FaultProxy::addr).collect();
         url::with_hosts(url, &addresses)
     }
