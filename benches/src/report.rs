@@ -96,11 +96,10 @@ fn appendix(page: &mut String, results: &Results) {
         for backend in results.backends() {
             if let Some((sheet, note)) = promises::sheet(results, backend) {
                 let backend = escape(backend);
-                let _ = writeln!(
-                    page,
-                    "<h3>What {backend} promises</h3>\n{}<p class=\"soft\">{note}</p>",
-                    sheet.html("")
-                );
+                let _ = write!(page, "<h3>What {backend} promises</h3>\n{}", sheet.html(""));
+                if !note.is_empty() {
+                    let _ = writeln!(page, "<p class=\"soft\">{note}.</p>");
+                }
             }
         }
         page.push_str("</section>\n");
@@ -199,7 +198,7 @@ mod tests {
         let page = render(&results);
         check_form(&page);
         assert!(
-            page.contains("<td>peers</td><td>rslock: hand-off to a waiter p50 against ours</td>"),
+            page.contains("<td>rslock: hand-off to a waiter p50 against ours</td><td>peers</td>"),
             "{page}"
         );
         assert!(
@@ -217,6 +216,13 @@ mod tests {
         assert!(page.contains("BROKEN: 2 overlaps (contended on redlock)."), "{page}");
         assert!(page.contains("<span class=\"pill broken\">BROKEN (2)</span>"));
         assert!(!page.contains("Mutual exclusion held:"));
+    }
+
+    #[test]
+    fn a_run_without_rivals_has_no_verdict_and_says_so() {
+        let mut results = Results::new(sample().meta);
+        results.push(Row::new("throughput", "redis 1 task", "p50", "us", 90.0));
+        assert!(render(&results).contains(">Mutual exclusion was not checked.<"));
     }
 
     #[test]

@@ -115,7 +115,7 @@ mod tests {
         let line = text.lines().find(|line| line.contains("requests per grant")).expect("a line");
         assert_eq!(
             line.split_whitespace().collect::<Vec<_>>().join(" "),
-            "| contended | requests per grant | <= 4.20 | 3.42 | yes (8 processes) |"
+            "| requests per grant | contended | <= 4.20 | 3.42 | yes (8 processes) |"
         );
         assert!(text.contains(" were not measured in this run"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");

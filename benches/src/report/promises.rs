@@ -11,12 +11,12 @@ pub(super) fn sheet(results: &Results, backend: &str) -> Option<(Sheet, String)>
     if measured.is_empty() {
         return None;
     }
-    let mut sheet = Sheet::of(["scenario", "promise"]).number("target", "").number("seen", "").words("met");
+    let mut sheet = Sheet::of(["promise", "scenario"]).number("target", "").number("seen", "").words("met");
     let all = measured.len() + others.len();
     for result in measured {
         let tone = if result.met == Some(true) { Tone::Held } else { Tone::Unchecked };
         let met = Cell::verdict(result.met(), tone);
-        let words = [result.scenario.clone(), result.about(), result.target(), result.seen()];
+        let words = [result.about(), result.scenario.clone(), result.target(), result.seen()];
         sheet.row(words.map(Cell::from).into_iter().chain([met]));
     }
     let note = match others.len() {

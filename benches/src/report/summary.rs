@@ -42,7 +42,7 @@ pub(super) fn verdict_line(results: &Results, verdict: ExclusionVerdict) -> Stri
             if overlaps == 1 { "1 overlap".to_owned() } else { format!("{overlaps} overlaps") },
             places(|verdict| matches!(verdict, ExclusionVerdict::Broken(_)))
         ),
-        ExclusionVerdict::Unchecked if scenarios.is_empty() => "Mutual exclusion was not checked.".into(),
+        ExclusionVerdict::Unchecked if pairs().next().is_none() => "Mutual exclusion was not checked.".into(),
         ExclusionVerdict::Unchecked => format!(
             "Mutual exclusion was not checked everywhere: no verdict for {}.",
             places(|verdict| verdict == ExclusionVerdict::Unchecked)
