@@ -2,11 +2,11 @@
 
 pub(crate) mod events;
 pub(crate) mod exclusion;
-pub(crate) mod failure;
-pub(crate) mod figures;
-pub(crate) mod growth;
+mod failure;
+mod figures;
+mod growth;
 pub(crate) mod holds;
-pub(crate) mod latency;
+mod latency;
 pub(crate) mod median;
 pub(crate) mod names;
 pub(crate) mod plan;

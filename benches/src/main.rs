@@ -17,7 +17,7 @@ use tokio::runtime::Builder;
 
 use crate::cli::options::{Options, Role};
 use crate::cli::{compare, faults, soak};
-use crate::data::failure::Outcome;
+use crate::data::Outcome;
 use crate::rig::worker;
 
 fn main() -> ExitCode {

@@ -2,15 +2,15 @@
 
 pub(crate) mod backends;
 pub(crate) mod cpu_time;
-pub(crate) mod fault_servers;
+mod fault_servers;
 pub(crate) mod floor;
-pub(crate) mod interrupt;
+mod interrupt;
 pub(crate) mod keep_awake;
 pub(crate) mod measured_lock;
 pub(crate) mod memory;
 pub(crate) mod peers;
-pub(crate) mod progress;
-pub(crate) mod proxies;
+mod progress;
+mod proxies;
 pub(crate) mod stuck;
 pub(crate) mod url;
 pub(crate) mod worker;

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use super::claim::{About, Claim, Judgement, Measuring};
 use super::trials::{OVERLAPS, add_trial, counted, two_valid};
-use crate::data::{BackendName, FaultDefect, FaultName, Figures, Outcome, Verdict};
+use crate::data::{BackendName, Failure, FaultDefect, FaultName, Figures, Outcome, Verdict};
 use crate::experiments::faults::Trial;
 
 /// The claim.
@@ -48,7 +48,7 @@ impl Claim for ForgetfulMasters {
     }
 
     fn judge(&self, figures: &Figures) -> Outcome<Judgement> {
-        let valid = |subject| Ok::<_, crate::data::failure::Failure>(counted(figures, subject)?.valid);
+        let valid = |subject| Ok::<_, Failure>(counted(figures, subject)?.valid);
         let [minority, majority] = [valid(MINORITY)?, valid(MAJORITY)?];
         let [quarantine, unguarded] = [valid(QUARANTINE)?, valid(UNGUARDED)?];
         let verdict = match [minority, majority, quarantine, unguarded].map(|count| count > 0.0) {

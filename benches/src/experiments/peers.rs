@@ -8,7 +8,7 @@ use lock_testkit::history::Event;
 
 use super::bench::{Bench, Measured, time};
 use super::contention::{Contention, HOLD, grants, jobs, let_contend, rounds};
-use crate::data::{Latency, Outcome, Peer, Plan, Row, Window};
+use crate::data::{Failure, Outcome, Peer, Plan, Row, Window};
 use crate::rig::peers::{JVM_FLAGS, missing};
 use crate::rig::{Job, Target, Task, WorkerHandle, stuck};
 
@@ -44,8 +44,8 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
 pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>> {
     let first =
         Peer::of(target.backend()).next().map_or(bench.plan.processes, |peer| processes(&bench.plan, peer));
-    let ours = Library::measure(bench, target.url(), first).await?;
-    let (floor, mut last) = (ours.floor(), ours.floor());
+    let ours = Library::of(Fight::watch(bench, target.url(), None, first).await?)?;
+    let (floor, mut last) = (ours.times, ours.times);
     let mut all = vec![ours.measured(target.name(), floor)];
     for peer in Peer::of(target.backend()) {
         if let Some(why) = missing(peer) {
@@ -66,14 +66,17 @@ async fn between_ours(
     bench: &Bench,
     target: &Target,
     peer: Peer,
-    last: &mut OurTimes,
+    last: &mut Times,
     events: &mut Vec<Event>,
 ) -> Outcome<Measured> {
     let processes = processes(&bench.plan, peer);
-    if last.processes != processes {
-        let ours = Library::measure(bench, target.url(), processes).await?;
-        *last = ours.floor();
+    let mut measure_ours = async || {
+        let ours = Library::of(Fight::watch(bench, target.url(), None, processes).await?)?;
         events.extend(ours.contention.into_measured("peers", target.name()).events);
+        Ok::<_, Failure>(ours.times)
+    };
+    if last.processes != processes {
+        *last = measure_ours().await?;
     }
     let before = *last;
     let etcd = if peer == Peer::Etcd { Some(EtcdServer::start().await?) } else { None };
@@ -84,27 +87,25 @@ async fn between_ours(
         return Ok(theirs.starved(peer.as_str()));
     }
     let theirs = Library::of(theirs)?;
-    let ours = Library::measure(bench, target.url(), processes).await?;
-    *last = ours.floor();
-    events.extend(ours.contention.into_measured("peers", target.name()).events);
+    *last = measure_ours().await?;
     Ok(theirs.measured(peer.as_str(), before.mean(*last)))
 }
 
-/// Our times, as the floor of a peer.
+/// The times of one library; ours are the floor of the others.
 #[derive(Clone, Copy)]
-struct OurTimes {
+struct Times {
     processes: u32,
     waiter_us: f64,
+    /// Of one process without rivals.
     alone_us: f64,
 }
 
-impl OurTimes {
+impl Times {
     fn mean(self, other: Self) -> Self {
-        let mean = |one, other| f64::midpoint(one, other);
         Self {
-            processes: self.processes,
-            waiter_us: mean(self.waiter_us, other.waiter_us),
-            alone_us: mean(self.alone_us, other.alone_us),
+            waiter_us: f64::midpoint(self.waiter_us, other.waiter_us),
+            alone_us: f64::midpoint(self.alone_us, other.alone_us),
+            ..self
         }
     }
 }
@@ -120,13 +121,13 @@ struct Fight {
 
 impl Fight {
     async fn watch(bench: &Bench, url: &str, peer: Option<Peer>, processes: u32) -> Outcome<Self> {
-        let plan = Plan { processes, contended: contended(&bench.plan), ..bench.plan };
-        let bench = Bench { plan, ..bench.clone() };
-        let alone = Plan { processes: 1, contended: alone(&plan), ..plan };
-        let alone = Bench { plan: alone, ..bench.clone() };
-        let (events, window) = contend_for(&alone, url, peer, Duration::ZERO).await?;
+        let of = |processes, contended| Bench {
+            plan: Plan { processes, contended, ..bench.plan },
+            ..bench.clone()
+        };
+        let (events, window) = contend_for(&of(1, alone(&bench.plan)), url, peer, Duration::ZERO).await?;
         let alone_us = rounds(&events, window).quantile_us(0.5);
-        let (events, window) = contend_for(&bench, url, peer, HOLD).await?;
+        let (events, window) = contend_for(&of(processes, contended(&bench.plan)), url, peer, HOLD).await?;
         Ok(Self { processes, alone_us, events, window })
     }
 
@@ -146,36 +147,25 @@ impl Fight {
 
 /// The measurements of one library.
 struct Library {
-    processes: u32,
+    times: Times,
     contention: Contention,
-    waiter_us: f64,
-    alone_us: f64,
 }
 
 impl Library {
-    /// Ours.
-    async fn measure(bench: &Bench, url: &str, processes: u32) -> Outcome<Self> {
-        Self::of(Fight::watch(bench, url, None, processes).await?)
-    }
-
     fn of(fight: Fight) -> Outcome<Self> {
         let Fight { processes, alone_us, events, window } = fight;
         let contention = Contention::of(events, window, processes)?;
-        Ok(Self { processes, waiter_us: contention.to_waiter.quantile_us(0.5), contention, alone_us })
-    }
-
-    const fn floor(&self) -> OurTimes {
-        OurTimes { processes: self.processes, waiter_us: self.waiter_us, alone_us: self.alone_us }
+        let waiter_us = contention.to_waiter.quantile_us(0.5);
+        Ok(Self { times: Times { processes, waiter_us, alone_us }, contention })
     }
 
     /// The rows, with our times as the floor.
-    fn measured(self, name: &'static str, ours: OurTimes) -> Measured {
+    fn measured(self, name: &'static str, ours: Times) -> Measured {
         let row = |metric, us| Row::new("peers", name, metric, "us", us);
-        let p50 = |part: &Latency| part.quantile_us(0.5);
         let rows = [
-            row("alone_p50", self.alone_us).with_floor(ours.alone_us),
-            row("handoff_p50", p50(&self.contention.handoff)),
-            row("waiter_p50", self.waiter_us).with_floor(ours.waiter_us),
+            row("alone_p50", self.times.alone_us).with_floor(ours.alone_us),
+            row("handoff_p50", self.contention.handoff.quantile_us(0.5)),
+            row("waiter_p50", self.times.waiter_us).with_floor(ours.waiter_us),
         ];
         let mut measured = self.contention.into_measured("peers", name);
         measured.rows.splice(1..1, rows);
