@@ -210,30 +210,12 @@ mod tests {
     fn the_rule_is_the_written_one() {
         for answers in Answers::all() {
             let Answers { corrupts, no_single_server, many_waiters, running } = answers;
-            let only_redis = running == Running::Redis;
-            let expected = match (corrupts, no_single_server) {
-                (true, true) => "zk",
-                (true, false) => {
-                    if only_redis {
-                        "redis"
-                    } else {
-                        "zk"
-                    }
-                }
-                (false, true) => {
-                    if only_redis && !many_waiters {
-                        "redlock"
-                    } else {
-                        "zk"
-                    }
-                }
-                (false, false) => {
-                    if running == Running::ZooKeeper {
-                        "zk"
-                    } else {
-                        "redis"
-                    }
-                }
+            let expected = match (corrupts, no_single_server, running) {
+                (true, false, Running::Redis) => "redis",
+                (true, ..) => "zk",
+                (false, true, Running::Redis) if !many_waiters => "redlock",
+                (false, true, _) | (false, false, Running::ZooKeeper) => "zk",
+                (false, false, _) => "redis",
             };
             assert_eq!(backend(corrupts, no_single_server, many_waiters, running), expected, "{answers:?}");
         }
