@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::IsTerminal;
 
 use comfy_table::presets::{ASCII_FULL_CONDENSED, UTF8_FULL_CONDENSED};
-use comfy_table::{Attribute, CellAlignment, Color, ContentArrangement, Table};
+use comfy_table::{Attribute, CellAlignment, ContentArrangement, Table};
 
 use super::html::escape;
 use super::tone::Tone;
@@ -140,8 +140,11 @@ impl Sheet {
         }));
         for row in &self.rows {
             table.add_row(columns.iter().map(|&at| {
-                let cell = comfy_table::Cell::new(row[at].words(", "));
-                aligned(at, cell.fg(row[at].tone().map_or(Color::Reset, Tone::colour)))
+                let cell = aligned(at, comfy_table::Cell::new(row[at].words(", ")));
+                match row[at].tone() {
+                    Some(tone) => cell.fg(tone.colour()),
+                    None => cell,
+                }
             }));
         }
         table
