@@ -10,15 +10,13 @@ use crate::data::{FaultResult, FaultVerdict, Results};
 
 /// What each fault did, one below the other.
 pub(crate) fn list(faults: &[FaultResult]) -> Sheet {
-    let mut sheet = ["L1", "L2", "L3", "no tokens", "unavailable"]
-        .into_iter()
-        .fold(Sheet::of(["fault", "backend", "verdict"]), |sheet, title| sheet.number(title, ""));
+    let mut sheet = Sheet::of(["fault", "backend", "L1", "L2", "L3", "no tokens", "unavailable", "verdict"]);
     for fault in faults {
         let counts = [fault.l1, fault.l2, fault.l3, fault.unfenced].map(|count| count.to_string());
         let numbers = counts.into_iter().chain([quantity(fault.outage_ms, "ms")]);
         let numbers = numbers.map(|number| if ran(fault) { number.into() } else { Cell::none() });
-        let words = [Cell::from(&*fault.fault), fault.subject().into(), verdict(fault)];
-        sheet.row(words.into_iter().chain(numbers));
+        let names = [Cell::from(&*fault.fault), fault.subject().into()];
+        sheet.row(names.into_iter().chain(numbers).chain([verdict(fault)]));
     }
     sheet
 }

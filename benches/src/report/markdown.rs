@@ -64,7 +64,7 @@ mod tests {
         let text = render(&results);
         for line in [
             "| 3 | Without sequential nodes there is a herd. | holds | 64 requests against 4 |",
-            "| client paused | redis | holds | 1 | 0 | 0 | 1 | 1.25 s |",
+            "| client paused | redis | 1 | 0 | 0 | 1 | 1.25 s | holds |",
             "* contended on zk: stuck \\| for ever",
             "| What has to run | one Redis server | five independent Redis servers | a ZooKeeper ensemble of three |",
         ] {
