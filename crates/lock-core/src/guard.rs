@@ -382,8 +382,8 @@ impl Guard {
     /// # }
     /// ```
     ///
-    /// On Redlock the new deadline may be nearer than `ttl`, while a shorter extension of this lock is without an answer at several
-    /// masters.
+    /// On Redlock the new deadline may be nearer than `ttl`, once shorter extensions of this lock have got no answer at several
+    /// masters: these may execute them at any time.
     ///
     /// # Errors
     ///

@@ -30,8 +30,8 @@ pub(crate) struct RenewOnQuorum {
 
 /// A lease to renew, and the ttl to ask for.
 type Due = (Arc<HeldLock>, Duration);
-/// The answer of one master: for each lease, whether it has the key.
-type Answer = Result<Vec<Result<bool>>>;
+/// The answer of one master: for each lease, for how long its vote counts, if it has the key.
+type Answer = Result<Vec<Result<Option<Duration>>>>;
 
 /// A held lock, as its renewals need it.
 #[derive(Debug)]
@@ -88,17 +88,24 @@ async fn extend(master: &Arc<Master>, number: usize, leases: &[Due]) -> Answer {
             Extension { keys, owner: *owner, ttl: *ttl }
         })
         .collect();
-    leases.iter().for_each(|(held, ttl)| held.unanswered.sent(number, *ttl));
-    let settle = |answer: &Answer| {
-        for (lease, (held, ttl)) in leases.iter().enumerate() {
+    let sent: Vec<_> = leases.iter().map(|(held, ttl)| held.unanswered.sent(number, *ttl)).collect();
+    let mut counts = Vec::with_capacity(leases.len());
+    let settle = |answer: &Result<Vec<Result<bool>>>| {
+        for (lease, ((held, _), id)) in leases.iter().zip(&sent).enumerate() {
             let error = answer.as_ref().map_or_else(Some, |answers| answers[lease].as_ref().err());
-            match error.map(Error::outcome) {
-                Some(Outcome::Unknown) => held.unanswered.lost(number, *ttl),
-                _ => held.unanswered.answered(number, *ttl),
-            }
+            counts.push(match error.map(Error::outcome) {
+                Some(Outcome::Unknown) => {
+                    held.unanswered.lost(*id);
+                    Duration::ZERO
+                }
+                _ => held.unanswered.answered(*id),
+            });
         }
     };
-    master.extend(&extensions, settle, |lease| leases[lease].0.claims.has_vote(number)).await
+    let has_vote = |lease: usize| leases[lease].0.claims.has_vote(number);
+    let answers = master.extend(&extensions, settle, has_vote).await?;
+    let counted = answers.into_iter().zip(counts);
+    Ok(counted.map(|(answer, ttl)| answer.map(|is_ours| is_ours.then_some(ttl))).collect())
 }
 
 /// The renewal of one batch by all masters.
@@ -118,14 +125,13 @@ impl Round {
     async fn receive(&mut self) -> bool {
         let Some((master, reply)) = self.replies.next().await else { return false };
         for (lease, answer) in self.late.note(master, reply).unwrap_or_default().into_iter().enumerate() {
-            let (held, ttl) = &self.leases[lease];
+            let (held, _) = &self.leases[lease];
             match answer {
-                Ok(true) => {
-                    let ttl = held.unanswered.limit(master, *ttl);
+                Ok(Some(ttl)) => {
                     held.claims.votes.note(master, self.sent, ttl);
                     self.count.votes[lease].ours.push(ttl);
                 }
-                Ok(false) => {
+                Ok(None) => {
                     self.without[lease] |= 1 << master;
                     self.count.votes[lease].not_ours += 1;
                 }

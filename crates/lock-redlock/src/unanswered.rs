@@ -4,52 +4,73 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The extensions of one lease that each master may still execute, at any time: those whose answer is awaited, and those whose
-/// connection was lost. One that is shorter than a later one undoes it.
+/// connection was lost.
+///
+/// A master may execute those that were sent over two connections in any order, and so a shorter one after a longer one that it
+/// has confirmed. An extension that is confirmed counts for the shortest ttl of all that it overlapped with: each of them is at
+/// least as long from its execution on.
 #[derive(Debug, Default)]
-pub(crate) struct Unanswered(Mutex<Vec<Request>>);
+pub(crate) struct Unanswered(Mutex<State>);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Request {
+#[derive(Debug, Default)]
+struct State {
+    last: u64,
+    awaited: Vec<Awaited>,
+    /// For each master that has lost some, the shortest of them.
+    lost: Vec<(usize, Duration)>,
+}
+
+/// An extension whose answer is awaited.
+#[derive(Clone, Copy, Debug)]
+struct Awaited {
+    id: u64,
     master: usize,
     ttl: Duration,
-    is_lost: bool,
+    /// The shortest ttl of all that it overlapped with.
+    limit: Duration,
 }
 
 impl Unanswered {
-    /// Notes an extension that is about to be sent.
-    pub(crate) fn sent(&self, master: usize, ttl: Duration) {
-        self.requests().push(Request { master, ttl, is_lost: false });
-    }
-
-    /// Notes that the master has executed it, or never will.
-    pub(crate) fn answered(&self, master: usize, ttl: Duration) {
-        let (mut requests, request) = (self.requests(), Request { master, ttl, is_lost: false });
-        if let Some(at) = requests.iter().position(|other| *other == request) {
-            requests.swap_remove(at);
+    /// Notes an extension that is about to be sent, and returns its number.
+    pub(crate) fn sent(&self, master: usize, ttl: Duration) -> u64 {
+        let mut state = self.state();
+        state.last += 1;
+        let (id, mut limit) = (state.last, state.lost_by(master).unwrap_or(ttl).min(ttl));
+        for other in state.awaited.iter_mut().filter(|other| other.master == master) {
+            other.limit = other.limit.min(ttl);
+            limit = limit.min(other.ttl);
         }
+        state.awaited.push(Awaited { id, master, ttl, limit });
+        id
     }
 
-    /// Notes that no answer will come. Of several the shortest tells all.
-    pub(crate) fn lost(&self, master: usize, ttl: Duration) {
-        self.answered(master, ttl);
-        let mut requests = self.requests();
-        let of_master = |other: &Request| other.is_lost && other.master == master;
-        let shortest = requests.iter().filter(|other| of_master(other)).map(|other| other.ttl).min();
-        requests.retain(|other| !of_master(other));
-        let ttl = shortest.map_or(ttl, |shortest| shortest.min(ttl));
-        requests.push(Request { master, ttl, is_lost: true });
+    /// Notes that the master has executed it, or never will. Returns for how long it counts if it has.
+    pub(crate) fn answered(&self, id: u64) -> Duration {
+        self.state().take(id).map_or(Duration::ZERO, |request| request.limit)
     }
 
-    /// For how long an extension by this ttl counts, which the master has confirmed: one that it executes later is at least as
-    /// long from then on.
-    pub(crate) fn limit(&self, master: usize, ttl: Duration) -> Duration {
-        let requests = self.requests();
-        let of_master = requests.iter().filter(|other| other.master == master);
-        of_master.map(|other| other.ttl).min().unwrap_or(ttl).min(ttl)
+    /// Notes that no answer will come.
+    pub(crate) fn lost(&self, id: u64) {
+        let mut state = self.state();
+        let Some(Awaited { master, ttl, .. }) = state.take(id) else { return };
+        let shortest = state.lost_by(master).map_or(ttl, |lost| lost.min(ttl));
+        state.lost.retain(|(other, _)| *other != master);
+        state.lost.push((master, shortest));
     }
 
-    fn requests(&self) -> MutexGuard<'_, Vec<Request>> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn lost_by(&self, master: usize) -> Option<Duration> {
+        self.lost.iter().find(|(other, _)| *other == master).map(|(_, ttl)| *ttl)
+    }
+
+    fn take(&mut self, id: u64) -> Option<Awaited> {
+        let at = self.awaited.iter().position(|request| request.id == id)?;
+        Some(self.awaited.swap_remove(at))
     }
 }
 
@@ -61,20 +82,28 @@ mod tests {
     const LONG: Duration = Duration::from_secs(2);
 
     #[test]
-    fn only_a_shorter_one_without_an_answer_limits_a_vote() {
+    fn an_extension_counts_for_the_shortest_that_it_overlapped_with() {
         let unanswered = Unanswered::default();
-        let limits = |ttl| [0, 1].map(|master| unanswered.limit(master, ttl));
-        unanswered.sent(0, SHORT);
-        assert_eq!((limits(LONG), limits(SHORT)), ([SHORT, LONG], [SHORT; 2]));
-        unanswered.answered(0, SHORT);
-        assert_eq!(limits(LONG), [LONG; 2]);
-        for ttl in [SHORT, LONG, SHORT] {
-            unanswered.sent(1, ttl);
-            unanswered.lost(1, ttl);
+        let [short, long, other] =
+            [(0, SHORT), (0, LONG), (1, LONG)].map(|(master, ttl)| unanswered.sent(master, ttl));
+        // Whichever is answered first, and also one that is sent later.
+        assert_eq!(unanswered.answered(short), SHORT);
+        let later = unanswered.sent(1, SHORT);
+        assert_eq!([long, other, later].map(|id| unanswered.answered(id)), [SHORT; 3]);
+        let alone = unanswered.sent(0, LONG);
+        assert_eq!(unanswered.answered(alone), LONG);
+    }
+
+    #[test]
+    fn what_was_lost_limits_all_that_come_later_at_that_master() {
+        let unanswered = Unanswered::default();
+        for ttl in [LONG, SHORT, LONG] {
+            let id = unanswered.sent(1, ttl);
+            unanswered.lost(id);
         }
-        unanswered.sent(1, LONG);
-        unanswered.answered(1, LONG);
-        assert_eq!((limits(LONG), limits(SHORT)), ([LONG, SHORT], [SHORT; 2]));
-        assert_eq!(unanswered.requests().len(), 1);
+        let ids = [0, 1].map(|master| unanswered.sent(master, LONG));
+        assert_eq!(ids.map(|id| unanswered.answered(id)), [LONG, SHORT]);
+        let state = unanswered.state();
+        assert_eq!((state.lost.len(), state.awaited.len()), (1, 0));
     }
 }

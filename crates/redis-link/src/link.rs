@@ -426,8 +426,12 @@ impl Link {
     async fn dial_wait_connection(self: &Arc<Self>, wait_timeout: Duration) -> Result<MultiplexedConnection> {
         let at = self.at().await?;
         let limit = self.settings.connect_timeout;
-        let mut connection = match timeout(limit, self.settings.dialer.commands(&at)).await {
-            Ok(dialed) => dialed.map_err(|error| self.endpoint.unreachable(&error))?,
+        let dialer = Arc::clone(&self.settings.dialer);
+        // Later callers are on other runtimes.
+        let dialing = self.settings.home.driver().spawn(async move { dialer.commands(&at).await });
+        let mut connection = match timeout(limit, dialing).await {
+            Ok(Ok(dialed)) => dialed.map_err(|error| self.endpoint.unreachable(&error))?,
+            Ok(Err(_ended)) => return Err(self.endpoint.dropped()),
             Err(_) => return Err(self.endpoint.connect_timeout(limit)),
         };
         connection.set_response_timeout(wait_timeout + self.settings.command_timeout);

@@ -216,12 +216,14 @@ impl<K> Schedule<K> {
         let before_shortened = lease.exchange.as_mut().and_then(|exchange| exchange.before_shortened.take());
         let (answer, alive, pause) = match answer {
             Renewed::Until(until) => {
+                // It may be shorter than what was asked for.
+                let ttl = lease.ttl().min(until.saturating_duration_since(now)).max(TICK);
                 let until = until.min(lease.terms.hold_until);
                 lease.set_loss_reason(until);
                 let alive = lease.cell.set_until(until);
                 // An answer after the deadline revives nothing.
                 let answer = if alive { Renewed::Until(until) } else { Renewed::Lost };
-                (answer, alive && now < lease.terms.hold_until, interval(lease.ttl()))
+                (answer, alive && now < lease.terms.hold_until, interval(ttl))
             }
             Renewed::Lost => {
                 lease.cell.lose(LossReason::Removed);

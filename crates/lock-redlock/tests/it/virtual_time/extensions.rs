@@ -25,3 +25,20 @@ async fn a_shorter_extension_that_arrives_late_does_not_undo_a_longer_one() {
     let next = timeout(100 * SECOND, other.mutex("a").acquire()).await.unwrap().unwrap();
     assert!(!guard.is_valid(), "two valid guards: {guard:?} and {next:?}");
 }
+
+/// Two masters have lost short extensions, and may execute them at any time: what they confirm later counts no longer than that.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_masters_may_shorten_is_renewed_in_time() {
+    let fleet = Fleet::new(3).await;
+    let locks = fleet.connect(60 * SECOND).await;
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    for master in 0..2 {
+        fleet.links[master][0].stall(5 * SECOND);
+        guard.extend(6 * SECOND).await.unwrap();
+        sleep(2 * SECOND).await;
+    }
+    sleep(60 * SECOND).await;
+    guard.extend(60 * SECOND).await.unwrap();
+    sleep(60 * SECOND).await;
+    assert!(guard.is_valid(), "lost on healthy masters: {guard:?}");
+}
