@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use clap::Args;
 use polylock::{Guard, Locks, Released};
+use rustix::process::Signal;
 use tokio::time::{Instant, sleep, timeout};
 
 use self::connecting::connect;
@@ -23,7 +24,7 @@ use crate::failure::{Exit, Failure};
 use crate::job_control::JobControl;
 use crate::output::{Level, Output, printable};
 use crate::session;
-use crate::signals::Signals;
+use crate::signals::{self, Signals};
 
 /// The options of the commands that acquire a lock.
 #[derive(Debug, Args)]
@@ -141,23 +142,46 @@ impl<'a> Acquirer<'a> {
         Ok(guard)
     }
 
-    /// Releases the lock. A server that does not answer keeps nobody waiting for long.
-    pub(crate) async fn release(&self, guard: Guard) {
+    /// Releases the lock, and says why if it was not. A server that does not answer keeps nobody waiting for long, and a signal
+    /// ends the release: it goes on in the background then.
+    pub(crate) async fn release(
+        &self,
+        guard: Guard,
+        signal: impl Future<Output = Signal>,
+    ) -> Result<(), NotReleased> {
         let (is_valid, left) = (guard.is_valid(), guard.remaining());
-        let why = match timeout(RELEASE_LIMIT, guard.release()).await {
-            Ok(Ok(Released::Released)) => return self.output.detail("released the lock"),
-            // The loss was reported.
-            _ if !is_valid => return,
-            Ok(Ok(_)) => "it was lost just before".to_owned(),
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "the store does not answer".to_owned(),
+        let released = tokio::select! {
+            released = timeout(RELEASE_LIMIT, guard.release()) => Ok(released),
+            signal = signal => Err(signal),
         };
-        self.output.say(&format!(
-            "polylock: the lock {:?} was not released: {}; it ends with its lease or session, in about {} s",
-            self.options.name,
-            printable(&why),
-            left.as_secs() + 1
-        ));
+        let (failed, why) = match released {
+            Ok(Ok(Ok(Released::Released))) => {
+                self.output.detail("released the lock");
+                return Ok(());
+            }
+            Ok(Ok(Ok(_))) => (NotReleased::Lost, String::new()),
+            Ok(Ok(Err(error))) => {
+                (NotReleased::Unknown(Failure::from(error.clone()).exit), error.to_string())
+            }
+            Ok(Err(_)) => (NotReleased::Unknown(Exit::Unavailable), "the store does not answer".to_owned()),
+            Err(signal) => {
+                let why = format!("{} ended the release before the store answered", signals::name(signal));
+                (NotReleased::CutOff(signal), why)
+            }
+        };
+        let (name, left) = (&self.options.name, left.as_secs() + 1);
+        self.output.say(&match failed {
+            // The loss was reported.
+            _ if !is_valid => return Err(failed),
+            NotReleased::Lost => {
+                format!("polylock: the lock {name:?} was lost before its release: another client may have held it")
+            }
+            _ => format!(
+                "polylock: the lock {name:?} was not released: {}; it ends with its lease or session, in about {left} s",
+                printable(&why)
+            ),
+        });
+        Err(failed)
     }
 
     /// Closes the connections.
@@ -205,6 +229,16 @@ impl<'a> Acquirer<'a> {
         };
         Failure::new(exit, "busy", format!("the lock {name:?} is busy{holders}"), Some(hint))
     }
+}
+
+/// Why a lock was not released, as far as this process knows.
+pub(crate) enum NotReleased {
+    /// It was lost before.
+    Lost,
+    /// The store did not confirm it.
+    Unknown(Exit),
+    /// A signal came before the store answered.
+    CutOff(Signal),
 }
 
 /// For so long a store that hangs keeps back the exit code of a command that has ended.

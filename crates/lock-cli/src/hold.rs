@@ -3,13 +3,13 @@
 use std::future::pending;
 
 use clap::Args;
-use polylock::Guard;
+use polylock::{Guard, GuardState};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use serde_json::json;
 use tokio::net::unix::pipe::Receiver;
 
-use crate::acquire::{AcquireOptions, Acquirer};
+use crate::acquire::{AcquireOptions, Acquirer, NotReleased};
 use crate::failure::{Exit, Failure};
 use crate::job_control::JobControl;
 use crate::output::Output;
@@ -39,7 +39,7 @@ Examples:
   kill $lock && wait $lock";
 
 const EXITS: &str = "\
-Exit codes: 0 released, 64 usage, 69 the store does not answer, 70 the lock was lost, or another error, 75 (or -E) the lock is busy, \
+Exit codes: 0 released, 64 usage, 69 the store does not answer, also to the release, 70 the lock was lost, or another error, 75 (or -E) the lock is busy, \
 128 + n signal n ended the wait";
 
 /// Holds the lock until a signal, the end of the process, or its loss.
@@ -77,20 +77,24 @@ async fn hold(
     let printed = output.result(&token.to_string(), &json!({ "name": name, "token": token }));
     if printed.is_ok() {
         tokio::select! {
-            loss = guard.lost() => {
-                output.say(&format!("polylock: the lock {name:?} is lost: {loss}; stop what it protects"));
-                return Ok(Exit::Other);
-            }
+            _ = guard.lost() => {}
             _ = end(process, signals, job) => {}
         }
     }
-    // Nobody knows of a lock whose token nobody can read.
-    tokio::select! {
-        () = acquirer.release(guard) => {}
-        _ = signals.ending(job, false) => {}
+    // A process that was paused may notice the signal first.
+    if let GuardState::Lost(loss) = guard.state() {
+        output.say(&format!("polylock: the lock {name:?} is lost: {loss}; stop what it protects"));
+        return Ok(Exit::Other);
     }
+    // Nobody knows of a lock whose token nobody can read.
+    let released = acquirer.release(guard, signals.ending(job, false)).await;
     printed?;
-    Ok(Exit::Done)
+    Ok(match released {
+        Ok(()) => Exit::Done,
+        Err(NotReleased::Lost) => Exit::Other,
+        Err(NotReleased::Unknown(exit)) => exit,
+        Err(NotReleased::CutOff(_)) => Exit::Unavailable,
+    })
 }
 
 /// Why the hold ends.

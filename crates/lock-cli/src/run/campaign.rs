@@ -11,7 +11,7 @@ use super::child::Child;
 use super::reap;
 use super::supervisor::{End, Supervisor};
 use super::wire::Ending;
-use crate::acquire::Acquirer;
+use crate::acquire::{Acquirer, NotReleased};
 use crate::failure::{Exit, Failure};
 use crate::job_control::JobControl;
 use crate::output::Output;
@@ -63,13 +63,10 @@ impl<'a> Campaign<'a> {
             never = reap::now_and_then() => match never {},
         };
         let end = self.run_command(&guard, signals, job).await;
-        let during_release = tokio::select! {
-            () = self.acquirer.release(guard) => None,
-            signal = signals.ending(job, restarts) => Some(signal),
-        };
+        let released = self.acquirer.release(guard, signals.ending(job, restarts)).await;
         let End { ending, lost, overran, signal } = end?;
         let exit = match ending {
-            _ if lost => Exit::Other,
+            _ if lost || matches!(released, Err(NotReleased::Lost)) => Exit::Other,
             _ if overran => Exit::Code(OVERRAN),
             Ending::Code(code) => Exit::Code(code),
             Ending::Signal(signal) => Exit::signal(signal),
@@ -77,9 +74,9 @@ impl<'a> Campaign<'a> {
         if !restarts {
             return Ok(Turn::Over(exit));
         }
-        match (signal, during_release) {
-            (_, Some(signal)) => self.end_by(signal),
-            (Some(signal), None) if ends_campaign(signal, job).await => self.end_by(signal),
+        match (signal, released) {
+            (_, Err(NotReleased::CutOff(signal))) => self.end_by(signal),
+            (Some(signal), _) if ends_campaign(signal, job).await => self.end_by(signal),
             _ => return Ok(Turn::Again),
         };
         Ok(Turn::Over(exit))

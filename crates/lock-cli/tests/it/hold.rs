@@ -1,6 +1,7 @@
 //! `polylock hold`: a lock for several steps of one script.
 
 use std::process::Command;
+use std::time::Duration;
 
 use crate::common::{POLYLOCK, Run, eventually};
 use crate::run::{Background, sh, shell, waits};
@@ -8,6 +9,7 @@ use lock_testkit::RedisServer;
 use polylock::Locks;
 use rustix::process::Signal;
 use tempfile::TempDir;
+use tokio::time::sleep;
 
 fn hold(url: &str, options: &str) -> Command {
     let mut hold = Command::new("env");
@@ -71,4 +73,41 @@ async fn a_script_holds_a_lock_for_its_steps_and_no_longer() {
     guard.release().await.unwrap();
     waits(&locks, 0).await;
     Run::of(hold(&url, "--pid 999999999")).await.is(64, &["cannot watch the process"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_was_lost_or_not_released_is_no_success() {
+    let (redis, folder) = (RedisServer::start().await.unwrap(), TempDir::new().unwrap());
+    let holds = async |options: &str| {
+        let held = Background::of(folder.path(), &hold(&redis.url(), options));
+        eventually("a token", async || held.text().ends_with('\n')).await;
+        held
+    };
+    let fails = async |held: Background, code: i32, part: &str| {
+        let (ended, text) = held.ends().await;
+        assert!(ended == code && text.contains(part), "{ended}: {text}");
+    };
+    // Once it goes on, the signal and the loss are there.
+    let paused = holds("--ttl 2s").await;
+    paused.signal(Signal::STOP);
+    sleep(Duration::from_secs(3)).await;
+    paused.signal(Signal::TERM);
+    paused.signal(Signal::CONT);
+    fails(paused, 70, "the lock \"job\" is lost").await;
+    // Only the release notices.
+    let flushed = holds("").await;
+    redis.command(&["FLUSHALL"]).await.unwrap();
+    flushed.signal(Signal::TERM);
+    fails(flushed, 70, "the lock \"job\" was lost before its release").await;
+    for (signals, part) in [
+        (&[Signal::TERM][..], "was not released: "),
+        (&[Signal::TERM, Signal::INT], "ended the release before the store answered"),
+    ] {
+        let held = holds("").await;
+        redis.stop();
+        signals.iter().for_each(|signal| held.signal(*signal));
+        fails(held, 69, part).await;
+        redis.cont();
+        redis.command(&["FLUSHALL"]).await.unwrap();
+    }
 }

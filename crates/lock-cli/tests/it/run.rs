@@ -381,6 +381,19 @@ async fn a_lock_that_is_lost_stops_the_command() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_loss_that_only_the_release_finds_is_reported() {
+    let (redis, folder) = (RedisServer::start().await.unwrap(), TempDir::new().unwrap());
+    let go = folder.path().join("go");
+    let script = format!("echo running; until [ -e {} ]; do sleep 0.02; done", go.display());
+    let run = Background::start(folder.path(), &redis.url(), "", &script);
+    run.prints("running").await;
+    redis.command(&["FLUSHALL"]).await.unwrap();
+    fs::write(go, "").unwrap();
+    let (code, text) = run.ends().await;
+    assert!(code == 70 && text.contains("was lost before its release"), "{code}: {text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_command_ends_before_its_lock_when_redis_is_cut_off_or_paused() {
     let redis = RedisServer::start().await.unwrap();
     let proxy = FaultProxy::start(redis.addr(), Protocol::Redis).unwrap();
