@@ -96,13 +96,11 @@ fn way_out(error: &clap::Error, arguments: &[String]) -> Option<String> {
     }
     let form = "write the command after --";
     match error.get(ContextKind::InvalidArg) {
-        Some(ContextValue::String(argument)) if error.kind() == ErrorKind::UnknownArgument => {
-            let at = arguments
-                .iter()
-                .position(|known| known == argument)
-                .filter(|_| !argument.starts_with('-'))?;
-            let (before, command) = arguments.split_at(at);
-            Some(format!("{form}: polylock {} -- {}", before[1..].join(" "), command.join(" ")))
+        // The rest of the line is not shown: it may have a password.
+        Some(ContextValue::String(argument))
+            if error.kind() == ErrorKind::UnknownArgument && !argument.starts_with('-') =>
+        {
+            Some(format!("{form}: polylock run NAME -- {argument} ..."))
         }
         _ if error.kind() == ErrorKind::MissingRequiredArgument => {
             Some(format!("{form}: polylock run NAME -- COMMAND"))

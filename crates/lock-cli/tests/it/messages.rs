@@ -85,10 +85,21 @@ async fn a_mistake_is_answered_by_the_way_to_write_it() {
     let (redis, folder) = (RedisServer::start().await.unwrap(), TempDir::new().unwrap());
     let url = redis.url();
     let form = async |arguments: &str| shell(&url, &format!("{POLYLOCK} {arguments}")).await;
-    form("run a true").await.is(64, &["way out: write the command after --: polylock run a -- true"]);
-    form("run -n a ls -l").await.is(64, &["polylock run -n a -- ls -l"]);
+    for line in ["run a true", "run -n a true -l", "run true true", "run a true --url redis://:s3cret@h"] {
+        let part = "way out: write the command after --: polylock run NAME -- true ...";
+        form(line).await.is(64, &[part]);
+    }
     form("run a").await.is(64, &["polylock run NAME -- COMMAND"]);
-    form("run a true --url redis://:s3cret@h").await.is(64, &["-- true --url URL"]);
+    // What the command line has besides may be secret.
+    for line in
+        ["run a mysql -ps3cret", "run a mysql --url redis:/me:s3cret@h", "run a mysql --json -ps3cret"]
+    {
+        let hint = form(line).await;
+        hint.is(64, &["polylock run NAME -- mysql ..."]);
+        assert!(!format!("{hint:?}").contains("s3cret"), "{hint:?}");
+    }
+    let same = format!("exec -a polylock {POLYLOCK} run a polylock run b");
+    shell(&url, &same).await.is(64, &["polylock run NAME -- polylock ..."]);
     form("list").await.is(64, &["way out: polylock holders --all"]);
     form("unlock a").await.is(64, &["way out: polylock break NAME"]);
     form("doctor true").await.is(64, &["unexpected argument"]);
