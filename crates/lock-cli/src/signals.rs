@@ -14,6 +14,8 @@ use crate::job_control::JobControl;
 pub(crate) struct Signals {
     streams: Vec<(Signal, unix::Signal)>,
     had_hang_up: bool,
+    /// A SIGHUP of which nobody knows yet whether it ends a campaign.
+    hang_up: Option<Signal>,
 }
 
 impl Signals {
@@ -23,7 +25,11 @@ impl Signals {
             fs::read_to_string("/proc/self/status").map(|status| ignored(&status)).unwrap_or_default();
         let listened = PASSED_ON.into_iter().filter(|signal| ignored >> (signal.as_raw() - 1) & 1 == 0);
         let listen = |passed: Signal| Ok((passed, signal(SignalKind::from_raw(passed.as_raw()))?));
-        Ok(Self { streams: listened.map(listen).collect::<io::Result<_>>()?, had_hang_up: false })
+        Ok(Self {
+            streams: listened.map(listen).collect::<io::Result<_>>()?,
+            had_hang_up: false,
+            hang_up: None,
+        })
     }
 
     /// Waits for the next one. It is cancel safe.
@@ -39,6 +45,11 @@ impl Signals {
         signal
     }
 
+    /// Whether this signal was not ignored when the process began.
+    pub(crate) fn listens_to(&self, signal: Signal) -> bool {
+        self.streams.iter().any(|(listened, _)| *listened == signal)
+    }
+
     /// Whether there was a SIGHUP.
     pub(crate) const fn had_hang_up(&self) -> bool {
         self.had_hang_up
@@ -48,13 +59,23 @@ impl Signals {
     /// control stops the job as if it had no handler. It is cancel safe.
     pub(crate) async fn ending(&mut self, job: &JobControl, is_campaign: bool) -> Signal {
         loop {
+            if let Some(signal) = self.hang_up(job).await {
+                return signal;
+            }
             match self.next().await {
                 Signal::TSTP => job.stop(),
+                signal @ Signal::HUP if is_campaign => self.hang_up = Some(signal),
                 // It is meant for the command, which does not run now.
                 signal if is_campaign && !ends_campaign(signal, job).await => {}
                 signal => return signal,
             }
         }
+    }
+
+    /// The SIGHUP that came last during an [`ending`](Self::ending) that was dropped, if it ends a campaign. It is cancel safe.
+    pub(crate) async fn hang_up(&mut self, job: &JobControl) -> Option<Signal> {
+        let ends = ends_campaign(self.hang_up?, job).await;
+        self.hang_up.take().filter(|_| ends)
     }
 }
 

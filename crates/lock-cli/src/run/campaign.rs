@@ -62,6 +62,10 @@ impl<'a> Campaign<'a> {
             signal = signals.ending(job, restarts) => return Ok(Turn::Over(self.end_by(signal))),
             never = reap::now_and_then() => match never {},
         };
+        if let Some(signal) = signals.hang_up(job).await {
+            // The guard is released in the background, and before the connections are closed.
+            return Ok(Turn::Over(self.end_by(signal)));
+        }
         let end = self.run_command(&guard, signals, job).await;
         let released = self.acquirer.release(guard, signals.ending(job, restarts)).await;
         let End { ending, lost, overran, signal } = end?;

@@ -32,6 +32,8 @@ pub(super) struct Supervisor<'a> {
     loss: Option<LossReason>,
     /// The last signal that may end what would start the command again.
     signal: Option<Signal>,
+    /// Whether the command has got the terminal.
+    has_terminal: bool,
     /// When the command last asked for a terminal that this job cannot give.
     asked_at: Option<BootInstant>,
     is_hung_up: bool,
@@ -77,6 +79,7 @@ impl<'a> Supervisor<'a> {
             alarm: Alarm::new(),
             loss: None,
             signal: None,
+            has_terminal: false,
             asked_at: None,
             is_hung_up: false,
             go_on_at: None,
@@ -107,7 +110,7 @@ impl<'a> Supervisor<'a> {
             }
             wake = self.act();
         };
-        self.end(ending, job).await
+        self.end(ending, signals, job).await
     }
 
     /// Does what the deadline asks for now, and returns when to look again.
@@ -208,6 +211,7 @@ impl<'a> Supervisor<'a> {
         let group = self.child.group();
         let wants_terminal = [Signal::TTIN, Signal::TTOU].map(Signal::as_raw).contains(&signal);
         if wants_terminal && job.lend(group) {
+            self.has_terminal = true;
             return self.go_on();
         }
         if !wants_terminal && signal != Signal::TSTP.as_raw() {
@@ -217,7 +221,7 @@ impl<'a> Supervisor<'a> {
         if wants_terminal && self.asks_again(job) {
             return;
         }
-        job.take_back(group);
+        self.has_terminal &= !job.take_back(group);
         job.stop();
         self.go_on();
     }
@@ -249,7 +253,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    async fn end(mut self, ending: Ending, job: &JobControl) -> io::Result<End> {
+    async fn end(mut self, ending: Ending, signals: &Signals, job: &JobControl) -> io::Result<End> {
         // A child that ended after its lock is no success.
         if let GuardState::Lost(loss) = self.guard.state() {
             self.loss = Some(loss);
@@ -269,8 +273,11 @@ impl<'a> Supervisor<'a> {
             }
         }
         let key = key_of(ending).filter(|_| had_terminal);
+        // The kernel hangs up the group that has the terminal, and that is the command's.
+        let is_hung_up = self.has_terminal && job.has_lost_terminal() && signals.listens_to(Signal::HUP);
+        let hang_up = is_hung_up.then_some(Signal::HUP);
         self.child.reap()?;
-        Ok(End { ending, lost, overran: self.overran, signal: key.or(self.signal) })
+        Ok(End { ending, lost, overran: self.overran, signal: key.or(self.signal).or(hang_up) })
     }
 
     /// Stops what the command has left: while the lock is held, after its grace, and to the end.

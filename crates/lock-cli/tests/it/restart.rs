@@ -7,7 +7,7 @@ use crate::common::{POLYLOCK, Terminal, eventually};
 use crate::run::{Background, sh, shell, waits};
 use lock_testkit::RedisServer;
 use polylock::Locks;
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::time::sleep;
 
@@ -74,15 +74,37 @@ async fn a_terminal_ends_a_campaign_by_its_keys_and_with_itself() {
     let (code, screen) = terminal.ends().await;
     assert!(code == 130 && screen.contains("SIGINT ends --restart"), "{screen}");
 
-    let log = folder.path().join("log");
-    let terminal = open(&format!("echo leads >> {}; exec sleep 60", log.display()));
-    let leads = async || fs::read_to_string(&log).is_ok_and(|text| text.contains("leads"));
-    eventually("a leader", leads).await;
-    drop(terminal);
     let locks = Locks::connect(&url).await.unwrap();
-    eventually("the release", async || !locks.inspect("job").await.unwrap().is_held()).await;
-    sleep(Duration::from_secs(3)).await;
-    assert_eq!(fs::read_to_string(&log).unwrap().matches("leads").count(), 1);
+    // A command that has the terminal is hung up alone, unless polylock is the first process there.
+    for (before, does, after) in [
+        ("", "exec sleep 60", ""),
+        ("", "read line </dev/tty", "; true"),
+        ("nohup ", "read line </dev/tty; sleep 0.5", " >/dev/null 2>&1; true"),
+    ] {
+        let log = folder.path().join(format!("log{}", fs::read_dir(folder.path()).unwrap().count()));
+        let script = format!("echo leads >> {}; {does}", log.display());
+        let line = format!("{before}{POLYLOCK} run job --restart -- bash -c \"{script}\"{after}");
+        let starts = || fs::read_to_string(&log).map_or(0, |text| text.matches("leads").count());
+        let terminal = Terminal::open(&format!("bash -c '{line}'"), &variables);
+        eventually("a leader", async || starts() > 0).await;
+        // It has the terminal soon after.
+        sleep(Duration::from_millis(500)).await;
+        drop(terminal);
+        if before.is_empty() {
+            eventually("the release", async || !locks.inspect("job").await.unwrap().is_held()).await;
+            sleep(Duration::from_secs(3)).await;
+            assert_eq!(starts(), 1);
+        } else {
+            eventually("more starts", async || starts() > 3).await;
+            let ended = async || {
+                let holder = locks.inspect("job").await.unwrap().holders.first().cloned();
+                let pid = holder.and_then(|holder| Pid::from_raw(holder.owner()?.pid as i32));
+                pid.is_some_and(|pid| kill_process(pid, Signal::TERM).is_ok())
+            };
+            eventually("its end", ended).await;
+            eventually("the release", async || !locks.inspect("job").await.unwrap().is_held()).await;
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
