@@ -115,7 +115,7 @@ impl<'a> Acquirer<'a> {
     ) -> Result<Self, Failure> {
         let refusals = Arc::new(Refusals::new(output));
         let persists = !options.strict && (restarts || options.wait.is_some());
-        let (locks, until) = connect(options, persists, &refusals, output).await?;
+        let (locks, until) = connect(options, restarts, persists, &refusals, output).await?;
         output.detail("connected to the store");
         if !options.no_wait {
             nested::check(&locks, &options.name, options.shared, options.permits.is_some()).await?;

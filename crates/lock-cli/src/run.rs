@@ -41,7 +41,7 @@ pub(crate) struct RunOptions {
     acquire: AcquireOptions,
 
     /// The lock is acquired again, and the command started, after the command has ended or the lock is lost. SIGINT, SIGTERM or
-    /// SIGQUIT ends that. A store that is down is waited for
+    /// SIGQUIT ends that. A store that is down is waited for, also for longer than --wait
     #[arg(long)]
     restart: bool,
 

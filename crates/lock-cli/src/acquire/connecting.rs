@@ -11,31 +11,33 @@ use crate::connect::{mentioning, reasons};
 use crate::failure::{Exit, Failure};
 use crate::output::{Level, Output};
 
-/// Connects to the store, again and again if it `persists`. Returns when the wait for the lock is over, too: the time that the
-/// store was down counts.
+/// Connects to the store. If it `persists`, it tries again until the wait is over, and without end if it `restarts`. Returns when
+/// the wait for the lock is over, too: the time that the store was down counts, except for a restart.
 pub(super) async fn connect(
     options: &AcquireOptions,
+    restarts: bool,
     persists: bool,
     refusals: &Refusals,
     output: Output,
 ) -> Result<(Locks, Option<Instant>), Failure> {
     let url = options.store.url()?;
-    let until = options.deadline();
+    let until = options.deadline().filter(|_| !restarts);
     let mut failure = match attempt(&url, until, output).await {
         Ok(locks) => return Ok((locks, options.deadline())),
         Err(failure) => failure,
     };
     loop {
-        let next = Instant::now() + PAUSE;
-        let is_over = until.is_some_and(|until| next >= until);
+        let now = Instant::now();
+        let is_over = until.is_some_and(|until| now >= until);
         if is_over || !persists || !failure.can_pass {
             return Err(failure);
         }
         refusals.say(&failure);
-        sleep_until(next).await;
+        let next = now + PAUSE;
+        sleep_until(until.map_or(next, |until| next.min(until))).await;
         // The reason was mentioned.
         match attempt(&url, until, output.at(Level::Quiet)).await {
-            Ok(locks) => return Ok((locks, until)),
+            Ok(locks) => return Ok((locks, until.or_else(|| options.deadline()))),
             Err(next) => failure = next,
         }
     }

@@ -115,18 +115,21 @@ async fn a_store_that_starts_later_is_waited_for() {
     for options in ["", "-n", "-w 60s --strict", "--restart --strict"] {
         sh(&url, options, "echo ran").await.is(69, &["cannot connect"]);
     }
-    let still_down = sh(&url, "-w 1.5", "echo ran").await;
+    let still_down = sh(&url, "-w 0.9", "echo ran").await;
     still_down.is(69, &["going on until that passes", "cannot connect"]);
-    let [waits, leads] = ["-w 60s", "--restart"]
+    let [waits, leads, leads_later] = ["-w 60s", "--restart", "--restart -w 3"]
         .map(|options| Background::start(folder.path(), &url, options, "echo ran; sleep 0.2"));
-    for run in [&waits, &leads] {
+    for run in [&waits, &leads, &leads_later] {
         run.prints("going on until that passes").await;
     }
+    sleep(Duration::from_secs(4)).await;
     redis.start_again().await.unwrap();
     assert_eq!(waits.ends().await.0, 0);
-    leads.prints("ran").await;
-    leads.signal(Signal::TERM);
-    leads.ends().await;
+    for run in [leads, leads_later] {
+        run.prints("ran").await;
+        run.signal(Signal::TERM);
+        run.ends().await;
+    }
     // A wrong URL does not get better.
     sh("redis://h?ttl=10", "--restart -w 60s", "echo ran").await.is(64, &["not valid"]);
 }
