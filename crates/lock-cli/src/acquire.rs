@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use polylock::{Guard, Locks, Released};
+use polylock::{Guard, LockMode, Locks, Released};
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -84,6 +84,18 @@ impl AcquireOptions {
         self.wait.and_then(|wait| Instant::now().checked_add(wait))
     }
 
+    const fn waits_for_ever(&self) -> bool {
+        !self.no_wait && self.wait.is_none()
+    }
+
+    const fn mode(&self) -> LockMode {
+        match self.permits {
+            Some(permits) => LockMode::permit(Some(permits)),
+            None if self.shared => LockMode::Shared,
+            None => LockMode::Exclusive,
+        }
+    }
+
     /// The same output, as quiet or verbose as the options ask for.
     pub(crate) const fn output(&self, output: Output) -> Output {
         match (self.quiet, self.verbose) {
@@ -117,8 +129,8 @@ impl<'a> Acquirer<'a> {
         let persists = !options.strict && (restarts || options.wait.is_some());
         let (locks, until) = connect(options, restarts, persists, &refusals, output).await?;
         output.detail("connected to the store");
-        if !options.no_wait {
-            nested::check(&locks, &options.name, options.shared, options.permits.is_some()).await?;
+        if options.waits_for_ever() {
+            nested::check(&locks, &options.name, options.mode()).await?;
         }
         let lock = Lock::new(&locks, options, label, persists, &refusals)?;
         Ok(Self { locks, lock, until, options, refusals, output })

@@ -3,17 +3,18 @@
 use std::fs;
 use std::time::Duration;
 
-use polylock::{HolderInfo, LockMode, Locks, OwnerInfo};
+use polylock::{HolderInfo, LockMode, Locks, OwnerInfo, WaiterInfo};
 use tokio::time::timeout;
 
 use crate::failure::Failure;
 use crate::tree;
 
-/// Refuses a lock that an ancestor of this process holds, unless both can hold it at once.
+/// Refuses a lock that an ancestor of this process holds, unless both can hold it at once: the ancestors leave a permit, and no
+/// waiter is in front that waits for them.
 ///
 /// The ancestor has to name the lock in its command line, and the store has to name the ancestor: a lock of this name in another
 /// store is no obstacle. Where one of them is not visible, the command waits.
-pub(super) async fn check(locks: &Locks, name: &str, shared: bool, permit: bool) -> Result<(), Failure> {
+pub(super) async fn check(locks: &Locks, name: &str, mode: LockMode) -> Result<(), Failure> {
     let around: Vec<_> = tree::ancestors().into_iter().filter(|pid| names(*pid, name)).collect();
     if around.is_empty() {
         return Ok(());
@@ -26,21 +27,32 @@ pub(super) async fn check(locks: &Locks, name: &str, shared: bool, permit: bool)
         };
         holder.owner().is_some_and(is_it)
     };
-    let excludes = |holder: &&HolderInfo| match holder.mode {
-        LockMode::Shared => !shared,
-        LockMode::Permit { .. } => !permit,
-        _ => true,
-    };
-    match state.holders.iter().filter(is_around).find(excludes) {
-        Some(holder) => Err(Failure::usage(
-            format!(
-                "the lock {name:?} is held by the polylock around this command, {}: it would wait for itself",
-                holder.holder
-            ),
-            "leave out the inner polylock, or protect its work by another name",
-        )),
-        None => Ok(()),
+    let ancestors: Vec<_> = state.holders.iter().filter(is_around).collect();
+    let Some(why) = obstacle(&ancestors, &state.queue, mode) else { return Ok(()) };
+    Err(Failure::usage(
+        format!("the lock {name:?} {why}: it would wait for itself"),
+        "leave out the inner polylock, or protect its work by another name",
+    ))
+}
+
+/// Why a lock in this mode is not granted before these ancestors release theirs.
+fn obstacle(ancestors: &[&HolderInfo], queue: &[WaiterInfo], mode: LockMode) -> Option<String> {
+    if let Some(holder) = ancestors.iter().find(|holder| excludes(holder.mode, mode)) {
+        return Some(format!("is held by the polylock around this command, {}", holder.holder));
     }
+    if let LockMode::Permit { max: Some(max), .. } = mode
+        && ancestors.len() >= max.get() as usize
+    {
+        return Some(format!("has all its permits ({max}) around this command"));
+    }
+    let waits_for = |holder: &&HolderInfo| queue.iter().find(|waiter| excludes(holder.mode, waiter.mode));
+    let waiter = ancestors.iter().find_map(waits_for)?;
+    Some(format!("has a waiter, {}, that the polylock around this command keeps waiting", waiter.waiter))
+}
+
+const fn excludes(held: LockMode, wanted: LockMode) -> bool {
+    use LockMode::{Permit, Shared};
+    !matches!((held, wanted), (Shared, Shared) | (Permit { .. }, Permit { .. }))
 }
 
 fn names(pid: i32, name: &str) -> bool {

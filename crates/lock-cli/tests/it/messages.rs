@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
 use crate::common::{POLYLOCK, Run};
-use crate::run::{run, sh, shell};
+use crate::run::{run, sh, shell, waits};
 use lock_testkit::RedisServer;
 use polylock::{LockOptions, Locks};
 use tempfile::TempDir;
@@ -45,10 +45,12 @@ async fn a_run_inside_another_does_not_wait_for_itself() {
     let nested = |options: &str| format!("{POLYLOCK} run {options} job -- echo ran");
     for url in [redis.url(), files("one")] {
         let refuses = ["would wait for itself", "(sh)"];
-        for inner in ["", "-w 60s", "--shared", "--permits 2"] {
+        for inner in ["", "--shared", "--permits 2"] {
             let outer = sh(&url, "--keep-url", &nested(inner)).await;
             outer.is(64, &refuses);
         }
+        // What does not wait for ever may wait.
+        sh(&url, "--keep-url", &nested("-w 0.5 -E 9")).await.is(9, &["is busy: held by pid", "(sh)"]);
         let between = format!("{POLYLOCK} run --keep-url other -- {}", nested(""));
         sh(&url, "--keep-url", &between).await.is(64, &refuses);
         sh(&url, "--keep-url", &nested("-n")).await.is(75, &["is busy: held by pid", "(sh)"]);
@@ -61,7 +63,28 @@ async fn a_run_inside_another_does_not_wait_for_itself() {
             format!("{POLYLOCK} run other -- sleep 1 & sleep 0.3; {POLYLOCK} run other -- echo ran; wait");
         sh(&url, "--keep-url", &beside).await.is(0, &["ran"]);
     }
-    sh(&redis.url(), "--keep-url --permits 2", &nested("--permits 2")).await.is(0, &["ran"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sharers_and_permits_are_nested_as_long_as_they_do_not_wait_for_themselves() {
+    let redis = RedisServer::start().await.unwrap();
+    let url = redis.url();
+    let nested = |options: &str| format!("{POLYLOCK} run {options} job -- echo ran");
+    sh(&url, "--keep-url --permits 2", &nested("--permits 2")).await.is(0, &["ran"]);
+    let refused = sh(&url, "--keep-url --permits 1", &nested("--permits 1")).await;
+    refused.is(64, &["has all its permits (1) around this command", "would wait for itself"]);
+    let locks = Locks::connect(&url).await.unwrap();
+    for options in ["--shared", "--permits 3"] {
+        let queued = format!("until {POLYLOCK} holders job | grep -q waiter; do sleep 0.05; done");
+        let [inner, bounded] = [nested(options), nested(&format!("{options} -w 1"))];
+        let script = format!(
+            "{POLYLOCK} hold -q -w 20 job & waiter=$!; {queued}; {bounded}; timeout 10 {inner}; code=$?; kill $waiter; exit $code"
+        );
+        let run = sh(&url, &format!("--keep-url {options}"), &script).await;
+        run.is(64, &["\"job\" is busy", "would wait for itself", "has a waiter, pid "]);
+        assert!(!run.stdout.contains("ran"), "{run:?}");
+        waits(&locks, 0).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
