@@ -131,7 +131,8 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_a_file_says_can_be_shown(token: u64, since: u64, garbage: Vec<u8>) {
-            let record = Record { token, since, shared: false, owner: OwnerInfo::this_process() };
+            let owner = OwnerInfo::this_process();
+            let record = Record { token, since, shared: false, owner, pid_namespace: None };
             let token = info(&record).token.map_or(0, |token| token.get());
             prop_assert!(!info(&record).to_string().is_empty() && token <= i64::MAX as u64);
             let dir = tempfile::tempdir().unwrap();

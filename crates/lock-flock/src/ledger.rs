@@ -1,12 +1,14 @@
 //! The tokens of a lock, and its holders.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use lock_core::{Error, ErrorKind, OwnerInfo, Result, Token};
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{BACKEND, failed};
@@ -25,7 +27,7 @@ const HOLDERS: u64 = 2 * LINE as u64;
 ///
 /// The file is text. Two lines have the last token and the one before it, each written twice; a line that a crash of the
 /// host left half written does not have the same number twice, and the other line has every token that was granted by
-/// then. The third line is the holders, as JSON. One that crashed stays there until nobody holds the lock.
+/// then. The third line is the holders, as JSON. One that crashed stays there until the next change, and is not read.
 ///
 /// # Drop
 ///
@@ -45,6 +47,9 @@ pub(crate) struct Record {
     pub(crate) shared: bool,
     /// Milliseconds since 1970.
     pub(crate) since: u64,
+    /// Where the process id counts, if the system says it: containers have numbers of their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pid_namespace: Option<u64>,
 }
 
 impl Ledger {
@@ -88,7 +93,10 @@ impl Ledger {
         read_all(file.file(), &mut text).map_err(|error| failed("read", file.id().path(), error))?;
         let line = |at: usize| text.get(at * LINE..(at + 1) * LINE).and_then(parse).unwrap_or_default();
         let holders = text.get(2 * LINE..).and_then(|line| serde_json::from_slice(line).ok());
-        Ok(Self { file, lines: [line(0), line(1)], holders: holders.unwrap_or_default() })
+        let mut holders: Vec<Record> = holders.unwrap_or_default();
+        // Another program may have locked the file since.
+        holders.retain(|record| !record.has_ended());
+        Ok(Self { file, lines: [line(0), line(1)], holders })
     }
 
     /// The last token: 0 if there was none.
@@ -145,8 +153,22 @@ impl Ledger {
 impl Record {
     pub(crate) fn new(token: Token, owner: &OwnerInfo, sharing: Sharing) -> Self {
         let (owner, shared) = (owner.clone(), sharing == Sharing::Shared);
-        Self { token: token.get(), owner, shared, since: micros() / 1_000 }
+        Self { token: token.get(), owner, shared, since: micros() / 1_000, pid_namespace: pid_namespace() }
     }
+
+    /// Whether its process is known to have ended. That of another host or container is not known.
+    fn has_ended(&self) -> bool {
+        let is_elsewhere = |own| self.pid_namespace.is_some_and(|namespace| namespace != own);
+        if self.owner.host != OwnerInfo::this_process().host || pid_namespace().is_some_and(is_elsewhere) {
+            return false;
+        }
+        let pid = i32::try_from(self.owner.pid).ok().and_then(Pid::from_raw);
+        pid.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH))
+    }
+}
+
+fn pid_namespace() -> Option<u64> {
+    fs::metadata("/proc/self/ns/pid").ok().map(|namespace| namespace.ino())
 }
 
 /// The number of a line that was written as a whole.
@@ -212,11 +234,11 @@ mod tests {
         }
         // A crash within the next write leaves half a line. As a number it would be beyond the last token.
         let lines = Ledger::lock(paths).unwrap().lines;
-        let file = std::fs::OpenOptions::new().write(true).open(&paths.ledger).unwrap();
+        let file = fs::OpenOptions::new().write(true).open(&paths.ledger).unwrap();
         let smaller = u64::from(lines[0] > lines[1]);
         file.write_all_at(b"09999999999", smaller * LINE as u64).unwrap();
         grow("half a line");
-        std::fs::remove_file(&paths.ledger).unwrap();
+        fs::remove_file(&paths.ledger).unwrap();
         let mut new = Ledger::lock(paths).unwrap();
         assert!(new.next_token().unwrap().get() >= micros() - 60_000_000, "the clock goes on");
     }
@@ -229,6 +251,30 @@ mod tests {
         ledger.raise(i64::MAX as u64 - 1).unwrap();
         assert_eq!(ledger.next_token().unwrap().get(), i64::MAX as u64);
         assert_eq!(ledger.next_token().unwrap_err().kind(), ErrorKind::Exhausted);
+    }
+
+    #[test]
+    fn a_process_has_ended_if_this_host_and_container_no_longer_have_it() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let mut record = Record::new(Token::new(7), &OwnerInfo::this_process(), Sharing::Alone);
+        assert!(!record.has_ended(), "this process");
+        record.owner.pid = 1;
+        assert!(!record.has_ended(), "a process of another user");
+        child.wait().unwrap();
+        record.owner.pid = child.id();
+        assert!(record.has_ended());
+        let namespace = record.pid_namespace.take();
+        assert!(record.has_ended(), "as before there was a namespace");
+        record.pid_namespace = namespace.map(|own| own + 1);
+        assert!(namespace.is_none() || !record.has_ended(), "another container");
+        record.pid_namespace = namespace;
+        record.owner.host.push('x');
+        assert!(!record.has_ended(), "another host");
+        record.owner = OwnerInfo::this_process();
+        for none in [0, u32::MAX] {
+            record.owner.pid = none;
+            assert!(record.has_ended(), "{none} is no process");
+        }
     }
 
     #[test]

@@ -96,6 +96,10 @@ async fn done(order: &str, locks: &Locks, guards: &mut Vec<Guard>) -> Result<Str
             guards.push(locks.mutex("a").acquire().await?);
             guards.last().unwrap().token().to_string()
         }
+        "read" => {
+            guards.push(locks.rw("a").read().await?);
+            guards.last().unwrap().token().to_string()
+        }
         "release" => format!("{:?}", guards.pop().unwrap().release().await?),
         "inspect" => locks.inspect("a").await?.to_string(),
         "doctor" => locks.doctor().await?.to_string().replace('\n', " "),
@@ -148,7 +152,7 @@ fn runtime() -> Runtime {
 
 pub(crate) type Case = fn() -> Pin<Box<dyn Future<Output = ()>>>;
 
-pub(crate) const CASES: [(&str, Case); 10] = cases![
+pub(crate) const CASES: [(&str, Case); 12] = cases![
     a_killed_holder_frees_the_lock_at_once_and_tokens_grow,
     a_killed_waiter_leaves_its_turn,
     a_program_that_the_holder_starts_does_not_inherit_the_lock,
@@ -159,6 +163,8 @@ pub(crate) const CASES: [(&str, Case); 10] = cases![
     a_process_that_is_stopped_within_its_step_is_reported,
     waiters_have_one_watch_in_common,
     a_file_is_broken_for_the_holder_that_was_shown,
+    a_killed_holder_is_not_taken_for_another_program,
+    a_killed_reader_does_not_count_among_the_readers,
 ];
 
 async fn a_killed_holder_frees_the_lock_at_once_and_tokens_grow() {
@@ -333,4 +339,32 @@ async fn a_file_is_broken_for_the_holder_that_was_shown() {
     let next = two.mutex("a").try_acquire().await.unwrap().expect("the lock is broken");
     assert!(!one.break_lock_if("a", reader.token()).await.unwrap(), "another one holds it");
     assert_eq!(next.verify().await.unwrap(), GuardState::Valid);
+}
+
+async fn a_killed_holder_is_not_taken_for_another_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let locks = config(&dir).connect().await.unwrap();
+    let mut other = Other::start(&dir);
+    let killed = Token::new(other.acquire());
+    other.kill();
+    let file = fs::File::open(dir.path().join("a.lock")).unwrap();
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let state = locks.inspect("a").await.unwrap();
+    assert!(matches!(state.holder(), Some(Holder::Unknown(_))), "{state}");
+    assert!(!locks.break_lock_if("a", killed).await.unwrap(), "another program has the file");
+    assert!(locks.mutex("a").try_acquire().await.unwrap().is_none());
+}
+
+async fn a_killed_reader_does_not_count_among_the_readers() {
+    let dir = tempfile::tempdir().unwrap();
+    let locks = config(&dir).connect().await.unwrap();
+    let reader = locks.rw("a").read().await.unwrap();
+    let mut other = Other::start(&dir);
+    other.does("read");
+    assert_eq!(locks.inspect("a").await.unwrap().holders.len(), 2);
+    other.kill();
+    let holders = locks.inspect("a").await.unwrap().holders;
+    let tokens: Vec<_> = holders.iter().map(|holder| holder.token).collect();
+    assert_eq!(tokens, [Some(reader.token())]);
+    assert!(locks.break_lock_if("a", reader.token()).await.unwrap(), "it is alone");
 }
