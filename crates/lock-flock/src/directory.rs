@@ -1,12 +1,13 @@
 //! The directory of the locks, and how files are made in it.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use lock_core::{Error, ErrorKind, OwnerId, Result};
 use nix::unistd::Group;
+use rustix::process::geteuid;
 
 use crate::FlockConfig;
 use crate::error::{BACKEND, failed};
@@ -14,8 +15,14 @@ use crate::lock_file::{LockFile, Sharing};
 
 /// The permissions of files, unless the configuration says others: whoever may read a file can lock it.
 pub(crate) const OWN_USER: u32 = 0o600;
+/// The right of all users to write a file, or to make files in a directory.
+const OTHERS_WRITE: u32 = 0o002;
 /// Files in a directory with this bit have its group.
 const SET_GROUP: u32 = 0o2000;
+
+/// What to do about a directory where all users may make files.
+pub(crate) const DIR_OF_ITS_OWN: &str =
+    "use a directory for the locks alone, or take that right away (chmod o-w DIRECTORY)";
 
 /// The directory of the locks, and who may use what is made in it.
 #[derive(Debug)]
@@ -45,6 +52,32 @@ impl Directory {
 
     pub(crate) const fn mode(&self) -> u32 {
         self.mode
+    }
+
+    /// Whether users may make files there who are not meant to share the locks.
+    pub(crate) fn is_open_to_all(&self) -> bool {
+        let is_open = |dir: Metadata| dir.mode() & OTHERS_WRITE & !self.mode != 0;
+        fs::metadata(&self.path).is_ok_and(is_open)
+    }
+
+    /// Refuses a file that any user may have put there: who made it can lock it, and in a directory such as `/tmp`, remove it.
+    pub(crate) fn check_maker(&self, file: &LockFile) -> Result<()> {
+        if !self.is_open_to_all() {
+            return Ok(());
+        }
+        let path = file.id().path();
+        let made_by = |found: io::Result<Metadata>| match found {
+            Ok(found) => Ok(found.uid()),
+            Err(error) => Err(failed("look at", path, error)),
+        };
+        let trusted = [geteuid().as_raw(), made_by(fs::metadata(&self.path))?];
+        let dirs = path.ancestors().skip(1).take_while(|dir| *dir != self.path);
+        for found in dirs.map(fs::symlink_metadata).chain([file.file().metadata()]) {
+            if !trusted.contains(&made_by(found)?) {
+                return Err(planted(path, &self.path));
+            }
+        }
+        Ok(())
     }
 
     /// Makes a file of a lock, unless it exists, with the directories that it needs.
@@ -121,6 +154,16 @@ pub(crate) const fn searchable(mode: u32) -> u32 {
 /// A name beside this one, by which nobody looks for a lock.
 fn draft(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{}.new", OwnerId::random()))
+}
+
+fn planted(path: &Path, dir: &Path) -> Error {
+    Error::new(ErrorKind::Denied, BACKEND)
+        .with_message(format!(
+            "another user may have put {} there: all users may make files in {}",
+            path.display(),
+            dir.display()
+        ))
+        .with_hint(format!("{DIR_OF_ITS_OWN}, then remove the file"))
 }
 
 fn group_id(group: &str) -> Result<u32> {

@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use lock_core::{DoctorReport, ErrorKind, Finding, FindingLevel, Result};
 
-use crate::directory::Directory;
+use crate::directory::{DIR_OF_ITS_OWN, Directory};
 use crate::file_name::Paths;
 use crate::inspect;
 use crate::lock_file::LockFile;
 
 const OTHERS_READ: u32 = 0o004;
+const OTHERS_SEARCH: u32 = 0o001;
 
 /// Examines the directory and its files, as the user of this process.
 pub(crate) fn doctor(dir: &Arc<Directory>) -> Result<DoctorReport> {
@@ -27,9 +28,17 @@ pub(crate) fn doctor(dir: &Arc<Directory>) -> Result<DoctorReport> {
         let what = format!("this user can acquire no new lock there: {}", error.message());
         findings.push(warning(path, &what, &advice));
     }
-    let files = files(dir)?;
-    findings.extend(readable(dir, &files));
-    findings.extend(foreign(path, &files));
+    if dir.is_open_to_all() {
+        let what = "all users may make files there: this user refuses the files of others, and cannot acquire these locks";
+        findings.push(warning(path, what, DIR_OF_ITS_OWN));
+    }
+    match files(dir) {
+        Ok(files) => {
+            findings.extend(readable(dir, &files));
+            findings.extend(foreign(path, &files));
+        }
+        Err(error) => findings.push(warning(path, error.message(), error.hint().unwrap_or_default())),
+    }
     Ok(DoctorReport::new(findings))
 }
 
@@ -41,10 +50,12 @@ fn files(dir: &Arc<Directory>) -> Result<Vec<PathBuf>> {
 
 /// Files that all users may read, unless the configuration says so.
 fn readable(dir: &Directory, files: &[PathBuf]) -> Option<Finding> {
-    let is_readable = |path: &Path| fs::metadata(path).is_ok_and(|file| file.mode() & OTHERS_READ != 0);
-    if dir.mode() & OTHERS_READ != 0 || !is_readable(dir.path()) {
+    let has = |path: &Path, right| fs::metadata(path).is_ok_and(|found| found.mode() & right != 0);
+    // A name can be guessed: it need not be listed.
+    if dir.mode() & OTHERS_READ != 0 || !has(dir.path(), OTHERS_SEARCH) {
         return None;
     }
+    let is_readable = |path: &Path| has(path, OTHERS_READ);
     let what =
         "may be read by all users: whoever may read a file can lock it, and keep the lock from everybody";
     some_of(dir.path(), files, is_readable, what, "take that right away: chmod o= FILE")

@@ -64,6 +64,11 @@ pub(crate) fn lock_name(path: &Path) -> Option<LockName> {
     (relative(&name, LOCK) == path).then_some(name)
 }
 
+/// Whether this may be a directory that is the first part of longer names.
+pub(crate) fn is_continued(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().ends_with(CONTINUED.as_bytes())
+}
+
 const fn escaped() -> AsciiSet {
     let mut set = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
     let mut letter = b'A';

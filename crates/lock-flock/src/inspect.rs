@@ -11,7 +11,7 @@ use lock_core::{
 };
 
 use crate::error::{BACKEND, failed};
-use crate::file_name::{Paths, lock_name};
+use crate::file_name::{Paths, is_continued, lock_name};
 use crate::ledger::{Ledger, Record};
 use crate::lock_file::{LockFile, Sharing};
 
@@ -72,10 +72,10 @@ pub(crate) fn list(dir: &Path, prefix: &str) -> Result<Vec<LockName>> {
         };
         for entry in entries {
             let entry = entry.map_err(|error| failed("list", &next, error))?;
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                dirs.push(entry.path());
-            }
             let path = entry.path();
+            if is_continued(&path) && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                dirs.push(path.clone());
+            }
             let name = path.strip_prefix(dir).ok().and_then(lock_name);
             names.extend(name.filter(|name| name.as_str().starts_with(prefix)));
             if names.len() > MAX_LISTED {

@@ -45,7 +45,7 @@ impl LockFile {
         loop {
             // First without making it: the kernel may refuse that for a file of another user (`fs.protected_regular`).
             if let Some(file) = Self::open_existing(path)? {
-                return Ok(file);
+                return dir.check_maker(&file).map(|()| file);
             }
             dir.make_file(path)?;
         }

@@ -101,6 +101,7 @@ async fn done(order: &str, locks: &Locks, guards: &mut Vec<Guard>) -> Result<Str
             guards.last().unwrap().token().to_string()
         }
         "release" => format!("{:?}", guards.pop().unwrap().release().await?),
+        "list" => format!("{:?}", locks.list("").await?),
         "inspect" => locks.inspect("a").await?.to_string(),
         "doctor" => locks.doctor().await?.to_string().replace('\n', " "),
         "wait" => watches_of_waiters(locks).await,

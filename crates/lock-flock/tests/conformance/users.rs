@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::processes::{Case, Other};
 
-pub(crate) const CASES: [(&str, Case); 7] = cases![
+pub(crate) const CASES: [(&str, Case); 9] = cases![
     files_are_for_one_user,
     a_mode_and_a_group_are_those_of_all_that_is_made,
     two_users_share_the_locks_of_a_group,
@@ -21,6 +21,8 @@ pub(crate) const CASES: [(&str, Case); 7] = cases![
     other_users_cannot_lock_the_files,
     only_an_acquisition_makes_the_directory,
     the_doctor_names_what_endangers_the_locks,
+    what_another_user_has_put_there_is_refused,
+    a_private_folder_of_another_user_is_passed_over,
 ];
 
 const NOBODY: &str = "65534";
@@ -141,8 +143,60 @@ async fn the_doctor_names_what_endangers_the_locks() {
     fs::set_permissions(folder.path().join("a.token"), Permissions::from_mode(0o644)).unwrap();
     let report = locks.doctor().await.unwrap();
     assert!(report.to_string().contains("a.token may be read by all users"), "{report}");
+    // Who knows the name of a file need not list the directory.
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o711)).unwrap();
+    let report = locks.doctor().await.unwrap();
+    assert!(report.to_string().contains("a.token may be read by all users"), "{report}");
     let meant = FlockConfig::new(folder.path()).mode(0o644).connect().await.unwrap();
     assert_eq!(meant.doctor().await.unwrap().findings, []);
+}
+
+/// As in `/tmp`, where only the user that made a file may remove it.
+async fn what_another_user_has_put_there_is_refused() {
+    let Some(folder) = folder_of_root() else { return };
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o1777)).unwrap();
+    let locks = FlockConfig::new(folder.path()).connect().await.unwrap();
+    let report = locks.doctor().await.unwrap();
+    assert!(report.to_string().contains("all users may make files there"), "{report}");
+    hold_all(&locks).await;
+
+    let mine: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    for path in mine {
+        chown(&path, Some(NOBODY.parse().unwrap()), None).unwrap();
+    }
+    for name in ["a".to_owned(), LONG.repeat(10)] {
+        let error = locks.mutex(name).try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        assert!(error.hint().is_some_and(|hint| hint.contains("chmod o-w")), "{error}");
+    }
+    assert!(!locks.inspect("a").await.unwrap().is_held(), "an operator can look");
+    // Where all users are meant to share the locks.
+    let all = FlockConfig::new(folder.path()).mode(0o666).connect().await.unwrap();
+    assert!(all.mutex("a").try_acquire().await.unwrap().is_some());
+    assert_eq!(all.doctor().await.unwrap().findings, []);
+    // Where nobody else can make files.
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    assert!(locks.mutex("a").try_acquire().await.unwrap().is_some());
+}
+
+async fn a_private_folder_of_another_user_is_passed_over() {
+    let Some(folder) = folder_of_root() else { return };
+    let dir = folder.path().join("locks");
+    let url = format!("flock://{}?mode=0660&group={NOBODY}", dir.display());
+    let locks = FlockConfig::from_url(&url).unwrap().connect().await.unwrap();
+    drop(locks.mutex("a").acquire().await.unwrap());
+    let private = Permissions::from_mode(0o700);
+    fs::create_dir(dir.join("private")).unwrap();
+    fs::set_permissions(dir.join("private"), private.clone()).unwrap();
+    let mut nobody = nobody(&folder, &url);
+    let listed = nobody.does("list");
+    assert!(listed.contains("\"a\""), "{listed}");
+    assert_eq!(nobody.does("doctor"), "");
+    // This may be the first part of names.
+    fs::create_dir(dir.join("part+")).unwrap();
+    fs::set_permissions(dir.join("part+"), private).unwrap();
+    let findings = nobody.does("doctor");
+    assert!(findings.contains("cannot list") && findings.contains("part+"), "{findings}");
 }
 
 /// Acquires locks with a short name and a long one.
