@@ -12,7 +12,7 @@ use crate::directory::Directory;
 use crate::error::{BACKEND, no_thread};
 use crate::file_name::Paths;
 use crate::ledger::{Ledger, Record};
-use crate::lock_file::{LockFile, Sharing};
+use crate::lock_file::{FileId, LockFile, Sharing};
 use crate::wake::Wake;
 use crate::watches::Watches;
 
@@ -98,11 +98,16 @@ impl Waiting {
         // Before the second attempt, so that no release falls between.
         let mut wake = Wake::new(watches, watched);
         loop {
-            let is_over = wait.is_expired();
+            let (is_over, opened) = (wait.is_expired(), contender.opened());
             match steps.spawn_blocking(move || contender.attempt(!is_over)).await.map_err(no_thread)?? {
                 Attempt::Granted(grant) => return Ok(Some(grant)),
                 Attempt::Busy(_) if is_over => return Ok(None),
                 Attempt::Busy(waiting) => contender = waiting,
+            }
+            if contender.opened() != opened {
+                // What is watched is a file that was replaced.
+                wake = Wake::new(watches, watched);
+                continue;
             }
             tokio::select! {
                 biased;
@@ -126,6 +131,10 @@ impl Contender {
         let open = |path| LockFile::open(&paths.dir, path);
         let (lock, turn) = (open(&paths.lock)?, open(&paths.turn)?);
         Ok(Self { paths, sharing, owner, lock, turn })
+    }
+
+    fn opened(&self) -> [FileId; 2] {
+        [self.lock.id().clone(), self.turn.id().clone()]
     }
 
     /// Takes the turn, then the lock, and gives the turn back. One that waits keeps its turn until it has the lock.

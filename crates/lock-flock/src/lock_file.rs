@@ -25,7 +25,7 @@ pub(crate) struct LockFile {
 }
 
 /// Which file it is, whatever its path leads to later. Its number is not used again while it is open.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileId {
     path: PathBuf,
     device: u64,

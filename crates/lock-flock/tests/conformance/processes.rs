@@ -3,6 +3,8 @@
 use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::pin::Pin;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::Duration;
@@ -15,6 +17,7 @@ use lock_flock::FlockConfig;
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 /// Longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -153,7 +156,7 @@ fn runtime() -> Runtime {
 
 pub(crate) type Case = fn() -> Pin<Box<dyn Future<Output = ()>>>;
 
-pub(crate) const CASES: [(&str, Case); 12] = cases![
+pub(crate) const CASES: [(&str, Case); 13] = cases![
     a_killed_holder_frees_the_lock_at_once_and_tokens_grow,
     a_killed_waiter_leaves_its_turn,
     a_program_that_the_holder_starts_does_not_inherit_the_lock,
@@ -166,6 +169,7 @@ pub(crate) const CASES: [(&str, Case); 12] = cases![
     a_file_is_broken_for_the_holder_that_was_shown,
     a_killed_holder_is_not_taken_for_another_program,
     a_killed_reader_does_not_count_among_the_readers,
+    a_waiter_watches_the_file_that_replaced_its_own,
 ];
 
 async fn a_killed_holder_frees_the_lock_at_once_and_tokens_grow() {
@@ -368,4 +372,36 @@ async fn a_killed_reader_does_not_count_among_the_readers() {
     let tokens: Vec<_> = holders.iter().map(|holder| holder.token).collect();
     assert_eq!(tokens, [Some(reader.token())]);
     assert!(locks.break_lock_if("a", reader.token()).await.unwrap(), "it is alone");
+}
+
+async fn a_waiter_watches_the_file_that_replaced_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a.lock");
+    let locks = config(&dir).connect().await.unwrap();
+    let _first = locks.mutex("a").acquire().await.unwrap();
+    let mutex = config(&dir).connect().await.unwrap().mutex("a");
+    let _waiter = AbortOnDropHandle::new(tokio::spawn(async move { mutex.acquire().await }));
+    until(|| is_watched(&file)).await;
+    // Locked before it has its name, so that the waiter waits on.
+    let new = dir.path().join("new");
+    let program = fs::File::create(&new).unwrap();
+    rustix::fs::flock(&program, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    fs::rename(&new, &file).unwrap();
+    until(|| is_watched(&file)).await;
+}
+
+/// Whether this process watches the file that has this path now.
+fn is_watched(path: &Path) -> bool {
+    let inode = format!(" ino:{:x} ", fs::metadata(path).unwrap().ino());
+    let open = fs::read_dir("/proc/self/fdinfo").expect("the tests run on Linux").flatten();
+    let mut watches = open.filter_map(|file| fs::read_to_string(file.path()).ok());
+    watches.any(|file| file.lines().any(|line| line.starts_with("inotify ") && line.contains(&inode)))
+}
+
+async fn until(happens: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !happens() {
+        assert!(begin.elapsed() < PATIENCE, "it does not happen");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
