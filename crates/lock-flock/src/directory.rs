@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use lock_core::{Error, ErrorKind, OwnerId, Result};
 use nix::unistd::Group;
+use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use crate::FlockConfig;
@@ -85,27 +86,31 @@ impl Directory {
         if let Some(dir) = path.parent().filter(|dir| !dir.is_dir()) {
             self.make_dir(dir)?;
         }
-        self.publish_file(path).map_err(|error| failed("make", path, error))
+        self.publish_file(path, hard_link).map_err(|error| failed("make", path, error))
     }
 
     /// Finds out whether locks can be acquired here: makes a file, locks it, and removes it.
     pub(crate) fn try_out(&self) -> Result<()> {
-        let draft = draft(&self.path.join("doctor"));
-        let tried = self.draft_file(&draft).map_err(|error| failed("make", &draft, error));
-        let tried = tried.and_then(|()| LockFile::open(self, &draft)?.try_lock(Sharing::Alone));
-        let _ = fs::remove_file(&draft);
+        let file = draft(&self.path.join("doctor"));
+        let tried = self.publish_file(&file, hard_link).map_err(|error| failed("make", &file, error));
+        let tried = tried.and_then(|()| LockFile::open(self, &file)?.try_lock(Sharing::Alone));
+        let _ = fs::remove_file(&file);
         tried.map(drop)
     }
 
-    /// The file gets its name last: nobody finds it with other permissions, whenever this process ends.
-    fn publish_file(&self, path: &Path) -> io::Result<()> {
+    /// The file gets its name last: nobody finds it with other permissions, whenever this process ends. Where the file system
+    /// cannot do that, it has its name from the beginning, and is for this user alone at first.
+    fn publish_file(&self, path: &Path, link: Naming) -> io::Result<()> {
         let draft = draft(path);
-        let made = self.draft_file(&draft).and_then(|()| fs::hard_link(&draft, path));
+        let made = self.new_file(&draft).and_then(|()| match link(&draft, path) {
+            Err(error) if is_unsupported(&error) => self.new_file(path),
+            linked => linked,
+        });
         let _ = fs::remove_file(&draft);
         made.or_else(|error| if error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) })
     }
 
-    fn draft_file(&self, path: &Path) -> io::Result<()> {
+    fn new_file(&self, path: &Path) -> io::Result<()> {
         let file = OpenOptions::new().write(true).create_new(true).mode(OWN_USER).open(path)?;
         self.permit(&file, self.mode)
     }
@@ -119,22 +124,27 @@ impl Directory {
         } else if !above.is_dir() {
             self.make_dir(above)?;
         }
-        self.publish_dir(path).map_err(failed)
+        self.publish_dir(path, rename_new).map_err(failed)
     }
 
-    fn publish_dir(&self, path: &Path) -> io::Result<()> {
+    /// As a file. It replaces nothing: an administrator may have made an empty directory meanwhile.
+    fn publish_dir(&self, path: &Path, rename: Naming) -> io::Result<()> {
         let draft = draft(path);
-        DirBuilder::new().mode(0o700).create(&draft)?;
-        let named = File::open(&draft).and_then(|dir| {
-            let inherited = dir.metadata()?.mode() & SET_GROUP;
-            self.permit(&dir, searchable(self.mode) | inherited)?;
-            fs::rename(&draft, path)
+        let made = self.new_dir(&draft).and_then(|()| match rename(&draft, path) {
+            Err(error) if is_unsupported(&error) => self.new_dir(path),
+            renamed => renamed,
         });
-        named.or_else(|error| {
-            let _ = fs::remove_dir(&draft);
-            // Somebody else has made it.
-            if path.is_dir() { Ok(()) } else { Err(error) }
-        })
+        // Nothing, once it has been renamed.
+        let _ = fs::remove_dir(&draft);
+        // Somebody else has made it.
+        made.or_else(|error| if path.is_dir() { Ok(()) } else { Err(error) })
+    }
+
+    fn new_dir(&self, path: &Path) -> io::Result<()> {
+        DirBuilder::new().mode(0o700).create(path)?;
+        let dir = File::open(path)?;
+        let inherited = dir.metadata()?.mode() & SET_GROUP;
+        self.permit(&dir, searchable(self.mode) | inherited)
     }
 
     /// Sets the group, then the permissions, of which a change of the group could remove some. The umask does not count.
@@ -144,6 +154,29 @@ impl Directory {
         }
         file.set_permissions(Permissions::from_mode(mode))
     }
+}
+
+/// Gives what is at the first path the second one, unless something else has it.
+type Naming = fn(&Path, &Path) -> io::Result<()>;
+
+fn hard_link(from: &Path, to: &Path) -> io::Result<()> {
+    fs::hard_link(from, to)
+}
+
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    Ok(renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)?)
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+fn rename_new(_: &Path, _: &Path) -> io::Result<()> {
+    Err(Errno::OPNOTSUPP.into())
+}
+
+/// Whether the file system cannot give a second name, or not without replacing what has it.
+fn is_unsupported(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL))
 }
 
 /// The permissions of a directory whose files have these.
@@ -176,4 +209,63 @@ fn group_id(group: &str) -> Result<u32> {
             .with_message(format!("this host knows no group {group:?}"))
             .with_hint("name one that `getent group` lists, or its number")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODE: u32 = 0o640;
+
+    fn directory(folder: &tempfile::TempDir) -> Directory {
+        Directory::new(&FlockConfig::new(folder.path()).mode(MODE)).unwrap()
+    }
+
+    fn permissions(path: &Path) -> String {
+        format!("{:o}", fs::metadata(path).unwrap().mode() & 0o7777)
+    }
+
+    fn drafts(folder: &tempfile::TempDir) -> usize {
+        let names = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().starts_with('.')).count()
+    }
+
+    /// As with vfat, and some file systems in user space.
+    #[test]
+    fn files_are_made_where_there_are_no_hard_links() {
+        let folder = tempfile::tempdir().unwrap();
+        let (dir, path) = (directory(&folder), folder.path().join("a.lock"));
+        let refusals: [Naming; 3] = [
+            |_, _| Err(Errno::PERM.into()),
+            |_, _| Err(Errno::OPNOTSUPP.into()),
+            |_, _| Err(Errno::NOSYS.into()),
+        ];
+        for refuse in refusals {
+            dir.publish_file(&path, refuse).unwrap();
+            assert_eq!(permissions(&path), "640");
+            fs::write(&path, "kept").unwrap();
+            dir.publish_file(&path, refuse).unwrap();
+            assert_eq!(fs::read(&path).unwrap(), b"kept");
+            fs::remove_file(&path).unwrap();
+        }
+        let error = dir.publish_file(&path, |_, _| Err(Errno::IO.into())).unwrap_err();
+        assert_eq!(Errno::from_io_error(&error), Some(Errno::IO));
+        assert!(!path.exists() && drafts(&folder) == 0);
+    }
+
+    #[test]
+    fn a_directory_that_somebody_made_meanwhile_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let (dir, path) = (directory(&folder), folder.path().join("locks"));
+        let namings: [Naming; 2] = [rename_new, |_, _| Err(Errno::INVAL.into())];
+        for rename in namings {
+            dir.publish_dir(&path, rename).unwrap();
+            assert_eq!(permissions(&path), "750");
+            fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
+            dir.publish_dir(&path, rename).unwrap();
+            assert_eq!(permissions(&path), "700", "it is not replaced");
+            fs::remove_dir(&path).unwrap();
+        }
+        assert_eq!(drafts(&folder), 0);
+    }
 }
