@@ -1,6 +1,7 @@
 //! `polylock hold`: holds a lock until a signal, for several steps of one script.
 
 use std::future::pending;
+use std::time::Duration;
 
 use clap::Args;
 use polylock::{Guard, GuardState};
@@ -8,6 +9,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use serde_json::json;
 use tokio::net::unix::pipe::Receiver;
+use tokio::time::sleep;
 
 use crate::acquire::{AcquireOptions, Acquirer, NotReleased};
 use crate::failure::{Exit, Failure};
@@ -87,7 +89,13 @@ async fn hold(
         return Ok(Exit::Other);
     }
     // Nobody knows of a lock whose token nobody can read.
-    let released = acquirer.release(guard, signals.ending(job, false)).await;
+    let second_signal = async {
+        let signal = signals.ending(job, false).await;
+        // It may come with the first: `timeout` sends two.
+        sleep(MOMENT).await;
+        signal
+    };
+    let released = acquirer.release(guard, second_signal).await;
     printed?;
     Ok(match released {
         Ok(()) => Exit::Done,
@@ -140,3 +148,5 @@ fn watched(pid: i32) -> Result<Receiver, Failure> {
 }
 
 const LABEL: &str = "polylock hold";
+/// For a release that a second signal is about to end.
+const MOMENT: Duration = Duration::from_millis(500);

@@ -24,13 +24,15 @@ async fn a_lock_is_held_until_a_signal() {
     for url in [redis.url(), format!("flock://{}", folder.path().display())] {
         let (locks, folder) = (Locks::connect(&url).await.unwrap(), TempDir::new().unwrap());
         let token = async || locks.inspect("job").await.unwrap().holders[0].token.unwrap().to_string();
-        for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        // Two at once, as `timeout` sends them, are no impatience.
+        let twice = &[Signal::TERM, Signal::INT][..];
+        for signals in [&[Signal::TERM][..], &[Signal::INT], &[Signal::HUP], twice, twice, twice] {
             let held = Background::of(folder.path(), &hold(&url, ""));
             eventually("a token", async || held.text().ends_with('\n')).await;
             assert_eq!(held.text().trim(), token().await);
             sh(&url, "-n", "echo ran").await.is(75, &["is busy: held by pid", "(polylock hold)"]);
             Run::of(hold(&url, "-n -E 9")).await.is(9, &["is busy"]);
-            held.signal(signal);
+            signals.iter().for_each(|signal| held.signal(*signal));
             assert_eq!(held.ends().await.0, 0);
             assert!(!locks.inspect("job").await.unwrap().is_held());
         }
