@@ -62,3 +62,33 @@ fn names(pid: i32, name: &str) -> bool {
 
 /// The wait begins without it then.
 const LIMIT: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use polylock::Holder;
+
+    use super::*;
+
+    #[test]
+    fn what_the_ancestors_leave_is_no_obstacle() {
+        let (exclusive, shared) = (LockMode::Exclusive, LockMode::Shared);
+        let permit = |max| LockMode::permit(NonZeroU32::new(max));
+        let who = || Holder::Unknown("a".to_owned());
+        let refused = |ancestors: &[LockMode], queue: &[LockMode], mode| {
+            let ancestors: Vec<_> = ancestors.iter().map(|mode| HolderInfo::new(who(), *mode)).collect();
+            let queue: Vec<_> = queue.iter().map(|mode| WaiterInfo::new(who(), *mode)).collect();
+            obstacle(&ancestors.iter().collect::<Vec<_>>(), &queue, mode).is_some()
+        };
+        // Others hold the lock: they release it some time.
+        assert!(!refused(&[], &[exclusive], exclusive));
+        assert!(refused(&[exclusive], &[], shared) && refused(&[shared], &[], permit(2)));
+        assert!(
+            !refused(&[shared; 3], &[shared], shared) && refused(&[shared], &[shared, exclusive], shared)
+        );
+        let permits = |count| vec![permit(3); count];
+        assert!(!refused(&permits(2), &[permit(3)], permit(3)) && refused(&permits(3), &[], permit(3)));
+        assert!(refused(&permits(1), &[], permit(1)) && refused(&permits(1), &[shared], permit(3)));
+    }
+}
