@@ -98,6 +98,9 @@ impl FlockConfig {
     /// By default only the user of the process may use the locks. **Whoever may read a file can lock it**, and so keep the lock from
     /// everybody. With `0660` and a [`group`](Self::group), several users share the locks; with `0640`, the group can
     /// [inspect](lock_core::Locks::inspect) them. Files that exist keep their permissions: all processes need the same option.
+    ///
+    /// In a directory where all users may make files, such as `/tmp`, an acquisition refuses those of other users, unless the
+    /// mode is `0666`.
     #[must_use]
     pub const fn mode(mut self, mode: u32) -> Self {
         self.mode = mode;
