@@ -110,7 +110,7 @@ async fn options_that_a_recipe_cannot_honour_are_refused() {
         ("recipe=setnx-timestamp&wait=queue", "wait=poll"),
         ("wait=notify&recipe=setnx-timestamp", "wait=poll"),
         ("recipe=setnx-timestamp&local_handovers=4", "local_handovers"),
-        ("recipe=setnx-timestamp&clock_skew=1", "500ms"),
+        ("recipe=setnx-timestamp&clock_skew=1", "1ms"),
         ("recipe=setnx-timestamp&clock_skew=-1s", "500ms"),
         ("recipe=setnx-timestamp&clock_skew=30days", "clocks"),
         ("recipe=setnx-timestamp&clock_skew=10s&ttl=10s", "10.1s"),

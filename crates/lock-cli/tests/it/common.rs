@@ -78,7 +78,8 @@ impl Terminal {
     /// Runs a line of a shell, with these variables.
     pub(crate) fn open(line: &str, variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new("script");
-        let line = format!("stty cols 100 rows 40; exec {line}");
+        // A test program that was started by nohup passes on that SIGHUP is ignored.
+        let line = format!("stty cols 100 rows 40; exec env --default-signal=HUP {line}");
         command.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
         command.envs(variables.iter().copied()).env("TERM", "xterm");
         let mut child = process::spawn(&command, Stdio::piped(), Stdio::piped(), Stdio::inherit()).unwrap();

@@ -216,8 +216,10 @@ impl<K> Schedule<K> {
         let before_shortened = lease.exchange.as_mut().and_then(|exchange| exchange.before_shortened.take());
         let (answer, alive, pause) = match answer {
             Renewed::Until(until) => {
-                // It may be shorter than what was asked for.
-                let ttl = lease.ttl().min(until.saturating_duration_since(now)).max(TICK);
+                let asked = lease.exchange.as_ref().map_or(Duration::ZERO, |exchange| exchange.sent_ttl);
+                let left = until.saturating_duration_since(now);
+                // A store may confirm less than it was asked for.
+                let ttl = if left < asked / 2 { left.max(TICK) } else { lease.ttl() };
                 let until = until.min(lease.terms.hold_until);
                 lease.set_loss_reason(until);
                 let alive = lease.cell.set_until(until);
