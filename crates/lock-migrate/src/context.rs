@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use lock_core::backend::Backend;
 use lock_core::background::Background;
 use lock_core::migration::{Member, MigrationSource, MigrationTarget, Reading, StoredRecord, Tombstone};
-use lock_core::{Clock, Error, ErrorKind, Lease, LockName, Result, Token};
+use lock_core::{Clock, Error, ErrorKind, Lease, LockName, Outcome, Result, Token};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
@@ -158,6 +158,9 @@ impl Context {
 
     /// The record as this lock's session knows it now, which is not older than the grant.
     pub(crate) async fn record_at(&self, lease: &dyn Lease) -> Result<Arc<Record>> {
+        if !self.joined.load(Ordering::Relaxed) {
+            return Err(not_followed());
+        }
         match self.target()?.record_at(lease).await? {
             Some(stored) => self.process.learn(&stored),
             None => Err(no_record()),
@@ -183,7 +186,7 @@ impl Context {
 
     /// Refuses the tombstone of another migration.
     pub(crate) fn check(&self, tombstone: &Tombstone, name: &LockName) -> Result<()> {
-        let record = self.process.record().ok_or_else(no_record)?;
+        let record = self.process.record().ok_or_else(not_followed)?;
         if tombstone.is_of(&record.to, &record.namespace, name) {
             return Ok(());
         }
@@ -312,7 +315,15 @@ pub(crate) fn no_seal() -> Error {
         .with_hint("use the rung move, or write the seal by `polylock migrate finish`")
 }
 
-pub(crate) fn no_record() -> Error {
+/// The error before this process takes part in the migration: what has moved cannot be judged yet.
+fn not_followed() -> Error {
+    Error::new(ErrorKind::Unavailable, BACKEND)
+        .with_message("this process does not follow the record of the migration yet, as a store did not answer when it started")
+        .with_hint("try again: it asks both stores every second")
+        .with_outcome(Outcome::NotApplied)
+}
+
+fn no_record() -> Error {
     Error::new(ErrorKind::Unexpected, BACKEND)
         .with_message("the record of the migration was deleted: it is unknown which tombstones count")
         .with_hint("restart all processes of the migration, which write it again")

@@ -12,7 +12,7 @@ use lock_zk::{Zk, ZkConfig};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// The rungs of which every mixture excludes.
 const MIXED: [Rung; 4] = [Rung::Old, Rung::Shadow, Rung::Dual, Rung::Move];
@@ -257,6 +257,38 @@ async fn names_that_have_moved_go_on_when_redis_is_down() {
     let guard = hold(&locks, "moved").await;
     assert!(servers.value("moved").await.is_some_and(|value| value.starts_with("polylock:moved")));
     guard.release().await.unwrap();
+}
+
+/// The old store has failed to say to which migration it belongs, and is asked again a second later.
+#[tokio::test]
+async fn a_name_that_has_moved_is_unavailable_until_the_process_follows_the_record() {
+    let servers = Servers::start().await;
+    hold(&servers.on(Rung::Move).await, "moved").await.release().await.unwrap();
+    let proxy = FaultProxy::start(servers.redis.addr(), Protocol::Redis).unwrap();
+    let old = RedisConfig::from_url(&format!("redis://{}?ttl=5s", proxy.addr())).unwrap();
+    let old: Arc<dyn Backend> = Arc::new(Redis::connect(old).await.unwrap());
+    let zk = servers.zk().await;
+    let opening = MigrationConfig::new("shop").rung(Rung::Old).open(old, zk);
+    // It asks once more over another connection.
+    let fails_twice = async {
+        for fired in 0..2 {
+            proxy.cut_when(|request| String::from_utf8_lossy(request).contains("polylock:migration:"));
+            while proxy.fired() == fired {
+                sleep(Duration::from_micros(100)).await;
+            }
+        }
+    };
+    let (migration, ()) = tokio::join!(opening, fails_twice);
+    let locks = Locks::new(migration.unwrap());
+    let error = locks.mutex("moved").try_acquire().await.unwrap_err();
+    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true), "{error}");
+    let follows = async {
+        while let Err(error) = locks.mutex("moved").try_acquire().await {
+            assert!(error.is_retryable(), "{error}");
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(PATIENCE, follows).await.expect("it asks again");
 }
 
 #[tokio::test]

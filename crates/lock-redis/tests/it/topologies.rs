@@ -132,8 +132,10 @@ async fn locks_go_on_after_the_master_died() {
         (locks.mutex("held").acquire().await.unwrap(), locks.mutex("b").acquire().await.unwrap());
     let last = before.token();
     before.release().await.unwrap();
-    // What a replica has not yet got is lost with the master; that is not what is tried here.
-    sleep(Duration::from_millis(200)).await;
+    // Written after the release.
+    let last_write = locks.mutex("last").acquire().await.unwrap();
+    until_replicated(&sentinel, "last").await;
+    drop(last_write);
 
     sentinel.servers()[0].kill();
     let after = acquire_in_the_end(&locks, "b").await;
@@ -163,8 +165,7 @@ async fn follows_a_failover(recipe: &str) {
     let sentinel = RedisSentinel::start().await.unwrap();
     let locks = connect(&format!("{}?ttl=24s&{recipe}", sentinel.url())).await.unwrap();
     let held = locks.mutex("held").acquire().await.unwrap();
-    // As above.
-    sleep(Duration::from_millis(200)).await;
+    until_replicated(&sentinel, "held").await;
     let failover = ["SENTINEL", "FAILOVER", RedisSentinel::NAME];
     let answer = sentinel.sentinels()[0].command(&failover).await.unwrap();
     assert_eq!(answer.text(), Some("OK"), "{answer:?}");
@@ -191,6 +192,16 @@ async fn an_announced_master_takes_precedence_over_the_old_one() {
     let sentinel = pretend_sentinel(Arc::new(AtomicU16::new(old.port())), Some(new.port())).await;
     let locks = connect(&format!("redis+sentinel://{sentinel}/main")).await.unwrap();
     come_to(&new, &locks).await;
+}
+
+/// Waits until the replica has this lock: what it has not yet got is lost with the master.
+async fn until_replicated(sentinel: &RedisSentinel, name: &str) {
+    let start = Instant::now();
+    let key = format!("lock:{name}");
+    while sentinel.servers()[1].command(&["EXISTS", &key]).await.unwrap().int() != Some(1) {
+        assert!(start.elapsed() < PATIENCE, "{name} is not replicated");
+        sleep(Duration::from_millis(10)).await;
+    }
 }
 
 /// Waits until the locks are taken at this server.
