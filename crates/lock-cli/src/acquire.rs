@@ -253,7 +253,7 @@ pub(crate) enum NotReleased {
     CutOff(Signal),
 }
 
-/// For so long a store that hangs keeps back the exit code of a command that has ended.
+/// A store that hangs delays the exit code of a command that has ended by no more than this.
 const RELEASE_LIMIT: Duration = Duration::from_secs(3);
 /// For what is released in the background. With the release before, a store that hangs delays the exit by 5 s at most.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);

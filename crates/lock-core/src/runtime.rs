@@ -49,8 +49,12 @@ impl Home {
     #[must_use]
     pub fn driver(&self) -> Handle {
         let here = Handle::current();
-        let home = self.0.get_or_init(|| here.clone());
+        let home = self.or_here(&here);
         if home.id() == here.id() || has_one_thread(home) || has_ended(home) { here } else { home.clone() }
+    }
+
+    fn or_here(&self, here: &Handle) -> &Handle {
+        self.0.get_or_init(|| here.clone())
     }
 }
 
@@ -61,10 +65,9 @@ fn has_one_thread(runtime: &Handle) -> bool {
 /// Whether it was shut down: it drops a task at once.
 fn has_ended(runtime: &Handle) -> bool {
     let task = runtime.spawn(pending::<()>());
-    task.abort_handle().is_finished() || {
-        task.abort();
-        false
-    }
+    let has_ended = task.is_finished();
+    task.abort();
+    has_ended
 }
 
 /// The runtimes on which one `Locks` is used.
@@ -74,15 +77,14 @@ pub(crate) struct Runtimes {
     /// The process that connected.
     process: u32,
     /// The first one.
-    home: OnceLock<Handle>,
+    home: Home,
     /// Whether there are several, one of them with a single thread.
     may_pause: AtomicBool,
 }
 
 impl Runtimes {
     pub(crate) fn new(backend: &'static str) -> Self {
-        let home = Handle::try_current().map_or_else(|_| OnceLock::new(), OnceLock::from);
-        Self { backend, process: process::id(), home, may_pause: AtomicBool::new(false) }
+        Self { backend, process: process::id(), home: Home::here(), may_pause: AtomicBool::new(false) }
     }
 
     /// Notes the runtime of the caller, and returns it as [`current`] does.
@@ -100,7 +102,7 @@ impl Runtimes {
                 .with_hint("connect in the child, after the fork"));
         }
         let here = current(self.backend)?;
-        let home = self.home.get_or_init(|| here.clone());
+        let home = self.home.or_here(&here);
         if here.id() != home.id() && (has_one_thread(&here) || has_one_thread(home)) {
             self.may_pause.store(true, Ordering::Relaxed);
         }

@@ -11,7 +11,7 @@ use redis_link::push::Pushes;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
-use crate::ballot::{Extension, FastClaim, Request, Voter};
+use crate::ballot::{FastClaim, Request, Voter};
 use crate::error::{BACKEND, same_server};
 use crate::master_registry::MasterRegistry;
 use crate::quarantine::{GRAIN, after_restart};
@@ -101,20 +101,16 @@ impl Master {
         }
     }
 
-    /// Extends leases. `settle` gets the answer, whether it counts or not; `has_vote` tells of each lease whether this master may
-    /// [confirm](Self::confirm) it.
-    pub(crate) async fn extend(
+    /// Notes the answer to extensions. `has_vote` tells of each lease whether this master may [confirm](Self::confirm) it.
+    pub(crate) fn confirm_each(
         self: &Arc<Self>,
-        leases: &[Extension<'_>],
-        settle: impl FnOnce(&Result<Vec<Result<bool>>>),
+        sent: Instant,
+        answer: Result<Vec<Result<bool>>>,
         has_vote: impl Fn(usize) -> bool,
     ) -> Result<Vec<Result<bool>>> {
-        let sent = Instant::now();
-        let answer = self.voter.extend(leases).await;
-        settle(&answer);
         let mut answers = self.noted(sent, answer)?;
         let Err(no_vote) = self.right_to_vote(sent, false) else { return Ok(answers) };
-        let confirmed: Vec<bool> = (0..leases.len()).map(has_vote).collect();
+        let confirmed: Vec<bool> = (0..answers.len()).map(has_vote).collect();
         if !confirmed.contains(&true) {
             return Err(no_vote);
         }

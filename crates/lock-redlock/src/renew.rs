@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use lock_core::renewal::{Renew, Renewed};
 use lock_core::{BootInstant, Clock, Error, Outcome, Result, Token, Validity};
 use redis_link::drift::valid_until;
+use tokio::time::Instant;
 
 use crate::ballot::Extension;
 use crate::claims::Claims;
@@ -88,22 +89,23 @@ async fn extend(master: &Arc<Master>, number: usize, leases: &[Due]) -> Answer {
             Extension { keys, owner: *owner, ttl: *ttl }
         })
         .collect();
-    let sent: Vec<_> = leases.iter().map(|(held, ttl)| held.unanswered.sent(number, *ttl)).collect();
-    let mut counts = Vec::with_capacity(leases.len());
-    let settle = |answer: &Result<Vec<Result<bool>>>| {
-        for (lease, ((held, _), id)) in leases.iter().zip(&sent).enumerate() {
-            let error = answer.as_ref().map_or_else(Some, |answers| answers[lease].as_ref().err());
-            counts.push(match error.map(Error::outcome) {
-                Some(Outcome::Unknown) => {
-                    held.unanswered.lost(*id);
-                    Duration::ZERO
-                }
-                _ => held.unanswered.answered(*id),
-            });
-        }
+    let requests: Vec<_> = leases.iter().map(|(held, ttl)| held.unanswered.sent(number, *ttl)).collect();
+    let sent = Instant::now();
+    let answer = master.voter.extend(&extensions).await;
+    let error_about = |lease: usize| match &answer {
+        Ok(answers) => answers[lease].as_ref().err(),
+        Err(error) => Some(error),
     };
+    let settle = |(lease, (held, _)): (usize, &Due)| match error_about(lease).map(Error::outcome) {
+        Some(Outcome::Unknown) => {
+            held.unanswered.lost(requests[lease]);
+            Duration::ZERO
+        }
+        _ => held.unanswered.answered(requests[lease]),
+    };
+    let counts: Vec<_> = leases.iter().enumerate().map(settle).collect();
     let has_vote = |lease: usize| leases[lease].0.claims.has_vote(number);
-    let answers = master.extend(&extensions, settle, has_vote).await?;
+    let answers = master.confirm_each(sent, answer, has_vote)?;
     let counted = answers.into_iter().zip(counts);
     Ok(counted.map(|(answer, ttl)| answer.map(|is_ours| is_ours.then_some(ttl))).collect())
 }

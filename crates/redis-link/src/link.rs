@@ -428,11 +428,12 @@ impl Link {
         let limit = self.settings.connect_timeout;
         let dialer = Arc::clone(&self.settings.dialer);
         // Later callers are on other runtimes.
-        let dialing = self.settings.home.driver().spawn(async move { dialer.commands(&at).await });
+        let dialing = async move { timeout(limit, dialer.commands(&at)).await };
+        let dialing = self.settings.home.driver().spawn(dialing);
         let mut connection = match timeout(limit, dialing).await {
-            Ok(Ok(dialed)) => dialed.map_err(|error| self.endpoint.unreachable(&error))?,
+            Ok(Ok(Ok(dialed))) => dialed.map_err(|error| self.endpoint.unreachable(&error))?,
             Ok(Err(_ended)) => return Err(self.endpoint.dropped()),
-            Err(_) => return Err(self.endpoint.connect_timeout(limit)),
+            Ok(Ok(Err(_))) | Err(_) => return Err(self.endpoint.connect_timeout(limit)),
         };
         connection.set_response_timeout(wait_timeout + self.settings.command_timeout);
         Ok(connection)
