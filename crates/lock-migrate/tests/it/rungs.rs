@@ -123,7 +123,7 @@ async fn every_mixture_excludes() {
                 assert!(other.is_none(), "{second} beside {first}, {time} anything moved");
                 let waiting = two.mutex(&*name);
                 let (next, released) = tokio::join!(waiting.try_acquire_for(PATIENCE), async {
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    sleep(Duration::from_millis(100)).await;
                     let token = guard.token();
                     guard.release().await.unwrap();
                     token
@@ -344,7 +344,7 @@ async fn a_lock_that_is_held_for_a_while_has_a_shadow() {
         let guard = hold(&locks, "a").await;
         while migration.shadow().granted < round {
             assert!(tokio::time::Instant::now() < deadline, "{:?}", migration.shadow());
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            sleep(Duration::from_millis(1)).await;
         }
         assert!(zk.mutex(".shadow/a").try_acquire().await.unwrap().is_none());
         guard.release().await.unwrap();
@@ -371,7 +371,7 @@ async fn until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while !is_so() {
         assert!(tokio::time::Instant::now() < deadline, "{what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        sleep(Duration::from_millis(5)).await;
     }
 }
 
@@ -384,7 +384,7 @@ async fn a_lock_that_is_granted_twice_is_counted_and_a_crash_is_not() {
     let left = hold(&Locks::from_dyn(servers.zk().await), ".shadow/crashed").await;
     let guard = hold(&second.1, "crashed").await;
     timeout(PATIENCE, left.revoke_requested()).await.expect("the shadow is asked for");
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    sleep(Duration::from_millis(200)).await;
     assert_eq!(doubles(), 0);
     guard.release().await.unwrap();
 
