@@ -1,7 +1,7 @@
 //! The servers that faults are injected into, and the proxies between them and their clients.
 
+mod outage;
 mod secrets;
-mod trouble;
 
 use std::slice;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use lock_testkit::proxy::{Direction, Protocol};
 use lock_testkit::{FaultProxy, RedisFive, RedisSentinel, RedisServer, ZkEnsemble, ZooKeeper};
 use tokio::time::{Instant, sleep, timeout};
 
+pub(crate) use self::outage::Outage;
 use self::secrets::Secrets;
-pub(crate) use self::trouble::Trouble;
 use crate::data::{Failure, Outcome, SoakBackend};
 use crate::rig::proxies::Proxies;
 use crate::rig::url;

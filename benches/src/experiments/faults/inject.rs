@@ -13,7 +13,7 @@ use super::crew::{Crew, HOLDER, HOLDERS_ROUTE, OTHERS_ROUTE};
 use super::effect::Effect;
 use crate::data::{BackendName, Failure, FaultName, Outcome};
 use crate::rig::backends::zk;
-use crate::rig::{Data, FaultOrder, FaultServers, Trouble};
+use crate::rig::{Data, FaultOrder, FaultServers, Outage};
 
 /// Where a fault happens.
 pub(super) struct Stage<'a> {
@@ -231,12 +231,12 @@ async fn restart(all: &FaultServers, servers: &[usize], data: Data, down: Durati
         all.mark_data(server).await?;
         before.push(all.pid(server));
     }
-    all.begin(&Trouble::Killed, servers).await?;
+    all.begin(&Outage::Killed, servers).await?;
     if let (Some(ensemble), Data::Lost) = (all.ensemble(), data) {
         servers.iter().try_for_each(|&server| ensemble.nodes()[server].remove_data())?;
     }
     sleep(down).await;
-    all.end(&Trouble::Killed, servers).await?;
+    all.end(&Outage::Killed, servers).await?;
     let mut restarted = 0;
     for (&server, pid) in servers.iter().zip(before) {
         let has_data = all.has_marked_data(server).await?.unwrap_or(data == Data::Kept);
@@ -252,8 +252,8 @@ async fn restart(all: &FaultServers, servers: &[usize], data: Data, down: Durati
 }
 
 /// That the holder is cut off from servers.
-fn cut_off(directions: &[Direction]) -> Trouble {
-    Trouble::CutOff { route: HOLDERS_ROUTE, directions: directions.to_vec() }
+fn cut_off(directions: &[Direction]) -> Outage {
+    Outage::CutOff { route: HOLDERS_ROUTE, directions: directions.to_vec() }
 }
 
 async fn serves(ensemble: &ZkEnsemble) -> Outcome<bool> {
@@ -333,10 +333,10 @@ impl<'a> Stage<'a> {
     async fn pause(&self, servers: &[usize], span: Duration) -> Outcome<Effect> {
         let all = self.servers()?;
         let until = Instant::now() + span;
-        all.begin(&Trouble::Frozen, servers).await?;
+        all.begin(&Outage::Frozen, servers).await?;
         let answer = join_all(servers.iter().map(|&server| all.answers(server))).await;
         sleep_until(until).await;
-        all.end(&Trouble::Frozen, servers).await?;
+        all.end(&Outage::Frozen, servers).await?;
         let silent = answer.iter().filter(|answers| !**answers).count();
         Ok(Effect::counted(silent as u64, "servers that did not answer"))
     }

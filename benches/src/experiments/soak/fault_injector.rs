@@ -17,7 +17,7 @@ use super::verdict::{SLACK, seconds};
 use crate::data::{FaultKind, Hits, Outcome, SoakBackend, SoakDefect};
 use crate::rig::worker::client_runtimes::RUNTIMES;
 use crate::rig::worker::handle::unexpected;
-use crate::rig::{FaultServers, Job, Order, SoakTask, Task, Trouble, WorkerHandle, WorkerReport};
+use crate::rig::{FaultServers, Job, Order, Outage, SoakTask, Task, WorkerHandle, WorkerReport};
 
 /// Injects faults into servers and workers.
 pub(super) struct FaultInjector<'a> {
@@ -171,15 +171,15 @@ impl<'a> FaultInjector<'a> {
         }
         let of_servers = format!("servers {servers:?}");
         match plan.kind {
-            FaultKind::Freeze | FaultKind::Blackout => self.trouble(plan, &servers, Trouble::Frozen).await?,
-            FaultKind::Restart => self.trouble(plan, &servers, Trouble::Killed).await?,
+            FaultKind::Freeze | FaultKind::Blackout => self.outage(plan, &servers, Outage::Frozen).await?,
+            FaultKind::Restart => self.outage(plan, &servers, Outage::Killed).await?,
             FaultKind::BlackHole => {
                 let directions = plan.directions.clone();
-                self.trouble(plan, &servers, Trouble::CutOff { route: 0, directions }).await?;
+                self.outage(plan, &servers, Outage::CutOff { route: 0, directions }).await?;
             }
-            FaultKind::FullMemory => self.trouble(plan, &servers, Trouble::Full).await?,
-            FaultKind::Password => self.trouble(plan, &servers, Trouble::OtherPassword).await?,
-            FaultKind::Certificate => self.trouble(plan, &servers, Trouble::OtherCertificates).await?,
+            FaultKind::FullMemory => self.outage(plan, &servers, Outage::Full).await?,
+            FaultKind::Password => self.outage(plan, &servers, Outage::OtherPassword).await?,
+            FaultKind::Certificate => self.outage(plan, &servers, Outage::OtherCertificates).await?,
             FaultKind::Kill | FaultKind::Fork => self.replace(plan).await?,
             FaultKind::Pause => {
                 let fault = self.begin(plan, self.processes(&plan.workers));
@@ -219,8 +219,8 @@ impl<'a> FaultInjector<'a> {
             FaultKind::RollingRestart => {
                 for server in servers {
                     let fault = self.begin(plan, format!("server {server}"));
-                    all.begin(&Trouble::Killed, &[server]).await?;
-                    all.end(&Trouble::Killed, &[server]).await?;
+                    all.begin(&Outage::Killed, &[server]).await?;
+                    all.end(&Outage::Killed, &[server]).await?;
                     self.end(fault);
                     sleep(self.recovery()).await;
                 }
@@ -259,23 +259,23 @@ impl<'a> FaultInjector<'a> {
         Ok(())
     }
 
-    /// Brings servers into trouble, for the time of the fault.
-    async fn trouble(&mut self, plan: &FaultPlan, servers: &[usize], trouble: Trouble) -> Outcome<()> {
+    /// Begins an outage of servers, for the time of the fault.
+    async fn outage(&mut self, plan: &FaultPlan, servers: &[usize], outage: Outage) -> Outcome<()> {
         let all = self.servers;
         let fault = self.begin(
             plan,
-            match &trouble {
-                Trouble::CutOff { directions, .. } => format!("servers {servers:?} {directions:?}"),
-                Trouble::OtherPassword => "all servers".to_owned(),
+            match &outage {
+                Outage::CutOff { directions, .. } => format!("servers {servers:?} {directions:?}"),
+                Outage::OtherPassword => "all servers".to_owned(),
                 _ => format!("servers {servers:?}"),
             },
         );
-        all.begin(&trouble, servers).await?;
-        if trouble == Trouble::Full {
+        all.begin(&outage, servers).await?;
+        if outage == Outage::Full {
             self.workers[plan.workers[0]].send(Order::Keep(plan.span)).await?;
         }
         self.last(plan).await?;
-        all.end(&trouble, servers).await?;
+        all.end(&outage, servers).await?;
         self.end(fault);
         Ok(())
     }

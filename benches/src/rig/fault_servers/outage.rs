@@ -7,7 +7,7 @@ use crate::data::Outcome;
 
 /// What keeps servers from serving.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Trouble {
+pub(crate) enum Outage {
     /// They are stopped by SIGSTOP.
     Frozen,
     /// They are killed by SIGKILL; in the end they are restarted with their data.
@@ -23,37 +23,37 @@ pub(crate) enum Trouble {
 }
 
 impl FaultServers {
-    /// Brings servers into trouble.
-    pub(crate) async fn begin(&self, trouble: &Trouble, servers: &[usize]) -> Outcome<()> {
-        if *trouble == Trouble::OtherPassword {
+    /// Begins an outage of servers.
+    pub(crate) async fn begin(&self, outage: &Outage, servers: &[usize]) -> Outcome<()> {
+        if *outage == Outage::OtherPassword {
             return self.replace_password().await;
         }
         for &server in servers {
-            match trouble {
-                Trouble::Frozen => self.stop(server),
-                Trouble::Killed => self.kill(server),
-                Trouble::CutOff { route, directions } => self.cut_off(*route, server, directions, true),
-                Trouble::Full => self.fill_memory(server, true).await?,
-                Trouble::OtherCertificates => self.replace_certificates(server).await?,
-                Trouble::OtherPassword => {}
+            match outage {
+                Outage::Frozen => self.stop(server),
+                Outage::Killed => self.kill(server),
+                Outage::CutOff { route, directions } => self.cut_off(*route, server, directions, true),
+                Outage::Full => self.fill_memory(server, true).await?,
+                Outage::OtherCertificates => self.replace_certificates(server).await?,
+                Outage::OtherPassword => {}
             }
         }
         Ok(())
     }
 
-    /// Ends the trouble.
-    pub(crate) async fn end(&self, trouble: &Trouble, servers: &[usize]) -> Outcome<()> {
+    /// Ends it.
+    pub(crate) async fn end(&self, outage: &Outage, servers: &[usize]) -> Outcome<()> {
         for &server in servers {
-            match trouble {
-                Trouble::Frozen => self.cont(server),
-                Trouble::Killed => self.start_again(server).await?,
-                Trouble::CutOff { route, directions } => self.cut_off(*route, server, directions, false),
-                Trouble::Full => self.fill_memory(server, false).await?,
-                Trouble::OtherPassword | Trouble::OtherCertificates => {}
+            match outage {
+                Outage::Frozen => self.cont(server),
+                Outage::Killed => self.start_again(server).await?,
+                Outage::CutOff { route, directions } => self.cut_off(*route, server, directions, false),
+                Outage::Full => self.fill_memory(server, false).await?,
+                Outage::OtherPassword | Outage::OtherCertificates => {}
             }
         }
-        match trouble {
-            Trouble::OtherPassword | Trouble::OtherCertificates => self.publish_secrets(),
+        match outage {
+            Outage::OtherPassword | Outage::OtherCertificates => self.publish_secrets(),
             _ => Ok(()),
         }
     }
