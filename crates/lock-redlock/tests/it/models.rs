@@ -4,11 +4,13 @@
 //! `UPDATE=1 cargo xtask test models` writes it anew.
 
 mod exclusion;
+mod extensions;
 mod fencing;
 
 use lock_testkit::stories::{assert_holds, check_page, counterexample};
 
 use self::exclusion::{EXCLUSION, LONGEST_TTL, Mistake, Redlock};
+use self::extensions::{Extensions, KEPT};
 use self::fencing::{Fencing, INCREASE};
 
 #[test]
@@ -84,6 +86,18 @@ fn without_the_write_back_tokens_do_not_increase() {
         "write-back",
         &counterexample(Fencing { writes_back: false, hands_over: false }, INCREASE),
     );
+}
+
+#[test]
+#[ignore = "full: a large model"]
+fn an_extension_that_counts_for_the_shortest_it_overlapped_with_keeps_the_lock() {
+    assert_holds(Extensions::Sound);
+}
+
+#[test]
+fn an_extension_that_counts_as_it_was_asked_for_breaks_exclusion() {
+    check_page("SAFETY.md", "late extension", &counterexample(Extensions::AsAsked, KEPT));
+    counterexample(Extensions::StillAwaited, KEPT);
 }
 
 /// Models that are searched at night.
