@@ -98,8 +98,8 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// Removes the lock from the holder with this token, if it still holds the lock, and returns whether it did. Other
     /// sharers keep the lock. Required where [`Capabilities::breaks_one`] is supported.
     ///
-    /// The token is the one that [`inspect`](Self::inspect) shows. The store compares and removes in one step: a later
-    /// holder is never affected.
+    /// The token is the one that [`inspect`](Self::inspect) shows. The store compares and removes in one step: a later grant
+    /// is never affected. Tasks of one process that pass the lock on among themselves share a grant.
     ///
     /// # Errors
     ///

@@ -33,8 +33,8 @@ use crate::session::Session;
 ///
 /// Processes get a lock in the order of their requests, and a release wakes only the next ones. A lock lasts as long as
 /// the session of its holder; a guard is lost a quarter of the session timeout before a server may end the session. The
-/// token is the id of the transaction that created the holder's node (its `czxid`), which grows for as long as the ensemble
-/// keeps its data, plus what was [raised](lock_core::Guard::raise_token).
+/// token is 16 times the id of the transaction that created the holder's node (its `czxid`), which grows for as long as the
+/// ensemble keeps its data, plus what was [raised](lock_core::Guard::raise_token).
 ///
 /// # Examples
 ///
