@@ -106,9 +106,10 @@ impl<'a> Waiting<'a> {
     /// Asks for the lock: `None` if it is busy, or during a tolerated outage.
     pub(crate) async fn ask(&mut self) -> Result<Option<Box<RedlockLease>>> {
         let deadline = self.state.deadline(self.request.wait);
+        let votes_from = self.context.votes_from();
         match within(deadline, self.attempts()).await {
             Some(Ok(lease)) => Ok(lease),
-            Some(Err(error)) => self.failed(error).map(|()| None),
+            Some(Err(error)) => self.failed(error, votes_from).map(|()| None),
             None => Ok(None),
         }
     }
@@ -418,9 +419,9 @@ impl<'a> Waiting<'a> {
         self.opening.iter().all(Listener::is_live)
     }
 
-    /// Notes a failed attempt. A quarantine that prevents a quorum does not end the wait.
-    fn failed(&mut self, error: Error) -> Result<()> {
-        let votes_from = self.context.votes_from();
+    /// Notes a failed attempt. A quarantine that prevents a quorum, or did when the attempt began, does not end the wait.
+    fn failed(&mut self, error: Error, at_first: Option<Instant>) -> Result<()> {
+        let votes_from = self.context.votes_from().or(at_first);
         let waits = !self.request.wait.is_expired() && votes_from.is_some();
         self.state.failed(error, self.context.ttl, waits)?;
         let pause = votes_from.map(|from| from.saturating_duration_since(Instant::now()) + ROUNDING);
