@@ -12,11 +12,13 @@ use crate::local_queue::{QueueEvent, Turn};
 use crate::lock_spec::LockSpec;
 use crate::patience::{no_answer, within};
 use crate::persistence::Outage;
-use crate::reentrant::LockKey;
 use crate::{
-    AcquireRequest, Acquired, Error, ErrorKind, Guard, LockOptions, LockState, Mode, OwnerId, Persistence,
-    Result, Wait,
+    AcquireRequest, Acquired, Error, ErrorKind, Guard, LockName, LockOptions, LockState, Mode, OwnerId,
+    Persistence, Result, Wait,
 };
+
+/// A lock within this process: its connection and its name.
+pub(crate) type LockKey = (usize, LockName);
 
 /// One lock in one mode. It holds nothing itself.
 #[derive(Clone, Debug)]
@@ -27,7 +29,8 @@ pub(crate) struct LockHandle {
 
 impl LockHandle {
     pub(crate) fn new(connection: Arc<Connection>, name: &str, mode: Mode, options: &LockOptions) -> Self {
-        let spec = LockSpec::new(&connection, name, mode, options).map(Arc::new);
+        let (capabilities, owner) = (connection.backend.capabilities(), &connection.owner);
+        let spec = LockSpec::new(capabilities, owner, name, mode, options).map(Arc::new);
         Self { connection, spec }
     }
 
@@ -129,7 +132,7 @@ impl LockHandle {
         acquired.await
     }
 
-    /// How long an acquisition that must not wait takes at most.
+    /// The longest time of an acquisition that must not wait.
     pub(crate) fn answer_timeout(&self) -> Duration {
         self.connection.backend.capabilities().answer_timeout
     }
@@ -227,7 +230,7 @@ async fn go_on(
     }
 }
 
-/// The turn, or the lock of the task before; nothing if the patience is over. Fails for one that ends with a refusal, as the task
+/// The turn, or the lock of the task before; nothing if the patience ends first. Fails for one that ends with a refusal, as the task
 /// that has the turn may go on.
 async fn wait_for_turn(
     connection: &Connection,
@@ -271,7 +274,7 @@ mod tests {
     /// Longer than an outage of these tests and the pause after it.
     const SOON: Duration = Duration::from_secs(20);
 
-    /// A memory backend that can refuse. A waiter of its own queue is told so, as by a server.
+    /// A memory backend that can refuse. It notifies the waiters of its own queue, as a server does.
     #[derive(Debug)]
     struct Refusing {
         inner: Memory,

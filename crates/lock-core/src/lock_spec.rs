@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::connection::Connection;
 use crate::persistence::OnRefused;
 use crate::{
-    AcquireRequest, LeasePolicy, LockName, LockOptions, Mode, OnQueued, OwnerInfo, Persistence, Result, Wait,
+    AcquireRequest, Capabilities, LeasePolicy, LockName, LockOptions, Mode, OnQueued, OwnerInfo, Persistence,
+    Result, Wait,
 };
 
 /// A lock with the mode and the options of its acquisitions.
@@ -29,13 +29,13 @@ pub(crate) struct LockSpec {
 impl LockSpec {
     /// Refuses a mode and options that the backend cannot honour.
     pub(crate) fn new(
-        connection: &Connection,
+        capabilities: &Capabilities,
+        owner: &Arc<OwnerInfo>,
         name: &str,
         mode: Mode,
         options: &LockOptions,
     ) -> Result<Self> {
         let name = LockName::new(name)?;
-        let capabilities = connection.backend.capabilities();
         let fits = || {
             capabilities.check_mode(mode)?;
             let lease = match options.hold_at_least {
@@ -46,8 +46,8 @@ impl LockSpec {
         };
         let lease = fits().map_err(|error| error.on(&name))?;
         let owner = match &options.label {
-            Some(label) => Arc::new(OwnerInfo::clone(&connection.owner).with_label(label)),
-            None => Arc::clone(&connection.owner),
+            Some(label) => Arc::new(OwnerInfo::clone(owner).with_label(label)),
+            None => Arc::clone(owner),
         };
         Ok(Self {
             name,
@@ -92,7 +92,7 @@ pub(crate) mod tests {
     use std::num::NonZeroU32;
 
     use super::*;
-    use crate::{Memory, MemoryConfig};
+    use crate::{Backend as _, Memory, MemoryConfig};
 
     /// The lock `a` in this mode.
     pub(crate) fn spec(mode: Mode) -> Arc<LockSpec> {
@@ -100,8 +100,9 @@ pub(crate) mod tests {
     }
 
     fn with_options(mode: Mode, options: &LockOptions) -> LockSpec {
-        let connection = Connection::new(Arc::new(Memory::open(MemoryConfig::new()).unwrap()));
-        LockSpec::new(&connection, "a", mode, options).unwrap()
+        let memory = Memory::open(MemoryConfig::new()).unwrap();
+        let owner = Arc::new(OwnerInfo::this_process());
+        LockSpec::new(memory.capabilities(), &owner, "a", mode, options).unwrap()
     }
 
     #[test]

@@ -9,7 +9,8 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::{Instant, timeout_at};
 
 use crate::error::NO_BACKEND;
-use crate::{Error, ErrorKind, Guard, LockName, Mutex, Released, Result};
+use crate::handle::LockKey;
+use crate::{Error, ErrorKind, Guard, Mutex, Released, Result};
 
 tokio::task_local! {
     static CALL_CHAIN: CallChain;
@@ -18,10 +19,7 @@ tokio::task_local! {
 /// The owners of one call chain, by lock.
 type CallChain = Arc<SyncMutex<HashMap<LockKey, Reentrant>>>;
 
-/// A lock within this process: its connection and its name.
-pub(crate) type LockKey = (usize, LockName);
-
-/// An owner of a [`Mutex`], who may acquire it again while he holds it.
+/// An owner of a [`Mutex`], which may acquire it again while it holds it.
 ///
 /// The owner is this value, not a thread or a task: clones are the same owner and may live in any task, another
 /// [`Reentrant::new`] of the same mutex is another owner, and both exclude each other, as they exclude other processes.

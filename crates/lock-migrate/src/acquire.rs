@@ -10,15 +10,16 @@ use lock_core::migration::{MigrationSource, Reading, Swapped};
 use lock_core::{BootInstant, Error, ErrorKind, Lease, Result, Token};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::context::{Context, LARGEST_LEAD, check_lead, micros, no_seal, wall_clock};
+use crate::context::Context;
+use crate::error::{BACKEND, no_seal};
 use crate::half::Half;
+use crate::lead::{LARGEST_LEAD, RAISE_LEAD, check_lead};
 use crate::lease::LadderLease;
 use crate::one::OneLease;
-use crate::record::{BACKEND, Phase, Record};
+use crate::record::{Phase, Record};
 use crate::rung::Rung;
+use crate::time::{micros, wall_clock};
 
-/// By how much a raise of the tokens is ahead of the clock of the old store.
-pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
 /// How long a mover tries to have its tombstone confirmed.
 const MOVE_LIMIT: Duration = Duration::from_secs(10);
 /// How long after the last lease the seal is written.
@@ -275,7 +276,7 @@ impl Attempt<'_> {
     /// Whether the tokens of the new store are far behind those of the old one. They follow once in a while, and not for each lock:
     /// sharers raise the old store above them, and both would drive each other up.
     fn falls_behind(&self, new: &Half, old: &Half) -> bool {
-        let is_far = old.token().get() - new.token().get() > micros(HOUR / 2);
+        let is_far = old.token().get() - new.token().get() > micros(RAISE_LEAD / 2);
         // A clock that is far ahead of this host's would raise the tokens of the new store for good.
         is_far && check_lead(old.token(), micros(wall_clock())).is_ok()
     }
@@ -338,7 +339,7 @@ impl Attempt<'_> {
         context.check_lead(name, new.token(), LARGEST_LEAD).await?;
         if new.token() < old.token() {
             // Before the tombstone is written: the next holder of the new store alone gets a larger token.
-            let ahead = self.trusted_time(source).await? + micros(HOUR);
+            let ahead = self.trusted_time(source).await? + micros(RAISE_LEAD);
             new.raise_token(Token::new(old.token().get().max(ahead))).await?;
         }
         let tombstone = context.tombstone(name, target.age(&**new).await?.newest, record);

@@ -11,12 +11,15 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use crate::acquire::acquire;
-use crate::config::{MigrationConfig, capabilities};
+use crate::capabilities::capabilities;
+use crate::config::MigrationConfig;
 use crate::context::Context;
 use crate::operator;
 use crate::record::Record;
 use crate::rung::Rung;
-use crate::shadow::{self, ShadowReport};
+use crate::shadow;
+use crate::shadow_counts::ShadowReport;
+use crate::tombstone_watch;
 
 /// The locks of a fleet that moves from one store to another.
 ///
@@ -35,6 +38,7 @@ impl Migration {
         runtime: Handle,
     ) -> Result<Self> {
         let context = Context::join(config, from, to, runtime).await?;
+        context.runtime.spawn(tombstone_watch::watch(Arc::downgrade(&context)));
         // Now that both are connected, as far as they are: a session timeout is negotiated.
         let capabilities = capabilities(&*context.from, &*context.to);
         Ok(Self { capabilities, context })

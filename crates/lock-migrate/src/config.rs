@@ -1,26 +1,21 @@
 //! The options of a migration.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::backend::{Backend, LeaseKind, Support};
+use lock_core::Result;
+use lock_core::backend::Backend;
 use lock_core::url::LockUrl;
-use lock_core::{Capabilities, Error, ErrorKind, Lazy, Locks, Result, runtime};
 
-use crate::backend::Migration;
-use crate::operator::Operator;
-use crate::record::BACKEND;
+use crate::error::{BACKEND, invalid};
 use crate::rung::Rung;
-
-const DAY: Duration = Duration::from_secs(86_400);
+use crate::time::DAY;
 
 /// The options of a migration from one store to another.
 ///
 /// # Examples
 ///
 /// ```no_run
-/// # use std::sync::Arc;
-/// # use lock_core::{Locks, backend::Backend};
+/// # /// # use lock_core::{Locks, backend::Backend};
 /// # use lock_migrate::{MigrationConfig, Rung};
 /// # async fn example(redis: Arc<dyn Backend>, zk: Arc<dyn Backend>) -> lock_core::Result<()> {
 /// let locks = Locks::new(MigrationConfig::new("shop").rung(Rung::Dual).open(redis, zk).await?);
@@ -69,10 +64,10 @@ impl MigrationConfig {
         let mut config = Self::new(url.hosts.clone());
         let (mut from, mut to) = (None, None);
         if !url.path.is_empty() || !url.user.is_empty() || url.password.is_some() {
-            return invalid(
-                "the URL of a migration has a namespace, and neither a path nor a user".into(),
+            return Err(invalid(
+                "the URL of a migration has a namespace, and neither a path nor a user",
                 "use migrate://shop?from=...&to=..., with the users in the URLs of the stores",
-            );
+            ));
         }
         let known = ["from", "to", "rung", "fallback", "tombstone_life"];
         url.options(BACKEND, &known, |key, value| {
@@ -96,10 +91,10 @@ impl MigrationConfig {
         })?;
         match (from, to) {
             (Some(from), Some(to)) => Ok((config, from, to)),
-            _ => invalid(
-                "the URL of a migration names both stores".into(),
+            _ => Err(invalid(
+                "the URL of a migration names both stores",
                 "add from=URL and to=URL, percent-encoded: from=redis%3A%2F%2Fhost",
-            ),
+            )),
         }
     }
 
@@ -127,111 +122,39 @@ impl MigrationConfig {
         self
     }
 
-    /// Takes part in the migration between these stores.
-    ///
-    /// # Errors
-    ///
-    /// * [`ErrorKind::InvalidConfig`] for an empty namespace, a tombstone that lives for less than a day, stores between which
-    ///   locks cannot move, a store that takes part in another migration, and [`Rung::New`] before the seal is written.
-    /// * [`ErrorKind::Unavailable`] when a store does not answer. After the seal, only the new one has to.
-    ///
-    /// # Cancel safety
-    ///
-    /// This method is cancel safe.
-    pub async fn open(self, from: Arc<dyn Backend>, to: Arc<dyn Backend>) -> Result<Migration> {
-        self.check(&*from, &*to)?;
-        Migration::open(self, from, to, runtime::current(BACKEND)?).await
-    }
-
-    /// Connects as the operator of the migration between these stores. The rung and what else is for processes does not count.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Operator::connect`]; [`ErrorKind::InvalidConfig`] for a bad option.
-    ///
-    /// # Cancel safety
-    ///
-    /// This method is cancel safe.
-    pub async fn operate(self, from: Arc<dyn Backend>, to: Arc<dyn Backend>) -> Result<Operator> {
-        self.check(&*from, &*to)?;
-        Operator::connect(self.namespace, from, to).await
-    }
-
-    /// The same locks without a connection: the first use takes part in the migration, and returns the errors of that.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::InvalidConfig`] for a bad option.
-    pub fn open_lazy(self, from: Arc<dyn Backend>, to: Arc<dyn Backend>) -> Result<Locks> {
-        self.check(&*from, &*to)?;
-        let expected = capabilities(&*from, &*to);
-        let open = move || self.clone().open(Arc::clone(&from), Arc::clone(&to));
-        Ok(Locks::new(Lazy::new(expected, open)))
-    }
-
-    fn check(&self, from: &dyn Backend, to: &dyn Backend) -> Result<()> {
+    pub(crate) fn check(&self, from: &dyn Backend, to: &dyn Backend) -> Result<()> {
         if self.namespace.is_empty() {
-            return invalid(
-                "the namespace is empty".into(),
+            return Err(invalid(
+                "the namespace is empty",
                 "name the migration, as in migrate://shop?from=...&to=...",
-            );
+            ));
         }
         if self.tombstone_life < DAY {
             let message = format!("tombstones that live for {:?} are too short-lived", self.tombstone_life);
-            return invalid(message, "use at least a day; 30 days are the default");
+            return Err(invalid(message, "use at least a day; 30 days are the default"));
         }
         let (old, new) = (from.capabilities().backend, to.capabilities().backend);
         if old == new {
-            return invalid(
+            return Err(invalid(
                 format!("both stores are {new}: locks do not move between stores of one kind"),
                 "move from redis:// or redlock:// to zk://",
-            );
+            ));
         }
         if matches!(old, "memory" | "zk" | BACKEND) {
-            return invalid(
+            return Err(invalid(
                 format!("locks cannot move from {old}"),
                 "move from redis:// or redlock:// to zk://",
-            );
+            ));
         }
         if matches!(new, "memory" | "redis" | "redlock" | BACKEND) {
-            return invalid(
+            return Err(invalid(
                 format!("locks cannot move to {new}"),
                 "move from redis:// or redlock:// to zk://",
-            );
+            ));
         }
         if old == "redlock" && self.rung == Some(Rung::Move) {
-            return invalid("redlock:// has no rung move".into(), "use dual, and then the gate to new");
+            return Err(invalid("redlock:// has no rung move", "use dual, and then the gate to new"));
         }
         Ok(())
-    }
-}
-
-fn invalid<T>(message: String, hint: &'static str) -> Result<T> {
-    Err(Error::new(ErrorKind::InvalidConfig, BACKEND).with_message(message).with_hint(hint))
-}
-
-/// What both stores can do.
-pub(crate) fn capabilities(from: &dyn Backend, to: &dyn Backend) -> Capabilities {
-    let (old, new) = (from.capabilities(), to.capabilities());
-    let timeout = new.lease.min_ttl().max(old.lease.min_ttl());
-    let mut both = Capabilities::new(BACKEND, LeaseKind::session(timeout));
-    // One that moves asks each of them several times.
-    both.answer_timeout = old.answer_timeout.saturating_add(new.answer_timeout).saturating_mul(2);
-    both.cross_process = old.cross_process && new.cross_process;
-    both.fifo = old.fifo && new.fifo;
-    both.counts_waiters = old.counts_waiters && new.counts_waiters;
-    both.names_sharers = old.names_sharers && new.names_sharers;
-    both.shared = and(old.shared, new.shared);
-    both.permits = and(old.permits, new.permits);
-    both.revocation = and(old.revocation, new.revocation);
-    both.breaks_one = and(old.breaks_one, new.breaks_one);
-    both.listing = and(old.listing, new.listing);
-    both
-}
-
-const fn and(one: Support, other: Support) -> Support {
-    match one {
-        Support::Yes => other,
-        no => no,
     }
 }

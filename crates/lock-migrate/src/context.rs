@@ -2,24 +2,28 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use lock_core::backend::Backend;
 use lock_core::background::Background;
 use lock_core::migration::{Member, MigrationSource, MigrationTarget, Reading, StoredRecord, Tombstone};
-use lock_core::{Clock, Error, ErrorKind, Lease, LockName, Outcome, Result, Token};
+use lock_core::{Clock, Error, ErrorKind, Lease, LockName, Result, Token};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
-use crate::config::{MigrationConfig, capabilities};
+use crate::capabilities::capabilities;
+use crate::config::MigrationConfig;
+use crate::error::{invalid, no_record, no_seal, no_source, no_target, not_followed};
 use crate::half::Half;
+use crate::halves::HeldGuards;
 use crate::later::Later;
-use crate::lease::HeldGuards;
+use crate::lead::check_ahead;
 use crate::process::Process;
-use crate::record::{BACKEND, Phase, Record};
+use crate::record::{Phase, Record};
 use crate::rung::Rung;
-use crate::shadow::ShadowCounts;
-use crate::tombstones::{self, Tombstones};
+use crate::shadow_counts::ShadowCounts;
+use crate::time::{micros, wall_clock};
+use crate::tombstones::Tombstones;
 
 /// Both stores, and what is known of the migration between them.
 #[derive(Debug)]
@@ -79,7 +83,6 @@ impl Context {
             }
             taken => taken?,
         }
-        context.runtime.spawn(tombstones::watch(Arc::downgrade(&context)));
         Ok(context)
     }
 
@@ -137,19 +140,11 @@ impl Context {
     }
 
     pub(crate) fn source(&self) -> Result<&dyn MigrationSource> {
-        self.from.migration_source().ok_or_else(|| {
-            unsupported(
-                format!("locks cannot move from {}", self.from.capabilities().backend),
-                "move from redis://",
-            )
-        })
+        self.from.migration_source().ok_or_else(|| no_source(self.from.capabilities().backend))
     }
 
     pub(crate) fn target(&self) -> Result<&dyn MigrationTarget> {
-        self.to.migration_target().ok_or_else(|| {
-            let message = format!("locks cannot move to {}", self.to.capabilities().backend);
-            unsupported(message, "move to zk://, with the recipe queue")
-        })
+        self.to.migration_target().ok_or_else(|| no_target(self.to.capabilities().backend))
     }
 
     pub(crate) fn rung(&self, name: &LockName) -> Rung {
@@ -191,14 +186,15 @@ impl Context {
             return Ok(());
         }
         let Tombstone { to, namespace, lock, .. } = tombstone;
-        Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
-            .with_message(format!(
+        Err(invalid(
+            format!(
                 "the lock moved to {to}, as {:?} in the migration {namespace:?}; this one is {:?} to {}",
                 lock.as_str(),
                 record.namespace,
                 record.to
-            ))
-            .with_hint("use the URL of that migration; two migrations must not share names"))
+            ),
+            "use the URL of that migration; two migrations must not share names",
+        ))
     }
 
     /// What was read of the tombstone of a name, if a mover may rely on it without asking; called once the lock of the new
@@ -261,26 +257,6 @@ pub(crate) async fn begin(
     record.clone().resume(&claimed).ok_or_else(|| other_migration(&claimed, &record))
 }
 
-/// Refuses a token of the new store that is too far ahead of this clock of the old one.
-pub(crate) fn check_lead(token: Token, clock: u64) -> Result<()> {
-    check_ahead(token, clock, LARGEST_LEAD)
-}
-
-fn check_ahead(token: Token, clock: u64, largest: Duration) -> Result<()> {
-    if token.get() <= clock.saturating_add(micros(largest)) {
-        return Ok(());
-    }
-    let hours = largest.as_secs() / 3_600;
-    Err(Error::new(ErrorKind::Exhausted, BACKEND)
-        .with_message(format!(
-            "the token {token} is more than {hours} h ahead of the old store's clock, {clock}"
-        ))
-        .with_hint(
-            "set the clock right, or wait until it has caught up; until then, `polylock migrate set old` frees the locks that \
-             have not moved, and those that have moved are not affected",
-        ))
-}
-
 /// Takes part in the migration as soon as the new store answers.
 async fn take_part_later(context: Weak<Context>) {
     loop {
@@ -300,61 +276,26 @@ async fn take_part_later(context: Weak<Context>) {
     }
 }
 
-/// The time since 1970, by the clock of this host.
-pub(crate) fn wall_clock() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
-}
-
-pub(crate) fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
-}
-
-pub(crate) fn no_seal() -> Error {
-    Error::new(ErrorKind::InvalidConfig, BACKEND)
-        .with_message("the rung new needs the seal of the migration, which is not written yet")
-        .with_hint("use the rung move, or write the seal by `polylock migrate finish`")
-}
-
-/// The error before this process takes part in the migration: what has moved cannot be judged yet.
-fn not_followed() -> Error {
-    Error::new(ErrorKind::Unavailable, BACKEND)
-        .with_message("this process does not follow the record of the migration yet, as a store did not answer when it started")
-        .with_hint("try again: it asks both stores every second")
-        .with_outcome(Outcome::NotApplied)
-}
-
-fn no_record() -> Error {
-    Error::new(ErrorKind::Unexpected, BACKEND)
-        .with_message("the record of the migration was deleted: it is unknown which tombstones count")
-        .with_hint("restart all processes of the migration, which write it again")
-}
-
-fn unsupported(message: String, hint: &'static str) -> Error {
-    Error::new(ErrorKind::InvalidConfig, BACKEND).with_message(message).with_hint(hint)
-}
-
 fn other_source(identity: &str, record: &Record) -> Error {
-    Error::new(ErrorKind::InvalidConfig, BACKEND)
-        .with_message(format!(
+    invalid(
+        format!(
             "the migration {:?} moves locks from {}; {identity} does not know of it",
             record.namespace, record.from
-        ))
-        .with_hint(
-            "use the same server and prefix as the other processes, whose locks would not exclude these",
-        )
+        ),
+        "use the same server and prefix as the other processes, whose locks would not exclude these",
+    )
 }
 
 fn other_migration(claimed: &str, record: &Record) -> Error {
-    Error::new(ErrorKind::InvalidConfig, BACKEND)
-        .with_message(format!(
+    invalid(
+        format!(
             "the locks of the old store take part in another migration ({claimed}), not in {}",
             record.claim()
-        ))
-        .with_hint("two migrations must not share names: use another prefix, or the URL of that migration")
+        ),
+        "two migrations must not share names: use another prefix, or the URL of that migration",
+    )
 }
 
-/// How far tokens of the new store may be ahead of the clock of the old one.
-pub(crate) const LARGEST_LEAD: Duration = Duration::from_secs(86_400);
 const RETRY: Duration = Duration::from_secs(1);
 /// How long another process may take from its claim to its record.
 const BEGIN_LIMIT: Duration = Duration::from_secs(2);

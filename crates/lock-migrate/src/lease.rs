@@ -1,23 +1,20 @@
 //! The lease of a lock that is held on both stores, or on the new one with a tombstone on the old one.
 
-use std::mem;
-use std::sync::{Arc, Mutex as StdMutex, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::join_all;
 use lock_core::{
-    BootInstant, Error, GuardState, Lease, LockName, LossReason, OwnerId, Released, Result, Revocation,
-    Token, Validity, ValidityCell,
+    BootInstant, Error, GuardState, Lease, LockName, OwnerId, Released, Result, Revocation, Token, Validity,
+    ValidityCell,
 };
-use tokio::runtime::Handle;
-use tokio::sync::Mutex;
 
-use crate::context::{Context, LARGEST_LEAD};
+use crate::context::Context;
+use crate::error::BACKEND;
 use crate::half::Half;
-use crate::later::Begin;
+use crate::halves::{Halves, Watched};
+use crate::lead::LARGEST_LEAD;
 use crate::process::CountedGuard;
-use crate::record::BACKEND;
 use crate::rung::Rung;
 use crate::tombstones::Reliance;
 
@@ -37,26 +34,6 @@ pub(crate) struct LadderLease {
     /// On the tombstone, where there is one.
     _reliance: Option<Reliance>,
     _guard: CountedGuard,
-}
-
-/// The locks of a guard, until they are released.
-#[derive(Debug)]
-pub(crate) struct Halves {
-    /// Ends the guard, whatever its locks do.
-    loss: ValidityCell,
-    new: Mutex<Option<Half>>,
-    /// The lock of the old store; none where a tombstone is in its place.
-    old: Mutex<Option<Half>>,
-    /// Of a guard that has both.
-    watched: Option<Watched>,
-}
-
-/// How the loss of one half is noticed, to give back the other one.
-#[derive(Debug)]
-struct Watched {
-    /// That of the whole guard.
-    validity: Validity,
-    runtime: Handle,
 }
 
 impl LadderLease {
@@ -100,58 +77,10 @@ impl LadderLease {
         (validity, loss): (Validity, ValidityCell),
     ) -> Self {
         let (owner, revocation) = (new.owner(), new.revocation().cloned());
-        let halves = Arc::new(Halves { loss, new: Mutex::new(Some(new)), old: Mutex::new(old), watched });
+        let halves = Halves::new(loss, new, old, watched);
         let (context, guard) = (Arc::clone(context), context.process.count(rung));
         let (name, was_held, _reliance, _guard) = (name.clone(), None, None, guard);
         Self { halves, name, owner, token, validity, revocation, was_held, context, _reliance, _guard }
-    }
-}
-
-/// The renewal of one half would keep it for as long as the guard lives, though the other is lost.
-impl Begin for Halves {
-    fn begin(self: Arc<Self>) {
-        let Some(Watched { validity, runtime }) = &self.watched else { return };
-        let (halves, validity) = (Arc::downgrade(&self), validity.clone());
-        drop(runtime.spawn(async move {
-            let reason = validity.lost().await;
-            if reason == LossReason::Released {
-                // The release that has begun returns both, before it is answered.
-                return;
-            }
-            if let Some(halves) = halves.upgrade() {
-                halves.end(reason).await;
-            }
-        }));
-    }
-}
-
-impl Halves {
-    /// Ends the guard, and gives back what is left; what does not answer is released in the background.
-    pub(crate) async fn end(&self, reason: LossReason) {
-        self.loss.lose(reason);
-        drop(self.old.lock().await.take());
-        drop(self.new.lock().await.take());
-    }
-}
-
-/// The guards that hold the locks of both stores.
-#[derive(Debug, Default)]
-pub(crate) struct HeldGuards(StdMutex<Vec<Weak<Halves>>>);
-
-impl HeldGuards {
-    fn add(&self, halves: &Arc<Halves>) {
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if held.len() == held.capacity() {
-            held.retain(|halves| halves.strong_count() > 0);
-        }
-        held.push(Arc::downgrade(halves));
-    }
-
-    /// Ends all of them, as the end of their session does.
-    pub(crate) async fn end(&self) {
-        let held = mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        let held: Vec<_> = held.iter().filter_map(Weak::upgrade).collect();
-        join_all(held.iter().map(|halves| halves.end(LossReason::SessionEnded))).await;
     }
 }
 

@@ -6,12 +6,17 @@
 
 mod acquire;
 mod backend;
+mod capabilities;
 mod change;
 mod config;
+mod connect;
 mod context;
+mod error;
 mod glob;
 mod half;
+mod halves;
 mod later;
+mod lead;
 mod lease;
 mod member;
 mod one;
@@ -20,6 +25,9 @@ mod process;
 mod record;
 mod rung;
 mod shadow;
+mod shadow_counts;
+mod time;
+mod tombstone_watch;
 mod tombstones;
 
 pub use backend::Migration;
@@ -28,4 +36,4 @@ pub use member::{MemberInfo, SessionInfo};
 pub use operator::{FinishTerms, Gate, Obstacle, Operator, Progress, Status, Straggler, TombstoneCount};
 pub use record::{Phase, Record, Rule};
 pub use rung::Rung;
-pub use shadow::ShadowReport;
+pub use shadow_counts::ShadowReport;

@@ -10,8 +10,8 @@ use lock_core::{
     Validity,
 };
 
-use crate::acquire::HOUR;
 use crate::context::Context;
+use crate::lead::RAISE_LEAD;
 use crate::process::CountedGuard;
 use crate::rung::Rung;
 use crate::shadow::Shadow;
@@ -102,7 +102,7 @@ impl Lease for OneLease {
     async fn raise_token(&self, floor: Token) -> Result<()> {
         if self.guard.rung < Rung::New {
             // The seal raises the tokens of the new store above the old one's clock by more than that.
-            self.context.check_lead(&self.name, floor, HOUR).await?;
+            self.context.check_lead(&self.name, floor, RAISE_LEAD).await?;
             self.context.process.note_token(floor);
         }
         self.lease.raise_token(floor).await

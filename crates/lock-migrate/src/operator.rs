@@ -13,7 +13,7 @@ use std::time::Duration;
 use lock_core::backend::Backend;
 use lock_core::background::Background;
 use lock_core::migration::{Member, MigrationSource, MigrationTarget, StoredRecord};
-use lock_core::{Clock, Error, ErrorKind, OwnerInfo, Result, runtime};
+use lock_core::{Clock, OwnerInfo, Result, runtime};
 use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::sync::OnceCell;
@@ -21,8 +21,9 @@ use tokio::sync::OnceCell;
 pub use self::finish::FinishTerms;
 pub use self::status::{Status, Straggler, TombstoneCount};
 use crate::context::{begin, unless_it_follows};
+use crate::error::{BACKEND, no_source, no_target};
 use crate::member::SessionInfo;
-use crate::record::{BACKEND, Record};
+use crate::record::Record;
 use crate::rung::Rung;
 
 /// The operator of a migration. The command `polylock migrate` is made of it.
@@ -184,19 +185,11 @@ impl Operator {
 
     async fn source(&self) -> Result<&dyn MigrationSource> {
         self.from.connect().await?;
-        self.from.migration_source().ok_or_else(|| {
-            Error::new(ErrorKind::InvalidConfig, BACKEND)
-                .with_message(format!("locks cannot move from {}", self.from.capabilities().backend))
-                .with_hint("move from redis://")
-        })
+        self.from.migration_source().ok_or_else(|| no_source(self.from.capabilities().backend))
     }
 
     fn target(&self) -> Result<&dyn MigrationTarget> {
-        self.to.migration_target().ok_or_else(|| {
-            Error::new(ErrorKind::InvalidConfig, BACKEND)
-                .with_message(format!("locks cannot move to {}", self.to.capabilities().backend))
-                .with_hint("move to zk://, with the recipe queue")
-        })
+        self.to.migration_target().ok_or_else(|| no_target(self.to.capabilities().backend))
     }
 
     /// Watches the record in the sessions of this connection, so that it is known as of a grant.

@@ -4,12 +4,11 @@ use lock_core::migration::StoredRecord;
 use lock_core::{Error, ErrorKind, LockName, OwnerId, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::context::wall_clock;
+use crate::error::BACKEND;
 use crate::glob::matches;
 use crate::rung::Rung;
+use crate::time::wall_clock;
 
-/// The name of this backend in errors.
-pub(crate) const BACKEND: &str = "migrate";
 /// The version of the format.
 const FORMAT: u32 = 1;
 

@@ -6,6 +6,8 @@ use std::str::FromStr;
 use lock_core::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
+use crate::error::BACKEND;
+
 /// What a process acquires while locks move from one store to another.
 ///
 /// Every mixture of the first four excludes; [`New`](Self::New) has a gate before it.
@@ -64,7 +66,7 @@ impl FromStr for Rung {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         Self::ALL.into_iter().find(|rung| rung.name() == text).ok_or_else(|| {
-            Error::new(ErrorKind::InvalidConfig, crate::record::BACKEND)
+            Error::new(ErrorKind::InvalidConfig, BACKEND)
                 .with_message(format!("there is no rung {text:?}"))
                 .with_hint("use old, shadow, dual, move or new")
         })

@@ -4,13 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use futures_util::stream::{self, StreamExt};
 use lock_core::migration::Reading;
 use lock_core::{BootInstant, Clock, LockName, LossReason, ValidityCell};
-use tokio::time::sleep;
 
-use crate::context::Context;
-use crate::lease::Halves;
+use crate::halves::Halves;
 use crate::record::{Phase, Record};
 
 /// What was read of tombstones, for later acquisitions, and the guards that rely on them now.
@@ -108,7 +105,7 @@ impl Tombstones {
     }
 
     /// The names of guards whose tombstones were read a while ago.
-    fn to_read(&self) -> Vec<LockName> {
+    pub(crate) fn to_read(&self) -> Vec<LockName> {
         let (now, state) = (self.clock.now(), self.state());
         let is_old = |guards: &[Relying]| {
             guards.iter().any(|guard| now.saturating_duration_since(guard.sent) >= READ_AGAIN - LOOK)
@@ -118,7 +115,7 @@ impl Tombstones {
 
     /// Notes what was read for the guards of a name; nothing if its tombstone does not exist any more. Returns what the guards
     /// that are lost by that still hold.
-    fn found(&self, name: &LockName, reading: Option<&Reading>) -> Vec<Weak<Halves>> {
+    pub(crate) fn found(&self, name: &LockName, reading: Option<&Reading>) -> Vec<Weak<Halves>> {
         let mut lost = Vec::new();
         let mut state = self.state();
         let guards = state.relying.get_mut(name).map(Vec::as_mut_slice).unwrap_or_default();
@@ -184,47 +181,12 @@ impl Drop for Reliance {
     }
 }
 
-/// Reads the tombstones again that guards rely on, once a minute: so they are refreshed from half of their lives on, and a
-/// guard whose tombstone is gone is lost.
-pub(crate) async fn watch(context: Weak<Context>) {
-    loop {
-        sleep(LOOK).await;
-        let Some(context) = context.upgrade() else { return };
-        let names = context.tombstones.to_read();
-        stream::iter(names).for_each_concurrent(AT_ONCE, |name| read_again(&context, name)).await;
-    }
-}
-
-async fn read_again(context: &Context, name: LockName) {
-    let Ok(source) = context.source() else { return };
-    match source.read_tombstone(&name).await {
-        Ok(Some(reading)) if context.check(&reading.tombstone, &name).is_ok() => {
-            let _ = context.tombstones.found(&name, Some(&reading));
-        }
-        Ok(_) => {
-            tracing::warn!(
-                lock = name.as_str(),
-                "the tombstone of a lock that is held is gone: the guard is lost"
-            );
-            let lost = context.tombstones.found(&name, None);
-            context.tombstones.forget(&name);
-            for halves in lost.iter().filter_map(Weak::upgrade) {
-                // A release that has begun may take long, and other tombstones do not wait for it.
-                let end = async move { halves.end(LossReason::Removed).await };
-                context.cleanup.spawn(&context.runtime, end);
-            }
-        }
-        Err(error) => tracing::debug!(%error, lock = name.as_str(), "a tombstone cannot be read now"),
-    }
-}
-
 /// For how long a tombstone is relied on, while its store answers, until it is read again.
 const READ_AGAIN: Duration = Duration::from_secs(60);
 /// How often a process looks which ones those are.
-const LOOK: Duration = Duration::from_secs(10);
+pub(crate) const LOOK: Duration = Duration::from_secs(10);
 /// How long a store that did not answer is not asked again by an acquisition that can go on without it.
 const SILENCE: Duration = Duration::from_secs(10);
-const AT_ONCE: usize = 32;
 /// Some 30 MB.
 const MOST_READINGS: usize = 100_000;
 
@@ -235,8 +197,7 @@ mod tests {
     use lock_core::migration::Tombstone;
 
     use super::*;
-
-    const HOUR: Duration = Duration::from_secs(3_600);
+    use crate::time::HOUR;
 
     fn name(name: &str) -> LockName {
         LockName::new(name).unwrap()

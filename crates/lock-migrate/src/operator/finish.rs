@@ -10,11 +10,11 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::rules::refused;
 use super::way_back::BATCH;
 use super::{Gate, Obstacle, Operator, PREFIX, Progress};
-use crate::acquire::HOUR;
-use crate::context::{micros, wall_clock};
+use crate::error::BACKEND;
 use crate::member::SessionInfo;
-use crate::record::{BACKEND, Phase, Record};
+use crate::record::{Phase, Record};
 use crate::rung::Rung;
+use crate::time::{HOUR, micros, wall_clock};
 
 /// On which terms a migration is [finished](Operator::finish).
 ///

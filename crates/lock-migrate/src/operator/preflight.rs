@@ -8,9 +8,10 @@ use lock_core::{ErrorKind, Finding, FindingLevel, LockName, Result, Token};
 use tokio::time::Instant;
 
 use super::{Operator, PREFIX};
-use crate::context::{check_lead, micros, wall_clock};
+use crate::lead::check_lead;
 use crate::record::Record;
 use crate::shadow;
+use crate::time::{micros, wall_clock};
 
 impl Operator {
     /// Examines both stores for a migration. A [warning](FindingLevel::Warning) is to be repaired first.

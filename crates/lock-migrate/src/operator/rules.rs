@@ -3,7 +3,8 @@
 use lock_core::{Error, ErrorKind, Result};
 
 use super::Operator;
-use crate::record::{BACKEND, Phase, Record};
+use crate::error::BACKEND;
+use crate::record::{Phase, Record};
 use crate::rung::Rung;
 
 impl Operator {

@@ -10,7 +10,7 @@ use serde::Serialize;
 use tokio::time::sleep;
 
 use super::{FinishTerms, Obstacle, Operator};
-use crate::context::check_lead;
+use crate::lead::check_lead;
 use crate::member::SessionInfo;
 use crate::record::{Phase, Record};
 use crate::rung::Rung;

@@ -11,11 +11,11 @@ use tokio::time::{Instant, sleep};
 
 use super::rules::refused;
 use super::{Gate, Obstacle, Operator, Progress};
-use crate::context::micros;
 use crate::half::Half;
 use crate::member::SessionInfo;
 use crate::record::{Phase, Record};
 use crate::rung::Rung;
+use crate::time::micros;
 
 impl Operator {
     /// Begins the way back: from now on nobody writes a tombstone, or relies on what was read before. `move` becomes `dual` in
