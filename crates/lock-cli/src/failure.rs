@@ -5,6 +5,10 @@ use std::process::ExitCode;
 
 use polylock::{Error, ErrorKind};
 
+/// Shown by `--help`.
+pub(crate) const EXITS: &str = "\
+Exit codes: 0 done, 1 blocked, declined, or warnings found, 64 usage, 69 a store does not answer, 70 another error. `run --help` and `hold --help` have their own";
+
 /// The exit codes. Those from 64 on are of `sysexits.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {

@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 
 use crate::breaking::BreakOptions;
 use crate::doctor::DoctorOptions;
-use crate::failure::{Exit, Failure};
+use crate::failure::{EXITS, Exit, Failure};
 #[cfg(target_os = "linux")]
 use crate::hold::HoldOptions;
 use crate::holders::HoldersOptions;
@@ -22,7 +22,7 @@ use crate::run::RunOptions;
 #[command(name = "polylock", version, propagate_version = true, max_term_width = 100)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXITS}"))]
 pub(crate) struct Options {
-    /// Print one JSON document on standard output, and nothing else there; errors too
+    /// Print one JSON document on standard output, also for errors, and nothing else
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
@@ -39,11 +39,11 @@ pub(crate) enum Command {
     /// Hold a lock until a signal: for several steps of one script
     #[cfg(target_os = "linux")]
     Hold(HoldOptions),
-    /// Show who holds a lock, and who waits for it
+    /// Show the holders and the waiters of a lock
     Holders(HoldersOptions),
     /// Remove a lock from its holder
     Break(BreakOptions),
-    /// Examine the servers: what endangers locks; exits with 1 if there is a warning
+    /// Check the servers for what endangers locks; exits with 1 if there is a warning
     Doctor(DoctorOptions),
     /// Move the locks of a running fleet from Redis to ZooKeeper, and back
     Migrate(MigrateOptions),
@@ -131,10 +131,6 @@ Examples:
   polylock run nightly-report -n -- ./report.sh        not twice at once, on any host
   polylock holders nightly-report                      who has it, and who waits
   polylock doctor                                      what endangers the locks";
-
-/// Shown by `--help`.
-pub(crate) const EXITS: &str = "\
-Exit codes: 0 done, 1 blocked, declined, or warnings found, 64 usage, 69 a store does not answer, 70 another error. `run --help` and `hold --help` have their own";
 
 #[cfg(test)]
 mod tests {

@@ -16,6 +16,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 use std::{env, fs};
 
@@ -25,7 +26,7 @@ use rustix::process::geteuid;
 use rustix::thread::no_new_privs;
 
 use self::campaign::{Campaign, end_by};
-pub(crate) use self::helper::run_helper;
+use self::helper::Helper;
 use crate::acquire::{AcquireOptions, Acquirer, duration};
 use crate::failure::{Exit, Failure};
 use crate::job_control::JobControl;
@@ -40,8 +41,8 @@ pub(crate) struct RunOptions {
     #[command(flatten)]
     acquire: AcquireOptions,
 
-    /// The lock is acquired again, and the command started, after the command has ended or the lock is lost. SIGINT, SIGTERM or
-    /// SIGQUIT ends that. A store that is down is waited for, also for longer than --wait
+    /// Acquire the lock and start the command again after the command has ended or the lock is lost, until SIGINT, SIGTERM or
+    /// SIGQUIT. Waits for a store that is down, also for longer than --wait
     #[arg(long)]
     restart: bool,
 
@@ -53,18 +54,18 @@ pub(crate) struct RunOptions {
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
     grace: Duration,
 
-    /// Stop the command when it has run for this long: SIGTERM, and SIGKILL after the grace
+    /// Stop the command after this time: SIGTERM, and SIGKILL after the grace
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     max_run: Option<Duration>,
 
-    /// POLYLOCK_URL stays in the environment of the command. By default it is removed, as it may have a password
+    /// Keep POLYLOCK_URL in the environment of the command. By default it is removed, as it may have a password
     #[arg(long)]
     keep_url: bool,
 
     #[arg(long, hide = true)]
     json: bool,
 
-    /// The command and its arguments. No shell is involved
+    /// The command and its arguments, run without a shell
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -76,7 +77,7 @@ enum OnLost {
     Term,
     /// SIGKILL
     Kill,
-    /// It goes on without the lock, and a message says so
+    /// The command goes on without the lock, and a message says so
     Warn,
 }
 
@@ -91,6 +92,15 @@ Examples:
   polylock run deploy -w 10m -- ansible-playbook site.yml
   polylock run scheduler --restart -- ./scheduler     one leader; the others stand by
   polylock run gpu --permits 4 -- ./train             four at a time";
+
+/// Runs the helper that this process was started as, if any.
+pub(crate) fn run_helper() -> Option<ExitCode> {
+    let (helper, arguments) = Helper::started_as()?;
+    Some(match helper {
+        Helper::Launch => launch::run(arguments),
+        Helper::Watchdog => watchdog::run(arguments),
+    })
+}
 
 /// Shown by `run --help`.
 const EXITS: &str = "\
@@ -126,8 +136,8 @@ pub(crate) async fn run(options: RunOptions, output: Output) -> Result<Exit, Fai
     exit
 }
 
-/// Where the program of the command is; `None` where only the kernel knows. A command that does not exist or cannot be run is
-/// found before anybody waits for the lock.
+/// The path of the program; `None` where only the kernel knows. A command that does not exist or cannot be run is reported
+/// before the wait for the lock.
 fn program(name: &OsString) -> Result<Option<PathBuf>, Failure> {
     // Without PATH, the kernel's default counts.
     if env::var_os("PATH").is_none() {
@@ -148,7 +158,7 @@ fn program(name: &OsString) -> Result<Option<PathBuf>, Failure> {
     Err(Failure::new(Exit::Code(code), "command", message, Some(hint)))
 }
 
-/// The program, if it is no script or its interpreter exists. The kernel says of a missing one only that something is missing.
+/// The program, unless it is a script whose interpreter is missing: the kernel would not say what is missing.
 fn interpreted(name: &str, path: PathBuf) -> Result<PathBuf, Failure> {
     let mut start = [0; LONGEST_FIRST_LINE];
     let length = File::open(&path).and_then(|mut file| file.read(&mut start)).unwrap_or_default();

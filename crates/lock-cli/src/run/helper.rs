@@ -2,9 +2,7 @@
 
 use std::env::{self, ArgsOs};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode};
-
-use super::{launch, watchdog};
+use std::process::Command;
 
 /// A process beside `polylock run`, by its name in the list of processes.
 #[derive(Clone, Copy, Debug)]
@@ -29,18 +27,11 @@ impl Helper {
         command
     }
 
-    fn run(self, arguments: ArgsOs) -> ExitCode {
-        match self {
-            Self::Launch => launch::run(arguments),
-            Self::Watchdog => watchdog::run(arguments),
-        }
+    /// The helper that this process was started as, if any, and its arguments.
+    pub(super) fn started_as() -> Option<(Self, ArgsOs)> {
+        let mut arguments = env::args_os();
+        let name = arguments.next()?;
+        let helper = [Self::Launch, Self::Watchdog].into_iter().find(|helper| name == helper.name())?;
+        Some((helper, arguments))
     }
-}
-
-/// Runs the helper that this process was started as, if any.
-pub(crate) fn run_helper() -> Option<ExitCode> {
-    let mut arguments = env::args_os();
-    let name = arguments.next()?;
-    let helper = [Helper::Launch, Helper::Watchdog].into_iter().find(|helper| name == helper.name())?;
-    Some(helper.run(arguments))
 }

@@ -107,8 +107,8 @@ impl Watchdog {
         self.kill_all().await;
     }
 
-    /// Kills until nothing is left. What may not be killed is waited for only where this process holds the lock, or if it is the
-    /// command itself.
+    /// Kills until nothing is left. It waits for processes that it may not kill only where this process holds the lock, or for
+    /// the command itself.
     async fn kill_all(&mut self) {
         let tree = Tree::of(getpid());
         let mut pause = MOMENT;
