@@ -40,7 +40,7 @@ pub(crate) struct AcquireOptions {
     #[arg(short, long, value_name = "DURATION", value_parser = duration)]
     wait: Option<Duration>,
 
-    /// Hold the lock as a reader: beside other readers, and without a writer
+    /// Hold the lock as a reader: other readers may hold it too, a writer may not
     #[arg(long, conflicts_with = "permits")]
     shared: bool,
 
@@ -48,17 +48,17 @@ pub(crate) struct AcquireOptions {
     #[arg(long, value_name = "NUMBER")]
     permits: Option<NonZeroU32>,
 
-    /// The lock is free this long after this host died, at most. The default is that of the URL or the store
+    /// The longest time that the lock outlives this host. The default is that of the URL or the store
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     ttl: Option<Duration>,
 
-    /// The lock stays held this long, even if it is released earlier: for jobs that several hosts start by their clocks.
-    /// ZooKeeper has no such locks
+    /// Keep the lock for at least this long, even if the command ends earlier: for jobs that several hosts start by their
+    /// clocks. ZooKeeper does not support it
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     hold_at_least: Option<Duration>,
 
-    /// The first refusal of the store ends the wait. By default it goes on until the password, the right, the memory or
-    /// whatever was missing is there again
+    /// End the wait at the first refusal of the store. By default the wait goes on until the password, the right, the memory
+    /// or whatever is missing is available again
     #[arg(long)]
     strict: bool,
 
@@ -66,11 +66,11 @@ pub(crate) struct AcquireOptions {
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75)]
     busy_exit_code: u8,
 
-    /// A busy lock and a wait are not mentioned. Errors are printed as ever
+    /// Do not mention a busy lock or a wait. Errors are still printed
     #[arg(short, long, conflicts_with = "verbose")]
     quiet: bool,
 
-    /// Each step is printed: the connection, the token, the end
+    /// Print each step: the connection, the token, the end
     #[arg(short, long)]
     verbose: bool,
 
@@ -79,7 +79,7 @@ pub(crate) struct AcquireOptions {
 }
 
 impl AcquireOptions {
-    /// When a wait that begins now is over.
+    /// The end of a wait that begins now.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.wait.and_then(|wait| Instant::now().checked_add(wait))
     }
@@ -110,7 +110,7 @@ impl AcquireOptions {
 pub(crate) struct Acquirer<'a> {
     locks: Locks,
     lock: Lock,
-    /// When the first wait is over.
+    /// The end of the first wait.
     pub(crate) until: Option<Instant>,
     options: &'a AcquireOptions,
     refusals: Arc<Refusals>,
@@ -118,7 +118,7 @@ pub(crate) struct Acquirer<'a> {
 }
 
 impl<'a> Acquirer<'a> {
-    /// Connects. With `restarts`, it goes on through all that can pass, and so it does within the time of `--wait`.
+    /// Connects. It tries again after failures that can pass: within the time of `--wait`, and without end with `restarts`.
     pub(crate) async fn connect(
         options: &'a AcquireOptions,
         label: &str,
@@ -136,7 +136,7 @@ impl<'a> Acquirer<'a> {
         Ok(Self { locks, lock, until, options, refusals, output })
     }
 
-    /// Acquires the lock, by this time at the latest.
+    /// Acquires the lock before this time.
     pub(crate) async fn acquire(&self, until: Option<Instant>) -> Result<Guard, Failure> {
         let acquire = self.lock.acquire(self.options.no_wait, until);
         tokio::pin!(acquire);
@@ -154,8 +154,8 @@ impl<'a> Acquirer<'a> {
         Ok(guard)
     }
 
-    /// Releases the lock, and says why if it was not. A server that does not answer keeps nobody waiting for long, and a signal
-    /// ends the release: it goes on in the background then.
+    /// Releases the lock, and says why if that failed. The wait for a server that does not answer is short. A signal ends it,
+    /// and the release goes on in the background.
     pub(crate) async fn release(
         &self,
         guard: Guard,

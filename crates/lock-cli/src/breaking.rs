@@ -21,11 +21,11 @@ pub(crate) struct BreakOptions {
     #[arg(long, value_name = "TOKEN", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     token: Option<u64>,
 
-    /// Break it for all its holders, whoever they are by then
+    /// Break it for all its holders, also those that get it meanwhile
     #[arg(long, conflicts_with = "token")]
     all: bool,
 
-    /// Do it without a question
+    /// Do not ask for confirmation
     #[arg(long, short)]
     yes: bool,
 
@@ -102,7 +102,7 @@ impl Break<'_> {
         self.report(is_broken, if is_broken { BROKEN } else { "the lock is free" })
     }
 
-    /// The holder that is meant; none if it does not hold the lock.
+    /// The holder to break; none if it does not hold the lock.
     fn choose<'s>(
         &self,
         state: &'s LockState,

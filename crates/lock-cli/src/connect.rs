@@ -18,8 +18,8 @@ use crate::output::{Output, printable};
 /// The store of the locks.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct LocksOptions {
-    /// The store, such as redis://host or zk://host:2181, as services name it [env: POLYLOCK_URL]. (The environment hides
-    /// a password from other users, the command line does not)
+    /// The store, such as redis://host or zk://host:2181: the URL that services use [env: POLYLOCK_URL]. (The environment
+    /// hides a password from other users, the command line does not)
     #[arg(long, value_name = "URL")]
     url: Option<String>,
 }
@@ -50,7 +50,7 @@ pub(crate) async fn mentioning<T>(
     }
 }
 
-/// Why the servers of a store that is tried again and again cannot be reached. The errors of the others say so at once.
+/// Why the servers cannot be reached, of a store whose client retries without an error. Other clients report it at once.
 pub(crate) async fn reasons(url: &str) -> String {
     match LockUrl::parse(url) {
         Ok(url) if ["zk", "zks"].contains(&&*url.scheme) => {
@@ -61,7 +61,7 @@ pub(crate) async fn reasons(url: &str) -> String {
     }
 }
 
-/// A wait that is longer is mentioned.
+/// A longer wait is mentioned.
 pub(crate) const SILENT_WAIT: Duration = Duration::from_secs(1);
 
 /// Says that the directory of `flock://` does not exist: its name may be wrong.
@@ -75,7 +75,7 @@ fn mention_missing_directory(url: &str, output: Output) {
 }
 
 impl LocksOptions {
-    /// The URL of the store. The command line counts before the environment.
+    /// The URL of the store. The command line takes precedence over the environment.
     pub(crate) fn url(&self) -> Result<String, Failure> {
         self.url_or(|name| env::var(name).ok())
     }
@@ -111,7 +111,7 @@ pub(crate) const TOKEN_VARIABLE: &str = "POLYLOCK_TOKEN";
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Stores")]
 pub(crate) struct StoreOptions {
-    /// The migration, as the processes name it: migrate://NAMESPACE?from=URL&to=URL, both URLs percent-encoded [env:
+    /// The migration, by the URL that its processes use: migrate://NAMESPACE?from=URL&to=URL, both URLs percent-encoded [env:
     /// POLYLOCK_MIGRATE_URL, or POLYLOCK_URL]
     #[arg(long, global = true, value_name = "URL")]
     url: Option<String>,
@@ -130,7 +130,7 @@ pub(crate) struct StoreOptions {
     to: Option<String>,
 }
 
-/// Connects to the new store; the old one is connected when it is needed.
+/// Connects to the new store, and to the old one when it is first needed.
 pub(crate) async fn operator(options: StoreOptions, output: Output) -> Result<Operator, Failure> {
     let (config, from, to) = options.stores(|name| env::var(name).ok())?;
     let (old, new) = (Locks::connect_lazy(&from)?, Locks::connect_lazy(&to)?);
@@ -139,7 +139,7 @@ pub(crate) async fn operator(options: StoreOptions, output: Output) -> Result<Op
 }
 
 impl StoreOptions {
-    /// The migration and the URLs of both stores. The command line counts before the environment.
+    /// The migration and the URLs of both stores. The command line takes precedence over the environment.
     fn stores(
         self,
         variable: impl Fn(&str) -> Option<String>,

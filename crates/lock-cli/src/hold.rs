@@ -24,7 +24,7 @@ pub(crate) struct HoldOptions {
     #[command(flatten)]
     acquire: AcquireOptions,
 
-    /// The lock is released when this process has ended as well, such as the script: $$
+    /// Also release the lock when this process has ended, such as the script: $$
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
 }

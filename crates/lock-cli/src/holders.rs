@@ -23,7 +23,7 @@ pub(crate) struct HoldersOptions {
     #[command(flatten)]
     store: LocksOptions,
 
-    /// All locks of the store that are held or waited for. Expensive: Redis walks through all its keys
+    /// Show all locks of the store that are held or waited for. Expensive: Redis scans all its keys
     #[arg(long)]
     all: bool,
 
@@ -160,5 +160,5 @@ fn dash() -> String {
     "-".to_owned()
 }
 
-/// So many locks are looked at at once.
+/// How many locks are inspected at a time.
 const AT_ONCE: usize = 32;

@@ -1,4 +1,4 @@
-//! `polylock completions` and `polylock man`: what shells and manuals are told about the command.
+//! `polylock completions` and `polylock man`: the command line for shells and manuals.
 
 use std::fs;
 use std::io::{self, Write};

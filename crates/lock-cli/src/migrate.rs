@@ -19,8 +19,7 @@ use self::finish::FinishOptions;
 use self::set::SetOptions;
 use self::status::StatusOptions;
 use crate::connect::{self, StoreOptions};
-use crate::failure::{Exit, Failure};
-use crate::options::EXITS;
+use crate::failure::{EXITS, Exit, Failure};
 use crate::output::Output;
 use crate::session;
 use crate::terminal::Question;
@@ -29,7 +28,7 @@ use crate::terminal::Question;
 #[derive(Debug, Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXITS}"))]
 pub(crate) struct MigrateOptions {
-    /// Do it without a question
+    /// Do not ask for confirmation
     #[arg(long, short, global = true)]
     yes: bool,
 
@@ -58,14 +57,14 @@ Examples:
 enum MigrateCommand {
     /// Show the rungs, the processes, what has moved, and what blocks the next step
     Status(StatusOptions),
-    /// Look for what would endanger a migration; exits with 1 if there is a warning
+    /// Check for what would endanger a migration; exits with 1 if there is a warning
     #[command(after_help = preflight::EXAMPLES)]
     Preflight,
     /// Set the rung of all names, or of those that match a pattern
     Set(SetOptions),
-    /// Write the seal: from then on the new store is enough, and there is no way back
+    /// Write the seal: from then on only the new store is used, and there is no way back
     Finish(FinishOptions),
-    /// Begin the way back to the old store: nothing moves any more
+    /// Begin the way back to the old store: no further lock moves
     Back(BackOptions),
     /// End the way back: remove all tombstones from the old store
     #[command(after_help = clean::EXAMPLES)]

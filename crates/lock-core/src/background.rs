@@ -53,7 +53,7 @@ impl Background {
         self.0.wait().await;
     }
 
-    /// Waits as [`settled`](Self::settled) does, for this time at most. Returns how many tasks are left.
+    /// Waits like [`settled`](Self::settled), but at most for this time. Returns how many tasks are left.
     ///
     /// # Cancel safety
     ///

@@ -23,7 +23,7 @@ use crate::{GuardView, LockName, LockOptions, Mutex, Persistence, Result, RunErr
 ///
 /// Made by [`Locks::election`](crate::Locks::election). It is a handle and leads nothing itself: clone it freely. The leader
 /// is the holder of the [`Mutex`] of the same name, so everything that is said about locks is true of leaders: an old leader
-/// that was paused may still believe that it leads, and its [fencing token](crate::Token) is smaller than that of the next.
+/// that was paused may still treat itself as the leader, and its [fencing token](crate::Token) is smaller than that of the next.
 ///
 /// * After [`resign`](Leadership::resign), the next candidate leads within the time of a hand-over.
 /// * After a crash of the leader, within its lease or session: [`LockOptions::ttl`] sets it.
@@ -154,7 +154,7 @@ impl Election {
         Ok(Leader::of(&state.map_err(|error| error.during("leader").on(&name))?))
     }
 
-    /// The leaders from now on: first who leads now, then every change, in order. See [`Observer`].
+    /// The leaders from now on: the current one first, then every change, in order. See [`Observer`].
     ///
     /// Nothing is sent before the stream is polled.
     #[must_use]

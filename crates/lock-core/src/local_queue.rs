@@ -32,7 +32,7 @@ const REFUSED_FOR: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct LocalQueues<G> {
     queues: Mutex<Queues<G>>,
-    /// Notified when a task goes on although the store refuses it, and when that is over.
+    /// Notified when a task goes on although the store refuses it, and when the refusals end.
     refusals: watch::Sender<()>,
 }
 

@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep};
 
 pub use self::guard::MultiGuard;
 use crate::error::NO_BACKEND;
+use crate::handle::LockKey;
 use crate::patience::within;
-use crate::reentrant::LockKey;
 use crate::{Error, ErrorKind, Guard, Mutex, Result, Wait};
 
 /// How long a wait is before the holder is looked at.

@@ -6,8 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::connection::Connection;
-use crate::handle::LockHandle;
-use crate::reentrant::LockKey;
+use crate::handle::{LockHandle, LockKey};
 use crate::run::run_and_release;
 use crate::{Guard, GuardView, LockOptions, LockState, Mode, Result, RunError};
 

@@ -18,7 +18,7 @@ pub(crate) const LAST_PAUSE: Duration = Duration::from_secs(2);
 /// `--wait` go on through every error that [can pass](Error::can_pass), and end with every other one:
 ///
 /// * **Again and again**, after pauses that grow from 50 ms to 2 s. A waiter queues anew then, behind others.
-/// * **Within the caller's patience.** `try_acquire_for` returns the last refusal when its time is over.
+/// * **Within the caller's patience.** `try_acquire_for` returns the last refusal when its time ends.
 /// * **Not in silence.** A warning is logged once per outage and reason, and a line when it is over. A waiter calls
 ///   [`on_refused`](crate::LockOptions::on_refused), an [`Observer`](crate::Observer) yields the error, and every refusal
 ///   counts in `polylock_errors_total` of the metrics layer.
@@ -42,7 +42,7 @@ pub(crate) const LAST_PAUSE: Duration = Duration::from_secs(2);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Persistence {
-    /// Ends at the first refusal. While a server does not answer, a waiter waits for a lease or a session timeout at most.
+    /// Ends at the first refusal. While a server does not answer, a waiter waits for at most a lease or a session timeout.
     Strict,
     /// Goes on once the caller has queued: the default of locks.
     #[default]

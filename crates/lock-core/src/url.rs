@@ -247,7 +247,7 @@ fn without_secrets(url: &str) -> Option<String> {
     }
 }
 
-/// The known word that a user may have meant: it differs in two characters at most.
+/// The known word that a user may have meant: one that differs in at most two characters.
 ///
 /// ```
 /// use lock_core::url::similar;

@@ -29,5 +29,5 @@ fn text(holder: &HolderInfo) -> String {
     printable(&format!("{}{when}", holder.holder))
 }
 
-/// It is an extra: nobody waits for it long.
+/// It is an extra, so the wait for it is short.
 const LIMIT: Duration = Duration::from_secs(1);

@@ -17,7 +17,7 @@ pub(super) enum Lock {
 }
 
 impl Lock {
-    /// With `persists`, it goes on through refusals from the first request.
+    /// With `persists`, refusals do not end an acquisition, not even of its first request.
     pub(super) fn new(
         locks: &Locks,
         options: &AcquireOptions,

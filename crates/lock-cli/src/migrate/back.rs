@@ -16,7 +16,7 @@ use crate::terminal::Question;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct BackOptions {
-    /// How long it waits until all sessions have seen that the way back has begun
+    /// The longest wait until all sessions have seen that the way back has begun
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = humantime::parse_duration)]
     patience: Duration,
 }

@@ -16,7 +16,7 @@ use crate::terminal::Question;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct FinishOptions {
-    /// The old store is gone for good, and nobody can reach it any more. Refused while this command can
+    /// Finish although the old store is gone for good and no process can reach it. Refused while this command can reach it
     #[arg(long)]
     gone: bool,
 

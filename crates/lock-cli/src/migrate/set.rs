@@ -24,11 +24,11 @@ pub(super) struct SetOptions {
     /// The rung: old, shadow, dual or move
     rung: Rung,
 
-    /// The names, where * stands for any text. For * itself all earlier rules end
+    /// The names, where * stands for any text. The pattern * replaces all earlier rules
     #[arg(long, value_name = "GLOB", default_value = "*", value_parser = NonEmptyStringValueParser::new())]
     names: String,
 
-    /// Do it in spite of warnings of preflight
+    /// Set it despite warnings of preflight
     #[arg(long)]
     force: bool,
 }
@@ -151,7 +151,7 @@ impl SetOptions {
     }
 }
 
-/// Waits until all sessions have seen the record, for some seconds at most.
+/// Waits a few seconds for all sessions to see the record.
 async fn follow(operator: &Operator, output: Output) -> Result<Status, Failure> {
     let progress = ProgressLine::new(output);
     let until = Instant::now() + FOLLOW_LIMIT;

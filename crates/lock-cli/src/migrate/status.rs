@@ -16,7 +16,7 @@ use crate::terminal;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct StatusOptions {
-    /// Show it again every 2 s, or so many, until Ctrl-C; with --json as lines
+    /// Show it again every 2 s, or every SECS, until Ctrl-C; with --json as lines
     #[arg(long, value_name = "SECS", num_args = 0..=1, default_missing_value = "2")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
     watch: Option<u64>,

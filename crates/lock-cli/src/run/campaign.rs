@@ -124,5 +124,5 @@ enum Turn {
 
 /// The exit code of a command that ran longer than it may: that of `timeout`.
 const OVERRAN: u8 = 124;
-/// From one start to the next, at least.
+/// The least time from one start to the next.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);

@@ -12,7 +12,7 @@ use polylock::BootInstant;
 ///                                                            grace ≤ ttl/3  margin
 /// ```
 ///
-/// The grace is a third of the ttl at most: then a renewal that failed is repeated before the command is stopped.
+/// The grace is at most a third of the ttl, so that a failed renewal is repeated before the command is stopped.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timing {
     grace: Duration,

@@ -17,7 +17,7 @@ use rustix::net::{
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 
-/// What the watchdog is told.
+/// An order to the watchdog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     /// It kills the command at this time.
@@ -26,7 +26,7 @@ pub(super) enum Order {
     Kill,
 }
 
-/// What the watchdog tells.
+/// A report of the watchdog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Report {
     /// The process id of the command, which is that of its group too.
@@ -56,7 +56,7 @@ impl fmt::Display for Ending {
 pub(super) struct Wire {
     stream: UnixStream,
     word: [u8; LENGTH],
-    /// How much of the next word is there.
+    /// How much of the next word has arrived.
     filled: usize,
 }
 

@@ -104,7 +104,7 @@ impl Election {
         wait("leader", self.0.leader())
     }
 
-    /// The leaders from now on: first who leads now, then every change, in order. See [`Observer`].
+    /// The leaders from now on: the current one first, then every change, in order. See [`Observer`].
     #[must_use]
     pub fn observe(&self) -> Observer {
         Observer(self.0.observe())
@@ -163,7 +163,7 @@ impl From<Leadership> for Guard {
     }
 }
 
-/// Observes an election: an iterator over who leads, `None` while nobody does. See the asynchronous
+/// Observes an election: an iterator over leaders, `None` while there is none. See the asynchronous
 /// [`Observer`](crate::Observer) for what it reports, and what it may skip.
 ///
 /// `next` blocks until there is another leader. [`Locks::close`](super::Locks::close) ends it: its last item is then the error

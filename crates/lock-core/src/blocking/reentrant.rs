@@ -8,7 +8,7 @@ use super::runtime::wait;
 use super::{Guard, Mutex};
 use crate::{Released, Result};
 
-/// An owner of a [`Mutex`], who may acquire it again while he holds it; as the asynchronous
+/// An owner of a [`Mutex`], which may acquire it again while it holds it; as the asynchronous
 /// [`Reentrant`](crate::Reentrant).
 ///
 /// The owner is this value, not a thread: clones are the same owner in any thread, another [`Reentrant::new`] of the same

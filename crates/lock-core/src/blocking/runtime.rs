@@ -50,7 +50,7 @@ fn runtime() -> Result<&'static Runtime> {
         .with_hint("run another program instead of a fork (exec)"))
 }
 
-/// The runtimes of this process and of those that it was forked from.
+/// The runtimes of this process and of its ancestors by fork.
 static RUNTIMES: [OnceLock<OfProcess>; GENERATIONS] = [const { OnceLock::new() }; GENERATIONS];
 const GENERATIONS: usize = 16;
 

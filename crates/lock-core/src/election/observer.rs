@@ -17,7 +17,7 @@ use crate::connection::Connection;
 use crate::persistence::{LAST_PAUSE, Outage};
 use crate::{Error, ErrorKind, LockName, LockState, Persistence, Result, Token};
 
-/// Observes an election: a stream of who leads, `None` while nobody does.
+/// Observes an election: a stream of leaders, `None` while there is none.
 ///
 /// Made by [`Election::observe`](crate::Election::observe). The first item is the present leader, then every change that
 /// the observer could see:
@@ -185,7 +185,7 @@ impl Observation {
         is_new.then_some(error)
     }
 
-    /// Why a campaign is refused, if that was not reported. Once that is over, the leader is reported.
+    /// Why a campaign is refused, if that was not reported yet. The leader is reported once the refusals end.
     fn new_refusal(&mut self) -> Option<Error> {
         let refusal = self.connection.queues.refusal(self.name.as_ref().ok()?);
         let kind = refusal.as_ref().map(Error::kind);

@@ -231,7 +231,7 @@ impl Lock {
         self.admits(mode) && self.waiters.iter().all(|waiter| self.lets_pass(waiter.mode))
     }
 
-    /// The next waiter to grant the lock to: the first, or the first behind those that let it pass.
+    /// The next waiter to be granted the lock: the first, or the first behind those that let it pass.
     fn next_waiter(&self) -> Option<usize> {
         let stops = |waiter: &Waiter| self.admits(waiter.mode) || !self.lets_pass(waiter.mode);
         let at = self.waiters.iter().position(stops)?;
@@ -289,7 +289,7 @@ impl Table {
         }
     }
 
-    /// Ends the holds whose time is over.
+    /// Ends the expired holds.
     pub(super) fn expire(&mut self, name: &LockName, clock: &Clock) {
         let now = clock.now();
         self.end_holds(name, clock, LossReason::DeadlinePassed, |hold| now >= hold.expires);

@@ -130,7 +130,7 @@ pub trait MigrationSource: Debug + Send + Sync {
     async fn time(&self, name: &LockName) -> Result<u64>;
 }
 
-/// Somebody who may acquire locks of a store.
+/// A user or client that may acquire locks of a store.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct Writer {

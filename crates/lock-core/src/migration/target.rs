@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use crate::{Finding, Lease, LockName, Result};
 
-/// A store that locks can move to. It keeps one small record for all processes, and who of them takes part.
+/// A store that locks can move to. It keeps one small record for all processes, and the list of those that take part.
 ///
 /// # Contract
 ///

@@ -48,7 +48,7 @@ struct Exchange {
     /// The shortest ttl of a request without an answer. The server may still apply that request, which would cut a longer
     /// ttl short, so none is requested.
     max_ttl: Duration,
-    /// Those who wait for the request in flight, and for the next one.
+    /// The waiters for the request in flight, and for the next one.
     callers: Vec<oneshot::Sender<Renewed>>,
     next_callers: Vec<oneshot::Sender<Renewed>>,
 }
