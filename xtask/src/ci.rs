@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use crate::failure::Failure;
-use crate::steps::{Steps, cargo, command_line, workspace};
+use crate::steps::{Steps, cargo, command_line, stdout_of, workspace};
 use crate::{compare, msrv, peers, setup, test};
 
 /// Runs every step.
@@ -41,16 +41,9 @@ pub(crate) fn run() -> Result<(), Failure> {
             steps.leave_out(format!("lints for {target}: it is not installed (rustup target add {target})"));
             continue;
         }
-        let mut lints = cargo(words("clippy --package polylock"));
-        lints.args([
-            "--features",
-            "blocking,flock,redis,redlock,zk,sasl",
-            "--target",
-            target,
-            "--",
-            "-D",
-            "warnings",
-        ]);
+        let mut lints =
+            cargo(words("clippy --package polylock --features blocking,flock,redis,redlock,zk,sasl"));
+        lints.args(["--target", target, "--", "-D", "warnings"]);
         steps.command(&format!("lints for {target}"), lints)?;
     }
     match msrv::toolchain()? {
@@ -81,111 +74,60 @@ const PLATFORMS: [&str; 2] = ["x86_64-pc-windows-gnu", "aarch64-apple-darwin"];
 fn is_installed(target: &str) -> Result<bool, Failure> {
     let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
     rustc.args(["--print", "target-libdir", "--target", target]).current_dir(workspace());
-    let line = command_line(&rustc);
-    let output = rustc.output().map_err(|error| Failure::new(format!("cannot run `{line}`: {error}")))?;
-    if !output.status.success() {
-        return Err(Failure::new(format!("`{line}` ended with {}", output.status)));
-    }
-    let libraries = Path::new(String::from_utf8_lossy(&output.stdout).trim()).read_dir();
+    let libraries = Path::new(stdout_of(&mut rustc)?.trim()).read_dir();
     Ok(libraries.is_ok_and(|mut entries| entries.next().is_some()))
 }
 
 /// What one feature of the facade may pull in.
 struct Tree {
-    feature: Option<&'static str>,
+    /// Empty for none.
+    feature: &'static str,
     must: &'static [&'static str],
-    must_not: &'static [&'static str],
+    must_not: &'static [&'static [&'static str]],
 }
 
 const TREES: &[Tree] = &[
-    Tree {
-        feature: None,
-        must: &["lock-core"],
-        must_not: &[
-            "lock-flock",
-            "lock-layers",
-            "lock-redis",
-            "lock-redlock",
-            "redis",
-            "deadpool-redis",
-            "lock-zk",
-            "zookeeper-client",
-        ],
-    },
-    Tree {
-        feature: Some("blocking"),
-        must: &["lock-core"],
-        must_not: &["lock-redis", "lock-redlock", "redis", "deadpool-redis", "lock-zk", "zookeeper-client"],
-    },
-    Tree {
-        feature: Some("flock"),
-        must: &["lock-flock"],
-        must_not: &["lock-redis", "lock-redlock", "redis", "deadpool-redis", "lock-zk", "zookeeper-client"],
-    },
-    Tree {
-        feature: Some("redis"),
-        must: &["lock-redis"],
-        must_not: &["lock-zk", "zookeeper-client", "rustls"],
-    },
-    Tree {
-        feature: Some("redlock"),
-        must: &["lock-redlock"],
-        must_not: &["lock-zk", "zookeeper-client", "rustls"],
-    },
-    Tree {
-        feature: Some("zk"),
-        must: &["lock-zk"],
-        must_not: &["lock-redis", "lock-redlock", "redis", "deadpool-redis"],
-    },
-    Tree {
-        feature: Some("redis,tls"),
-        must: &["lock-redis", "rustls"],
-        must_not: &["lock-zk", "zookeeper-client", "lock-redlock", "native-tls", "openssl"],
-    },
-    Tree {
-        feature: Some("tls"),
-        must: &["lock-core"],
-        must_not: &["lock-redis", "lock-redlock", "redis", "deadpool-redis", "lock-zk", "rustls"],
-    },
-    Tree {
-        feature: Some("layers-prefix"),
-        must: &["lock-layers"],
-        must_not: &["lock-redis", "lock-zk", "metrics"],
-    },
-    Tree {
-        feature: Some("layers-tracing"),
-        must: &["lock-layers"],
-        must_not: &["lock-redis", "lock-zk", "metrics"],
-    },
-    Tree { feature: Some("layers-metrics"), must: &["metrics"], must_not: &["lock-redis", "lock-zk"] },
-    Tree {
-        feature: Some("layers-chaos"),
-        must: &["lock-layers"],
-        must_not: &["lock-redis", "lock-zk", "metrics"],
-    },
+    tree("", &["lock-core"], &[STORES, &["lock-flock", "lock-layers"]]),
+    tree("blocking", &["lock-core"], &[STORES]),
+    tree("flock", &["lock-flock"], &[STORES]),
+    tree("redis", &["lock-redis"], &[ZK, &["rustls"]]),
+    tree("redlock", &["lock-redlock"], &[ZK, &["rustls"]]),
+    tree("zk", &["lock-zk"], &[REDIS]),
+    tree("redis,tls", &["lock-redis", "rustls"], &[ZK, &["lock-redlock", "native-tls", "openssl"]]),
+    tree("tls", &["lock-core"], &[STORES, &["rustls"]]),
+    tree("layers-prefix", &["lock-layers"], &[STORES, &["metrics"]]),
+    tree("layers-tracing", &["lock-layers"], &[STORES, &["metrics"]]),
+    tree("layers-metrics", &["metrics"], &[STORES]),
+    tree("layers-chaos", &["lock-layers"], &[STORES, &["metrics"]]),
 ];
+const REDIS: &[&str] = &["lock-redis", "lock-redlock", "redis", "deadpool-redis"];
+const ZK: &[&str] = &["lock-zk", "zookeeper-client"];
+const STORES: &[&str] =
+    &["lock-redis", "lock-redlock", "redis", "deadpool-redis", "lock-zk", "zookeeper-client"];
+
+const fn tree(
+    feature: &'static str,
+    must: &'static [&'static str],
+    must_not: &'static [&'static [&'static str]],
+) -> Tree {
+    Tree { feature, must, must_not }
+}
 
 impl Tree {
     fn name(&self) -> String {
-        self.feature.map_or_else(|| "no feature".into(), |feature| format!("feature {feature}"))
+        if self.feature.is_empty() { "no feature".into() } else { format!("feature {}", self.feature) }
     }
 
     fn features(&self) -> Vec<&'static str> {
-        self.feature.map_or_else(Vec::new, |feature| vec!["--features", feature])
+        if self.feature.is_empty() { Vec::new() } else { vec!["--features", self.feature] }
     }
 
     fn check(&self) -> Result<(), Failure> {
         let mut command =
             cargo(words("tree --package polylock --edges normal --prefix none --no-default-features"));
-        command.args(self.features()).stderr(Stdio::inherit());
-        let line = command_line(&command);
-        eprintln!("    {line}");
-        let output =
-            command.output().map_err(|error| Failure::new(format!("cannot run `{line}`: {error}")))?;
-        if !output.status.success() {
-            return Err(Failure::new(format!("`{line}` ended with {}", output.status)));
-        }
-        self.judge(&String::from_utf8_lossy(&output.stdout))
+        command.args(self.features());
+        eprintln!("    {}", command_line(&command));
+        self.judge(&stdout_of(&mut command)?)
     }
 
     fn judge(&self, tree: &str) -> Result<(), Failure> {
@@ -197,7 +139,8 @@ impl Tree {
                 self.name()
             )));
         }
-        let wrong: Vec<&str> = self.must_not.iter().copied().filter(|name| crates.contains(name)).collect();
+        let must_not = self.must_not.iter().copied().flatten().copied();
+        let wrong: Vec<&str> = must_not.filter(|name| crates.contains(name)).collect();
         if wrong.is_empty() {
             return Ok(());
         }

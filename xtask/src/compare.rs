@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use crate::failure::Failure;
-use crate::{interrupt, peers, setup, steps};
+use crate::{peers, setup, steps};
 
 const HELP: &str = "\
 cargo xtask compare: installs what is missing (redis-server, ZooKeeper, Java; without --quick and --faults also the
@@ -31,13 +31,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
 
 /// Replaces this process by the harness.
 pub(crate) fn build_and_run(build: Build, args: &[OsString]) -> Result<(), Failure> {
-    let mut command = build.command();
-    let line = steps::command_line(&command);
-    let status = command.status().map_err(|error| Failure::new(format!("cannot run `{line}`: {error}")))?;
-    interrupt::check()?;
-    if !status.success() {
-        return Err(Failure::new(format!("`{line}` ended with {status}; its own output is above")));
-    }
+    steps::succeed(&mut build.command())?;
     let error = harness(build.folder(), args)?.exec();
     Err(Failure::new(format!("cannot run the harness: {error}")))
 }

@@ -7,6 +7,7 @@
 //! For the harness all of them are optional: in place of a client that cannot be installed the reason is noted, which the report
 //! then shows.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -94,8 +95,8 @@ const KINDS: &[Kind] = &[
         tools: &[Part::Python],
         is_tested: true,
         is_measured: true,
-        install: install_python,
-        probe: probe_python,
+        install: |folder| Ok(python_packages(folder, "requirements.txt")),
+        probe: |folder| imports(folder, "kazoo, pottery, redis, redis_lock"),
         index: "pip can reach a package index",
     },
     Kind {
@@ -105,8 +106,9 @@ const KINDS: &[Kind] = &[
         tools: &[Part::Python],
         is_tested: true,
         is_measured: false,
-        install: install_s3,
-        probe: probe_s3,
+        // Apart from the lock clients, which need none of it.
+        install: |folder| Ok(python_packages(folder, "s3/requirements.txt")),
+        probe: |folder| imports(folder, "boto3, moto.server"),
         index: "pip can reach a package index",
     },
     Kind {
@@ -128,7 +130,8 @@ const KINDS: &[Kind] = &[
         is_tested: true,
         is_measured: true,
         install: install_java,
-        probe: probe_java,
+        // It prints that it is ready, and ends with its input.
+        probe: |folder| command("java", [&format!("@{}", folder.join(OPTIONS).display()), "Peer"]),
         index: "it compiles with the Curator that is installed",
     },
     Kind {
@@ -139,7 +142,8 @@ const KINDS: &[Kind] = &[
         is_tested: true,
         is_measured: true,
         install: install_redisson,
-        probe: probe_redisson,
+        // As above.
+        probe: |folder| command("java", ["-cp", &format!("{0}:{0}/*", folder.display()), "Peer"]),
         index: "Maven can reach a repository",
     },
     Kind {
@@ -150,7 +154,7 @@ const KINDS: &[Kind] = &[
         is_tested: false,
         is_measured: true,
         install: install_go,
-        probe: probe_go,
+        probe: |folder| command(folder.join("peer"), ["version"]),
         index: "go can reach a module proxy",
     },
     Kind {
@@ -160,7 +164,8 @@ const KINDS: &[Kind] = &[
         tools: &[Part::Maven],
         is_tested: false,
         is_measured: true,
-        install: install_zookeeper,
+        // The test kit finds them there.
+        install: |folder| Ok(vec![copy_jars("zookeeper-server/pom.xml", folder)]),
         probe: probe_zookeeper,
         index: "Maven can reach a repository",
     },
@@ -238,10 +243,6 @@ impl Kind {
     }
 }
 
-fn install_python(folder: &Path) -> Result<Vec<Command>, Failure> {
-    Ok(python_packages(folder, "requirements.txt"))
-}
-
 fn python_packages(folder: &Path, requirements: &str) -> Vec<Command> {
     let mut environment = Command::new("python3");
     environment.args(["-m", "venv"]).arg(folder);
@@ -251,37 +252,25 @@ fn python_packages(folder: &Path, requirements: &str) -> Vec<Command> {
     vec![environment, packages]
 }
 
-fn probe_python(folder: &Path) -> Command {
-    let mut command = Command::new(folder.join("bin/python"));
-    command.args(["-c", "import kazoo, pottery, redis, redis_lock"]);
-    command
-}
-
-/// Apart from the lock clients, which need none of it.
-fn install_s3(folder: &Path) -> Result<Vec<Command>, Failure> {
-    Ok(python_packages(folder, "s3/requirements.txt"))
-}
-
-fn probe_s3(folder: &Path) -> Command {
-    let mut command = Command::new(folder.join("bin/python"));
-    command.args(["-c", "import boto3, moto.server"]);
-    command
+/// Whether Python finds these modules.
+fn imports(folder: &Path, modules: &str) -> Command {
+    command(folder.join("bin/python"), ["-c", &format!("import {modules}")])
 }
 
 fn install_node(folder: &Path) -> Result<Vec<Command>, Failure> {
     for file in ["package.json", "package-lock.json"] {
         copy(&pins(file), &folder.join(file))?;
     }
-    let mut packages = Command::new("npm");
-    packages.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier"]);
+    let words = ["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier"];
+    let mut packages = command("npm", words);
     packages.current_dir(folder);
     Ok(vec![packages])
 }
 
 fn probe_node(folder: &Path) -> Command {
-    let mut command = Command::new("node");
-    command.args(["-e", "require('ioredis'), require('redlock')"]).current_dir(folder);
-    command
+    let mut node = command("node", ["-e", "require('ioredis'), require('redlock')"]);
+    node.current_dir(folder);
+    node
 }
 
 /// Writes Java's options into a file, so that the tests need not know where Curator is.
@@ -297,13 +286,6 @@ fn install_java(folder: &Path) -> Result<Vec<Command>, Failure> {
     Ok(vec![program])
 }
 
-/// It prints that it is ready, and ends with its input.
-fn probe_java(folder: &Path) -> Command {
-    let mut command = Command::new("java");
-    command.arg(format!("@{}", folder.join(OPTIONS).display())).arg("Peer");
-    command
-}
-
 /// The exact versions are in go.mod, their checksums in go.sum.
 fn install_go(folder: &Path) -> Result<Vec<Command>, Failure> {
     let mut program = Command::new("go");
@@ -311,13 +293,6 @@ fn install_go(folder: &Path) -> Result<Vec<Command>, Failure> {
     // Another tool chain would be a download of minutes.
     program.current_dir(pins("go")).env("GOTOOLCHAIN", "local");
     Ok(vec![program])
-}
-
-/// It ends with its input.
-fn probe_go(folder: &Path) -> Command {
-    let mut command = Command::new(folder.join("peer"));
-    command.arg("version");
-    command
 }
 
 /// The jars of Redisson and of what it needs, and the program of the interop tests.
@@ -328,22 +303,8 @@ fn install_redisson(folder: &Path) -> Result<Vec<Command>, Failure> {
     Ok(vec![jars, program])
 }
 
-/// It prints that it is ready, and ends with its input.
-fn probe_redisson(folder: &Path) -> Command {
-    let mut command = Command::new("java");
-    command.arg("-cp").arg(format!("{0}:{0}/*", folder.display())).arg("Peer");
-    command
-}
-
-/// The test kit finds them there.
-fn install_zookeeper(folder: &Path) -> Result<Vec<Command>, Failure> {
-    Ok(vec![copy_jars("zookeeper-server/pom.xml", folder)])
-}
-
 pub(crate) fn probe_zookeeper(folder: &Path) -> Command {
-    let mut command = Command::new("java");
-    command.arg("-cp").arg(folder.join("*")).args(["org.apache.zookeeper.Version", "--full"]);
-    command
+    command("java", ["-cp", &format!("{}/*", folder.display()), "org.apache.zookeeper.Version", "--full"])
 }
 
 pub(crate) fn copy_jars(manifest: &str, folder: &Path) -> Command {
@@ -351,6 +312,12 @@ pub(crate) fn copy_jars(manifest: &str, folder: &Path) -> Command {
     jars.args(["--quiet", "--batch-mode", "--file"]).arg(pins(manifest)).arg(COPY_JARS);
     jars.arg(format!("-DoutputDirectory={}", folder.display()));
     jars
+}
+
+fn command<const N: usize>(program: impl AsRef<OsStr>, args: [&str; N]) -> Command {
+    let mut command = Command::new(program);
+    command.args(args);
+    command
 }
 
 /// The folder of all clients.

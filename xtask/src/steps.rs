@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -29,14 +29,7 @@ impl Steps {
         let line = command_line(&command);
         self.run(name, || {
             eprintln!("    {line}");
-            let status =
-                command.status().map_err(|error| Failure::new(format!("cannot run `{line}`: {error}")))?;
-            interrupt::check()?;
-            if status.success() {
-                Ok(())
-            } else {
-                Err(Failure::new(format!("`{line}` ended with {status}; its own output is above")))
-            }
+            succeed(&mut command)
         })
     }
 
@@ -105,9 +98,35 @@ pub(crate) fn cargo<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Comma
 /// Cargo's target directory.
 pub(crate) fn target_folder() -> Result<PathBuf, Failure> {
     let mut command = cargo(["metadata", "--no-deps", "--format-version", "1"]);
-    let line = command_line(&command);
-    let output = command.output().map_err(|error| Failure::new(format!("cannot run `{line}`: {error}")))?;
-    target_in(&output.stdout).ok_or_else(|| Failure::new(format!("`{line}` names no target directory")))
+    let metadata = stdout_of(&mut command)?;
+    let none = || Failure::new(format!("`{}` names no target directory", command_line(&command)));
+    target_in(metadata.as_bytes()).ok_or_else(none)
+}
+
+/// Runs a command, whose output is this program's.
+pub(crate) fn succeed(command: &mut Command) -> Result<(), Failure> {
+    let line = command_line(command);
+    let status = command.status().map_err(|error| Failure::new(format!("cannot run `{line}`: {error}")))?;
+    ended(&line, status)
+}
+
+/// Runs a command, and returns what it writes to standard output.
+pub(crate) fn stdout_of(command: &mut Command) -> Result<String, Failure> {
+    let line = command_line(command);
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| Failure::new(format!("cannot run `{line}`: {error}")))?;
+    ended(&line, output.status)?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn ended(line: &str, status: ExitStatus) -> Result<(), Failure> {
+    interrupt::check()?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(Failure::new(format!("`{line}` ended with {status}; its own output is above")))
 }
 
 fn target_in(metadata: &[u8]) -> Option<PathBuf> {

@@ -2,16 +2,15 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::{fs, io};
 
 use serde_json::Value;
 
 use super::lanes::Job;
 use crate::failure::Failure;
-use crate::interrupt;
 use crate::servers::Store;
-use crate::steps::{cargo, command_line, workspace};
+use crate::steps::{cargo, command_line, stdout_of, workspace};
 
 /// A program of integration tests.
 #[derive(Debug, PartialEq)]
@@ -342,19 +341,10 @@ impl Selection {
     pub(super) fn build(&self) -> Result<Vec<Program>, Failure> {
         let mut command = cargo(["test", "--all-features"]);
         command.args(&self.args);
-        command.args(["--no-run", "--message-format=json-render-diagnostics"]).stderr(Stdio::inherit());
+        command.args(["--no-run", "--message-format=json-render-diagnostics"]);
         let line = command_line(&command);
         eprintln!("    {line}");
-        let output =
-            command.output().map_err(|error| Failure::new(format!("cannot run `{line}`: {error}")))?;
-        interrupt::check()?;
-        if !output.status.success() {
-            return Err(Failure::new(format!(
-                "`{line}` ended with {}; its own output is above",
-                output.status
-            )));
-        }
-        let messages = String::from_utf8_lossy(&output.stdout);
+        let messages = stdout_of(&mut command)?;
         let mut programs: Vec<_> = messages.lines().filter_map(Program::of_message).collect();
         // Cargo reports them in the order of their completion. Those that take longest begin.
         programs.sort_by_key(|program| {
