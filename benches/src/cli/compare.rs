@@ -156,7 +156,6 @@ fn expected_times(options: &Options, plan: &Plan) -> Vec<Duration> {
     times
 }
 
-/// The selected scenarios that can run on this backend.
 fn fitting(options: &Options, backend: BackendName) -> impl Iterator<Item = ScenarioName> {
     options.scenarios().into_iter().filter(move |scenario| scenarios::fits(*scenario, backend))
 }

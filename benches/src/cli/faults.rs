@@ -41,7 +41,6 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
     Ok(code)
 }
 
-/// Judges the history of a fault again.
 pub(crate) fn replay(record: &Path) -> Outcome<ExitCode> {
     let results = [faults::judge_again(record)?];
     println!("{}\n{LEVELS}", list(&results).text(Look::of_stdout()));

@@ -52,7 +52,6 @@ pub(crate) async fn run(options: &SoakOptions) -> Outcome<ExitCode> {
     })
 }
 
-/// The table of all verdicts.
 fn table(seen: &[(SoakBackend, SoakVerdict)]) -> String {
     let mut table = Sheet::of([
         "backend",

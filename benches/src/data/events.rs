@@ -16,32 +16,26 @@ pub(crate) struct EventLog {
 }
 
 impl EventLog {
-    /// The empty log of a client of a process.
     pub(crate) fn new(process: u32, client: u64, lock: &str) -> Self {
         Self { process, client, lock: lock.to_owned(), events: LiveEvents::new() }
     }
 
-    /// The client calls acquire now.
     pub(crate) fn acquire_called(&mut self) {
         self.add(now_ns(), EventKind::AcquireCalled);
     }
 
-    /// The lock was granted now.
     pub(crate) fn acquired(&mut self, guard: &Guard) {
         self.add(now_ns(), acquired(GrantInfo::of(guard)));
     }
 
-    /// The lock was not granted.
     pub(crate) fn refused(&mut self) {
         self.add(now_ns(), EventKind::AcquireFailed);
     }
 
-    /// The client calls release now.
     pub(crate) fn release_called(&mut self) {
         self.add(now_ns(), EventKind::ReleaseCalled);
     }
 
-    /// The release has returned.
     pub(crate) fn released(&mut self, released: Released) {
         self.add(now_ns(), EventKind::Released { outcome: outcome(released) });
     }
@@ -51,13 +45,11 @@ impl EventLog {
         self.add(at_ns, EventKind::Died);
     }
 
-    /// Adds a whole hold.
     pub(crate) fn hold(&mut self, hold: &TimedHold) {
         self.acquire_called_at(hold.called_ns);
         self.held(hold);
     }
 
-    /// The client called acquire at this time.
     pub(crate) fn acquire_called_at(&mut self, called_ns: u64) {
         self.add(called_ns, EventKind::AcquireCalled);
     }
@@ -69,7 +61,6 @@ impl EventLog {
         self.add(hold.released_ns, EventKind::Released { outcome: hold.released });
     }
 
-    /// All events.
     pub(crate) fn into_events(self) -> Vec<Event> {
         std::mem::take(&mut *self.events.lock())
     }
@@ -86,7 +77,6 @@ impl EventLog {
 pub(crate) struct LiveEvents(Arc<Mutex<Vec<Event>>>);
 
 impl LiveEvents {
-    /// No events yet.
     pub(crate) fn new() -> Self {
         let events = Arc::default();
         let mut live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -97,7 +87,6 @@ impl LiveEvents {
         Self(events)
     }
 
-    /// The events, to be read or changed.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Vec<Event>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -129,12 +118,10 @@ impl TimedHold {
         self.acquired_ns - self.called_ns
     }
 
-    /// The time that the release took.
     pub(crate) const fn release_ns(&self) -> u64 {
         self.released_ns - self.release_called_ns
     }
 
-    /// The time that both took.
     pub(crate) const fn took_ns(&self) -> u64 {
         self.acquire_ns() + self.release_ns()
     }
@@ -143,14 +130,12 @@ impl TimedHold {
 /// What came with a grant. The default is neither a token nor a deadline, as most peers have none.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct GrantInfo {
-    /// The fencing token.
     pub(crate) token: Option<u64>,
     /// The end of the lease, on the clock of the histories.
     pub(crate) until_ns: Option<u64>,
 }
 
 impl GrantInfo {
-    /// The token and deadline of a guard.
     pub(crate) fn of(guard: &Guard) -> Self {
         let until_ns = u64::try_from(guard.valid_until().since_boot().as_nanos()).unwrap_or(u64::MAX);
         Self { token: Some(guard.token().get()), until_ns: Some(until_ns) }
@@ -161,7 +146,6 @@ const fn acquired(grant: GrantInfo) -> EventKind {
     EventKind::Acquired { token: grant.token, valid_until_ns: grant.until_ns, mode: Mode::Exclusive }
 }
 
-/// The outcome of a release, as histories have it.
 pub(crate) const fn outcome(released: Released) -> ReleaseOutcome {
     match released {
         Released::Released => ReleaseOutcome::Released,

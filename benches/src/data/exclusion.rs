@@ -2,7 +2,6 @@
 
 use lock_testkit::history::{Event, History};
 
-/// What the history of a scenario shows.
 #[derive(Clone, Debug)]
 pub(crate) struct CheckedHistory {
     /// How many holds began while another one lasted (L1). No scenario pauses a holder, so holds must not overlap by wall
@@ -16,7 +15,6 @@ pub(crate) struct CheckedHistory {
     pub(crate) complaints: Vec<String>,
 }
 
-/// Checks the events of all clients of a scenario.
 pub(crate) fn check_exclusion(events: Vec<Event>) -> CheckedHistory {
     let report = lock_testkit::check(&History::new(events));
     let mut complaints = Vec::new();

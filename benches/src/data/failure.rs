@@ -8,16 +8,13 @@ use std::fmt;
 #[derive(Clone, Debug)]
 pub(crate) struct Failure(String);
 
-/// The result of what may fail in a run.
 pub(crate) type Outcome<T> = Result<T, Failure>;
 
 impl Failure {
-    /// A failure with this text.
     pub(crate) fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// Says what was being done.
     pub(crate) fn during(self, what: &str) -> Self {
         Self(format!("{what}: {}", self.0))
     }

@@ -3,7 +3,6 @@
 use crate::data::failure::{Failure, Outcome};
 use crate::data::results::{Figure, distinct};
 
-/// The figures of a claim.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Figures(Vec<Figure>);
 

@@ -10,9 +10,7 @@ pub(crate) struct Hold<'a> {
     pub(crate) lock: &'a str,
     pub(crate) process: u32,
     pub(crate) token: Option<u64>,
-    /// When acquire was called.
     pub(crate) called_ns: u64,
-    /// When the lock was granted.
     pub(crate) begin_ns: u64,
     /// When the client called release, learned that it lost the lock, or died; never if it did neither.
     pub(crate) end_ns: u64,

@@ -7,7 +7,6 @@ use lock_testkit::history::Event;
 use crate::data::holds::holds;
 use crate::data::results::{Lane, Picture, Span, SpanKind};
 
-/// Draws who held the lock between two times: a lane for each process.
 pub(crate) fn timeline(title: &str, events: &[Event], from_ns: u64, until_ns: u64) -> Picture {
     let holds = holds(events);
     let mut lanes: BTreeMap<u32, Vec<Span>> = BTreeMap::new();

@@ -16,34 +16,28 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// A window of this span, after a warm-up that begins now.
     pub(crate) fn after(span: Duration, warm_up: Duration) -> Self {
         let from_ns = now_ns() + nanos(warm_up);
         Self { from_ns, until_ns: from_ns + nanos(span) }
     }
 
-    /// Whether this time is in the window.
     pub(crate) const fn contains(self, at_ns: u64) -> bool {
         self.from_ns <= at_ns && at_ns < self.until_ns
     }
 
-    /// Waits until it begins.
     pub(crate) async fn begins(self) {
         sleep(Duration::from_nanos(self.from_ns.saturating_sub(now_ns()))).await;
     }
 
-    /// The time until it ends.
     pub(crate) fn left(self) -> Duration {
         Duration::from_nanos(self.until_ns.saturating_sub(now_ns()))
     }
 
-    /// Waits until it ends.
     pub(crate) async fn ends(self) {
         sleep(self.left()).await;
     }
 }
 
-/// A span in nanoseconds.
 pub(crate) fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -24,11 +24,8 @@ pub(crate) struct Bench {
 /// What a scenario measured of one backend or peer.
 #[derive(Debug, Default)]
 pub(crate) struct Measured {
-    /// The name of the backend or peer.
     pub(crate) backend: &'static str,
-    /// The numbers.
     pub(crate) rows: Vec<Row>,
-    /// The history of the locks.
     pub(crate) events: Vec<Event>,
     /// Additions to the settings of the report, by name.
     pub(crate) notes: Vec<(&'static str, String)>,
@@ -37,7 +34,6 @@ pub(crate) struct Measured {
 }
 
 impl Bench {
-    /// The name of a lock of this run.
     pub(crate) fn lock(&self, scenario: &str) -> String {
         format!("{}-{scenario}", self.run)
     }
@@ -48,7 +44,6 @@ impl Bench {
     }
 }
 
-/// A new connection to the backend.
 pub(super) async fn connect(target: &Target) -> Outcome<Locks> {
     Ok(Locks::connect(target.url()).await?)
 }

@@ -19,7 +19,6 @@ use crate::rig::{Target, stuck, url};
 /// A claim, how it is measured and how it is judged.
 #[async_trait(?Send)]
 pub(crate) trait Claim: Sync {
-    /// The texts of the claim.
     fn about(&self) -> About;
 
     /// Measures the figures. A part that fails is left out: see [`Measuring::part`].
@@ -34,16 +33,11 @@ pub(crate) trait Claim: Sync {
     }
 }
 
-/// The texts of a claim.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct About {
-    /// Its number.
     pub(crate) id: u8,
-    /// The claim, as people say it.
     pub(crate) says: &'static str,
-    /// How the figures are measured.
     pub(crate) how: &'static str,
-    /// The rule that gives the verdict.
     pub(crate) rule: &'static str,
     /// The scenarios whose rows it uses.
     pub(crate) needs: &'static [ScenarioName],
@@ -59,13 +53,11 @@ pub(crate) struct Judgement {
 }
 
 impl Judgement {
-    /// A verdict with its reason.
     pub(crate) fn new(verdict: Verdict, because: impl Into<String>) -> Self {
         Self { verdict, because: because.into() }
     }
 }
 
-/// A claim that is being measured.
 pub(crate) struct Measuring<'a> {
     pub(crate) bench: &'a Bench,
     pub(crate) mode: Mode,
@@ -149,12 +141,10 @@ impl<'a> Measuring<'a> {
         self.is_incomplete = true;
     }
 
-    /// Adds a figure.
     pub(crate) fn add(&mut self, figure: Figure) {
         self.figures.push(figure);
     }
 
-    /// The number of a scenario's row.
     pub(crate) fn row(&self, scenario: &str, backend: &str, metric: &str) -> Option<&'a Row> {
         let mut rows = self.rows.rows.iter().rev();
         rows.find(|row| row.scenario == scenario && row.backend == backend && row.metric == metric)
@@ -183,13 +173,11 @@ impl<'a> Measuring<'a> {
         }
     }
 
-    /// Adds a picture.
     pub(crate) fn draw(&mut self, picture: Picture) {
         self.pictures.push(picture);
     }
 }
 
-/// Measures a claim and judges it.
 #[expect(clippy::future_not_send, reason = "the main thread runs it")]
 pub(crate) async fn run(
     claim: &dyn Claim,
@@ -235,7 +223,6 @@ pub(super) fn judge(
     }
 }
 
-/// The result of a claim that was not measured.
 pub(crate) fn not_measured(claim: &dyn Claim, why: String) -> ClaimResult {
     let About { id, says, how, rule, .. } = claim.about();
     let [claim, how, rule] = [says, how, rule].map(str::to_owned);

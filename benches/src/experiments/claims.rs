@@ -14,7 +14,6 @@ use super::paused_holder::PausedHolder;
 use super::scale::Scale;
 use super::waiting_cost::WaitingCosts;
 
-/// All claims, by their numbers.
 pub(crate) const CLAIMS: &[&dyn Claim] = &[
     &Faster,
     &WaitingCosts,
@@ -30,7 +29,6 @@ pub(crate) const CLAIMS: &[&dyn Claim] = &[
     &Migration,
 ];
 
-/// The claim with this number.
 pub(crate) fn of(id: u8) -> Option<&'static dyn Claim> {
     CLAIMS.iter().copied().find(|claim| claim.about().id == id)
 }

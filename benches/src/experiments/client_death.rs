@@ -20,7 +20,6 @@ use crate::data::{BackendName, EventLog, Failure, Figure, Figures, Mode, Outcome
 use crate::rig::peers::missing;
 use crate::rig::{Job, Order, Proxies, Subprocess, Target, Task, WorkerHandle, url};
 
-/// The settings, for the report.
 pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
     vec![
         ("lease", format!("a ttl or session timeout of {}, renewed until the crash", time(plan.crash_lease))),
@@ -36,7 +35,6 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Measures one backend.
 pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     let plan = &bench.plan;
     let mut takeovers = Vec::new();

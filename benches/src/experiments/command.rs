@@ -11,7 +11,6 @@ use super::bench::{Bench, Measured};
 use crate::data::{Failure, Latency, Outcome, Plan, Row};
 use crate::rig::Target;
 
-/// The settings, for the report.
 pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
     vec![
         ("command", "polylock run --url URL NAME -- true, from its start to its end".into()),
@@ -22,7 +21,6 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Measures one backend.
 pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     let polylock = polylock()?;
     let lock = bench.lock("command");
@@ -50,10 +48,8 @@ fn polylock() -> Outcome<PathBuf> {
     )))
 }
 
-/// A program and its arguments.
 type Program<'a> = (&'a Path, &'a [&'a str]);
 
-/// The times of both programs.
 struct Times {
     run: Latency,
     floor: Latency,

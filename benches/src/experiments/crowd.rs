@@ -27,14 +27,12 @@ pub(super) struct Crowd {
     _watched: Arc<WatchedLock>,
 }
 
-/// What waiting costs the servers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WaitingCost {
     /// While nothing happens, per waiter and second.
     pub(super) idle: Cost,
     /// While the lock goes from one waiter to the next, per grant.
     pub(super) grant: Cost,
-    /// The time from one grant to the next.
     pub(super) between_grants: Duration,
     /// Memory of our own servers, per waiter.
     pub(super) server_bytes: f64,

@@ -13,7 +13,6 @@ use crate::data::{BackendName, FaultName, Figure, Figures, Outcome, Verdict};
 use crate::experiments::faults::{Trial, cut_off_replica};
 use crate::rig::url;
 
-/// The claim.
 #[derive(Debug)]
 pub(super) struct Failover;
 
@@ -106,7 +105,6 @@ enum ReplicaGuard {
     MinReplicas,
 }
 
-/// Whether a lock is granted while the replica receives nothing.
 async fn is_granted_alone(guard: ReplicaGuard) -> Outcome<bool> {
     let sentinel = RedisSentinel::start().await?;
     let mut url = sentinel.url();

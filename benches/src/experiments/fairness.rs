@@ -10,7 +10,6 @@ use super::claim::{About, Claim, Judgement, Measuring};
 use crate::data::{EventLog, Failure, Figure, Figures, Mode, Outcome, Peer, ScenarioName, Verdict, Window};
 use crate::rig::worker::contend::contend;
 
-/// The claim.
 #[derive(Debug)]
 pub(super) struct Fairness;
 

@@ -12,7 +12,6 @@ use super::throughput::{self, CLIENT_CPU, PAIRS, SERVER_CPU, alone_us};
 use crate::data::{BackendName, Failure, Figure, Figures, Load, Mode, Outcome, ScenarioName, Verdict};
 use crate::rig::Subject;
 
-/// The claim.
 #[derive(Debug)]
 pub(super) struct Faster;
 

@@ -27,7 +27,6 @@ use self::trial::Trials;
 use crate::data::{BackendName, FaultDefect, FaultName, FaultResult, Outcome, Results};
 use crate::rig::{Progress, stuck};
 
-/// Which faults to run, and how.
 #[derive(Debug)]
 pub(crate) struct FaultTable {
     pub(crate) backends: Vec<BackendName>,
@@ -71,7 +70,6 @@ pub(crate) struct Trial {
 }
 
 impl Trial {
-    /// A fault on a backend.
     pub(crate) const fn of(backend: BackendName, fault: FaultName) -> Self {
         Self { backend, fault, broken: None }
     }
@@ -87,12 +85,10 @@ impl Trial {
     }
 }
 
-/// What happened in a trial.
 #[derive(Debug)]
 pub(crate) struct Happened {
     pub(crate) result: FaultResult,
     pub(crate) history: History,
-    /// When the fault began.
     pub(crate) from_ns: u64,
     pub(crate) end_ns: u64,
 }
@@ -106,7 +102,6 @@ pub(crate) async fn happen(trial: Trial) -> Outcome<Happened> {
     Ok(Happened { result, history: record.history, from_ns, end_ns })
 }
 
-/// Judges the history of a fault again.
 pub(crate) fn judge_again(record: &Path) -> Outcome<FaultResult> {
     judge::judge(&FaultRecord::read(record)?, &record.display().to_string())
 }

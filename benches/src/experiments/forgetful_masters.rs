@@ -7,7 +7,6 @@ use super::trials::{OVERLAPS, add_trial, counted, two_valid};
 use crate::data::{BackendName, Failure, FaultDefect, FaultName, Figures, Outcome, Verdict};
 use crate::experiments::faults::Trial;
 
-/// The claim.
 #[derive(Debug)]
 pub(super) struct ForgetfulMasters;
 

@@ -6,7 +6,6 @@ use crate::rig::worker::handle::unexpected;
 use crate::rig::worker::held_locks::RIVALS;
 use crate::rig::{Job, Order, Target, Task, WorkerHandle, WorkerReport};
 
-/// The settings, for the report.
 pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
     vec![
         ("locks", format!("{}, in a separate process", plan.held_locks)),
@@ -27,7 +26,6 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Measures one backend.
 pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     let plan = &bench.plan;
     let lock = bench.lock("held");

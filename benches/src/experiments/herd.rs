@@ -17,7 +17,6 @@ use super::waiting_cost::{GRANT_NOTIFICATIONS, GRANT_REQUESTS, measure_crowds};
 use crate::data::{BackendName, Failure, Figures, Growth, Mode, Outcome, Plan, Row, Verdict, Window};
 use crate::rig::{Counts, Proxies, Target, WorkerHandle, url};
 
-/// The settings, for the report.
 pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
     vec![
         ("processes", format!("{PROCESSES}, each with a session of its own")),
@@ -32,7 +31,6 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Measures one backend.
 pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>> {
     let plan = Plan { processes: PROCESSES, ..bench.plan };
     let bench = Bench { plan, ..bench.clone() };
@@ -48,7 +46,6 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>
     Ok(vec![measured(target.name(), queue), measured(name, herd)])
 }
 
-/// Counts from one rest to another.
 async fn count_between_rests(bench: &Bench, url: &str, lock: &str) -> Outcome<RequestsPerGrant> {
     let counters = Proxies::start(BackendName::Zk, url).await?;
     let workers = WorkerHandle::start_all(jobs(bench, &counters.url(url), lock)).await?;

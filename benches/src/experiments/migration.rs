@@ -28,7 +28,6 @@ use crate::data::{
 use crate::rig::measured_lock::hold_once;
 use crate::rig::url;
 
-/// The settings, for the report.
 pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
     vec![
         (
@@ -72,7 +71,6 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Measures.
 pub(super) async fn run(bench: &Bench) -> Outcome<Vec<Measured>> {
     let (redis, zk) = tokio::join!(RedisServer::start(), ZooKeeper::builder().for_load(true).start());
     let stores = Stores { redis: redis?, zk: zk? };
@@ -145,7 +143,6 @@ fn locks(migration: migrate::Migration) -> Locks {
     backend::Locks::new(migration).into()
 }
 
-/// A migration.
 struct Fleet {
     namespace: &'static str,
     /// Of the locks on ZooKeeper.
@@ -190,7 +187,6 @@ impl Ladder {
     }
 }
 
-/// What is measured.
 struct Subject {
     name: &'static str,
     client: MeasuredClient,

@@ -14,7 +14,6 @@ use super::claim::{About, Claim, Judgement, Measuring};
 use crate::data::{Failure, FaultDefect, Figure, Figures, Mode, Outcome, Verdict};
 use crate::rig::url;
 
-/// The claim.
 #[derive(Debug)]
 pub(super) struct NaiveRecipes;
 

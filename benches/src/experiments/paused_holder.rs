@@ -7,7 +7,6 @@ use super::trials::{OVERLAPS, UNFENCED, add_trials, counted, stale_writes, two_v
 use crate::data::{FaultName, Figures, Outcome, Verdict};
 use crate::experiments::faults::Trial;
 
-/// The claim.
 #[derive(Debug)]
 pub(super) struct PausedHolder;
 

@@ -12,7 +12,6 @@ use crate::data::{Failure, Outcome, Peer, Plan, Row, Window};
 use crate::rig::peers::{JVM_FLAGS, missing};
 use crate::rig::{Job, Target, Task, WorkerHandle, stuck};
 
-/// The settings, for the report.
 pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
     let mut settings = vec![
         ("processes", format!("{}, fewer for peers that need a runtime each; ours beside them as many", plan.processes)),
@@ -145,7 +144,6 @@ impl Fight {
     }
 }
 
-/// The measurements of one library.
 struct Library {
     times: Times,
     contention: Contention,
@@ -187,7 +185,6 @@ async fn contend_for(
     Ok((let_contend(&workers, window).await?, window))
 }
 
-/// The setting of one peer.
 fn about(peer: Peer, plan: &Plan) -> String {
     let processes = processes(plan, peer);
     let fewer = if processes < plan.processes { format!(" ({processes} processes)") } else { String::new() };

@@ -11,7 +11,6 @@ use crate::experiments::throughput::alone_us;
 use crate::rig::worker::handle::unexpected;
 use crate::rig::{HeldLocksCost, Job, Order, Target, Task, WorkerHandle, WorkerReport};
 
-/// The claim.
 #[derive(Debug)]
 pub(super) struct Scale;
 

@@ -22,7 +22,6 @@ pub(crate) use self::verdict::{SoakVerdict, percent, seconds};
 use crate::data::{Failure, FaultKind, Outcome, SoakBackend, SoakDefect};
 use crate::rig::{FaultServers, Interrupt};
 
-/// A soak of one backend.
 #[derive(Debug)]
 pub(crate) struct Soak {
     pub(crate) backend: SoakBackend,
@@ -33,11 +32,9 @@ pub(crate) struct Soak {
     pub(crate) seed: u64,
     /// The folder for the histories, which is emptied.
     pub(crate) folder: PathBuf,
-    /// A deliberate defect of the lock.
     pub(crate) broken: Option<SoakDefect>,
 }
 
-/// Soaks one backend. Returns the verdict, and whether the soak was interrupted.
 pub(crate) async fn run(soak: Soak, interrupt: &mut Interrupt) -> Outcome<(SoakVerdict, bool)> {
     let Soak { backend, span, faults, seed, folder, broken } = soak;
     if folder.exists() {

@@ -54,7 +54,6 @@ fn add(run: &mut Measuring<'_>, subject: &str, happened: &Happened) {
     run.draw(timeline(subject, happened.history.events(), from_ns, until_ns));
 }
 
-/// What was counted of a subject.
 pub(super) fn counted(figures: &Figures, subject: &str) -> Outcome<Counted> {
     Ok(Counted {
         overlaps: figures.get(subject, OVERLAPS)?,
@@ -64,7 +63,6 @@ pub(super) fn counted(figures: &Figures, subject: &str) -> Outcome<Counted> {
     })
 }
 
-/// Two valid guards of one of these subjects, if any.
 pub(super) fn two_valid<'a>(
     figures: &Figures,
     subjects: impl IntoIterator<Item = &'a str>,

@@ -8,7 +8,6 @@ use super::claim::{About, Claim, Judgement, Measuring};
 use super::crowd::{Crowd, WaitingCost};
 use crate::data::{Failure, Figure, Figures, Mode, Outcome, Verdict};
 
-/// The claim.
 #[derive(Debug)]
 pub(super) struct WaitingCosts;
 

@@ -53,7 +53,6 @@ pub(super) fn round(quantity: &str) -> String {
 
 /// The width of a character, with a margin for other fonts.
 pub(super) const CHARACTER: f64 = 7.2;
-/// The width of a bold one.
 pub(super) const BOLD: f64 = 8.1;
 
 #[cfg(test)]

@@ -25,7 +25,6 @@ pub(super) fn section(page: &mut String, results: &Results) {
     page.push_str("</section>\n");
 }
 
-/// The changes, if there are any.
 pub(super) fn sheet(baseline: &BaselineResult) -> Option<Sheet> {
     let mut sheet = Sheet::of(["metric", "backend", "before", "now", "now / before"]);
     for change in &baseline.changes {

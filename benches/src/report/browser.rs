@@ -15,7 +15,6 @@ use tokio::time::timeout;
 
 use crate::data::{Failure, Outcome};
 
-/// Whether there is a Chromium.
 pub(crate) fn is_there() -> bool {
     program().is_some()
 }
@@ -116,7 +115,6 @@ impl Browser {
         save(&pdf, file)
     }
 
-    /// Calls a method, and returns its result.
     async fn call(&mut self, method: &str, params: Value) -> Outcome<Value> {
         self.last += 1;
         let id = self.last;
@@ -162,7 +160,6 @@ impl Browser {
         Ok(message)
     }
 
-    /// Ends the browser with all its processes.
     async fn end(mut self) {
         self.session = None;
         // It may end before it answers.

@@ -7,11 +7,8 @@ use crate::data::results::labels::quantity;
 /// Horizontal bars in named groups, all on one scale.
 #[derive(Debug)]
 pub(super) struct Chart<'a> {
-    /// The text for screen readers.
     pub(super) label: String,
-    /// The unit of all values.
     pub(super) unit: &'a str,
-    /// What the marks show.
     pub(super) mark_name: &'a str,
     /// The end of the scale, for values with a maximum.
     pub(super) end: Option<f64>,
@@ -24,7 +21,6 @@ pub(super) struct Chart<'a> {
 /// The bars of one backend.
 #[derive(Debug)]
 pub(super) struct Group<'a> {
-    /// The backend.
     pub(super) name: &'a str,
     /// Its class in the style sheet, which is its colour.
     pub(super) colour: String,
@@ -32,14 +28,12 @@ pub(super) struct Group<'a> {
     pub(super) bars: Vec<Bar>,
 }
 
-/// One value.
 #[derive(Debug)]
 pub(super) struct Bar {
     /// The name, if the group has more than one bar.
     pub(super) name: String,
     /// The length of the bar.
     pub(super) value: f64,
-    /// A mark for comparison.
     pub(super) mark: Option<f64>,
     /// The text after the value.
     pub(super) note: String,

@@ -9,7 +9,6 @@ use super::needs::{self, BACKENDS, NEEDS, Need};
 use super::sheet::{Cell, Sheet};
 use crate::data::Results;
 
-/// The section at the top of the page.
 pub(super) fn section(page: &mut String, results: &Results) {
     page.push_str("<section id=\"choice\">\n<h2>Which one should I use?</h2>\n");
     questions(page);
@@ -33,7 +32,6 @@ struct Answers {
     running: Running,
 }
 
-/// What a user runs already.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Running {
     Redis,

@@ -39,7 +39,6 @@ fn verdict(claim: &ClaimResult) -> Cell {
     }
 }
 
-/// The sections of all claims.
 pub(super) fn sections(page: &mut String, results: &Results) {
     for claim in results.claims.iter().filter(|_| results.has_claims()) {
         section(page, results, claim);

@@ -7,20 +7,16 @@ use crate::data::results::labels::{number, quantity};
 /// Lines over a common `x`, both axes logarithmic. Zero is drawn at the bottom.
 #[derive(Debug)]
 pub(super) struct Curve<'a> {
-    /// The text for screen readers.
     pub(super) label: String,
     /// What grows along the axis, such as `waiters`.
     pub(super) x_name: &'a str,
-    /// The unit of the values.
     pub(super) unit: &'a str,
     /// In the order of the legend.
     pub(super) lines: Vec<Line<'a>>,
 }
 
-/// The line of one subject.
 #[derive(Debug)]
 pub(super) struct Line<'a> {
-    /// The subject.
     pub(super) name: &'a str,
     /// Its class in the style sheet, which is its colour.
     pub(super) colour: String,

@@ -28,7 +28,6 @@ that a store accepted although it compares tokens; no tokens: such writes that a
 Unavailable: the longest time in which nobody could get the lock.
 ";
 
-/// The section; nothing when no fault was injected.
 pub(super) fn section(page: &mut String, results: &Results) {
     let faults = &results.faults;
     if faults.is_empty() {
@@ -76,7 +75,6 @@ fn cell(fault: &FaultResult) -> Cell {
     fault.servers.iter().fold(cell, Cell::and_small)
 }
 
-/// The verdict; why there is none.
 fn verdict(fault: &FaultResult) -> Cell {
     let verdict = Cell::verdict(fault.verdict, fault.verdict);
     if ran(fault) { verdict } else { verdict.and_small(&fault.what) }

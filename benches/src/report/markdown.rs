@@ -8,7 +8,6 @@ use super::{baseline, choice, claims, faults};
 use crate::data::Results;
 use crate::data::results::labels::quantity;
 
-/// The text.
 pub(super) fn render(results: &Results) -> String {
     let meta = &results.meta;
     let mut text = format!("# {}\n\n", plain(&headline(results)));

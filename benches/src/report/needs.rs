@@ -7,14 +7,12 @@ use crate::data::{FaultName, FaultResult, FaultVerdict, Results};
 /// A need: a row of the table at the top of the page.
 #[derive(Debug)]
 pub(super) struct Need {
-    /// The need, as a user says it.
     pub(super) text: &'static str,
     /// What Redis, Redlock and ZooKeeper offer by design.
     words: [&'static str; 3],
     sources: &'static [Source],
 }
 
-/// What a backend offers for a need.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Offer {
     /// What holds by design.
@@ -26,7 +24,6 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    /// The figure, or that there is none.
     pub(super) fn measured(&self) -> &str {
         self.figure.as_ref().map_or(NO_FIGURE, |(text, _)| text)
     }
@@ -153,7 +150,6 @@ static LANGUAGES: Need = Need {
     sources: &[],
 };
 
-/// Where a figure comes from.
 #[derive(Clone, Copy, Debug)]
 enum Source {
     /// A row of a scenario, and what it is.
@@ -167,7 +163,6 @@ enum Source {
 }
 
 impl Source {
-    /// Whether it says something about a backend.
     fn is_about(self, backend: &str) -> bool {
         match self {
             Self::Claim(.., subjects) => subjects.iter().any(|subject| is_of(subject, backend)),

@@ -13,7 +13,6 @@ use crate::data::results::distinct;
 use crate::data::results::labels::number;
 use crate::data::{ClaimResult, Figure, Picture, Results};
 
-/// All pictures of a claim; those without figures are left out.
 pub(super) fn pictures(page: &mut String, results: &Results, claim: &ClaimResult) {
     let drawn = claim.pictures.iter().map(|picture| draw(results, claim, picture));
     let (wide, small): (Vec<_>, Vec<_>) =
@@ -32,10 +31,8 @@ pub(super) fn pictures(page: &mut String, results: &Results, claim: &ClaimResult
     }
 }
 
-/// A picture with its title.
 struct Drawn<'a> {
     title: &'a str,
-    /// How to read it.
     note: &'static str,
     svg: String,
     wide: bool,

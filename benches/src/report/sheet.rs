@@ -26,7 +26,6 @@ impl Look {
     }
 }
 
-/// A table.
 #[derive(Debug, Default)]
 pub(crate) struct Sheet {
     columns: Vec<Column>,
@@ -66,7 +65,6 @@ impl Sheet {
         self.column(title, "", Kind::Words, Some(title))
     }
 
-    /// Adds a column of numbers.
     pub(super) fn number(self, title: &str, unit: &str) -> Self {
         self.column(title, unit, Kind::Number, None)
     }
@@ -81,7 +79,6 @@ impl Sheet {
         self
     }
 
-    /// Adds a row.
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = impl Into<Cell>>) {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
@@ -173,7 +170,6 @@ impl Sheet {
         html
     }
 
-    /// In Markdown.
     pub(super) fn markdown(&self) -> String {
         let line = |cells: &mut dyn Iterator<Item = String>| {
             cells.fold(String::new(), |line, cell| line + "| " + &cell + " ") + "|\n"
@@ -195,7 +191,6 @@ pub(crate) struct Cell(Vec<Piece>);
 struct Piece {
     text: String,
     form: Form,
-    /// The section that it leads to.
     link: Option<String>,
 }
 
@@ -214,22 +209,18 @@ impl Cell {
         "-".into()
     }
 
-    /// A verdict.
     pub(super) fn verdict(text: impl ToString, tone: impl Into<Tone>) -> Self {
         Self::default().and(text, Form::Verdict(tone.into()))
     }
 
-    /// With one more verdict.
     pub(super) fn and_verdict(self, text: impl ToString, tone: Tone) -> Self {
         self.and(text, Form::Verdict(tone))
     }
 
-    /// With a remark.
     pub(super) fn and_small(self, text: impl ToString) -> Self {
         self.and(text, Form::Small)
     }
 
-    /// With a dot of this colour before it.
     pub(super) fn with_dot(mut self, colour: String) -> Self {
         self.0.insert(0, Piece { text: colour, form: Form::Dot, link: None });
         self
@@ -260,7 +251,6 @@ impl Cell {
         shown.map(|piece| piece.text.as_str()).collect::<Vec<_>>().join(between)
     }
 
-    /// On the page.
     pub(super) fn html(&self) -> String {
         self.0.iter().map(Piece::html).collect()
     }

@@ -7,9 +7,7 @@ use crate::data::results::labels::quantity;
 /// Upright bars from left to right, and level lines over all of them.
 #[derive(Debug)]
 pub(super) struct Steps<'a> {
-    /// The text for screen readers.
     pub(super) label: String,
-    /// The unit of all values.
     pub(super) unit: &'a str,
     /// The class of the bars in the style sheet, which is their colour.
     pub(super) colour: String,
@@ -19,7 +17,6 @@ pub(super) struct Steps<'a> {
     pub(super) lines: Vec<Level<'a>>,
 }
 
-/// A line to compare with.
 #[derive(Debug)]
 pub(super) struct Level<'a> {
     pub(super) name: &'a str,

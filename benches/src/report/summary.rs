@@ -7,7 +7,6 @@ use super::html::escape;
 use crate::data::results::labels::quantity;
 use crate::data::{ExclusionVerdict, Peer, Results};
 
-/// The heading of the page.
 pub(super) fn headline(results: &Results) -> String {
     let mut backends = results.backends();
     // Nor rungs of a migration, which is one of them as a whole.
@@ -19,7 +18,6 @@ pub(super) fn headline(results: &Results) -> String {
     }
 }
 
-/// The verdict on mutual exclusion, in a sentence.
 pub(super) fn verdict_line(results: &Results, verdict: ExclusionVerdict) -> String {
     let scenarios = results.scenarios();
     let pairs = || {
@@ -69,7 +67,6 @@ pub(super) fn trouble(page: &mut String, results: &Results) {
     page.push_str("</ul>\n</section>\n");
 }
 
-/// The highlights of each backend.
 pub(super) fn cards(page: &mut String, results: &Results) {
     let scenarios = results.scenarios();
     page.push_str("<div class=\"cards\">\n");

@@ -8,7 +8,6 @@ use std::fmt::Write as _;
 
 use super::html::escape;
 
-/// A picture.
 #[derive(Debug)]
 pub(super) struct Svg(String);
 
@@ -29,20 +28,17 @@ impl Svg {
         ))
     }
 
-    /// The element.
     pub(super) fn end(mut self) -> String {
         self.0.push_str("</svg>\n");
         self.0
     }
 
-    /// Draws in the colour of this class.
     pub(super) fn coloured(&mut self, class: &str, draw: impl FnOnce(&mut Self)) {
         let _ = writeln!(self.0, "<g class=\"{class}\">");
         draw(self);
         self.0.push_str("</g>\n");
     }
 
-    /// A line between two points.
     pub(super) fn line(&mut self, class: &str, [x1, y1]: [f64; 2], [x2, y2]: [f64; 2]) {
         let _ = writeln!(
             self.0,
@@ -50,13 +46,11 @@ impl Svg {
         );
     }
 
-    /// A line through all these points.
     pub(super) fn path(&mut self, class: &str, points: impl Iterator<Item = [f64; 2]>) {
         let points: Vec<_> = points.map(|[x, y]| format!("{x:.1},{y:.1}")).collect();
         let _ = writeln!(self.0, "<polyline class=\"{class}\" points=\"{}\"/>", points.join(" "));
     }
 
-    /// A point with a hint.
     pub(super) fn point(&mut self, [x, y]: [f64; 2], hint: &str) {
         let _ = writeln!(
             self.0,
@@ -80,7 +74,6 @@ impl Svg {
         self.text_and(class, anchor, at, text, "");
     }
 
-    /// A text, and a softer one after it.
     pub(super) fn text_and(&mut self, class: &str, anchor: Anchor, [x, y]: [f64; 2], text: &str, note: &str) {
         let class = if class.is_empty() { String::new() } else { format!(" class=\"{class}\"") };
         let anchor = match anchor {
@@ -108,7 +101,6 @@ impl Svg {
         self.text("tick", Anchor::Middle, [x, bottom + 16.0], number);
     }
 
-    /// What a line of this colour and dash is.
     pub(super) fn legend(&mut self, colour: &str, dash: usize, [x, y]: [f64; 2], text: &str) {
         self.coloured(colour, |svg| svg.line(&format!("line d{dash}"), [x, y], [x + 30.0, y]));
         self.text("", Anchor::Start, [x + 38.0, y + 4.0], text);

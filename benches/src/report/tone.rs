@@ -5,7 +5,6 @@ use comfy_table::Color;
 use super::html::escape;
 use crate::data::{ExclusionVerdict, FaultVerdict, Verdict};
 
-/// How good a verdict is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Tone {
     Held,
@@ -15,7 +14,6 @@ pub(super) enum Tone {
 }
 
 impl Tone {
-    /// The class in the style sheet.
     pub(super) const fn class(self) -> &'static str {
         match self {
             Self::Held => "held",
@@ -25,7 +23,6 @@ impl Tone {
         }
     }
 
-    /// The colour on the console.
     pub(super) const fn colour(self) -> Color {
         match self {
             Self::Held => Color::Green,
@@ -35,7 +32,6 @@ impl Tone {
         }
     }
 
-    /// A verdict on the page.
     pub(super) fn pill(self, text: &str) -> String {
         format!("<span class=\"pill {}\">{}</span>", self.class(), escape(text))
     }

@@ -24,7 +24,6 @@ pub(crate) struct Target {
 /// The servers of a backend; ours end when they are dropped.
 #[derive(Debug)]
 enum Servers {
-    /// The memory backend has none.
     None,
     Redis(RedisServer),
     Five(RedisFive),
@@ -34,7 +33,6 @@ enum Servers {
     Foreign,
 }
 
-/// The servers of a backend that a run wants.
 #[derive(Debug)]
 pub(crate) struct Wanted<'a> {
     pub(crate) backend: BackendName,
@@ -52,17 +50,14 @@ pub(crate) async fn start(wanted: &[Wanted<'_>], run: &str) -> Vec<(BackendName,
 }
 
 impl Target {
-    /// The backend.
     pub(crate) const fn backend(&self) -> BackendName {
         self.backend
     }
 
-    /// The name in the results.
     pub(crate) const fn name(&self) -> &'static str {
         self.backend.as_str()
     }
 
-    /// The URL for clients.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
@@ -72,7 +67,6 @@ impl Target {
         matches!(self.servers, Servers::Foreign)
     }
 
-    /// Our own Redlock masters, if any.
     pub(crate) fn masters(&self) -> &[RedisServer] {
         match &self.servers {
             Servers::Five(five) => five.servers(),
@@ -91,7 +85,6 @@ impl Target {
         }
     }
 
-    /// The version of the servers, if known.
     pub(crate) async fn version(&self) -> Option<String> {
         let host = url::hosts(&self.url).first().map(|host| (*host).to_owned())?;
         let asking = async {
@@ -104,7 +97,6 @@ impl Target {
         timeout(PATIENCE, asking).await.ok().flatten()
     }
 
-    /// The doctor's report on the servers.
     pub(crate) async fn doctor(&self) -> Outcome<DoctorReport> {
         let asking = async {
             let locks = Locks::connect(&self.url).await?;

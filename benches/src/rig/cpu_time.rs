@@ -7,7 +7,6 @@ use nix::unistd::Pid;
 
 use crate::data::{Failure, Outcome};
 
-/// The CPU time of this process.
 pub(crate) fn of_this_process() -> Outcome<Duration> {
     of(&[std::process::id()])
 }

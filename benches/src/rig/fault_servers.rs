@@ -52,7 +52,6 @@ enum Servers {
 }
 
 impl FaultServers {
-    /// Starts the servers, with one route to them.
     pub(crate) async fn start(backend: SoakBackend, data: Data) -> Outcome<Self> {
         Self::start_with(backend, data, None).await
     }
@@ -152,7 +151,6 @@ impl FaultServers {
         }
     }
 
-    /// The URL for clients without proxies.
     pub(crate) fn direct_url(&self) -> String {
         let url = match &self.servers {
             Servers::Redis(server) if self.has_tls() => format!("redis://{}", server.tls_addr()),
@@ -172,7 +170,6 @@ impl FaultServers {
         self.proxies_of(0).len()
     }
 
-    /// How many of them may fail at a time.
     pub(crate) fn most_failing(&self) -> usize {
         match self.len() {
             0 => 0,
@@ -181,7 +178,6 @@ impl FaultServers {
         }
     }
 
-    /// The index of the leader, if there is one.
     pub(crate) async fn leader(&self) -> Option<usize> {
         match &self.servers {
             Servers::ZooKeeper(ensemble) => ensemble.leader().await,
@@ -194,17 +190,14 @@ impl FaultServers {
         self.proxy_of(0, server)
     }
 
-    /// The proxy before a server on a route.
     pub(crate) fn proxy_of(&self, route: usize, server: usize) -> &FaultProxy {
         &self.proxies_of(route)[server]
     }
 
-    /// All proxies of a route.
     pub(crate) fn proxies_of(&self, route: usize) -> &[FaultProxy] {
         self.routes[route].proxies.all()
     }
 
-    /// The ensemble, if these are ZooKeeper servers.
     pub(crate) fn ensemble(&self) -> Option<&ZkEnsemble> {
         match &self.servers {
             Servers::ZooKeeper(ensemble) => Some(ensemble),
@@ -212,22 +205,18 @@ impl FaultServers {
         }
     }
 
-    /// Stops a server by SIGSTOP.
     fn stop(&self, server: usize) {
         self.on(server, RedisServer::stop, ZooKeeper::stop);
     }
 
-    /// Continues a stopped server.
     fn cont(&self, server: usize) {
         self.on(server, RedisServer::cont, ZooKeeper::cont);
     }
 
-    /// Kills a server by SIGKILL.
     fn kill(&self, server: usize) {
         self.on(server, RedisServer::kill, ZooKeeper::kill);
     }
 
-    /// The process id of a server.
     pub(crate) fn pid(&self, server: usize) -> u32 {
         self.on(server, RedisServer::pid, ZooKeeper::pid)
     }
@@ -424,7 +413,6 @@ impl FaultServers {
         Ok(())
     }
 
-    /// The servers behind sentinels.
     pub(crate) fn sentinel(&self) -> Outcome<&RedisSentinel> {
         match &self.servers {
             Servers::Sentinel(sentinel) => Ok(sentinel),
@@ -432,7 +420,6 @@ impl FaultServers {
         }
     }
 
-    /// A Redis server.
     pub(crate) fn redis(&self, server: usize) -> &RedisServer {
         match &self.servers {
             Servers::Redis(server) => server,
@@ -458,7 +445,6 @@ impl FaultServers {
     }
 }
 
-/// Closes the connections of all clients.
 async fn end_connections(server: &RedisServer) -> Outcome<()> {
     for kind in ["normal", "pubsub"] {
         server.command(&["CLIENT", "KILL", "TYPE", kind]).await?;

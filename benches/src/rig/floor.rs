@@ -25,10 +25,8 @@ use crate::rig::url;
 
 /// The commands of one acquisition and one release, and nothing else.
 pub(crate) trait Floor: Send {
-    /// Acquires the lock, which must be free.
     fn acquire(&mut self) -> impl Future<Output = Outcome<()>> + Send;
 
-    /// Releases it.
     fn release(&mut self) -> impl Future<Output = Outcome<()>> + Send;
 
     /// Waits for answers that nobody needed so far, before a pause: their requests may not have been sent.
@@ -40,14 +38,11 @@ pub(crate) trait Floor: Send {
     fn clean(self) -> impl Future<Output = Outcome<()>> + Send;
 }
 
-/// The floor of a backend.
 #[derive(Debug)]
 pub(crate) enum Bare {
     /// A mutex of the runtime.
     Memory(BareMutex),
-    /// The commands of one Redis server.
     Redis(Box<BareRedis>),
-    /// The same commands on all masters.
     Redlock(BareRedlock),
     /// The requests of a ZooKeeper session.
     Zk(BareZk),
@@ -84,7 +79,6 @@ impl Bare {
 /// The connections of one process, which the floors of many locks share.
 #[derive(Debug)]
 pub(crate) enum BareConnections {
-    /// One multiplexed connection.
     Redis(MultiplexedConnection),
     /// One for each master.
     Redlock(Vec<MultiplexedConnection>),

@@ -13,7 +13,6 @@ pub(crate) struct Interrupt {
 }
 
 impl Interrupt {
-    /// Starts to listen.
     pub(crate) fn listen() -> io::Result<Self> {
         let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
         let [int, term, hangup] = kinds.map(signal);

@@ -11,13 +11,10 @@ use crate::data::{EventLog, GrantInfo, Outcome, TimedHold};
 
 /// A lock that a scenario acquires and releases over and over.
 pub(crate) trait MeasuredLock: Sync {
-    /// The guard.
     type Held: Send;
 
-    /// Waits for the lock.
     fn acquire(&self) -> impl Future<Output = Outcome<Self::Held>> + Send;
 
-    /// Releases it.
     fn release(&self, held: Self::Held) -> impl Future<Output = Outcome<ReleaseOutcome>> + Send;
 
     /// The token and deadline of the grant, where the lock has them.
@@ -42,7 +39,6 @@ impl MeasuredLock for Mutex {
     }
 }
 
-/// Acquires and releases a lock once.
 pub(crate) async fn hold_once<L: MeasuredLock>(lock: &L) -> Outcome<TimedHold> {
     let called_ns = now_ns();
     let held = lock.acquire().await?;

@@ -49,7 +49,6 @@ impl Progress {
         }
     }
 
-    /// Counts a completed step.
     pub(crate) fn step(&self) {
         self.steps().done += 1;
         if let Some(bar) = &self.bar {
@@ -57,13 +56,11 @@ impl Progress {
         }
     }
 
-    /// How far the run came.
     pub(crate) fn so_far(&self) -> String {
         let steps = self.steps();
         format!("after {} of {} parts, during {}", steps.done, steps.expected.len(), steps.current)
     }
 
-    /// Prints a line that stays.
     pub(crate) fn print(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(text),
@@ -88,7 +85,6 @@ impl Drop for Progress {
 struct Steps {
     expected: Vec<Duration>,
     done: usize,
-    /// When the first step began.
     began: Option<Instant>,
     current: String,
 }

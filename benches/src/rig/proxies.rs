@@ -6,11 +6,9 @@ use lock_testkit::proxy::Protocol;
 use crate::data::{BackendName, Outcome};
 use crate::rig::url;
 
-/// Proxies, one before each server.
 #[derive(Debug, Default)]
 pub(crate) struct Proxies(Vec<FaultProxy>);
 
-/// The totals of all proxies.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Counts {
     pub(crate) requests: u64,
@@ -21,7 +19,6 @@ pub(crate) struct Counts {
 }
 
 impl Proxies {
-    /// Starts a proxy before each server of this URL.
     pub(crate) async fn start(backend: BackendName, url: &str) -> Outcome<Self> {
         let protocol = if backend == BackendName::Zk { Protocol::ZooKeeper } else { Protocol::Redis };
         Self::start_with(protocol, url).await
@@ -42,7 +39,6 @@ impl Proxies {
         &self.0
     }
 
-    /// The URL of the proxies; that of the servers without any.
     pub(crate) fn url(&self, url: &str) -> String {
         if self.0.is_empty() {
             return url.to_owned();
@@ -51,7 +47,6 @@ impl Proxies {
         url::with_hosts(url, &addresses)
     }
 
-    /// The totals so far.
     pub(crate) fn counts(&self) -> Counts {
         let of = |count: fn(&FaultProxy) -> u64| self.0.iter().map(count).sum();
         Counts {

@@ -95,7 +95,6 @@ pub(crate) fn save() -> BoxFuture<'static, String> {
     })
 }
 
-/// A lock in use.
 #[derive(Debug)]
 pub(crate) struct WatchedLock {
     part: String,
@@ -113,7 +112,6 @@ pub(crate) struct WatchedWorker {
     pub(crate) pid: u32,
 }
 
-/// The locks that the part watches, and those of its own parts.
 fn watched_by(part: &str) -> Vec<Arc<WatchedLock>> {
     let all = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
     // A task of its own does not know its part.
@@ -150,7 +148,6 @@ async fn write(folder: &Path, watched: &[Arc<WatchedLock>]) -> Outcome<()> {
     Ok(fs::write(folder.join("history.jsonl"), lines.join("\n") + "\n")?)
 }
 
-/// The name of a part as that of a folder.
 fn file_name(part: &str) -> String {
     let words = part.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     words.collect::<Vec<_>>().join("-")

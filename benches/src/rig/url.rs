@@ -29,7 +29,6 @@ pub(crate) fn hosts(url: &str) -> Vec<&str> {
     parts(url).1.split(',').filter(|host| !host.is_empty()).collect()
 }
 
-/// The first host, or nothing.
 pub(crate) fn first_host(url: &str) -> &str {
     hosts(url).first().copied().unwrap_or_default()
 }
@@ -41,7 +40,6 @@ pub(crate) fn each(url: &str) -> Vec<String> {
     hosts.split(',').filter(|host| !host.is_empty()).map(|host| format!("{before}{host}{after}")).collect()
 }
 
-/// The URL with other hosts.
 pub(crate) fn with_hosts(url: &str, hosts: &[SocketAddr]) -> String {
     let (before, _, after) = parts(url);
     let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();

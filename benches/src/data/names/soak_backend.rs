@@ -22,7 +22,6 @@ pub(crate) enum SoakBackend {
     Zk,
 }
 
-/// A deliberate defect of the lock.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum SoakDefect {

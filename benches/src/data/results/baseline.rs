@@ -13,45 +13,30 @@ use crate::data::median::median;
 /// What changed against earlier runs.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct BaselineResult {
-    /// The files of the earlier runs.
     pub(crate) files: Vec<String>,
-    /// How many numbers had enough repeats on both sides.
     pub(crate) compared: usize,
-    /// How many numbers had too few repeats on one side.
     pub(crate) too_few: usize,
-    /// What changed beyond the noise.
     pub(crate) changes: Vec<Change>,
-    /// What limits the comparison, such as another machine.
     pub(crate) notes: Vec<String>,
 }
 
 /// A number that changed beyond the noise.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Change {
-    /// The scenario of the rows.
     pub(crate) scenario: String,
-    /// The backend of the rows.
     pub(crate) backend: String,
-    /// The metric of the rows.
     pub(crate) metric: String,
-    /// The unit of all numbers.
     pub(crate) unit: String,
-    /// The repeats of the earlier runs.
     pub(crate) old: Spread,
-    /// The repeats of this run.
     pub(crate) new: Spread,
 }
 
 /// Repeats of one number.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Spread {
-    /// The median.
     pub(crate) median: f64,
-    /// The lower end of the median's confidence interval: the least of all repeats.
     pub(crate) least: f64,
-    /// The upper end: the most of all repeats.
     pub(crate) most: f64,
-    /// How many repeats.
     pub(crate) repeats: usize,
 }
 
@@ -91,7 +76,6 @@ impl BaselineResult {
         result
     }
 
-    /// The comparison in a sentence.
     pub(crate) fn summary(&self) -> String {
         let changed = match self.changes.len() {
             _ if self.compared == 0 => "nothing could be compared".to_owned(),
@@ -109,7 +93,6 @@ impl BaselineResult {
 }
 
 impl Change {
-    /// The ratio of the medians.
     pub(crate) fn ratio(&self) -> f64 {
         self.new.median / self.old.median
     }

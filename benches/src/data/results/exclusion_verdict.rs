@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-/// Whether mutual exclusion held.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ExclusionVerdict {
     /// Checked, and no two holds overlapped.

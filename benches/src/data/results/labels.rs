@@ -27,7 +27,6 @@ impl Scenario<'_> {
         }
     }
 
-    /// The short name of the floor of this metric.
     pub(crate) fn floor_name(&self, metric: &str) -> &'static str {
         match (self.name, metric) {
             (_, "longest_wait") => "ideal",
@@ -46,7 +45,6 @@ impl Scenario<'_> {
         }
     }
 
-    /// What the floor of this metric is, in words.
     pub(crate) fn floor_meaning(&self, metric: &str) -> &'static str {
         match (self.name, metric) {
             (_, "longest_wait") => "ideal rotation, in which all take turns",

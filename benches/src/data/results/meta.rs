@@ -7,37 +7,22 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-/// Where, when and how a run was made.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Meta {
-    /// When the run started, in UTC, as RFC 3339.
     pub(crate) date: String,
-    /// The version of polylock.
     pub(crate) version: String,
-    /// The cores that this process may use.
     pub(crate) cores: usize,
-    /// The model of the processor.
     pub(crate) cpu: String,
-    /// The operating system's kernel and its release.
     pub(crate) kernel: String,
-    /// The version of the Redis servers, if any.
     pub(crate) redis: Option<String>,
-    /// The version of the ZooKeeper servers, if any.
     pub(crate) zookeeper: Option<String>,
-    /// How long the scenarios ran.
     pub(crate) mode: Mode,
-    /// The command line, without passwords.
     pub(crate) command: String,
-    /// How long everything took, in seconds.
     pub(crate) duration_s: f64,
-    /// The settings of the scenarios by name: `contended.processes`, `crash.ttl` and so on.
     pub(crate) settings: BTreeMap<String, String>,
-    /// How to read the numbers.
     pub(crate) note: String,
-    /// How far the run came, when it was interrupted.
     #[serde(default)]
     pub(crate) interrupted: Option<String>,
-    /// How often each scenario was measured.
     #[serde(default = "once")]
     pub(crate) repeats: u32,
 }

@@ -6,10 +6,8 @@ use super::exclusion_verdict::ExclusionVerdict;
 use super::row::{OVERLAPS, Row};
 use crate::data::names::{BackendName, ScenarioName, rung};
 
-/// The rows of one scenario.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario<'a> {
-    /// Its name in the rows.
     pub(crate) name: &'a str,
     pub(super) rows: Vec<&'a Row>,
 }
@@ -39,7 +37,6 @@ impl<'a> Scenario<'a> {
         self.rows.iter().rev().find(|row| row.backend == backend && row.metric == metric).copied()
     }
 
-    /// The unit of a metric.
     pub(crate) fn unit(&self, metric: &str) -> &'a str {
         self.rows.iter().find(|row| row.metric == metric).map_or("", |row| &row.unit)
     }
@@ -49,7 +46,6 @@ impl<'a> Scenario<'a> {
         has_rivals(self.name)
     }
 
-    /// The verdict on a backend.
     pub(crate) fn verdict(&self, backend: &str) -> ExclusionVerdict {
         let counts = self.rows.iter().filter(|row| row.backend == backend && row.metric == OVERLAPS);
         ExclusionVerdict::of_all(counts.map(|row| match row.value {

@@ -17,7 +17,6 @@ use crate::rig::{ClientRole, FaultOrder, Job, Order, Task, WorkerHandle, WorkerR
 
 /// The process of the holder; with the memory backend, that of all clients.
 pub(super) const HOLDER: u32 = 1;
-/// The route of the holder to the servers.
 pub(super) const HOLDERS_ROUTE: usize = 0;
 /// The route of the others.
 pub(super) const OTHERS_ROUTE: usize = 1;
@@ -28,7 +27,6 @@ pub(super) struct Crew {
     shared: Arc<Shared>,
     /// They end with their worker's last report.
     readers: JoinSet<Vec<String>>,
-    /// The clients that run.
     clients: BTreeMap<(u32, u64), ClientRole>,
 }
 
@@ -93,7 +91,6 @@ impl Crew {
         self.shared.add(Event { process, client: 0, lock, at_ns, kind: EventKind::Died });
     }
 
-    /// Aborts the task of the holder.
     pub(super) async fn abort_holder(&mut self) {
         self.clients.remove(&(HOLDER, 0));
         self.order(FaultOrder::Abort).await;
@@ -105,7 +102,6 @@ impl Crew {
         waiters.map(|(client, _)| *client).collect()
     }
 
-    /// Whether no client has done anything since then.
     pub(super) fn was_silent_since(&self, since_ns: u64) -> bool {
         self.shared.events.lock().iter().all(|event| event.at_ns <= since_ns)
     }
@@ -146,7 +142,6 @@ impl Crew {
         self.shared.until(patience, || self.shared.events.lock().iter().any(is_one)).await
     }
 
-    /// Ends the processes. Returns their history.
     pub(super) async fn end(mut self) -> Outcome<History> {
         self.order(FaultOrder::End).await;
         let mut complaints = Vec::new();
@@ -197,7 +192,6 @@ impl Shared {
     }
 }
 
-/// The clients of a job, with their numbers.
 fn clients_of(job: &Job) -> Vec<((u32, u64), ClientRole)> {
     let Task::Fault(task) = &job.task else { return Vec::new() };
     (0..).zip(&task.roles).map(|(number, role)| ((job.process, number), *role)).collect()

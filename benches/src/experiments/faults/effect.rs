@@ -18,12 +18,10 @@ impl Effect {
         Self { count, what: what.to_owned() }
     }
 
-    /// One of these, or none.
     pub(super) fn seen(seen: bool, what: &str) -> Self {
         Self::counted(u64::from(seen), what)
     }
 
-    /// Whether the fault had none.
     pub(super) const fn is_none(&self) -> bool {
         self.count == 0
     }

@@ -3,34 +3,26 @@
 use crate::data::{BackendName, FaultName};
 use std::time::Duration;
 
-/// A cell of the table.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Cell {
-    /// The fault is run.
     Expected(Expectation),
-    /// The fault has no meaning on this backend, and why.
     NoMeaning(&'static str),
 }
 
-/// What is promised.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Expectation {
-    /// What may break.
     pub(super) promise: Promise,
     /// For how long nobody may get the lock.
     pub(super) outage: OutageLimit,
-    /// A sentence of the documentation.
     pub(super) sentence: &'static str,
 }
 
-/// What may break.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Promise {
     /// No two guards are valid at once.
     Exclusion,
     /// The same, but the holder does not see that it was paused: it holds beyond its lease by wall time.
     ExclusionButPaused,
-    /// Two guards are valid at once.
     TwoValid,
     /// Two guards may be valid at once, for a moment that a run may not see.
     MaybeTwoValid,
@@ -65,12 +57,10 @@ impl OutageLimit {
     }
 }
 
-/// The name of an expectation, in records.
 pub(super) fn name(fault: FaultName, backend: BackendName) -> String {
     format!("{fault} on {backend}")
 }
 
-/// The cell of a fault on a backend.
 pub(super) fn of(fault: FaultName, backend: BackendName) -> Cell {
     match backend {
         BackendName::Memory => memory(fault),

@@ -15,7 +15,6 @@ use crate::data::{BackendName, Failure, FaultName, Outcome};
 use crate::rig::backends::zk;
 use crate::rig::{Data, FaultOrder, FaultServers, Outage};
 
-/// Where a fault happens.
 pub(super) struct Stage<'a> {
     pub(super) fault: FaultName,
     pub(super) backend: BackendName,
@@ -24,7 +23,6 @@ pub(super) struct Stage<'a> {
     pub(super) lock: String,
     pub(super) lease: Duration,
     pub(super) dice: StdRng,
-    /// The processes that were stopped, and when.
     pub(super) stopped: Vec<(u32, u64)>,
 }
 
@@ -272,7 +270,6 @@ async fn denies_leading(node: &ZooKeeper) -> bool {
 }
 
 impl<'a> Stage<'a> {
-    /// A random time.
     pub(super) fn dice_up_to(&mut self, longest: Duration) -> Duration {
         longest.mul_f64(self.dice.random_range(0.0..1.0))
     }

@@ -65,13 +65,11 @@ pub(super) fn judge(record: &FaultRecord, file: &str) -> Outcome<FaultResult> {
     Ok(FaultResult { l1, l2, l3, unfenced, tokens, ..result })
 }
 
-/// The result of a fault that has no meaning on a backend.
 pub(super) fn no_meaning(fault: FaultName, backend: BackendName, why: &str) -> FaultResult {
     let (verdict, what) = (FaultVerdict::NoMeaning, why.to_owned());
     FaultResult { verdict, what, command: String::new(), ..without_run(fault, backend) }
 }
 
-/// The result of a fault that could not be run.
 pub(super) fn not_run(fault: FaultName, backend: BackendName, why: &Failure) -> FaultResult {
     FaultResult { verdict: FaultVerdict::NotRun, what: why.to_string(), ..without_run(fault, backend) }
 }

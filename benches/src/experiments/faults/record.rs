@@ -17,7 +17,6 @@ pub(super) struct FaultRecord {
     pub(super) history: History,
 }
 
-/// What was done.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(super) struct RecordHead {
     pub(super) fault: FaultName,
@@ -32,13 +31,11 @@ pub(super) struct RecordHead {
     pub(super) lease: Duration,
     /// When the fault began, on the clock of the history.
     pub(super) from_ns: u64,
-    /// When it ended.
     pub(super) until_ns: u64,
     /// When the clients were ended.
     pub(super) end_ns: u64,
     /// The processes that were stopped by SIGSTOP, and when.
     pub(super) stopped: Vec<(u32, u64)>,
-    /// What shows that the fault happened.
     pub(super) effect: Effect,
     /// The processes and clients that wait for the lock instead of polling it.
     pub(super) waiters: Vec<(u32, u64)>,
@@ -50,7 +47,6 @@ pub(super) struct RecordHead {
 }
 
 impl FaultRecord {
-    /// Writes the file.
     pub(super) fn write(&self, path: &Path) -> Outcome<()> {
         let mut text = serde_json::to_string(&self.head)?;
         text.push('\n');
@@ -65,7 +61,6 @@ impl FaultRecord {
         fs::write(path, text).map_err(named)
     }
 
-    /// Reads the file.
     pub(super) fn read(path: &Path) -> Outcome<Self> {
         let named = |failure: Failure| failure.during(&path.display().to_string());
         let text = fs::read_to_string(path).map_err(|error| named(error.into()))?;

@@ -1,6 +1,5 @@
 //! The resource that the lock protects: a store that refuses the writes of earlier holders.
 
-/// A store that compares fencing tokens.
 #[derive(Debug)]
 pub(super) struct FencedStore {
     largest: u64,

@@ -15,7 +15,6 @@ use super::store::FencedStore;
 use crate::data::{BackendName, Failure, FaultDefect, FaultName, Outcome, SoakBackend};
 use crate::rig::{ClientRole, Data, FaultOrder, FaultServers, FaultTask, Job, Task, stuck, url};
 
-/// Runs faults on one backend, one after the other.
 pub(super) struct Trials {
     backend: BackendName,
     seed: u64,
@@ -30,7 +29,6 @@ impl Trials {
         Self { backend, seed, broken, ensemble: None }
     }
 
-    /// Runs a fault.
     pub(super) async fn run(&mut self, fault: FaultName) -> Outcome<FaultRecord> {
         let kind = match self.backend {
             BackendName::Memory => return self.run_on(fault, None).await,

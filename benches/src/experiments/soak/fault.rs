@@ -3,7 +3,6 @@
 use crate::data::FaultKind;
 use serde::Serialize;
 
-/// A fault that happened.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Fault {
     pub(super) kind: FaultKind,

@@ -33,7 +33,6 @@ pub(super) struct FaultInjector<'a> {
     started: u32,
     watch: GrantWatch,
     began_ns: u64,
-    /// The faults so far.
     pub(super) faults: Vec<Fault>,
 }
 
@@ -91,7 +90,6 @@ impl<'a> FaultInjector<'a> {
         Ok(())
     }
 
-    /// Ends all workers, and returns their complaints.
     pub(super) async fn end_workers(&self) -> Vec<String> {
         for worker in &self.workers {
             // A worker that has died is reported below.
@@ -379,7 +377,6 @@ struct FaultPlan {
     kind: FaultKind,
     span: Duration,
     servers: Vec<usize>,
-    /// Whether it hits the leader, if there is one.
     leader: bool,
     workers: Vec<usize>,
     /// Whose thread computes.

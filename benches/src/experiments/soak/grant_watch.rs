@@ -19,7 +19,6 @@ pub(super) struct GrantWatch {
 }
 
 impl GrantWatch {
-    /// Reads nothing yet.
     pub(super) fn new(folder: &Path) -> Self {
         Self { folder: folder.to_owned(), read: HashMap::new(), granted_ns: BTreeMap::new() }
     }

@@ -21,7 +21,6 @@ pub(super) const SLACK: Duration = Duration::from_secs(2);
 pub(crate) struct SoakVerdict {
     /// How often a lock was granted.
     pub(crate) grants: usize,
-    /// How many faults of each kind there were.
     pub(crate) faults: BTreeMap<FaultKind, usize>,
     /// How often two guards of one lock were valid at once.
     pub(crate) overlaps: usize,
@@ -46,9 +45,7 @@ pub(crate) struct SoakVerdict {
 /// A time in which a lock was free and there was no fault.
 #[derive(Clone, Debug)]
 pub(crate) struct Gap {
-    /// The lock.
     lock: String,
-    /// When it began.
     from_ns: u64,
     /// How long it went on.
     pub(crate) length_ns: u64,

@@ -10,7 +10,6 @@ use redis::{AsyncConnectionConfig, Client};
 use crate::data::Outcome;
 use crate::rig::url;
 
-/// The version of the server.
 pub(super) async fn version(url: &str, host: &str) -> Outcome<String> {
     let mut connection = connect(url, host).await?;
     let info: String = redis::cmd("INFO").arg("server").query_async(&mut connection).await?;
@@ -29,7 +28,6 @@ pub(super) async fn clean(url: &str, run: &str) -> Outcome<()> {
     Ok(())
 }
 
-/// The keys whose name contains this text.
 pub(crate) async fn keys_with(connection: &mut MultiplexedConnection, text: &str) -> Outcome<Vec<Vec<u8>>> {
     let (mut cursor, mut found) = (String::from("0"), Vec::new());
     loop {

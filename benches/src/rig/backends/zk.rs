@@ -10,7 +10,6 @@ use zookeeper_client::{Client, Error};
 use crate::data::{BackendName, Failure, Outcome};
 use crate::rig::url;
 
-/// The version of the server.
 pub(super) async fn version(host: &str) -> Outcome<String> {
     let answer = four_letter(host, "srvr").await?;
     let version = answer.lines().find_map(|line| line.strip_prefix("Zookeeper version: "));
@@ -27,7 +26,6 @@ pub(crate) async fn four_letter(host: &str, word: &str) -> Outcome<String> {
     Ok(answer)
 }
 
-/// The directory of the locks.
 pub(crate) fn directory_of(url: &str) -> &str {
     url::option(url, "dir").unwrap_or(LOCKS).trim_end_matches('/')
 }
@@ -77,6 +75,5 @@ pub(crate) async fn connect(url: &str, session_timeout: Duration) -> Outcome<Cli
     Ok(connector.connect(&format!("{}{}", url.hosts, url.path.trim_end_matches('/'))).await?)
 }
 
-/// The default directory of the locks.
 const LOCKS: &str = "/locks";
 const SESSION: Duration = Duration::from_secs(10);

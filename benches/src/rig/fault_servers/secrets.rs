@@ -35,7 +35,6 @@ impl Secrets {
         Ok(Self { replaced: AtomicU32::new(0), file: SecretFile::new(&password(0)), tls })
     }
 
-    /// Whether clients use TLS.
     pub(super) const fn has_tls(&self) -> bool {
         self.tls.is_some()
     }
@@ -54,7 +53,6 @@ impl Secrets {
         options.sasl(USER, &password(0))
     }
 
-    /// Adds the user and the files to a URL.
     pub(super) fn add_to(&self, url: &str) -> String {
         let (scheme, rest) = url.split_once("://").unwrap_or_default();
         let scheme = if self.has_tls() { "rediss" } else { scheme };

@@ -49,7 +49,6 @@ impl BareRedis {
         Ok(Self { connection, key: key.to_owned(), set, delete, mint: None })
     }
 
-    /// With fencing tokens.
     pub(crate) fn minting(self) -> Self {
         let mut count = redis::cmd("INCR");
         count.arg(tokens_of(&self.key));

@@ -24,7 +24,6 @@ use crate::data::{Failure, Outcome};
 pub(crate) struct BareRedlock {
     masters: Vec<Master>,
     key: String,
-    /// Whether every acquisition mints a token.
     minting: bool,
     operation: u64,
     in_flight: FuturesUnordered<BoxFuture<'static, (u64, RedisResult<Value>)>>,

@@ -6,7 +6,6 @@ use zookeeper_client::{Acls, Client, CreateMode, CreateSequence};
 use super::Floor;
 use crate::data::{Failure, Outcome};
 
-/// The number of sessions.
 pub(crate) const SESSIONS: usize = 16;
 
 /// Sends create and get children at once, as neither depends on the other.

@@ -6,19 +6,16 @@ use lock_testkit::history::ReleaseOutcome;
 use crate::data::Outcome;
 use crate::rig::measured_lock::MeasuredLock;
 
-/// The lock of async-redis-lock.
 pub(crate) struct AsyncRedisLock {
     locker: Locker,
     key: String,
 }
 
 impl AsyncRedisLock {
-    /// Connects.
     pub(crate) async fn connect(url: &str, key: &str) -> Outcome<Self> {
         Ok(Self { locker: Locker::from_redis_url(url).await?, key: key.to_owned() })
     }
 
-    /// The lock of another key, over the same connection.
     pub(crate) fn with_key(&self, key: &str) -> Self {
         Self { locker: self.locker.clone(), key: key.to_owned() }
     }

@@ -11,14 +11,12 @@ use redis::aio::ConnectionManager;
 use crate::data::Outcome;
 use crate::rig::measured_lock::MeasuredLock;
 
-/// The lock of distkit.
 pub(crate) struct Distkit {
     mutex: Arc<Mutex>,
     connection: ConnectionManager,
 }
 
 impl Distkit {
-    /// Connects.
     pub(crate) async fn connect(url: &str, key: &str) -> Outcome<Self> {
         Self::on(Client::open(url)?.get_connection_manager().await?, key)
     }

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use crate::data::Peer;
 
-/// The folder of one language's packages.
 pub(super) fn folder_of(language: &str) -> PathBuf {
     let target = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.parent()?.to_owned()));
     target.unwrap_or_default().join("peers").join(language)
@@ -34,9 +33,7 @@ fn missing_in(folder: &Path) -> Option<String> {
     Some(why.unwrap_or("not installed; `cargo xtask setup` installs it").to_owned())
 }
 
-/// The note of the installed versions.
 const INSTALLED: &str = "installed";
-/// The note of the reason.
 const MISSING: &str = "missing";
 
 #[cfg(test)]

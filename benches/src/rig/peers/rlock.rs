@@ -6,7 +6,6 @@ use rlock::async_lock::{RLock, RLockGuard};
 use crate::data::Outcome;
 use crate::rig::measured_lock::MeasuredLock;
 
-/// The lock of rlock.
 #[derive(Debug)]
 pub(crate) struct Rlock {
     manager: RLock,
@@ -14,7 +13,6 @@ pub(crate) struct Rlock {
 }
 
 impl Rlock {
-    /// Connects.
     pub(crate) async fn connect(url: &str, key: &str) -> Outcome<Self> {
         Ok(Self { manager: RLock::new(url).await?, key: key.to_owned() })
     }

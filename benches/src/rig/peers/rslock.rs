@@ -8,7 +8,6 @@ use rslock::{LockGuard, LockManager};
 use crate::data::Outcome;
 use crate::rig::measured_lock::MeasuredLock;
 
-/// The lock of rslock.
 #[derive(Debug)]
 pub(crate) struct Rslock {
     manager: LockManager,

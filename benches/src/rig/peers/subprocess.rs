@@ -135,7 +135,6 @@ fn zookeeper(url: &str) -> Outcome<String> {
     Ok(format!("{}{}", url.hosts, url.path.trim_end_matches('/')))
 }
 
-/// The URLs of the servers, one for each.
 fn redis(url: &str) -> String {
     url::each(url).join(",")
 }

@@ -17,7 +17,6 @@ pub(crate) struct DriverLock {
 }
 
 impl DriverLock {
-    /// Connects.
     pub(crate) async fn connect(url: &str, directory: &str) -> Outcome<Self> {
         Ok(Self { client: zk_servers::connect(url, SESSION).await?, directory: directory.to_owned() })
     }

@@ -12,7 +12,6 @@ use tokio::time::{Instant, sleep};
 use super::{WatchedLock, WatchedWorker};
 use crate::rig::worker::dump::{Dump, dump_folder};
 
-/// What each worker answers.
 pub(super) async fn of_all(watched: &[Arc<WatchedLock>]) -> Vec<(WatchedWorker, Result<Dump, String>)> {
     let mut workers: Vec<WatchedWorker> = watched.iter().filter_map(|watched| watched.worker).collect();
     workers.sort_by_key(|worker| (worker.process, worker.pid));

@@ -21,11 +21,8 @@ use crate::rig::backends::{redis as redis_servers, zk as zk_servers};
 use crate::rig::measured_lock::MeasuredLock;
 use crate::rig::url;
 
-/// One process of the ring.
 pub(crate) enum BareHandOver {
-    /// Over one Redis server.
     Redis(Mutex<OnRedis>),
-    /// Over a ZooKeeper session.
     Zk(Mutex<OnZk>),
 }
 
@@ -58,7 +55,6 @@ impl MeasuredLock for BareHandOver {
     }
 }
 
-/// A connection for commands, and one for messages.
 pub(crate) struct OnRedis {
     commands: MultiplexedConnection,
     messages: PubSub,

@@ -10,22 +10,18 @@ use tokio::time::Instant;
 
 use crate::data::Outcome;
 
-/// How many runtimes the clients of a process are on.
 pub(crate) const RUNTIMES: usize = 2;
 
-/// The runtime of a client.
 pub(crate) fn runtime_of(client: u64) -> usize {
     client as usize % RUNTIMES
 }
 
-/// Running runtimes.
 #[derive(Debug)]
 pub(super) struct ClientRuntimes {
     handles: Vec<Handle>,
     demands: Demands,
 }
 
-/// What the clients are asked to do.
 #[derive(Clone, Debug)]
 pub(super) struct Demands(Arc<watch::Sender<Demand>>);
 
@@ -61,12 +57,10 @@ pub(super) fn with_client_runtimes<F: Future<Output: Send> + Send + 'static>(
 }
 
 impl ClientRuntimes {
-    /// That of a client.
     pub(super) fn of(&self, client: u64) -> &Handle {
         &self.handles[runtime_of(client)]
     }
 
-    /// What the clients look at.
     pub(super) fn demands(&self) -> Demands {
         self.demands.clone()
     }

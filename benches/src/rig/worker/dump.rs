@@ -19,14 +19,12 @@ use tracing::{Event as LogEvent, Level, Metadata, Subscriber};
 
 use crate::data::{Failure, Outcome, events};
 
-/// What a worker answers.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Dump {
     pub(crate) steps: VecDeque<Step>,
     pub(crate) events: Vec<Event>,
 }
 
-/// What the process did.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct Step {
     at_ns: u64,

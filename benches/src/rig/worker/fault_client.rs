@@ -19,16 +19,12 @@ use super::{Job, Order, WorkerReport, dump};
 use crate::data::events::outcome;
 use crate::data::{FaultDefect, GrantInfo, Outcome};
 
-/// The task of a worker while a fault happens.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct FaultTask {
-    /// The roles of its clients, which have their numbers.
     pub(crate) roles: Vec<ClientRole>,
-    /// A deliberate defect of the lock.
     pub(crate) broken: Option<FaultDefect>,
 }
 
-/// What a client does with the lock.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ClientRole {
@@ -40,13 +36,10 @@ pub(crate) enum ClientRole {
     Poller,
 }
 
-/// What clients do next.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum FaultOrder {
-    /// The holder acquires the lock.
     Hold,
-    /// The others begin.
     Contend,
     /// The holder's process stops itself by SIGSTOP, between a check of the guard and the write.
     Pause,
@@ -54,7 +47,6 @@ pub(crate) enum FaultOrder {
     Release,
     /// The holder's task is aborted.
     Abort,
-    /// All end.
     End,
 }
 
@@ -112,7 +104,6 @@ pub(super) async fn serve(job: &Job, task: &FaultTask, orders: &mut Orders) -> O
     send(&WorkerReport::Stuck(stuck))
 }
 
-/// What the clients of a worker wait for.
 #[derive(Clone, Default)]
 struct Signals {
     hold: CancellationToken,

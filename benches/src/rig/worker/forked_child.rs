@@ -37,7 +37,6 @@ impl ForkedChild {
         }
     }
 
-    /// Ends the child, and returns its complaints.
     pub(super) async fn end(self) -> Vec<String> {
         let process = self.process;
         let complaints = self.complaints().await;

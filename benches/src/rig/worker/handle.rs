@@ -51,7 +51,6 @@ impl WorkerHandle {
         Ok(workers)
     }
 
-    /// Starts one worker.
     pub(crate) async fn start_one(job: Job) -> Outcome<Self> {
         Self::start_all([job]).await?.pop().ok_or_else(|| Failure::new("no worker was started"))
     }
@@ -75,7 +74,6 @@ impl WorkerHandle {
         Ok(self.inner.send(&serde_json::to_value(order)?).await?)
     }
 
-    /// Waits for the next report.
     pub(crate) async fn receive(&self, patience: Duration) -> Outcome<WorkerReport> {
         let received = match self.inner.recv_deadline(patience).await {
             Err(silent @ TestkitError::WorkerSilent { .. }) => {
@@ -97,18 +95,15 @@ impl WorkerHandle {
         }
     }
 
-    /// Kills the process by SIGKILL.
     pub(crate) fn kill(&self) {
         self.inner.kill();
     }
 
-    /// Whether the process is stopped.
     pub(crate) fn is_stopped(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.inner.pid())).unwrap_or_default();
         stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
     }
 
-    /// Stops the process by SIGSTOP.
     pub(crate) fn stop(&self) {
         self.inner.stop();
     }

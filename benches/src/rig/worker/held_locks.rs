@@ -15,22 +15,16 @@ use crate::rig::cpu_time;
 use crate::rig::measured_lock::challenge;
 use crate::rig::memory;
 
-/// What many held locks cost.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(crate) struct HeldLocksCost {
-    /// Memory of the process.
     pub(crate) bytes_per_lock: f64,
-    /// CPU time of the process.
     pub(crate) client_percent: f64,
     /// CPU time of the servers, if they are ours.
     pub(crate) servers_percent: Option<f64>,
-    /// How many locks were lost.
     pub(crate) lost: usize,
-    /// How long it took to acquire all of them.
     pub(crate) acquire_all: Duration,
 }
 
-/// Many held locks.
 #[derive(Debug)]
 pub(crate) struct HeldLocks {
     guards: Vec<Guard>,
@@ -99,7 +93,6 @@ impl HeldLocks {
         Ok(rival.close().await?)
     }
 
-    /// Releases them, and returns the history.
     pub(crate) async fn release(mut self) -> Outcome<Vec<Event>> {
         // All locks are unused from here on, long before the last one is released.
         self.logs.values_mut().for_each(EventLog::release_called);
@@ -125,7 +118,6 @@ fn numbered(prefix: &str, number: usize) -> String {
     format!("{prefix}-{number}")
 }
 
-/// Requests in flight.
 const AT_ONCE: usize = 64;
 const WARM_UP: usize = 500;
 /// For background work of the acquisitions to end.

@@ -13,7 +13,6 @@ use crate::data::{Outcome, Window};
 use crate::rig::backends::{redis as redis_servers, zk as zk_servers};
 use crate::rig::url;
 
-/// A connection for pings alone.
 pub(crate) enum Pinger {
     /// `PING`.
     Redis(MultiplexedConnection),
@@ -22,7 +21,6 @@ pub(crate) enum Pinger {
 }
 
 impl Pinger {
-    /// Connects to the first server of the URL.
     pub(crate) async fn connect(url: &str) -> Outcome<Self> {
         if LockUrl::parse(url)?.scheme == "zk" {
             return Ok(Self::Zk(zk_servers::connect(url, SESSION).await?));

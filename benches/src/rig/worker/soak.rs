@@ -25,7 +25,6 @@ use super::client_runtimes::{ClientRuntimes, Demands};
 use crate::data::events::outcome;
 use crate::data::{FaultKind, GrantInfo, Outcome, SoakDefect};
 
-/// The task of a worker in a soak.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct SoakTask {
     /// Chooses what the clients do.
@@ -34,7 +33,6 @@ pub(crate) struct SoakTask {
     pub(crate) lease: Duration,
     /// The folder for the files of events.
     pub(crate) folder: PathBuf,
-    /// A deliberate defect of the lock.
     pub(crate) broken: Option<SoakDefect>,
     /// What happens to servers and workers.
     pub(crate) faults: Vec<FaultKind>,
@@ -107,7 +105,6 @@ fn locks_of(locks: &Locks) -> Vec<&'static str> {
     names
 }
 
-/// One client of one lock.
 struct Client {
     lock: &'static str,
     number: u64,
