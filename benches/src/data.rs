@@ -20,7 +20,7 @@ pub(crate) use self::failure::{Failure, Outcome};
 pub(crate) use self::figures::Figures;
 pub(crate) use self::growth::Growth;
 pub(crate) use self::holds::Hold;
-pub(crate) use self::latency::{Latency, Times};
+pub(crate) use self::latency::{Compared, Latency, Times};
 pub(crate) use self::names::{
     BackendName, FaultDefect, FaultKind, FaultName, Hits, Losses, Peer, ScenarioName, SoakBackend, SoakDefect,
 };

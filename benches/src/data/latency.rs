@@ -12,13 +12,11 @@ pub(crate) struct Latency {
 }
 
 impl Latency {
-    /// An empty histogram.
     pub(crate) fn new() -> Self {
         let histogram = Histogram::new_with_max(LONGEST_NS, DIGITS).expect("valid constants");
         Self { histogram, total_ns: 0 }
     }
 
-    /// Adds one time.
     pub(crate) fn record(&mut self, ns: u64) {
         self.histogram.saturating_record(ns);
         self.total_ns += u128::from(ns);
@@ -48,18 +46,8 @@ impl Latency {
         self.histogram.value_at_quantile(part) as f64 / 1e3
     }
 
-    /// The operations per second of one client.
     pub(crate) fn per_second(&self) -> f64 {
         if self.total_ns == 0 { 0.0 } else { self.len() as f64 * 1e9 / self.total_ns as f64 }
-    }
-
-    /// The rows `p50`, `p90` and `p99`, each with its floor.
-    pub(crate) fn rows(&self, scenario: &str, backend: &str, floor: &Self) -> Vec<Row> {
-        let row = |(metric, part)| {
-            Row::new(scenario, backend, metric, "us", self.quantile_us(part))
-                .with_floor(floor.quantile_us(part))
-        };
-        [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)].into_iter().map(row).collect()
     }
 }
 
@@ -73,27 +61,68 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    /// Empty histograms.
     pub(crate) fn new() -> Self {
         Self { acquire: Latency::new(), both: Latency::new() }
     }
 
-    /// Adds an acquisition and its release.
     pub(crate) fn record(&mut self, acquire_ns: u64, release_ns: u64) {
         self.acquire.record(acquire_ns);
         self.both.record(acquire_ns + release_ns);
     }
 
+    fn add(&mut self, other: &Self) {
+        self.acquire.add(&other.acquire.counts());
+        self.both.add(&other.both.counts());
+    }
+}
+
+/// The times of a lock, and of what it is compared with.
+#[derive(Clone, Debug)]
+pub(crate) struct Compared {
+    pub(crate) ours: Times,
+    pub(crate) floor: Times,
+    /// The same, by round, when they were measured in turn.
+    rounds: Vec<[Times; 2]>,
+}
+
+impl Compared {
+    /// Times that were not measured in turn.
+    pub(crate) const fn with(ours: Times, floor: Times) -> Self {
+        Self { ours, floor, rounds: Vec::new() }
+    }
+
+    /// Times that were measured in turn, round by round.
+    pub(crate) fn of(rounds: Vec<[Times; 2]>) -> Self {
+        let (mut ours, mut floor) = (Times::new(), Times::new());
+        for [round, of_floor] in &rounds {
+            ours.add(round);
+            floor.add(of_floor);
+        }
+        Self { ours, floor, rounds }
+    }
+
     /// The rows of acquisition plus release, and `acquire_p50`, each with its floor.
-    pub(crate) fn rows(&self, scenario: &str, backend: &str, floor: &Self) -> Vec<Row> {
-        let mut rows = self.both.rows(scenario, backend, &floor.both);
-        let acquire_us = self.acquire.quantile_us(0.5);
-        rows.push(
-            Row::new(scenario, backend, "acquire_p50", "us", acquire_us)
-                .with_floor(floor.acquire.quantile_us(0.5)),
-        );
-        rows.push(Row::new(scenario, backend, "ops", "1/s", self.both.per_second()));
+    pub(crate) fn rows(&self, scenario: &str, backend: &str) -> Vec<Row> {
+        let both = |(metric, part)| self.row(scenario, backend, metric, part, |times| &times.both);
+        let mut rows: Vec<Row> = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)].into_iter().map(both).collect();
+        rows.push(self.row(scenario, backend, "acquire_p50", 0.5, |times| &times.acquire));
+        rows.push(Row::new(scenario, backend, "ops", "1/s", self.ours.both.per_second()));
         rows
+    }
+
+    pub(crate) fn row(
+        &self,
+        scenario: &str,
+        backend: &str,
+        metric: &str,
+        part: f64,
+        of: fn(&Times) -> &Latency,
+    ) -> Row {
+        let us = |times| of(times).quantile_us(part);
+        let rounds = self.rounds.iter().map(|[ours, floor]| (us(ours), us(floor)));
+        Row::new(scenario, backend, metric, "us", us(&self.ours))
+            .with_floor(us(&self.floor))
+            .with_rounds(rounds)
     }
 }
 
@@ -115,8 +144,22 @@ mod tests {
         twice.add(&latency.counts());
         assert_eq!(twice.len(), 200);
         assert!((twice.quantile_us(0.99) - 99.0).abs() < 0.2, "{}", twice.quantile_us(0.99));
-        let rows = latency.rows("uncontended", "redis", &latency);
-        assert_eq!(rows.iter().map(|row| row.metric.as_str()).collect::<Vec<_>>(), ["p50", "p90", "p99"]);
-        assert!(rows.iter().all(|row| row.ratio == Some(1.0)));
+    }
+
+    #[test]
+    fn rows_have_floors_and_an_interval_of_the_rounds() {
+        let times = |us: u64| {
+            let mut times = Times::new();
+            times.record(us * 1000, 0);
+            times
+        };
+        let rounds = [90, 95, 100, 105, 120].map(|ours| [times(ours), times(100)]);
+        let rows = Compared::of(rounds.to_vec()).rows("uncontended", "redis");
+        let names: Vec<_> = rows.iter().map(|row| row.metric.as_str()).collect();
+        assert_eq!(names, ["p50", "p90", "p99", "acquire_p50", "ops"]);
+        let [least, most] = rows[0].interval.unwrap();
+        assert!((least - 0.9).abs() < 0.01 && (most - 1.2).abs() < 0.01, "{rows:?}");
+        assert!((rows[0].ratio.unwrap() - 1.0).abs() < 0.01, "{rows:?}");
+        assert_eq!(Compared::with(times(90), times(100)).rows("degraded", "redlock")[0].interval, None);
     }
 }

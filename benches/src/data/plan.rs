@@ -6,33 +6,27 @@ use std::time::Duration;
 use crate::data::names::Peer;
 use crate::data::results::Mode;
 
-/// The size of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     /// The warm-up, whose numbers do not count.
     pub(crate) warm_up: Duration,
     /// How long `uncontended` measures, floor included, and `degraded` in each of its two states.
     pub(crate) uncontended: Duration,
-    /// The largest number of operations.
+    /// In how many rounds what is compared takes turns: five are the fewest that have a confidence interval.
+    pub(crate) rounds: u32,
     pub(crate) most_operations: u64,
     /// How long `contended` measures.
     pub(crate) contended: Duration,
     /// How long `contended` counts requests.
     pub(crate) counted: Duration,
-    /// How many processes contend.
     pub(crate) processes: u32,
-    /// How many tasks of one process contend.
     pub(crate) tasks: u32,
     /// How long they contend before and after an equally long slice of the floor.
     pub(crate) task_slice: Duration,
-    /// The number of measured slices.
-    pub(crate) task_slices: u32,
     /// How many clients `throughput` has at once.
     pub(crate) loads: &'static [Load],
     /// How long each of its subjects uses its locks before the next one does.
     pub(crate) throughput_slice: Duration,
-    /// The number of slices of each subject.
-    pub(crate) throughput_slices: u32,
     /// The libraries that take part.
     pub(crate) throughput_peers: &'static [Peer],
     /// How often `command` runs a command with the lock, and without.
@@ -86,16 +80,15 @@ impl Plan {
         let common = Self {
             warm_up: Duration::from_millis(250),
             uncontended: Duration::from_millis(1200),
+            rounds: 5,
             most_operations: 30_000,
             contended: Duration::from_millis(1500),
             counted: Duration::from_millis(700),
             processes: 8,
             tasks: 1000,
-            task_slice: Duration::from_millis(250),
-            task_slices: 2,
+            task_slice: Duration::from_millis(120),
             loads: &[Load { processes: 1, tasks: 1 }, Load { processes: 1, tasks: 256 }],
-            throughput_slice: Duration::from_millis(250),
-            throughput_slices: 2,
+            throughput_slice: Duration::from_millis(120),
             throughput_peers: &[Peer::Rslock],
             commands: 20,
             crash_rounds: 1,
@@ -113,15 +106,14 @@ impl Plan {
             Mode::Full => Self {
                 warm_up: Duration::from_secs(1),
                 uncontended: Duration::from_secs(12),
+                rounds: 9,
                 most_operations: 100_000,
                 contended: Duration::from_secs(10),
                 counted: Duration::from_secs(4),
                 processes: 20,
-                task_slice: Duration::from_secs(1),
-                task_slices: 4,
+                task_slice: Duration::from_millis(500),
                 loads: LOADS,
-                throughput_slice: Duration::from_millis(500),
-                throughput_slices: 3,
+                throughput_slice: Duration::from_millis(300),
                 throughput_peers: &[
                     Peer::Rslock,
                     Peer::Rlock,

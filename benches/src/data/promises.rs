@@ -5,7 +5,7 @@
 
 use crate::data::names::rung::{DUAL, MIGRATE, MOVE, NEW, OLD, SHADOW};
 use crate::data::plan::Plan;
-use crate::data::results::{Bound, Part, PromiseResult, Results};
+use crate::data::results::{Bound, Mode, Part, PromiseResult, Results};
 
 /// All promises, with what this run measured of them.
 pub(crate) fn judge(results: &Results, plan: &Plan) -> Vec<PromiseResult> {
@@ -37,7 +37,6 @@ enum Size {
     Locks,
     /// Locks, and how long their renewal is measured.
     Watch,
-    /// Names that move.
     Names,
 }
 
@@ -62,7 +61,6 @@ impl Promise {
         Self { of: Part::Value, unit, ..Self::ratio(by, scenario, metric, what) }
     }
 
-    /// About another library, against ours.
     const fn peer(by: &'static str, backend: &'static str, metric: &'static str, what: &'static str) -> Self {
         Self { backend, ..Self::ratio(by, "peers", metric, what) }
     }
@@ -120,14 +118,40 @@ impl Promise {
             Part::Value => Some(row.value),
             Part::Ratio => row.ratio,
         });
-        let met = seen.map(|seen| match self.bound {
-            Bound::AtMost => seen <= self.target,
-            Bound::AtLeast => seen >= self.target,
-        });
+        let met = seen.map(|seen| self.is_met_by(seen));
+        let is_ratio = self.of == Part::Ratio;
+        let interval = row.and_then(|row| row.interval).filter(|_| is_ratio);
+        let too_short = match interval {
+            Some(ends) => ends.into_iter().any(|end| self.is_met_by(end)),
+            // One short reading of two times says little.
+            None => results.meta.mode == Mode::Quick && is_ratio,
+        };
         let [by, promise, scenario, backend, metric, unit] =
             [self.by, self.what, self.scenario, self.backend, self.metric, self.unit].map(str::to_owned);
         let (of, bound, target, smaller) = (self.of, self.bound, self.target, self.size.missing_in(plan));
-        PromiseResult { by, promise, scenario, backend, metric, of, bound, target, unit, seen, met, smaller }
+        PromiseResult {
+            by,
+            promise,
+            scenario,
+            backend,
+            metric,
+            of,
+            bound,
+            target,
+            unit,
+            seen,
+            met,
+            smaller,
+            too_short,
+            interval,
+        }
+    }
+
+    fn is_met_by(&self, seen: f64) -> bool {
+        match self.bound {
+            Bound::AtMost => seen <= self.target,
+            Bound::AtLeast => seen >= self.target,
+        }
     }
 }
 
@@ -257,7 +281,7 @@ mod tests {
 
     use super::*;
     use crate::data::names::Peer;
-    use crate::data::results::{Mode, Row, sample};
+    use crate::data::results::{Row, sample};
 
     fn find<'a>(result: &'a [PromiseResult], scenario: &str, metric: &str) -> &'a PromiseResult {
         result.iter().find(|one| one.by == REDIS && one.scenario == scenario && one.metric == metric).unwrap()
@@ -282,7 +306,7 @@ mod tests {
         results.push(Row::new("contended", "redis", "requests_per_grant", "", 9.0));
         results.push(Row::new("peers", "rslock", "waiter_p50", "us", 3000.0).with_floor(200.0));
         let result = judge(&results, &Plan { processes: 8, ..Plan::new(Mode::Quick) });
-        assert_eq!(find(&result, "contended", "requests_per_grant").met(), "NO (8 processes)");
+        assert_eq!(find(&result, "contended", "requests_per_grant").met(), "too small to tell (8 processes)");
         let rslock = find(&result, "peers", "waiter_p50");
         assert_eq!((rslock.seen(), rslock.met), ("15.00x".into(), Some(false)));
     }
@@ -311,14 +335,28 @@ mod tests {
             let row = Row::new("throughput", "redis 256 tasks", metric, "1/s", value);
             results.push(row.with_floor(floor));
         }
-        let result = judge(&results, &Plan::new(Mode::Quick));
+        let result = judge(&results, &Plan::new(Mode::Full));
         assert_eq!(find(&result, "throughput", "pairs_per_s_minting").met(), "yes");
         let rslock = find(&result, "throughput", "pairs_per_s_rslock");
-        assert_eq!(
-            (rslock.about().as_str(), rslock.met()),
-            ("redis 256 tasks: pairs/s against rslock", "NO".into())
-        );
+        assert_eq!(rslock.about(), "redis 256 tasks: pairs/s against rslock");
         assert_eq!(find(&result, "throughput", "client_cpu").met(), "not measured");
+    }
+
+    #[test]
+    fn a_promise_is_broken_where_all_of_the_interval_misses_it() {
+        let met = |mode, rounds: [f64; 5]| {
+            let row = Row::new("throughput", "redis 256 tasks", "pairs_per_s_rslock", "1/s", 0.9);
+            let mut results = sample();
+            results.meta.mode = mode;
+            results.push(row.with_floor(1.0).with_rounds(rounds.map(|rate| (rate, 1.0))));
+            find(&judge(&results, &Plan::new(mode)), "throughput", "pairs_per_s_rslock").met()
+        };
+        let noisy = [0.8, 0.9, 0.9, 1.0, 1.1];
+        assert_eq!([met(Mode::Quick, noisy), met(Mode::Full, noisy)], ["too short to tell"; 2]);
+        assert_eq!(met(Mode::Quick, [0.8, 0.9, 0.9, 0.95, 0.98]), "NO");
+        // Too few rounds for an interval.
+        let few = [f64::NAN, f64::NAN, 0.9, 0.9, 0.9];
+        assert_eq!([met(Mode::Quick, few), met(Mode::Full, few)], ["too short to tell", "NO"]);
     }
 
     #[test]

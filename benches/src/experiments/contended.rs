@@ -4,6 +4,8 @@
 //! the server at the same time, on a connection of its own. A short second pass counts requests through a proxy, so that
 //! the counting does not disturb the timing.
 
+use std::time::Duration;
+
 use lock_testkit::history::Event;
 use polylock::Locks;
 use tokio::task::JoinSet;
@@ -16,12 +18,20 @@ use crate::rig::worker::contend::{GRACE, contend};
 use crate::rig::worker::handle::unexpected;
 use crate::rig::{Job, Order, Target, Task, WorkerHandle, WorkerReport};
 
-/// The settings, for the report.
 pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
     vec![
         ("processes", format!("{}; memory: as many tasks of one process", plan.processes)),
         ("hold", format!("{}, a sleep on tokio's timer, which rounds up to the next millisecond", time(HOLD))),
-        ("duration", format!("{} after {} of warm-up", time(plan.contended), time(plan.warm_up))),
+        (
+            "duration",
+            format!(
+                "{} in {} rounds, each in turn with the bare hand-over, after {} of warm-up",
+                time(plan.contended),
+                plan.rounds,
+                time(plan.warm_up)
+            ),
+        ),
+        ("interval", "of the ratios of the rounds, of at least 90 %".into()),
         ("runtime", "current_thread in every process; memory: multi_thread with 2 workers".into()),
         ("hand-off", "from the call of release to the return of the next acquire, in whatever process".into()),
         ("to_a_waiter", "the same, until a process that waited at the time of the release has the lock".into()),
@@ -46,15 +56,14 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Measures one backend.
 pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     let plan = &bench.plan;
     let lock = bench.lock("contended");
     if target.backend() == BackendName::Memory {
         let window = Window::after(plan.contended, plan.warm_up);
         let events = contend_inside(bench, target, &lock, window).await?;
-        let mut measured =
-            measured(Contention::of(events, window, plan.processes)?, target.name(), None, None);
+        let contention = Contention::of(events, window, plan.processes)?;
+        let mut measured = measured(contention, target.name(), &[], None, None);
         // The memory backend sends no requests.
         measured.rows.push(Row::new("contended", target.name(), "requests_per_grant", "", 0.0));
         return Ok(measured);
@@ -62,29 +71,38 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     let pinger = Job::new(target.url(), &lock, plan.processes, Task::Ping);
     let mut workers = WorkerHandle::start_all(jobs(bench, target.url(), &lock).chain([pinger])).await?;
     let pinger = workers.pop().ok_or_else(|| Failure::new("no worker was started"))?;
-    let window = Window::after(plan.contended, plan.warm_up);
-    pinger.send(Order::Contend(window)).await?;
-    let events = let_contend(&workers, window).await.map_err(|failure| failure.during("contention"))?;
-    let contention = Contention::of(events, window, plan.processes)?;
-
-    // A failure from here on is reported and costs no other number.
+    let mut contention = Contention::new(plan.processes);
+    let (mut handoffs, mut pings, mut bare) = (Vec::new(), Ok(Vec::new()), Ok(BareRing::default()));
+    for round in 0..plan.rounds {
+        let span = plan.contended / plan.rounds;
+        let window = Window::after(span, if round == 0 { plan.warm_up } else { ramp(span) });
+        pinger.send(Order::Contend(window)).await?;
+        let events = let_contend(&workers, window).await.map_err(|failure| failure.during("contention"))?;
+        handoffs.push(contention.add(events, window)?);
+        // A failure of what it is compared with costs no other number.
+        pings = add(pings, pings_of(&pinger).await);
+        // No message of a single master can hand over a quorum.
+        if target.backend() != BackendName::Redlock {
+            bare = match bare {
+                Ok(ring) => ring.turn(bench, target).await,
+                failed => failed,
+            };
+        }
+    }
     let mut complaints = Vec::new();
     let mut passes = Passes(&mut complaints);
-    let pings = passes.result("pings", pings(&pinger).await);
+    let pings = passes.result("pings", pings);
     let votes = match target.backend() {
         BackendName::Redlock => passes.result("votes", votes(&workers).await),
         _ => None,
     };
+    let bare = passes.result("the bare hand-over", bare).filter(|ring| !ring.handoffs.is_empty());
     drop((workers, pinger));
-    let bare = match target.backend() {
-        // No message of a single master can hand over a quorum.
-        BackendName::Redlock => None,
-        _ => passes.result("the bare hand-over", bare_hand_over(bench, target).await),
-    };
     let counted = count_requests(bench, target.backend(), target.url(), &bench.lock("counted")).await;
     let counted = passes.result("counting requests", counted);
 
-    let mut measured = measured(contention, target.name(), pings.as_ref(), bare.as_ref());
+    let bare = bare.map(|ring| ring.handoffs);
+    let mut measured = measured(contention, target.name(), &handoffs, pings.as_deref(), bare.as_deref());
     measured.rows.extend(votes.into_iter().flatten());
     if let Some(mut counted) = counted {
         measured.rows.push(Row::new("contended", target.name(), "requests_per_grant", "", counted.requests));
@@ -92,6 +110,13 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     }
     measured.complaints = complaints;
     Ok(measured)
+}
+
+/// What each round measured, until one failed.
+fn add(rounds: Outcome<Vec<Latency>>, round: Outcome<Latency>) -> Outcome<Vec<Latency>> {
+    let mut rounds = rounds?;
+    rounds.push(round?);
+    Ok(rounds)
 }
 
 /// Collects the failures of single passes.
@@ -119,10 +144,10 @@ async fn contend_inside(bench: &Bench, target: &Target, lock: &str, window: Wind
     Ok(events)
 }
 
-/// The votes of all processes together.
 async fn votes(workers: &[WorkerHandle]) -> Outcome<[Row; 2]> {
     let (mut all, mut at_once, mut splits) = (0, 0, 0);
     for worker in workers {
+        worker.send(Order::Go).await?;
         match worker.receive(2 * GRACE).await? {
             WorkerReport::Votes { won, won_at_once, split } => {
                 (all, at_once, splits) = (all + won, at_once + won_at_once, splits + split);
@@ -135,17 +160,31 @@ async fn votes(workers: &[WorkerHandle]) -> Outcome<[Row; 2]> {
     Ok([row("first_try", "%", share), row("split_votes", "", splits as f64)])
 }
 
-/// Measures the bare hand-over between as many processes.
-async fn bare_hand_over(bench: &Bench, target: &Target) -> Outcome<Latency> {
-    let (lock, of) = (bench.lock("bare"), bench.plan.processes);
-    let jobs =
-        (0..of).map(|process| Job::new(target.url(), &lock, process, Task::BareHandOver { hold: HOLD, of }));
-    let workers = WorkerHandle::start_all(jobs).await?;
-    let window = Window::after(bench.plan.counted, bench.plan.warm_up);
-    Ok(Contention::of(let_contend(&workers, window).await?, window, of)?.handoff)
+/// As many processes that hand over by the bare requests, and their hand-offs in each round.
+#[derive(Default)]
+struct BareRing {
+    workers: Vec<WorkerHandle>,
+    handoffs: Vec<Latency>,
 }
 
-async fn pings(pinger: &WorkerHandle) -> Outcome<Latency> {
+impl BareRing {
+    /// Measures one more round; the first starts the processes.
+    async fn turn(mut self, bench: &Bench, target: &Target) -> Outcome<Self> {
+        let (lock, of) = (bench.lock("bare"), bench.plan.processes);
+        if self.workers.is_empty() {
+            let job = |process| Job::new(target.url(), &lock, process, Task::BareHandOver { hold: HOLD, of });
+            self.workers = WorkerHandle::start_all((0..of).map(job)).await?;
+        }
+        let span = bench.plan.counted / bench.plan.rounds;
+        let warm_up = if self.handoffs.is_empty() { bench.plan.warm_up } else { ramp(span) };
+        let window = Window::after(span, warm_up);
+        let events = let_contend(&self.workers, window).await?;
+        self.handoffs.push(Contention::of(events, window, of)?.handoff);
+        Ok(self)
+    }
+}
+
+async fn pings_of(pinger: &WorkerHandle) -> Outcome<Latency> {
     let pings = match pinger.receive(2 * GRACE).await? {
         WorkerReport::Pings(pings) => pings,
         other => return Err(unexpected(&other)),
@@ -158,40 +197,54 @@ async fn pings(pinger: &WorkerHandle) -> Outcome<Latency> {
     Ok(latency)
 }
 
-/// The rows of `contended`; the hand-off against pings and the bare hand-over, where they were measured.
+/// The rows of `contended`; the hand-off against pings and the bare hand-over, where they were measured, round by round.
 fn measured(
     contention: Contention,
     backend: &'static str,
-    pings: Option<&Latency>,
-    bare: Option<&Latency>,
+    rounds: &[Latency],
+    pings: Option<&[Latency]>,
+    bare: Option<&[Latency]>,
 ) -> Measured {
-    let handoff =
+    let row =
         |metric, part| Row::new("contended", backend, metric, "us", contention.handoff.quantile_us(part));
-    let mut handoffs = [("handoff_p50", 0.5), ("handoff_p95", 0.95), ("handoff_p99", 0.99)]
-        .map(|(metric, part)| {
-            // The rarest hand-offs have no target.
-            match pings {
-                Some(pings) if part < 0.99 => handoff(metric, part).with_floor(pings.quantile_us(0.5)),
-                _ => handoff(metric, part),
-            }
-        })
-        .to_vec();
-    if let Some(bare) = bare {
-        let against_bare = [("handoff_p50_bare", 0.5), ("handoff_p95_bare", 0.95)];
-        handoffs.extend(
-            against_bare.map(|(metric, part)| handoff(metric, part).with_floor(bare.quantile_us(part))),
-        );
+    // The same quantile of another latency, or always its median.
+    let against = |metric, part, floor: Option<&[Latency]>, of_floor| {
+        let Some(floor) = floor else { return row(metric, part) };
+        let both = rounds.iter().zip(floor);
+        let both = both.map(|(ours, floor)| (ours.quantile_us(part), floor.quantile_us(of_floor)));
+        row(metric, part).with_floor(together(floor).quantile_us(of_floor)).with_rounds(both)
+    };
+    let mut rows = vec![
+        against("handoff_p50", 0.5, pings, 0.5),
+        against("handoff_p95", 0.95, pings, 0.5),
+        // The rarest hand-offs have no target.
+        row("handoff_p99", 0.99),
+    ];
+    if bare.is_some() {
+        rows.push(against("handoff_p50_bare", 0.5, bare, 0.5));
+        rows.push(against("handoff_p95_bare", 0.95, bare, 0.95));
     }
     let waiter_us = contention.to_waiter.quantile_us(0.5);
-    handoffs.push(Row::new("contended", backend, "waiter_p50", "us", waiter_us));
+    rows.push(Row::new("contended", backend, "waiter_p50", "us", waiter_us));
     let mut measured = contention.into_measured("contended", backend);
-    measured.rows.splice(1..1, handoffs);
-    if let Some(pings) = pings {
+    measured.rows.splice(1..1, rows);
+    if let Some(pings) = pings.map(together) {
         // The longest ping shows stalls that delay every waiter.
         let spread = [0.5, 0.95, 1.0].map(|part| format!("{:.0}", pings.quantile_us(part)));
         measured.notes.push(("ping_p50_p95_longest", format!("{} us", spread.join(", "))));
     }
     measured
+}
+
+fn together(rounds: &[Latency]) -> Latency {
+    let mut all = Latency::new();
+    rounds.iter().for_each(|round| all.add(&round.counts()));
+    all
+}
+
+/// Until all processes contend again.
+fn ramp(span: Duration) -> Duration {
+    span / 4
 }
 
 #[cfg(test)]
@@ -212,7 +265,8 @@ mod tests {
         let mut pings = Latency::new();
         [400_000, 500_000, 900_000].into_iter().for_each(|ns| pings.record(ns));
         let contention = Contention::of(events.concat(), window, 2).unwrap();
-        let measured = measured(contention, "redis", Some(&pings), Some(&pings));
+        let (rounds, pings) = ([contention.handoff.clone()], [pings]);
+        let measured = measured(contention, "redis", &rounds, Some(&pings), Some(&pings));
         let row = |metric: &str| measured.rows.iter().find(|row| row.metric == metric).unwrap();
         let value = |metric: &str| row(metric).value;
         assert!((value("grants_per_s") - 30.0).abs() < 1e-9);

@@ -64,7 +64,7 @@ pub(super) fn grants(events: &[Event]) -> Vec<Hold<'_>> {
     grants
 }
 
-/// The statistics of a contended lock.
+/// The statistics of a contended lock, over one window or several.
 #[derive(Debug)]
 pub(super) struct Contention {
     /// From the call of release to the return of the next acquire.
@@ -73,70 +73,77 @@ pub(super) struct Contention {
     /// lock again at once, hand-offs are fast but waiters starve.
     pub(super) to_waiter: Latency,
     hold: Latency,
-    grants_per_s: f64,
-    longest_wait_us: f64,
-    jain: f64,
-    processes: u32,
+    span: Duration,
+    longest_wait_ns: u64,
+    /// The grants of each process.
+    shares: Vec<u32>,
     events: Vec<Event>,
 }
 
 impl Contention {
-    /// Evaluates a history. Fails when the lock was hardly granted.
+    pub(super) fn new(processes: u32) -> Self {
+        Self {
+            handoff: Latency::new(),
+            to_waiter: Latency::new(),
+            hold: Latency::new(),
+            span: Duration::ZERO,
+            longest_wait_ns: 0,
+            shares: vec![0; processes as usize],
+            events: Vec::new(),
+        }
+    }
+
+    /// Evaluates the history of one window. Fails when the lock was hardly granted.
     pub(super) fn of(events: Vec<Event>, window: Window, processes: u32) -> Outcome<Self> {
+        let mut contention = Self::new(processes);
+        contention.add(events, window)?;
+        Ok(contention)
+    }
+
+    /// Adds the history of a window, and returns its hand-offs. Fails when the lock was hardly granted.
+    pub(super) fn add(&mut self, events: Vec<Event>, window: Window) -> Outcome<Latency> {
         let all = grants(&events);
         let counted: Vec<&Hold<'_>> = all.iter().filter(|grant| window.contains(grant.begin_ns)).collect();
         let span = Duration::from_nanos(window.until_ns - window.from_ns);
         if counted.len() < 2 {
             return Err(Failure::new(format!("{} grants in {}", counted.len(), time(span))));
         }
-        let (mut handoff, mut to_waiter, mut hold) = (Latency::new(), Latency::new(), Latency::new());
+        let mut handoff = Latency::new();
         for pair in counted.windows(2) {
             // An overlap has no gap: it shows in the verdict.
             if let Some(gap) = pair[1].begin_ns.checked_sub(pair[0].end_ns) {
                 handoff.record(gap);
             }
         }
-        for wait in waits_behind(&all, window) {
-            to_waiter.record(wait);
-        }
-        let mut shares = vec![0_u32; processes as usize];
+        self.handoff.add(&handoff.counts());
+        waits_behind(&all, window).for_each(|wait| self.to_waiter.record(wait));
         for grant in &counted {
-            hold.record(grant.end_ns.saturating_sub(grant.begin_ns));
-            shares[grant.process as usize] += 1;
+            self.hold.record(grant.end_ns.saturating_sub(grant.begin_ns));
+            self.shares[grant.process as usize] += 1;
         }
         // A wait that goes on at the end of the window lasted at least until then.
         let waits = all
             .iter()
             .filter(|grant| grant.begin_ns >= window.from_ns && grant.called_ns < window.until_ns)
             .map(|grant| grant.begin_ns.min(window.until_ns) - grant.called_ns.max(window.from_ns));
-        let longest_wait_us = waits.max().unwrap_or(0) as f64 / 1e3;
-        let grants_per_s = counted.len() as f64 / span.as_secs_f64();
-        Ok(Self {
-            handoff,
-            to_waiter,
-            hold,
-            grants_per_s,
-            longest_wait_us,
-            jain: jain(&shares),
-            processes,
-            events,
-        })
+        self.longest_wait_ns = waits.fold(self.longest_wait_ns, u64::max);
+        self.span += span;
+        self.events.extend(events);
+        Ok(handoff)
     }
 
     /// The rows without those of the hand-off, which each scenario compares with something else.
     pub(super) fn into_measured(self, scenario: &str, backend: &'static str) -> Measured {
         let row = |metric, unit, value| Row::new(scenario, backend, metric, unit, value);
         let (hold_us, handoff_us) = (self.hold.quantile_us(0.5), self.handoff.quantile_us(0.5));
+        let grants: u32 = self.shares.iter().sum();
+        let ideal_us = ideal_rotation(self.shares.len(), hold_us, handoff_us);
         Measured {
             backend,
             rows: vec![
-                row("grants_per_s", "1/s", self.grants_per_s),
-                row("longest_wait", "us", self.longest_wait_us).with_floor(ideal_rotation(
-                    self.processes,
-                    hold_us,
-                    handoff_us,
-                )),
-                row("jain", "", self.jain),
+                row("grants_per_s", "1/s", f64::from(grants) / self.span.as_secs_f64()),
+                row("longest_wait", "us", self.longest_wait_ns as f64 / 1e3).with_floor(ideal_us),
+                row("jain", "", jain(&self.shares)),
             ],
             events: self.events,
             notes: vec![("hold_median", format!("{:.2} ms", hold_us / 1e3))],
@@ -165,8 +172,8 @@ pub(super) fn rounds(events: &[Event], window: Window) -> Latency {
 }
 
 /// How long a process waits when all processes take turns.
-fn ideal_rotation(processes: u32, hold: f64, handoff: f64) -> f64 {
-    f64::from(processes) * (hold + handoff)
+fn ideal_rotation(processes: usize, hold: f64, handoff: f64) -> f64 {
+    processes as f64 * (hold + handoff)
 }
 
 /// Jain's fairness index: 1 when all shares are equal, 1/n when one of n has everything.

@@ -16,12 +16,12 @@ use super::bench::{Bench, Measured, connect, time};
 use super::claim::{About, Claim, Judgement, Measuring};
 use super::side_by_side::{MeasuredClient, side_by_side};
 use crate::data::{
-    BackendName, EventLog, Failure, Figure, Figures, Latency, Mode, Outcome, Peer, Plan, Times, Verdict,
+    BackendName, Compared, EventLog, Failure, Figure, Figures, Latency, Mode, Outcome, Peer, Plan, Times,
+    Verdict,
 };
 use crate::rig::measured_lock::hold_once;
 use crate::rig::{MeasuredLock, Proxies, Rslock, Target, url};
 
-/// The settings, for the report.
 pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
     vec![
         ("fault", "one of the masters is stopped by SIGSTOP".into()),
@@ -33,7 +33,6 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Measures one backend.
 pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>> {
     let victim = target
         .masters()
@@ -43,27 +42,30 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>
     let rival = connect(target).await?;
     let plan = bench.plan;
     let client = MeasuredClient::new(&locks, &rival, bench, &bench.lock("degraded"));
-    let client = side_by_side(client, (), plan).await?.client;
-    let healthy = client.times.clone();
+    let healthy = side_by_side(client, (), plan).await?;
     let theirs = Rslock::new(url::each(target.url()), &bench.lock("rslock"));
     let mut log = EventLog::new(0, 0, &bench.lock("rslock"));
     let healthy_theirs = repeat(&theirs, plan.counted, &mut log).await?;
 
     // Continued on drop, so that the next scenario finds all masters alive.
     let stopped = Stopped::stop(victim);
-    let client = side_by_side(client, (), plan).await;
+    let degraded = side_by_side(healthy.client, (), plan).await;
     let degraded_theirs = repeat(&theirs, plan.counted, &mut log).await;
     drop(stopped);
-    let client = client?.client;
+    let degraded = degraded?;
 
-    let rows = client.times.rows("degraded", target.name(), &healthy);
+    let rows = Compared::with(degraded.times.ours, healthy.times.ours).rows("degraded", target.name());
     rival.close().await?;
     locks.close().await?;
-    let mut ours =
-        Measured { backend: target.name(), rows, events: client.into_events(), ..Measured::default() };
+    let mut ours = Measured {
+        backend: target.name(),
+        rows,
+        events: degraded.client.into_events(),
+        ..Measured::default()
+    };
     let name = Peer::Rslock.as_str();
     let theirs = match degraded_theirs {
-        Ok(times) => times.rows("degraded", name, &healthy_theirs),
+        Ok(times) => Compared::with(times, healthy_theirs).rows("degraded", name),
         Err(failure) => {
             ours.complaints.push(failure.during(name).to_string());
             Vec::new()

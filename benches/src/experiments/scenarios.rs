@@ -12,7 +12,6 @@ use crate::data::plan::PATIENCE_PER_LOCK;
 use crate::data::{BackendName, Outcome, Peer, Plan, ScenarioName};
 use crate::rig::{Target, stuck};
 
-/// The settings of these scenarios, for the report.
 pub(crate) fn settings(plan: &Plan, scenarios: &[ScenarioName]) -> Vec<(String, String)> {
     let about = |scenario| match scenario {
         ScenarioName::Uncontended => uncontended::settings(plan),
@@ -34,7 +33,6 @@ pub(crate) fn settings(plan: &Plan, scenarios: &[ScenarioName]) -> Vec<(String, 
     scenarios.iter().flat_map(named).collect()
 }
 
-/// Whether this scenario can run on this backend.
 pub(crate) fn fits(scenario: ScenarioName, backend: BackendName) -> bool {
     match scenario {
         ScenarioName::Peers => Peer::of(backend).next().is_some(),
@@ -80,7 +78,7 @@ pub(crate) fn expected(scenario: ScenarioName, plan: &Plan) -> Duration {
     match scenario {
         ScenarioName::Uncontended => plan.warm_up * 2 + plan.uncontended,
         ScenarioName::Contended => plan.warm_up + plan.contended * 2 + plan.counted,
-        ScenarioName::Tasks => plan.task_slice * plan.task_slices * 3,
+        ScenarioName::Tasks => plan.task_slice * (plan.rounds + 1) * 3,
         ScenarioName::Throughput => throughput::expected(plan),
         ScenarioName::Command => COMMAND * plan.commands,
         ScenarioName::Crash => plan.crash_lease * 4 * plan.crash_rounds as u32,

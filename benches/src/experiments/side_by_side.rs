@@ -8,7 +8,7 @@ use polylock::{Locks, Mutex};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::bench::Bench;
-use crate::data::{EventLog, Outcome, Plan, TimedHold, Times};
+use crate::data::{Compared, EventLog, Outcome, Plan, TimedHold, Times};
 use crate::rig::Floor;
 use crate::rig::measured_lock::{challenge, hold_once};
 
@@ -20,7 +20,7 @@ pub(super) struct MeasuredClient {
     lock: String,
     holds: Vec<TimedHold>,
     logs: [EventLog; 2],
-    /// The latencies since the last measurement began.
+    /// The latencies of this round.
     pub(super) times: Times,
 }
 
@@ -69,17 +69,15 @@ impl MeasuredClient {
     }
 }
 
-/// The times of both.
+/// What was measured by turns.
 pub(super) struct Measurement {
-    /// The client, with its times and history.
     pub(super) client: MeasuredClient,
-    /// The times of the floor.
-    pub(super) floor: Times,
+    pub(super) times: Compared,
     /// The median of the differences between an operation and that of the floor right after it.
     pub(super) added_us: f64,
 }
 
-/// Measures on a worker thread of the runtime, as the tasks of a service. Forgets earlier times of the client.
+/// Measures on a worker thread of the runtime, as the tasks of a service.
 pub(super) async fn side_by_side(
     client: MeasuredClient,
     floor: impl Floor + 'static,
@@ -89,11 +87,14 @@ pub(super) async fn side_by_side(
 }
 
 async fn take_turns(mut client: MeasuredClient, mut floor: impl Floor, plan: Plan) -> Outcome<Measurement> {
-    client.times = Times::new();
-    let (mut floor_times, mut added_ns) = (Times::new(), Vec::new());
-    for (span, counts) in [(plan.warm_up, false), (plan.uncontended, true)] {
-        let (end, mut done) = (Instant::now() + span, 0);
-        while Instant::now() < end && done < plan.most_operations {
+    let (mut rounds, mut added_ns) = (Vec::new(), Vec::new());
+    for round in 0..=plan.rounds {
+        let counts = round > 0;
+        let span = if counts { plan.uncontended / plan.rounds } else { plan.warm_up };
+        let most = plan.most_operations / u64::from(plan.rounds);
+        let (end, mut done, mut floor_times) = (Instant::now() + span, 0, Times::new());
+        client.times = Times::new();
+        while Instant::now() < end && done < most {
             // The operation after a challenge is not counted: background work of the challenge disturbs it.
             let challenged = done % CHALLENGE_EVERY == 0;
             let counts = counts && !challenged;
@@ -115,11 +116,14 @@ async fn take_turns(mut client: MeasuredClient, mut floor: impl Floor, plan: Pla
                 added_ns.push(ours.took_ns() as i64 - (acquire_ns + release_ns) as i64);
             }
         }
+        if counts {
+            rounds.push([client.times.clone(), floor_times]);
+        }
     }
     floor.clean().await?;
     added_ns.sort_unstable();
     let added_us = added_ns.get(added_ns.len() / 2).map_or(0.0, |&ns| ns as f64 / 1e3);
-    Ok(Measurement { client, floor: floor_times, added_us })
+    Ok(Measurement { client, times: Compared::of(rounds), added_us })
 }
 
 pub(super) const CHALLENGE_EVERY: u64 = 128;

@@ -16,18 +16,18 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::bench::{Bench, Measured, connect, time};
 use crate::data::events::outcome;
+use crate::data::median::median;
 use crate::data::{EventLog, GrantInfo, Outcome, Plan, Row, TimedHold, Window};
 use crate::rig::{Bare, Floor, Target, stuck};
 
-/// The settings, for the report.
 pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
     vec![
         ("tasks", format!("{} of one process, on one connection to the backend", plan.tasks)),
         (
             "duration",
             format!(
-                "{} slices of {}, in turn with as many of the floor; the first {} of a slice do not count",
-                plan.task_slices,
+                "the median of {} slices of {}, in turn with as many of the floor; the first {} of a slice do not count",
+                plan.rounds,
                 time(plan.task_slice),
                 time(RAMP)
             ),
@@ -39,7 +39,6 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Measures one backend.
 pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     let locks = connect(target).await?;
     let lock = bench.lock("tasks");
@@ -50,28 +49,28 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     // On a worker thread of the runtime, as the tasks of a service.
     let turns = AbortOnDropHandle::new(tokio::spawn(take_turns(crowd, floor, bench.plan))).await??;
     locks.close().await?;
-    let row = Row::new("tasks", target.name(), "pairs_per_s", "1/s", turns.ours.per_second());
-    let rows = vec![row.with_floor(turns.floor.per_second())];
+    let (ours, floor): (Vec<f64>, Vec<f64>) = turns.rates.iter().copied().unzip();
+    let row = Row::new("tasks", target.name(), "pairs_per_s", "1/s", median(ours));
+    let rows = vec![row.with_floor(median(floor)).with_rounds(turns.rates)];
     Ok(Measured { backend: target.name(), rows, events: turns.events, ..Measured::default() })
 }
 
-/// The rates of both, and the history.
+/// The pairs per second of both in each round, and the history.
+#[derive(Default)]
 struct Turns {
-    ours: Rate,
-    floor: Rate,
+    rates: Vec<(f64, f64)>,
     events: Vec<Event>,
 }
 
 async fn take_turns(crowd: Crowd, mut floor: impl Floor, plan: Plan) -> Outcome<Turns> {
-    let mut turns = Turns { ours: Rate::default(), floor: Rate::default(), events: Vec::new() };
-    // The first slice of both warms up.
-    for slice in 0..=plan.task_slices {
+    let mut turns = Turns::default();
+    // The first round warms up.
+    for round in 0..=plan.rounds {
         let bare = one_by_one(&mut floor, plan.task_slice).await?;
         let (ours, mut events) = crowd.contend(plan.task_slice).await?;
         turns.events.append(&mut events);
-        if slice > 0 {
-            turns.floor.add(bare);
-            turns.ours.add(ours);
+        if round > 0 {
+            turns.rates.push((ours, bare));
         }
         // Cancelled requests are rolled back in the background.
         sleep(SETTLE).await;
@@ -80,27 +79,24 @@ async fn take_turns(crowd: Crowd, mut floor: impl Floor, plan: Plan) -> Outcome<
     Ok(turns)
 }
 
-async fn one_by_one(floor: &mut impl Floor, span: Duration) -> Outcome<Rate> {
-    let (began, mut pairs) = (Instant::now(), 0);
+async fn one_by_one(floor: &mut impl Floor, span: Duration) -> Outcome<f64> {
+    let (began, mut pairs) = (Instant::now(), 0_u64);
     while began.elapsed() < span {
         floor.acquire().await?;
         floor.release().await?;
         pairs += 1;
     }
-    Ok(Rate { pairs, span: began.elapsed() })
+    Ok(pairs as f64 / began.elapsed().as_secs_f64())
 }
 
-/// The contending tasks.
 struct Crowd {
-    /// A handle for each task.
     mutexes: Vec<Mutex>,
     /// The name of the lock in the history.
     lock: String,
 }
 
 impl Crowd {
-    /// Has all tasks contend for this long.
-    async fn contend(&self, span: Duration) -> Outcome<(Rate, Vec<Event>)> {
+    async fn contend(&self, span: Duration) -> Outcome<(f64, Vec<Event>)> {
         let window = Window::after(span, RAMP);
         let over = CancellationToken::new();
         let mut tasks = JoinSet::new();
@@ -110,7 +106,7 @@ impl Crowd {
         }
         window.ends().await;
         over.cancel();
-        let (mut pairs, mut events) = (0, Vec::new());
+        let (mut pairs, mut events) = (0_u64, Vec::new());
         while let Some(done) = tasks.join_next().await {
             let (number, done) = done?;
             let (counted, holds) = done?;
@@ -119,7 +115,7 @@ impl Crowd {
             holds.iter().for_each(|hold| log.hold(hold));
             events.append(&mut log.into_events());
         }
-        Ok((Rate { pairs, span }, events))
+        Ok((pairs as f64 / span.as_secs_f64(), events))
     }
 }
 
@@ -146,40 +142,8 @@ async fn contend(mutex: &Mutex, window: Window, over: &CancellationToken) -> Out
     }
 }
 
-/// Pairs of acquire and release per time.
-#[derive(Clone, Copy, Debug, Default)]
-struct Rate {
-    pairs: u64,
-    span: Duration,
-}
-
-impl Rate {
-    fn add(&mut self, other: Self) {
-        self.pairs += other.pairs;
-        self.span += other.span;
-    }
-
-    fn per_second(self) -> f64 {
-        if self.span.is_zero() { 0.0 } else { self.pairs as f64 / self.span.as_secs_f64() }
-    }
-}
-
 /// Until all tasks contend.
 const RAMP: Duration = Duration::from_millis(50);
 const SETTLE: Duration = Duration::from_millis(50);
 /// A longer history of a lock that takes a microsecond would fill the memory.
 const MOST_TENURES: usize = 30;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rates_of_slices_add_up() {
-        let mut rate = Rate::default();
-        assert!(rate.per_second().abs() < 1e-9);
-        rate.add(Rate { pairs: 100, span: Duration::from_millis(500) });
-        rate.add(Rate { pairs: 200, span: Duration::from_millis(1000) });
-        assert!((rate.per_second() - 200.0).abs() < 1e-9);
-    }
-}

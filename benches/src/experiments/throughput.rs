@@ -6,24 +6,27 @@
 
 use std::time::{Duration, Instant};
 
+use rand::seq::SliceRandom;
+
 use super::bench::{Bench, Measured, time};
+use crate::data::median::median;
 use crate::data::{BackendName, Failure, Latency, Load, Outcome, Peer, Plan, Row, Window};
 use crate::rig::worker::handle::unexpected;
 use crate::rig::{Job, Order, Slice, Subject, Target, Task, WorkerHandle, WorkerReport, cpu_time};
 
-/// The settings, for the report.
 pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
     let span = plan.throughput_slice;
     vec![
         (
             "duration",
             format!(
-                "{} slices of {} each, in turn, after {} of warm-up in every slice",
-                plan.throughput_slices,
+                "medians of {} slices of {} each, in turn, in an order by chance, after {} of warm-up in every slice",
+                plan.rounds,
                 time(span),
                 time(ramp(span))
             ),
         ),
+        ("interval", "of the ratios of the slices of one round, of at least 90 %".into()),
         ("tasks", "one lock each, with a name of its own; released as soon as it is acquired".into()),
         ("clients", "one for each process and library: one connection, or session, for all tasks".into()),
         ("runtime", "multi_thread with 2 workers, in every process".into()),
@@ -49,37 +52,32 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
 
 /// About how long it takes on one backend.
 pub(crate) fn expected(plan: &Plan) -> Duration {
-    let slices = plan.throughput_slices * plan.loads.len() as u32 * SUBJECTS;
+    let slices = plan.rounds * plan.loads.len() as u32 * SUBJECTS;
     (plan.throughput_slice + ramp(plan.throughput_slice)) * slices + START * plan.loads.len() as u32
 }
 
-/// Measures one backend.
 pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
+    let (plan, servers) = (&bench.plan, target.processes());
     let mut measured = Measured { backend: target.name(), ..Measured::default() };
-    for &load in bench.plan.loads {
+    for &load in plan.loads {
         let mut teams = Vec::new();
-        for subject in subjects(target.backend(), bench.plan.throughput_peers) {
+        for subject in subjects(target.backend(), plan.throughput_peers) {
             let lock = bench.lock(&format!("throughput-{}", label(subject, target.backend(), load)));
             let team = Team::start(target.url(), &lock.replace(' ', "-"), subject, load).await;
             teams.push((subject, team));
         }
-        for _ in 0..bench.plan.throughput_slices {
-            for (_, started) in &mut teams {
-                if let Ok(team) = started
-                    && let Err(failure) =
-                        team.use_locks(bench.plan.throughput_slice, &target.processes()).await
-                {
-                    *started = Err(failure);
-                }
+        for _ in 0..plan.rounds {
+            // By chance, so that none always comes after the same other one.
+            let mut order: Vec<_> = teams.iter_mut().collect();
+            order.shuffle(&mut rand::rng());
+            for (_, team) in order {
+                use_locks(team, plan.throughput_slice, &servers).await;
             }
         }
-        for (_, started) in &mut teams {
+        for (_, team) in &mut teams {
             // Of hundreds of tasks on a busy machine: a few slices may end before the first of them has its turn.
-            if let Ok(team) = started
-                && team.cost.pairs == 0
-                && let Err(failure) = team.use_locks(LONG_SLICE, &target.processes()).await
-            {
-                *started = Err(failure);
+            if team.as_ref().is_ok_and(|team| team.rounds.iter().all(|round| round.pairs_per_s <= 0.0)) {
+                use_locks(team, LONG_SLICE, &servers).await;
             }
         }
         let mut costs = Vec::new();
@@ -89,7 +87,7 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
                 Err(failure) => Err(failure),
             };
             match ended {
-                Ok(cost) => costs.push((subject, cost)),
+                Ok(rounds) => costs.push((subject, rounds)),
                 Err(failure) => {
                     let part = label(subject, target.backend(), load);
                     measured.complaints.push(failure.during(&part).to_string());
@@ -101,11 +99,20 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     Ok(measured)
 }
 
+/// Has a team use its locks for a slice of time; one that fails takes no further part.
+async fn use_locks(team: &mut Outcome<Team>, span: Duration, servers: &[u32]) {
+    if let Ok(running) = team
+        && let Err(failure) = running.use_locks(span, servers).await
+    {
+        *team = Err(failure);
+    }
+}
+
 /// The median of acquire + release of a free lock by a process that does nothing else, in microseconds.
 pub(crate) async fn alone_us(url: &str, lock: &str, span: Duration) -> Outcome<f64> {
     let mut team = Team::start(url, lock, Subject::Ours, Load { processes: 1, tasks: 1 }).await?;
     team.use_locks(span, &[]).await?;
-    Ok(team.end().await?.times.quantile_us(0.5))
+    Ok(middle(&team.end().await?, |round| round.p50_us))
 }
 
 /// Who is measured on a backend.
@@ -139,43 +146,50 @@ pub(crate) fn subject_name(subject: Subject, backend: BackendName) -> String {
 }
 
 /// The rows of all subjects with the floor of this load, and ours against what has tokens, or is another library's.
-fn rows(costs: &[(Subject, Cost)], backend: BackendName, load: Load) -> Vec<Row> {
-    let of = |wanted| costs.iter().find(|(subject, _)| *subject == wanted).map(|(_, cost)| cost);
-    let floor = of(Subject::Floor);
+fn rows(costs: &[(Subject, Vec<Round>)], backend: BackendName, load: Load) -> Vec<Row> {
+    let of = |wanted| costs.iter().find(|(subject, _)| *subject == wanted).map(|(_, rounds)| rounds);
     let mut rows = Vec::new();
-    for (subject, cost) in costs {
+    for (subject, rounds) in costs {
         let name = label(*subject, backend, load);
-        for (metric, unit, number) in METRICS {
-            let Some(value) = number(cost) else { continue };
-            let row = Row::new(SCENARIO, &name, metric, unit, value);
-            rows.push(match floor.and_then(number) {
-                Some(floor) if *subject != Subject::Floor => row.with_floor(floor),
-                _ => row,
-            });
-        }
+        let row = |metric, unit, number: Number, floor: Option<&Vec<Round>>| {
+            let row = Row::new(SCENARIO, &name, metric, unit, middle(rounds, number));
+            match floor {
+                Some(floor) => {
+                    let both = rounds.iter().zip(floor).map(|(ours, floor)| (number(ours), number(floor)));
+                    row.with_floor(middle(floor, number)).with_rounds(both)
+                }
+                None => row,
+            }
+        };
+        let floor = of(Subject::Floor).filter(|_| *subject != Subject::Floor);
+        rows.extend(METRICS.map(|(metric, unit, number)| row(metric, unit, number, floor)));
         let others =
             [(PAIRS_MINTING, of(Subject::MintingFloor)), (PAIRS_RSLOCK, of(Subject::Peer(Peer::Rslock)))];
         for (metric, other) in others.into_iter().filter(|_| *subject == Subject::Ours) {
-            if let Some(other) = other {
-                let row = Row::new(SCENARIO, &name, metric, "1/s", cost.pairs_per_s());
-                rows.push(row.with_floor(other.pairs_per_s()));
-            }
+            rows.extend(other.map(|_| row(metric, "1/s", |round| round.pairs_per_s, other)));
         }
     }
+    // What could not be measured has no row.
+    rows.retain(|row| row.value.is_finite());
     rows
+}
+
+/// The median of the rounds in which it was measured.
+fn middle(rounds: &[Round], number: Number) -> f64 {
+    median(rounds.iter().map(number).filter(|number| number.is_finite()).collect())
 }
 
 /// The processes of a subject, and what they did so far.
 struct Team {
     workers: Vec<WorkerHandle>,
-    cost: Cost,
+    rounds: Vec<Round>,
 }
 
 impl Team {
     async fn start(url: &str, lock: &str, subject: Subject, load: Load) -> Outcome<Self> {
         let task = Task::Throughput { subject, tasks: load.tasks };
         let jobs = (0..load.processes).map(|process| Job::new(url, lock, process, task.clone()));
-        Ok(Self { workers: WorkerHandle::start_all(jobs).await?, cost: Cost::default() })
+        Ok(Self { workers: WorkerHandle::start_all(jobs).await?, rounds: Vec::new() })
     }
 
     /// Has the processes use their locks for a slice of time.
@@ -196,73 +210,54 @@ impl Team {
             }
         }
         let servers = (!servers.is_empty()).then(|| after.saturating_sub(before));
-        self.cost.add(&slices, elapsed, servers);
+        self.rounds.push(Round::of(&slices, elapsed, servers));
         Ok(())
     }
 
-    /// Has them clean up.
-    async fn end(self) -> Outcome<Cost> {
+    async fn end(self) -> Outcome<Vec<Round>> {
         for worker in &self.workers {
             worker.send(Order::Go).await?;
         }
         for worker in &self.workers {
             worker.events(PATIENCE).await?;
         }
-        if self.cost.pairs == 0 {
+        if self.rounds.iter().all(|round| round.pairs_per_s <= 0.0) {
             return Err(Failure::new("no lock was acquired and released in any slice"));
         }
-        Ok(self.cost)
+        Ok(self.rounds)
     }
 }
 
-/// What pairs of acquire and release cost.
-#[derive(Debug)]
-struct Cost {
-    pairs: u64,
-    /// The rates of all slices, each the sum of those of its processes.
-    rates: Vec<f64>,
-    client: Duration,
-    /// CPU time of the servers, and how many pairs there were meanwhile; nothing if they are not ours.
-    servers: Option<(Duration, f64)>,
-    times: Latency,
+/// What the processes of a subject did in a slice; not a number where nothing was measured.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    pairs_per_s: f64,
+    p50_us: f64,
+    p99_us: f64,
+    client_us: f64,
+    /// Of our own servers.
+    server_us: f64,
 }
 
-impl Default for Cost {
-    fn default() -> Self {
-        let (pairs, rates, client, servers) = (0, Vec::new(), Duration::ZERO, None);
-        Self { pairs, rates, client, servers, times: Latency::new() }
-    }
-}
-
-impl Cost {
-    /// Adds what the processes did in a slice, and what the servers did in this time.
-    fn add(&mut self, slices: &[Slice], elapsed: Duration, servers: Option<Duration>) {
-        let mut rate = 0.0;
+impl Round {
+    fn of(slices: &[Slice], elapsed: Duration, servers: Option<Duration>) -> Self {
+        let (mut pairs_per_s, mut pairs, mut client, mut times) = (0.0, 0, Duration::ZERO, Latency::new());
         for slice in slices {
-            rate += slice.pairs as f64 / slice.span.as_secs_f64();
-            self.pairs += slice.pairs;
-            self.client += slice.cpu;
-            self.times.add(&slice.times);
+            pairs_per_s += slice.pairs as f64 / slice.span.as_secs_f64();
+            pairs += slice.pairs;
+            client += slice.cpu;
+            times.add(&slice.times);
         }
-        self.rates.push(rate);
-        if let Some(spent) = servers {
-            // Their time was not read at the very moment of the clients'.
-            let pairs = rate * elapsed.as_secs_f64();
-            let (before, meanwhile) = self.servers.unwrap_or_default();
-            self.servers = Some((before + spent, meanwhile + pairs));
+        let quantile = |part| if times.len() == 0 { f64::NAN } else { times.quantile_us(part) };
+        // The time of the servers was not read at the very moment of the clients'.
+        let meanwhile = pairs_per_s * elapsed.as_secs_f64();
+        Self {
+            pairs_per_s,
+            p50_us: quantile(0.5),
+            p99_us: quantile(0.99),
+            client_us: client.as_secs_f64() * 1e6 / pairs as f64,
+            server_us: servers.map_or(f64::NAN, |spent| spent.as_secs_f64() * 1e6 / meanwhile),
         }
-    }
-
-    fn pairs_per_s(&self) -> f64 {
-        self.rates.iter().sum::<f64>() / self.rates.len() as f64
-    }
-
-    fn client_us(&self) -> f64 {
-        self.client.as_secs_f64() * 1e6 / self.pairs as f64
-    }
-
-    fn server_us(&self) -> Option<f64> {
-        self.servers.map(|(spent, pairs)| spent.as_secs_f64() * 1e6 / pairs)
     }
 }
 
@@ -271,7 +266,7 @@ fn ramp(span: Duration) -> Duration {
     span / 4
 }
 
-type Number = fn(&Cost) -> Option<f64>;
+type Number = fn(&Round) -> f64;
 
 pub(crate) const SCENARIO: &str = "throughput";
 pub(crate) const PAIRS: &str = "pairs_per_s";
@@ -280,11 +275,11 @@ pub(crate) const PAIRS_RSLOCK: &str = "pairs_per_s_rslock";
 pub(crate) const CLIENT_CPU: &str = "client_cpu";
 pub(crate) const SERVER_CPU: &str = "server_cpu";
 const METRICS: [(&str, &str, Number); 5] = [
-    (PAIRS, "1/s", |cost| Some(cost.pairs_per_s())),
-    ("p50", "us", |cost| Some(cost.times.quantile_us(0.5))),
-    ("p99", "us", |cost| Some(cost.times.quantile_us(0.99))),
-    (CLIENT_CPU, "us", |cost| Some(cost.client_us())),
-    (SERVER_CPU, "us", Cost::server_us),
+    (PAIRS, "1/s", |round| round.pairs_per_s),
+    ("p50", "us", |round| round.p50_us),
+    ("p99", "us", |round| round.p99_us),
+    (CLIENT_CPU, "us", |round| round.client_us),
+    (SERVER_CPU, "us", |round| round.server_us),
 ];
 /// The mean over the backends, for the time left.
 const SUBJECTS: u32 = 4;
@@ -300,18 +295,18 @@ mod tests {
     use crate::data::results::sample;
     use crate::data::{Mode, Results, promises};
 
-    fn cost(pairs: u64, client_ms: u64, server_ms: u64) -> Cost {
+    /// Rounds by one process and by two, by turns.
+    fn cost(pairs: u64, client_ms: u64, server_ms: u64) -> Vec<Round> {
         let slice = |part| Slice {
             pairs: pairs / part,
             span: Duration::from_millis(500),
             cpu: Duration::from_millis(client_ms / part),
             times: vec![(1_000, pairs / part)],
         };
-        let mut cost = Cost::default();
-        // Once by one process, and once by two.
-        cost.add(&[slice(1)], Duration::from_millis(500), Some(Duration::from_millis(server_ms)));
-        cost.add(&[slice(2), slice(2)], Duration::from_millis(500), Some(Duration::from_millis(server_ms)));
-        cost
+        let servers = Some(Duration::from_millis(server_ms));
+        let [one, two] = [vec![slice(1)], vec![slice(2), slice(2)]]
+            .map(|slices| Round::of(&slices, Duration::from_millis(500), servers));
+        vec![one, two, one, two, one]
     }
 
     #[test]
@@ -334,14 +329,15 @@ mod tests {
 
     #[test]
     fn costs_are_those_of_all_processes_for_a_pair() {
-        let cost = cost(1000, 20, 10);
-        assert!((cost.pairs_per_s() - 2000.0).abs() < 1e-6, "{cost:?}");
-        assert!((cost.client_us() - 20.0).abs() < 1e-6, "{cost:?}");
-        assert!((cost.server_us().unwrap() - 10.0).abs() < 1e-6, "{cost:?}");
-        assert_eq!(cost.times.len(), 2000);
-        let mut foreign = Cost::default();
-        foreign.add(&[], Duration::from_millis(500), None);
-        assert_eq!(foreign.server_us(), None);
+        for Round { pairs_per_s, client_us, server_us, .. } in cost(1000, 20, 10) {
+            assert!((pairs_per_s - 2000.0).abs() < 1e-6, "{pairs_per_s}");
+            assert!((client_us - 20.0).abs() < 1e-6 && (server_us - 10.0).abs() < 1e-6);
+        }
+        let foreign = Round::of(&[], Duration::from_millis(500), None);
+        assert!(foreign.server_us.is_nan() && foreign.p50_us.is_nan(), "{foreign:?}");
+        // A round without a pair says nothing about its cost.
+        let rounds = [cost(1000, 20, 10), vec![foreign]].concat();
+        assert!((middle(&rounds, |round| round.client_us) - 20.0).abs() < 1e-6);
     }
 
     #[test]
@@ -363,6 +359,7 @@ mod tests {
         assert_eq!(ratio("redis 256 tasks", SERVER_CPU), Some(1.25));
         assert_eq!(ratio("rslock 256 tasks", PAIRS), Some(0.4));
         assert_eq!(ratio("redis floor 256 tasks", PAIRS), None);
+        assert!(rows.iter().all(|row| row.interval.is_some() == row.ratio.is_some()), "{rows:?}");
         assert!(rows.iter().filter(|row| row.metric == PAIRS_MINTING).count() == 1);
     }
 

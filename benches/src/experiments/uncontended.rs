@@ -4,11 +4,10 @@ use polylock::{Guard, Locks};
 
 use super::bench::{Bench, Measured, connect, time};
 use super::side_by_side::{CHALLENGE_EVERY, MeasuredClient, Measurement, side_by_side};
-use crate::data::{BackendName, Latency, Outcome, Plan, Row, Times};
+use crate::data::{BackendName, Outcome, Plan, Row};
 use crate::rig::floor::ZK_SESSIONS;
 use crate::rig::{Bare, Floor, Target, url};
 
-/// The settings, for the report.
 pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
     vec![
         (
@@ -22,6 +21,7 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
         ),
         ("runtime", "multi_thread with 2 workers, for ours and the floor".into()),
         ("interleaving", "one operation of ours, one of the floor, in turn".into()),
+        ("interval", format!("of the ratios of {} rounds, of at least 90 %", plan.rounds)),
         ("operations", "1 / mean latency, as the clock also runs for the floor".into()),
         (
             "verdict",
@@ -56,17 +56,16 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Measures one backend.
 pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     let locks = connect(target).await?;
     let rival = connect(target).await?;
     let lock = bench.lock("uncontended");
     let client = MeasuredClient::new(&locks, &rival, bench, &lock);
     let floor = Bare::connect(target, locks.capabilities().lease, &format!("{lock}-floor")).await?;
-    let Measurement { mut client, floor, added_us } = side_by_side(client, floor, bench.plan).await?;
+    let Measurement { mut client, times, added_us } = side_by_side(client, floor, bench.plan).await?;
     // In one run cores may wake up slowly and quickly by turns. Then the ratio varies, but the difference does not.
     let notes = vec![("added_median", format!("{added_us:.2} us"))];
-    let rows = client.times.rows("uncontended", target.name(), &floor);
+    let rows = times.rows(SCENARIO, target.name());
     let mut measured = Measured { backend: target.name(), rows, notes, ..Measured::default() };
     if matches!(target.backend(), BackendName::Redis | BackendName::Redlock) {
         let rows;
@@ -93,13 +92,11 @@ async fn against_tokens(
 ) -> Outcome<(MeasuredClient, [Row; 2])> {
     let floor = Bare::connect_minting(target, locks.capabilities().lease, &bench.lock("tokens")).await?;
     let plan = Plan { uncontended: bench.plan.counted, ..bench.plan };
-    let Measurement { client, floor, .. } = side_by_side(client, floor, plan).await?;
-    let row = |metric, of: fn(&Times) -> &Latency| {
-        Row::new("uncontended", target.name(), metric, "us", of(&client.times).quantile_us(0.5))
-            .with_floor(of(&floor).quantile_us(0.5))
-    };
-    let rows =
-        [row("p50_with_tokens", |times| &times.both), row("acquire_with_tokens", |times| &times.acquire)];
+    let Measurement { client, times, .. } = side_by_side(client, floor, plan).await?;
+    let rows = [
+        times.row(SCENARIO, target.name(), "p50_with_tokens", 0.5, |times| &times.both),
+        times.row(SCENARIO, target.name(), "acquire_with_tokens", 0.5, |times| &times.acquire),
+    ];
     Ok((client, rows))
 }
 
@@ -112,12 +109,11 @@ async fn against_one_server(
     let first = url::each(target.url()).into_iter().next().unwrap_or_default();
     let one = OneServer { locks: Locks::connect(&first).await?, lock: bench.lock("one"), guard: None };
     let plan = Plan { uncontended: bench.plan.counted, ..bench.plan };
-    let Measurement { client, floor, .. } = side_by_side(client, one, plan).await?;
-    let row =
-        Row::new("uncontended", target.name(), "p50_one_server", "us", client.times.both.quantile_us(0.5))
-            .with_floor(floor.both.quantile_us(0.5));
-    Ok((client, row))
+    let Measurement { client, times, .. } = side_by_side(client, one, plan).await?;
+    Ok((client, times.row(SCENARIO, target.name(), "p50_one_server", 0.5, |times| &times.both)))
 }
+
+const SCENARIO: &str = "uncontended";
 
 /// Our lock over one server as the floor.
 struct OneServer {

@@ -9,7 +9,6 @@ use super::sheet::{Cell, Sheet};
 use crate::data::results::labels::{meaning, number, title};
 use crate::data::{Results, Row, Scenario};
 
-/// The section of a scenario.
 pub(super) fn section(page: &mut String, results: &Results, scenario: &Scenario<'_>) {
     let _ = writeln!(page, "<section id=\"scenario-{0}\">\n<h2>{0}</h2>", escape(scenario.name));
     if !scenario.about().is_empty() {
@@ -52,7 +51,6 @@ pub(super) fn section(page: &mut String, results: &Results, scenario: &Scenario<
     page.push_str("</section>\n");
 }
 
-/// The metrics of one chart: the quantiles of one thing, or a single metric.
 struct Family<'a> {
     name: &'a str,
     metrics: Vec<&'a str>,
@@ -132,7 +130,6 @@ impl<'a> Family<'a> {
     }
 }
 
-/// A number of a row, if it has it.
 type Part = fn(&Row) -> Option<String>;
 
 /// All rows of a scenario: a row per backend; the metrics with floor and ratio where any backend has them.
@@ -147,7 +144,7 @@ pub(super) fn sheet(results: &Results, scenario: &Scenario<'_>) -> Sheet {
         {
             sheet = sheet.part(scenario.floor_name(metric)).part("ratio");
             columns.push((metric, |row| row.floor.map(number)));
-            columns.push((metric, |row| row.ratio.map(|ratio| format!("{ratio:.2}x"))));
+            columns.push((metric, ratio));
         }
     }
     if scenario.has_rivals() {
@@ -163,6 +160,15 @@ pub(super) fn sheet(results: &Results, scenario: &Scenario<'_>) -> Sheet {
         sheet.row([name].into_iter().chain(numbers).chain(verdict));
     }
     sheet
+}
+
+/// The ratio, and the confidence interval beside it.
+fn ratio(row: &Row) -> Option<String> {
+    let ratio = format!("{:.2}x", row.ratio?);
+    Some(match row.interval {
+        Some([least, most]) => format!("{ratio} ({least:.2} to {most:.2})"),
+        None => ratio,
+    })
 }
 
 /// Splits `handoff_p50` into `handoff` and its quantile `p50`.

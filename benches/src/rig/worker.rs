@@ -29,12 +29,9 @@ use self::soak::SoakTask;
 use self::throughput::{Slice, Subject};
 use crate::data::{Peer, Window};
 
-/// The task of a worker, and its lock.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Job {
-    /// The URL of the backend.
     pub(crate) url: String,
-    /// The name of the lock.
     pub(crate) lock: String,
     /// The name that a rival in the same process uses for it.
     pub(crate) rival: String,
@@ -42,7 +39,6 @@ pub(crate) struct Job {
     pub(crate) recorded_as: String,
     /// The number of the process in the history.
     pub(crate) process: u32,
-    /// What to do with the lock.
     pub(crate) task: Task,
 }
 
@@ -54,29 +50,25 @@ impl Job {
     }
 }
 
-/// What a worker does with the lock.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Task {
-    /// Acquire and release it repeatedly, in the window of the order.
+    /// Acquire and release it repeatedly, in the windows of the orders.
     Contend {
-        /// How long to hold it.
         hold: Duration,
         /// The library of the lock, if not ours.
         peer: Option<Peer>,
     },
-    /// Hand over by the bare requests, in the window of the order.
+    /// Hand over by the bare requests, in the windows of the orders.
     BareHandOver {
-        /// How long to hold it.
         hold: Duration,
         /// How many processes take turns.
         of: u32,
     },
-    /// Measure empty round trips in the window of the order, without the lock.
+    /// Measure empty round trips in the windows of the orders, without the lock.
     Ping,
     /// Acquire it and hold it until killed, or until the next order.
     Hold,
-    /// Wait for it and release it.
     Wait,
     /// Use locks of all kinds, whatever happens to the servers, until the next order.
     Soak(SoakTask),
@@ -84,18 +76,14 @@ pub(crate) enum Task {
     Fault(FaultTask),
     /// Acquire and release many locks at once, which have numbered names, in the windows of the orders.
     Throughput {
-        /// Whose locks.
         subject: Subject,
-        /// How many, each used by a task.
         tasks: u32,
     },
     /// Hold many locks, which have numbered names.
     Many {
-        /// How many.
         count: usize,
         /// How long to measure their renewal.
         watch: Duration,
-        /// The processes of our own servers.
         servers: Vec<u32>,
     },
 }
@@ -106,7 +94,6 @@ pub(crate) enum Task {
 pub(crate) enum Order {
     /// Begin now; in a soak: end now.
     Go,
-    /// Contend, or measure, in this window.
     Contend(Window),
     /// The next part of a fault.
     Fault(FaultOrder),
@@ -114,50 +101,38 @@ pub(crate) enum Order {
     Keep(Duration),
     /// In a soak: the only thread of a runtime computes, while one of its clients holds a lock.
     Compute {
-        /// The number of the runtime.
         runtime: usize,
-        /// How long.
         span: Duration,
     },
 }
 
-/// What a worker sends to its parent.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum WorkerReport {
-    /// Connected.
     Ready {
         /// How long a lock outlives its holder: the ttl or the session timeout.
         lease: Duration,
     },
-    /// Done, or holding: the events so far.
     Events(Vec<Event>),
     /// A holder writes to the resource that the lock protects.
     Write {
-        /// The client within the process.
         client: u64,
-        /// The fencing token of its guard.
         token: u64,
     },
     /// The times of empty round trips, in nanoseconds.
     Pings(Vec<u64>),
-    /// The votes of a Redlock client that contended. Sent after the events.
+    /// The votes of a Redlock client that contended. Sent after all windows.
     Votes {
-        /// Locks that it won.
         won: u64,
         /// Of those, at the first try.
         won_at_once: u64,
-        /// Votes without a winner.
         split: u64,
     },
     /// What many locks achieved in a window.
     Slice(Slice),
-    /// A thread has computed.
     Computed,
     /// What was still running at the end of a soak, or ended unexpectedly.
     Stuck(Vec<String>),
-    /// What many locks cost.
     Cost(HeldLocksCost),
-    /// The worker gives up.
     Failed(String),
 }

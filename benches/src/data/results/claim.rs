@@ -8,31 +8,19 @@ use serde::{Deserialize, Serialize};
 /// A claim, what a run measured of it, and the verdict.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct ClaimResult {
-    /// The number of the claim, from 1.
     pub(crate) id: u8,
-    /// The claim, as people say it.
     pub(crate) claim: String,
-    /// What the figures say about it.
     pub(crate) verdict: Verdict,
-    /// Why, with the figures that decided. Without a verdict: why there is none.
     pub(crate) because: String,
-    /// What polylock did in this measurement that its documentation rules out, if anything.
     pub(crate) broken_promise: Option<String>,
-    /// The rule that gives the verdict.
     pub(crate) rule: String,
-    /// How the figures were measured.
     pub(crate) how: String,
-    /// All figures.
     pub(crate) figures: Vec<Figure>,
-    /// What to draw.
     pub(crate) pictures: Vec<Picture>,
-    /// The parts that failed, with the reason. Their figures are missing.
     pub(crate) missing: Vec<String>,
-    /// The command that measures it again.
     pub(crate) command: String,
 }
 
-/// What figures say about a claim.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) enum Verdict {
@@ -46,58 +34,55 @@ pub(crate) enum Verdict {
     NotJudged,
 }
 
-/// One number.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Figure {
-    /// What it is about: a backend with its options, or a peer, such as `redis wait=poll`.
     pub(crate) subject: String,
-    /// What was measured, such as `takeover`.
     pub(crate) metric: String,
-    /// The unit, such as `ms`; empty for a bare number.
     pub(crate) unit: String,
-    /// The place on a curve, such as the number of waiters.
     pub(crate) x: Option<f64>,
-    /// The number.
     pub(crate) value: f64,
 }
 
-/// A picture of some figures.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub(crate) enum Picture {
-    /// A bar per subject.
-    Bars { title: String, metric: String },
+    Bars {
+        title: String,
+        metric: String,
+    },
     /// A line per subject over `x`, on logarithmic axes.
-    Curve { title: String, metric: String, x: String },
+    Curve {
+        title: String,
+        metric: String,
+        x: String,
+    },
     /// An upright bar for each of these subjects, and a level line for each of the others.
-    Steps { title: String, metric: String, steps: Vec<String>, lines: Vec<String> },
-    /// A lane per process over time.
-    Timeline { title: String, lanes: Vec<Lane> },
+    Steps {
+        title: String,
+        metric: String,
+        steps: Vec<String>,
+        lines: Vec<String>,
+    },
+    Timeline {
+        title: String,
+        lanes: Vec<Lane>,
+    },
 }
 
-/// What one process did.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Lane {
-    /// The process.
     pub(crate) name: String,
-    /// Its spans, in the order of time.
     pub(crate) spans: Vec<Span>,
 }
 
-/// A span of time in a lane.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Span {
-    /// The beginning, from the beginning of the picture.
     pub(crate) from_ms: f64,
-    /// The end.
     pub(crate) until_ms: f64,
-    /// What it shows.
     pub(crate) what: SpanKind,
-    /// A few words, such as `token 7`.
     pub(crate) note: String,
 }
 
-/// What a span shows.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum SpanKind {
@@ -143,7 +128,6 @@ impl Figure {
         Self { subject, metric, unit, x: None, value }
     }
 
-    /// Makes it a point of a curve.
     pub(crate) fn at(self, x: impl Into<f64>) -> Self {
         Self { x: Some(x.into()), ..self }
     }

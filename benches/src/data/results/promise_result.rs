@@ -9,30 +9,22 @@ use super::labels::number;
 /// A promise, and what a run measured of it.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct PromiseResult {
-    /// The backend whose promise it is.
     pub(crate) by: String,
-    /// The promise in words.
     pub(crate) promise: String,
-    /// The scenario of the row.
     pub(crate) scenario: String,
-    /// The backend of the row, or the peer that it is compared with.
     pub(crate) backend: String,
-    /// The metric of the row.
     pub(crate) metric: String,
-    /// Which of the row's numbers.
     pub(crate) of: Part,
-    /// The side of the target.
     pub(crate) bound: Bound,
-    /// The target.
     pub(crate) target: f64,
-    /// The unit of both numbers; `x` for a ratio.
     pub(crate) unit: String,
-    /// The measured number, if any.
     pub(crate) seen: Option<f64>,
-    /// Whether the promise was kept, if measured.
     pub(crate) met: Option<bool>,
-    /// The size of the run, when it is not the one that the promise is about, such as `8 processes`.
     pub(crate) smaller: Option<String>,
+    #[serde(default)]
+    pub(crate) too_short: bool,
+    #[serde(default)]
+    pub(crate) interval: Option<[f64; 2]>,
 }
 
 impl PromiseResult {
@@ -50,15 +42,22 @@ impl PromiseResult {
         format!("{} {}", self.bound, self.quantity(self.target))
     }
 
-    /// The measured number with its unit.
+    /// The measured number with its unit, and the interval.
     pub(crate) fn seen(&self) -> String {
-        self.seen.map_or_else(|| "-".into(), |seen| self.quantity(seen))
+        let seen = self.seen.map_or_else(|| "-".into(), |seen| self.quantity(seen));
+        match self.interval {
+            Some([least, most]) => format!("{seen} ({least:.2} to {most:.2})"),
+            None => seen,
+        }
     }
 
-    /// `yes`, `NO` or `not measured`, with the size of a smaller run.
+    /// `yes`, `NO`, that the run cannot tell, or `not measured`; with the size of a smaller run.
     pub(crate) fn met(&self) -> String {
         let word = match self.met {
             Some(true) => "yes",
+            // A smaller run is not what was promised.
+            Some(false) if self.smaller.is_some() => "too small to tell",
+            Some(false) if self.too_short => "too short to tell",
             Some(false) => "NO",
             None => "not measured",
         };
@@ -77,13 +76,10 @@ impl PromiseResult {
     }
 }
 
-/// A number of a row.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Part {
-    /// The measured value.
     Value,
-    /// The ratio to the floor.
     Ratio,
 }
 
@@ -91,9 +87,7 @@ pub(crate) enum Part {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Bound {
-    /// Not above.
     AtMost,
-    /// Not below.
     AtLeast,
 }
 

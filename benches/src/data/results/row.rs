@@ -2,35 +2,29 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::data::median::median;
+use crate::data::median::{interval, median};
 
 /// A measured number, its floor and their ratio.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Row {
-    /// `uncontended`, `contended`, `crash` or any other.
     pub(crate) scenario: String,
-    /// `memory`, `redis`, `redlock`, `zk` or any other.
     pub(crate) backend: String,
-    /// The metric, such as `p50`.
     pub(crate) metric: String,
-    /// The unit of `value` and `floor`, such as `us`; empty for a bare number.
     pub(crate) unit: String,
-    /// The number. What could not be measured has no row.
     pub(crate) value: f64,
-    /// The number to compare with, such as the time of the bare commands.
     pub(crate) floor: Option<f64>,
-    /// `value / floor`.
     pub(crate) ratio: Option<f64>,
-    /// The values of all repeats, whose median is `value`; empty when it was measured once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) interval: Option<[f64; 2]>,
     #[serde(default)]
     pub(crate) samples: Vec<f64>,
 }
 
 impl Row {
-    /// A number without a floor.
     pub(crate) fn new(scenario: &str, backend: &str, metric: &str, unit: &str, value: f64) -> Self {
         let [scenario, backend, metric, unit] = [scenario, backend, metric, unit].map(str::to_owned);
-        Self { scenario, backend, metric, unit, value, floor: None, ratio: None, samples: Vec::new() }
+        let (floor, ratio, interval, samples) = (None, None, None, Vec::new());
+        Self { scenario, backend, metric, unit, value, floor, ratio, interval, samples }
     }
 
     /// The number of overlapping holds: the verdict of a scenario on a backend.
@@ -38,7 +32,6 @@ impl Row {
         Self::new(scenario, backend, OVERLAPS, "", overlaps as f64)
     }
 
-    /// The values of all repeats.
     pub(crate) fn repeats(&self) -> Vec<f64> {
         if self.samples.is_empty() { vec![self.value] } else { self.samples.clone() }
     }
@@ -52,7 +45,9 @@ impl Row {
         let row = repeats.first()?.clone();
         let samples = repeats.iter().map(|row| row.value).collect();
         let value = median_of(|row| Some(row.value))?;
-        let row = Self { value, samples, floor: None, ratio: None, ..row };
+        let ends = [median_of(|row| Some(row.interval?[0])), median_of(|row| Some(row.interval?[1]))];
+        let interval = ends[0].zip(ends[1]).map(<[f64; 2]>::from);
+        let row = Self { value, samples, floor: None, ratio: None, interval, ..row };
         Some(match median_of(|row| row.floor) {
             Some(floor) => row.with_floor(floor),
             None => row,
@@ -61,6 +56,12 @@ impl Row {
 
     pub(super) fn is_about_the_same(&self, other: &Self) -> bool {
         (&self.scenario, &self.backend, &self.metric) == (&other.scenario, &other.backend, &other.metric)
+    }
+
+    /// Sets the confidence interval of the ratio by the value and the floor of each round.
+    pub(crate) fn with_rounds(self, rounds: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        let ratios = rounds.into_iter().map(|(value, floor)| value / floor);
+        Self { interval: interval(ratios.filter(|ratio| ratio.is_finite()).collect()), ..self }
     }
 
     /// Sets the floor, in the same unit, and the ratio.

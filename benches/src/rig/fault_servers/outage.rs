@@ -5,15 +5,16 @@ use lock_testkit::proxy::Direction;
 use super::FaultServers;
 use crate::data::Outcome;
 
-/// What keeps servers from serving.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Outage {
-    /// They are stopped by SIGSTOP.
     Frozen,
     /// They are killed by SIGKILL; in the end they are restarted with their data.
     Killed,
     /// What this route carries to and from them is lost.
-    CutOff { route: usize, directions: Vec<Direction> },
+    CutOff {
+        route: usize,
+        directions: Vec<Direction>,
+    },
     /// They may use no more memory: they refuse what needs some.
     Full,
     /// All demand another password, and close the connections of clients; in the end clients can read it.
@@ -23,7 +24,6 @@ pub(crate) enum Outage {
 }
 
 impl FaultServers {
-    /// Begins an outage of servers.
     pub(crate) async fn begin(&self, outage: &Outage, servers: &[usize]) -> Outcome<()> {
         if *outage == Outage::OtherPassword {
             return self.replace_password().await;
@@ -41,7 +41,6 @@ impl FaultServers {
         Ok(())
     }
 
-    /// Ends it.
     pub(crate) async fn end(&self, outage: &Outage, servers: &[usize]) -> Outcome<()> {
         for &server in servers {
             match outage {

@@ -8,13 +8,11 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 use super::{Order, WorkerReport};
 use crate::data::{Failure, Outcome, Window};
 
-/// The orders from the parent.
 pub(super) struct Orders {
     lines: Lines<BufReader<Stdin>>,
 }
 
 impl Orders {
-    /// Reads standard input.
     pub(super) fn read() -> Self {
         Self { lines: BufReader::new(tokio::io::stdin()).lines() }
     }
@@ -27,12 +25,11 @@ impl Orders {
         }
     }
 
-    /// The window to contend in; `None` when the parent has ended.
+    /// The next window to contend in; `None` at the first order that has none, and when the parent has ended.
     pub(super) async fn window(&mut self) -> Outcome<Option<Window>> {
         match self.next().await? {
             Some(Order::Contend(window)) => Ok(Some(window)),
-            Some(_) => Err(Failure::new("the order has no window")),
-            None => Ok(None),
+            _ => Ok(None),
         }
     }
 
@@ -43,7 +40,6 @@ impl Orders {
     }
 }
 
-/// Sends a report to the parent.
 pub(super) fn send(report: &WorkerReport) -> Outcome<()> {
     let mut line = serde_json::to_vec(report).map_err(Failure::from)?;
     line.push(b'\n');

@@ -24,7 +24,6 @@ use crate::rig::measured_lock::MeasuredLock;
 use crate::rig::peers::{AsyncRedisLock, Distkit, DriverLock, Rlock, Rslock, Subprocess};
 use crate::rig::url;
 
-/// The main function of a worker process.
 pub(crate) fn main() -> ExitCode {
     match done() {
         Ok(()) => ExitCode::SUCCESS,
@@ -72,7 +71,7 @@ async fn work(job: Job) -> Outcome<()> {
         Task::Contend { hold, peer: Some(peer) } => contend_as(peer, &job, hold, &mut orders).await?,
         Task::BareHandOver { hold, of } => {
             let bare = BareHandOver::connect(&job.url, &job.lock, job.process, of).await?;
-            contend_with(&bare, &job, hold, &mut orders).await?;
+            contend_as_ready(&bare, &job, hold, &mut orders).await?;
         }
         _ => use_our_lock(&job, &mut orders).await?,
     }
@@ -88,9 +87,7 @@ async fn use_our_lock(job: &Job, orders: &mut Orders) -> Outcome<()> {
     let mutex = locks.mutex(&job.lock);
     match job.task {
         Task::Contend { hold, .. } => {
-            let Some(window) = orders.window().await? else { return Ok(()) };
-            contend(&mutex, &mut log, window, hold).await?;
-            send(&WorkerReport::Events(log.into_events()))?;
+            contend_with(&mutex, job, hold, orders).await?;
             if let Some(redlock) = redlock {
                 let Votes { won, won_at_once, split, .. } = redlock.votes();
                 send(&WorkerReport::Votes { won, won_at_once, split })?;
@@ -139,15 +136,15 @@ async fn connect(url: &str) -> Outcome<(Locks, Option<Arc<Redlock>>)> {
 async fn contend_as(peer: Peer, job: &Job, hold: Duration, orders: &mut Orders) -> Outcome<()> {
     let (url, key) = (url::without_options(&job.url), job.lock.as_str());
     match peer {
-        Peer::Rslock => contend_with(&Rslock::new(vec![url.to_owned()], key), job, hold, orders).await,
-        Peer::Rlock => contend_with(&Rlock::connect(url, key).await?, job, hold, orders).await,
+        Peer::Rslock => contend_as_ready(&Rslock::new(vec![url.to_owned()], key), job, hold, orders).await,
+        Peer::Rlock => contend_as_ready(&Rlock::connect(url, key).await?, job, hold, orders).await,
         Peer::AsyncRedisLock => {
-            contend_with(&AsyncRedisLock::connect(url, key).await?, job, hold, orders).await
+            contend_as_ready(&AsyncRedisLock::connect(url, key).await?, job, hold, orders).await
         }
-        Peer::Distkit => contend_with(&Distkit::connect(url, key).await?, job, hold, orders).await,
+        Peer::Distkit => contend_as_ready(&Distkit::connect(url, key).await?, job, hold, orders).await,
         Peer::LockClient => {
             let lock = DriverLock::connect(url, &format!("/{key}")).await?;
-            contend_with(&lock, job, hold, orders).await
+            contend_as_ready(&lock, job, hold, orders).await
         }
         _ => {
             let lock = if peer.is_on_zookeeper() { format!("/{key}") } else { key.to_owned() };
@@ -156,7 +153,6 @@ async fn contend_as(peer: Peer, job: &Job, hold: Duration, orders: &mut Orders) 
     }
 }
 
-/// Has a subprocess contend.
 async fn direct(mut program: Subprocess, job: &Job, hold: Duration, orders: &mut Orders) -> Outcome<()> {
     send(&WorkerReport::Ready { lease: Duration::ZERO })?;
     let Some(window) = orders.window().await? else { return Ok(()) };
@@ -165,18 +161,28 @@ async fn direct(mut program: Subprocess, job: &Job, hold: Duration, orders: &mut
     send(&WorkerReport::Events(log.into_events()))
 }
 
-/// Contends for a lock that is not ours.
-async fn contend_with(
+async fn contend_as_ready(
     peer: &impl MeasuredLock,
     job: &Job,
     hold: Duration,
     orders: &mut Orders,
 ) -> Outcome<()> {
     send(&WorkerReport::Ready { lease: Duration::ZERO })?;
-    let Some(window) = orders.window().await? else { return Ok(()) };
-    let mut log = EventLog::new(job.process, 0, &job.recorded_as);
-    contend(peer, &mut log, window, hold).await?;
-    send(&WorkerReport::Events(log.into_events()))
+    contend_with(peer, job, hold, orders).await
+}
+
+async fn contend_with(
+    lock: &impl MeasuredLock,
+    job: &Job,
+    hold: Duration,
+    orders: &mut Orders,
+) -> Outcome<()> {
+    while let Some(window) = orders.window().await? {
+        let mut log = EventLog::new(job.process, 0, &job.recorded_as);
+        contend(lock, &mut log, window, hold).await?;
+        send(&WorkerReport::Events(log.into_events()))?;
+    }
+    Ok(())
 }
 
 async fn soak(job: Job, runtimes: ClientRuntimes, child: Option<ForkedChild>) -> Outcome<()> {
@@ -208,6 +214,8 @@ async fn soak(job: Job, runtimes: ClientRuntimes, child: Option<ForkedChild>) ->
 async fn ping(job: &Job, orders: &mut Orders) -> Outcome<()> {
     let mut pinger = Pinger::connect(&job.url).await?;
     send(&WorkerReport::Ready { lease: Duration::ZERO })?;
-    let Some(window) = orders.window().await? else { return Ok(()) };
-    send(&WorkerReport::Pings(pinger.measure(window).await?))
+    while let Some(window) = orders.window().await? {
+        send(&WorkerReport::Pings(pinger.measure(window).await?))?;
+    }
+    Ok(())
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
 use super::orders::{Orders, send};
-use super::{Job, Order, WorkerReport};
+use super::{Job, WorkerReport};
 use crate::data::{Failure, Latency, Outcome, Peer, Window};
 use crate::rig::cpu_time;
 use crate::rig::floor::{BareConnections, Floor};
@@ -19,17 +19,14 @@ use crate::rig::measured_lock::MeasuredLock;
 use crate::rig::peers::{AsyncRedisLock, Distkit, DriverLock, Rlock, Rslock};
 use crate::rig::url;
 
-/// Whose locks are used.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Subject {
-    /// Ours.
     Ours,
     /// None: the bare commands.
     Floor,
     /// The bare commands of a lock with fencing tokens.
     MintingFloor,
-    /// Those of another library.
     Peer(Peer),
 }
 
@@ -38,7 +35,6 @@ pub(crate) enum Subject {
 pub(crate) struct Slice {
     pub(crate) pairs: u64,
     pub(crate) span: Duration,
-    /// CPU time of the process.
     pub(crate) cpu: Duration,
     /// The times of the pairs, as [`Latency::counts`] has them.
     pub(crate) times: Vec<(u64, u64)>,
@@ -108,7 +104,7 @@ async fn take_orders<L: Floor + 'static>(mut locks: Vec<L>, orders: &mut Orders)
     }))
     .await?;
     send(&WorkerReport::Ready { lease: LEASE })?;
-    while let Some(Order::Contend(window)) = orders.next().await? {
+    while let Some(window) = orders.window().await? {
         let slice;
         (slice, locks) = use_in(window, locks).await?;
         send(&WorkerReport::Slice(slice))?;
@@ -158,11 +154,9 @@ async fn use_lock<L: Floor>(mut lock: L, shared: Arc<Shared>) -> Outcome<(L, Vec
     Ok((lock, times))
 }
 
-/// What the tasks share.
 #[derive(Debug, Default)]
 struct Shared {
     pairs: AtomicU64,
-    /// Whether times are recorded.
     counts: AtomicBool,
     ended: AtomicBool,
 }
