@@ -46,6 +46,7 @@ mod wait_queue;
 
 pub use backend::Redlock;
 pub use config::{MasterConfig, RedlockConfig};
+pub use redis_link::connection::Connection;
 pub use redis_link::dial::{Dial, Stream, StreamDial, with_nodelay};
 pub use redis_link::tls::Tls;
 pub use redis_link::topology::connection_info;

@@ -12,6 +12,7 @@ use redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
 use redis::{ConnectionInfo, RedisResult};
 use tokio::time::timeout;
 
+use crate::connection::Connection;
 use crate::dial::Dial;
 use crate::tls::Tls;
 
@@ -77,7 +78,7 @@ impl WithCredentials {
 
 #[async_trait]
 impl Dial for WithCredentials {
-    async fn commands(&self, to: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
+    async fn commands(&self, to: &ConnectionInfo) -> RedisResult<Connection> {
         self.dialer.commands(&self.server(to).await?).await
     }
 

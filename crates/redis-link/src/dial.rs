@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::io;
+#[cfg(unix)]
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +23,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
-use crate::batched_writes::BatchedWrites;
+use crate::connection::Connection;
 
 /// How long a connection is idle before the kernel asks whether the other side still has it. Routers that translate addresses, and
 /// balancers, forget connections that were idle for minutes.
@@ -44,6 +46,7 @@ const LONGEST_REASON: u64 = 4096;
 /// A dialer that logs every connection before the driver opens it:
 ///
 /// ```
+/// # use redis_link::connection::Connection;
 /// # use redis_link::dial::Dial;
 /// # use redis_link::redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
 /// # use redis_link::redis::{AsyncConnectionConfig, Client, ConnectionInfo, ProtocolVersion, RedisResult};
@@ -55,9 +58,9 @@ const LONGEST_REASON: u64 = 4096;
 ///
 /// #[async_trait]
 /// impl Dial for Logged {
-///     async fn commands(&self, to: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
+///     async fn commands(&self, to: &ConnectionInfo) -> RedisResult<Connection> {
 ///         println!("connecting to {}", to.addr());
-///         Client::open(to.clone())?.get_multiplexed_async_connection().await
+///         Ok(Client::open(to.clone())?.get_multiplexed_async_connection().await?.into())
 ///     }
 ///
 ///     async fn pushes(
@@ -80,7 +83,7 @@ const LONGEST_REASON: u64 = 4096;
 #[async_trait]
 pub trait Dial: fmt::Debug + Send + Sync + 'static {
     /// Opens a connection for commands. The caller keeps it until it fails.
-    async fn commands(&self, to: &ConnectionInfo) -> RedisResult<MultiplexedConnection>;
+    async fn commands(&self, to: &ConnectionInfo) -> RedisResult<Connection>;
 
     /// Opens a RESP3 connection that passes every push message to `on_push`, and a
     /// [`Disconnection`](redis::PushKind::Disconnection) when it ends.
@@ -122,29 +125,12 @@ impl<C> StreamDial<C> {
     pub const fn new(command_timeout: Duration, connect: C) -> Self {
         Self { connect, command_timeout }
     }
-
-    async fn open<S: Stream>(
-        &self,
-        to: &ConnectionInfo,
-        config: AsyncConnectionConfig,
-        protocol: ProtocolVersion,
-    ) -> RedisResult<MultiplexedConnection>
-    where
-        C: Fn() -> io::Result<S> + Sync,
-    {
-        let settings = to.redis_settings().clone().set_protocol(protocol);
-        let config = config.set_response_timeout(Some(self.command_timeout));
-        let stream = (self.connect)()?;
-        let (connection, driver) = MultiplexedConnection::new_with_config(&settings, stream, config).await?;
-        drop(tokio::spawn(driver));
-        Ok(connection)
-    }
 }
 
 #[async_trait]
 impl<S: Stream, C: Fn() -> io::Result<S> + Send + Sync + 'static> Dial for StreamDial<C> {
-    async fn commands(&self, to: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
-        self.open(to, AsyncConnectionConfig::new(), to.redis_settings().protocol()).await
+    async fn commands(&self, to: &ConnectionInfo) -> RedisResult<Connection> {
+        Connection::over((self.connect)()?, to.redis_settings(), self.command_timeout).await
     }
 
     async fn pushes(
@@ -152,7 +138,14 @@ impl<S: Stream, C: Fn() -> io::Result<S> + Send + Sync + 'static> Dial for Strea
         to: &ConnectionInfo,
         on_push: Arc<dyn AsyncPushSender>,
     ) -> RedisResult<MultiplexedConnection> {
-        self.open(to, AsyncConnectionConfig::new().set_push_sender(on_push), ProtocolVersion::RESP3).await
+        let settings = to.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let config = AsyncConnectionConfig::new()
+            .set_push_sender(on_push)
+            .set_response_timeout(Some(self.command_timeout));
+        let stream = (self.connect)()?;
+        let (connection, driver) = MultiplexedConnection::new_with_config(&settings, stream, config).await?;
+        drop(tokio::spawn(driver));
+        Ok(connection)
     }
 
     async fn messages(&self, to: &ConnectionInfo) -> RedisResult<PubSub> {
@@ -179,8 +172,7 @@ pub(crate) struct Settings {
     pub(crate) home: Home,
 }
 
-/// Opens connections with the driver, TCP_NODELAY and keep-alive. Those for commands batch their writes, unless they are of a
-/// pool, with TLS or on a Unix socket.
+/// Opens connections, with TCP_NODELAY and keep-alive; those of a pool, with TLS and for notifications with the driver.
 pub(crate) struct DriverDial {
     /// The user's pool.
     pub(crate) pool: Option<Pool>,
@@ -190,7 +182,7 @@ pub(crate) struct DriverDial {
 
 #[async_trait]
 impl Dial for DriverDial {
-    async fn commands(&self, to: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
+    async fn commands(&self, to: &ConnectionInfo) -> RedisResult<Connection> {
         match self.open(to).await {
             // Not if there was no connection that it could have been said on.
             Err(error) if error.is_connection_dropped() && !error.is_connection_refusal() => {
@@ -216,35 +208,35 @@ impl Dial for DriverDial {
 }
 
 impl DriverDial {
-    async fn open(&self, to: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
-        match (&self.pool, to.addr()) {
-            (Some(pool), _) => taken_from(pool).await,
-            (None, ConnectionAddr::Tcp(host, port)) => {
-                // The greeting included, as the driver has it.
-                let opening = timeout(self.connect_timeout, self.batched(to, host, *port)).await;
-                opening.map_err(io::Error::from)?
-            }
-            (None, _) => {
-                let client = Client::open(with_tcp_settings(to.clone()))?;
-                client.get_multiplexed_async_connection_with_config(&self.timeouts()).await
-            }
+    async fn open(&self, to: &ConnectionInfo) -> RedisResult<Connection> {
+        if let Some(pool) = &self.pool {
+            return Ok(taken_from(pool).await?.into());
         }
+        // The greeting included, as the driver has it.
+        let opening = match to.addr() {
+            ConnectionAddr::Tcp(host, port) => {
+                timeout(self.connect_timeout, self.over_tcp(to, host, *port)).await
+            }
+            #[cfg(unix)]
+            ConnectionAddr::Unix(path) => timeout(self.connect_timeout, self.over_socket(to, path)).await,
+            _ => {
+                let (client, timeouts) = (Client::open(with_tcp_settings(to.clone()))?, self.timeouts());
+                return Ok(client.get_multiplexed_async_connection_with_config(&timeouts).await?.into());
+            }
+        };
+        opening.map_err(io::Error::from)?
     }
 
-    async fn batched(
-        &self,
-        to: &ConnectionInfo,
-        host: &str,
-        port: u16,
-    ) -> RedisResult<MultiplexedConnection> {
+    async fn over_tcp(&self, to: &ConnectionInfo, host: &str, port: u16) -> RedisResult<Connection> {
         let stream = connect(host, port).await?;
         apply(with_tcp_settings(to.clone()).tcp_settings(), &stream)?;
-        let stream = BatchedWrites::new(stream);
-        let connection =
-            MultiplexedConnection::new_with_config(to.redis_settings(), stream, self.timeouts()).await;
-        let (connection, driver) = connection?;
-        drop(tokio::spawn(driver));
-        Ok(connection)
+        Connection::over(stream, to.redis_settings(), self.command_timeout).await
+    }
+
+    #[cfg(unix)]
+    async fn over_socket(&self, to: &ConnectionInfo, path: &Path) -> RedisResult<Connection> {
+        let stream = tokio::net::UnixStream::connect(path).await?;
+        Connection::over(stream, to.redis_settings(), self.command_timeout).await
     }
 
     fn timeouts(&self) -> AsyncConnectionConfig {

@@ -3,10 +3,10 @@
 use std::time::{Duration, SystemTime};
 
 use lock_core::{Finding, FindingLevel, Result, stored_time};
-use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisResult, Value};
 
 use crate::client::RedisClient;
+use crate::connection::Connection;
 use crate::error::{Endpoint, NAMES};
 use crate::greeting::{info_field, mode};
 use crate::wire;
@@ -17,10 +17,7 @@ const SETTINGS: [&str; 4] = ["maxmemory-policy", "appendonly", "appendfsync", "m
 const SKEW: Duration = Duration::from_millis(100);
 
 /// Reads version, role, commands and settings of a server in one round trip, and reports what endangers locks.
-pub(crate) async fn examine(
-    connection: &mut MultiplexedConnection,
-    endpoint: &Endpoint,
-) -> RedisResult<Vec<Finding>> {
+pub(crate) async fn examine(connection: &mut Connection, endpoint: &Endpoint) -> RedisResult<Vec<Finding>> {
     let mut needed = ["eval", "evalsha", "script"].map(str::to_owned).to_vec();
     needed.extend(endpoint.commands_of_scripts());
     let mut pipeline = redis::pipe();

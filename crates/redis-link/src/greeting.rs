@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::{RedisResult, Value};
 use tokio::time::Instant;
+
+use crate::connection::Connection;
 
 /// The first version with all commands that the scripts use.
 const OLDEST: (u32, u32) = (6, 2);
@@ -36,10 +37,7 @@ pub struct Identity {
 
 impl Greeting {
     /// Parses the answer to HELLO; falls back to INFO if the server does not know or allow HELLO.
-    pub(crate) async fn read(
-        answer: RedisResult<Value>,
-        connection: &mut MultiplexedConnection,
-    ) -> RedisResult<Self> {
+    pub(crate) async fn read(answer: RedisResult<Value>, connection: &mut Connection) -> RedisResult<Self> {
         match answer {
             Ok(answer) => Ok(Self::of_hello(&answer)),
             Err(_) => {

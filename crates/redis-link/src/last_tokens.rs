@@ -1,9 +1,9 @@
 //! Counts the last tokens of a server, for the doctor: each lock that was used within a week has one.
 
 use lock_core::{Finding, FindingLevel};
-use redis::aio::MultiplexedConnection;
 use redis::{RedisResult, Value};
 
+use crate::connection::Connection;
 use crate::keys::TOKENS;
 
 /// The COUNT of each `SCAN`.
@@ -29,7 +29,7 @@ struct Sample {
 
 /// Counts the last tokens of the database of this connection, or estimates their number. Blocks the server for no longer than
 /// a page of a scan takes.
-pub(crate) async fn count(connection: &mut MultiplexedConnection, server: &str) -> RedisResult<Finding> {
+pub(crate) async fn count(connection: &mut Connection, server: &str) -> RedisResult<Finding> {
     let note = |what: &str, advice: &str| Finding::new(FindingLevel::Note, server, what, advice);
     let sample = match Sample::take(connection).await {
         Err(error) if matches!(error.kind(), redis::ErrorKind::Server(_) | redis::ErrorKind::Extension) => {
@@ -65,7 +65,7 @@ pub(crate) async fn count(connection: &mut MultiplexedConnection, server: &str) 
 }
 
 impl Sample {
-    async fn take(connection: &mut MultiplexedConnection) -> RedisResult<Self> {
+    async fn take(connection: &mut Connection) -> RedisResult<Self> {
         let (mut sample, mut cursor) = (Self::default(), String::from("0"));
         for _ in 0..PAGES {
             let mut scan = redis::cmd("SCAN");

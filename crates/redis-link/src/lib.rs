@@ -2,8 +2,9 @@
 //!
 //! **Use `polylock`, `lock-redis` or `lock-redlock`.** This crate is a part of them, and its API changes with them.
 //!
-//! * Connections: [`client`] sends scripts to a server, `link` keeps its connection, [`dial`] opens it, with [`credentials`]
-//!   that are read then. `sentinel` and `cluster` find the server. [`topology`] and [`tls`] read its address from a URL.
+//! * Connections: [`client`] sends scripts to a server, `link` keeps its [`connection`], over which a `multiplexer` sends the
+//!   requests of many tasks; `reply` cuts what arrives. [`dial`] opens it, with [`credentials`] that are read then. `sentinel`
+//!   and `cluster` find the server. [`topology`] and [`tls`] read its address from a URL.
 //! * Notifications: [`push`] delivers what the server publishes to waiters, over a `push_connection`; [`key_watch`] is its
 //!   report that a key has changed.
 //! * Locks: [`keys`] names their keys, [`inspection`] parses their state, [`mod@take_back`] removes what a request
@@ -13,10 +14,10 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod acquisitions;
-mod batched_writes;
 mod claim;
 pub mod client;
 mod cluster;
+pub mod connection;
 pub mod credentials;
 pub mod dial;
 pub mod drift;
@@ -29,10 +30,12 @@ pub mod keys;
 mod last_tokens;
 mod link;
 pub mod lock_answer;
+mod multiplexer;
 pub mod owner_cache;
 pub mod push;
 mod push_connection;
 mod push_rights;
+mod reply;
 pub mod scan;
 pub mod script;
 mod sentinel;

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use lock_core::single_flight::SingleFlight;
 use lock_core::{BootInstant, Error, ErrorKind, Finding, FindingLevel, Result};
-use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, ConnectionInfo, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
+use crate::connection::Connection;
 use crate::dial::Settings;
 use crate::error::{Endpoint, Failure, is_demoted, is_of_proxy};
 use crate::examination::examine;
@@ -44,7 +44,7 @@ pub(crate) struct Link {
     epoch: Arc<AtomicU64>,
     state: Mutex<LinkState>,
     /// Idle connections for WAIT.
-    wait_connections: Mutex<Vec<MultiplexedConnection>>,
+    wait_connections: Mutex<Vec<Connection>>,
     /// Notified when the connection leads to another master than before.
     moves: watch::Sender<()>,
     /// Only one connection is opened at a time.
@@ -64,7 +64,7 @@ pub(crate) enum Route {
 
 /// A connection that was just opened.
 struct NewConnection {
-    connection: MultiplexedConnection,
+    connection: Connection,
     /// The identity of the server, if it was requested.
     identity: Option<Arc<Identity>>,
     /// The server's clock, and when it was read.
@@ -75,7 +75,7 @@ struct NewConnection {
 
 #[derive(Default)]
 struct LinkState {
-    connection: Option<MultiplexedConnection>,
+    connection: Option<Connection>,
     /// The server that this connection, or the last one, leads to.
     at: Option<ConnectionInfo>,
     /// The master that a sentinel announced, and when.
@@ -146,7 +146,7 @@ impl Link {
     /// the first, the answers to the others are dropped.
     pub(crate) async fn send_each(self: &Arc<Self>, commands: &Pipeline) -> Result<Vec<Value>, Failure> {
         let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
-        let answers = connection.req_packed_commands(commands, 0, commands.len()).await;
+        let answers = connection.send_all(commands).await;
         let refused = |answers: Vec<Value>| match answers.first() {
             Some(Value::ServerError(error)) => Err(error.clone().into()),
             _ => Ok(answers),
@@ -170,7 +170,7 @@ impl Link {
         if time.is_old {
             commands.cmd("TIME");
         }
-        let answers = connection.req_packed_commands(&commands, 0, commands.len()).await;
+        let answers = connection.send_all(&commands).await;
         let mut answers = match answers.and_then(of_server) {
             Ok(answers) => answers,
             Err(error) => return Some(Err(self.failure(error, generation))),
@@ -182,8 +182,8 @@ impl Link {
     }
 
     /// The bound of the server's clock, just after it was asked.
-    async fn ask_time(&self, connection: &mut MultiplexedConnection, generation: u64) -> Option<ServerTime> {
-        let answer = connection.req_packed_command(&redis::cmd("TIME")).await;
+    async fn ask_time(&self, connection: &mut Connection, generation: u64) -> Option<ServerTime> {
+        let answer = connection.send(&redis::cmd("TIME")).await;
         let told = wire::time(&answer.map_err(|error| self.failure(error, generation)).ok()?);
         self.note_time(generation, told.map(|time| (time, self.settings.clock.now())));
         let time = self.server_clock.now(generation, self.settings.clock.now())?;
@@ -242,7 +242,7 @@ impl Link {
     }
 
     /// The connection and its generation; a new one is made if there is none.
-    pub(crate) async fn connection(self: &Arc<Self>) -> Result<(MultiplexedConnection, u64)> {
+    pub(crate) async fn connection(self: &Arc<Self>) -> Result<(Connection, u64)> {
         if matches!(self.route, Route::Sentinel(_)) {
             // Each time: the runtime of the last task may have ended.
             Following::begin(self);
@@ -254,7 +254,7 @@ impl Link {
         }
     }
 
-    async fn connect(self: &Arc<Self>) -> Result<(MultiplexedConnection, u64)> {
+    async fn connect(self: &Arc<Self>) -> Result<(Connection, u64)> {
         let limit = self.settings.connect_timeout;
         let dial = || {
             let link = Arc::clone(self);
@@ -318,7 +318,7 @@ impl Link {
     /// Sends a command that changes nothing.
     pub(crate) async fn query(self: &Arc<Self>, command: &Cmd) -> Result<Value, Failure> {
         let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
-        let answer = connection.req_packed_command(command).await.and_then(Value::extract_error);
+        let answer = connection.send(command).await.and_then(Value::extract_error);
         answer.map_err(|error| self.failure(error, generation))
     }
 
@@ -412,7 +412,7 @@ impl Link {
     }
 
     /// Keeps a connection for the next WAIT, unless another server may be in use by now.
-    fn keep_wait_connection(&self, connection: MultiplexedConnection, generation: Option<u64>) {
+    fn keep_wait_connection(&self, connection: Connection, generation: Option<u64>) {
         let state = self.state();
         let mut wait_connections = self.wait_connections();
         if state.connection.is_some()
@@ -423,7 +423,7 @@ impl Link {
         }
     }
 
-    async fn dial_wait_connection(self: &Arc<Self>, wait_timeout: Duration) -> Result<MultiplexedConnection> {
+    async fn dial_wait_connection(self: &Arc<Self>, wait_timeout: Duration) -> Result<Connection> {
         let at = self.at().await?;
         let limit = self.settings.connect_timeout;
         let dialer = Arc::clone(&self.settings.dialer);
@@ -439,7 +439,7 @@ impl Link {
         Ok(connection)
     }
 
-    fn wait_connections(&self) -> MutexGuard<'_, Vec<MultiplexedConnection>> {
+    fn wait_connections(&self) -> MutexGuard<'_, Vec<Connection>> {
         self.wait_connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -464,7 +464,7 @@ impl Link {
         self.state().closed
     }
 
-    fn current(&self) -> Result<Option<(MultiplexedConnection, u64)>> {
+    fn current(&self) -> Result<Option<(Connection, u64)>> {
         let state = self.state();
         if state.closed {
             return Err(Error::closed(self.endpoint.backend));
@@ -534,7 +534,7 @@ impl Link {
     /// Reads version, role and clock of the server, and its identity if requested, and loads the scripts: one round trip.
     async fn greet(
         &self,
-        connection: &mut MultiplexedConnection,
+        connection: &mut Connection,
     ) -> Result<(Option<Identity>, Option<(Duration, BootInstant)>)> {
         let unreachable = |error: RedisError| self.endpoint.unreachable(&error);
         let mut pipeline = redis::pipe();
@@ -579,7 +579,7 @@ impl Link {
     }
 
     /// Logs what endangers locks on this server.
-    async fn warn(&self, connection: &mut MultiplexedConnection) {
+    async fn warn(&self, connection: &mut Connection) {
         // Without the rights there are no findings.
         let findings = examine(connection, &self.endpoint).await.unwrap_or_default();
         for finding in findings.iter().filter(|finding| finding.level >= FindingLevel::Warning) {
@@ -632,17 +632,17 @@ impl SentinelLink for Link {
 }
 
 /// Sends the call, with the command ahead of it, whose answer is ignored.
-async fn request(connection: &mut MultiplexedConnection, call: &Call) -> RedisResult<Value> {
-    let Some(ahead) = &call.ahead else { return connection.req_packed_command(&call.command).await };
+async fn request(connection: &mut Connection, call: &Call) -> RedisResult<Value> {
+    let Some(ahead) = &call.ahead else { return connection.send(&call.command).await };
     let mut pipeline = redis::pipe();
     pipeline.add_command(Cmd::clone(ahead)).add_command(call.command.clone());
-    let mut answers = connection.req_packed_commands(&pipeline, 1, 1).await?;
+    let mut answers = connection.send_all(&pipeline).await?;
     Ok(answers.pop().unwrap_or(Value::Nil))
 }
 
 /// Runs these commands and then the call, in one round trip.
 async fn run(
-    connection: &mut MultiplexedConnection,
+    connection: &mut Connection,
     call: &Cmd,
     before: &[Cmd],
 ) -> RedisResult<Vec<RedisResult<Value>>> {
@@ -651,11 +651,7 @@ async fn run(
 
 /// Loads the script of a call, which the server lacks, and runs the call, in one round trip. Where the server loads no scripts,
 /// the call brings its own.
-async fn run_unloaded(
-    connection: &mut MultiplexedConnection,
-    call: &Call,
-    asking: bool,
-) -> RedisResult<Value> {
+async fn run_unloaded(connection: &mut Connection, call: &Call, asking: bool) -> RedisResult<Value> {
     let asking: Vec<_> = asking.then(|| redis::cmd("ASKING")).into_iter().collect();
     let before = [&[call.script.load()], &asking[..]].concat();
     let mut answers = run(connection, &call.command, &before).await?;
@@ -666,11 +662,7 @@ async fn run_unloaded(
 }
 
 /// Runs a call, and then WAIT, in one round trip. Returns both answers.
-async fn run_and_wait(
-    connection: &mut MultiplexedConnection,
-    call: &Call,
-    wait: &Cmd,
-) -> RedisResult<(Value, u32)> {
+async fn run_and_wait(connection: &mut Connection, call: &Call, wait: &Cmd) -> RedisResult<(Value, u32)> {
     let load = call.script.load();
     let mut answers = run_once(connection, [load, call.command.clone(), wait.clone()].into_iter()).await?;
     if answers.get(1).is_some_and(|answer| answer.as_ref().is_err_and(is_no_script)) {
@@ -683,7 +675,7 @@ async fn run_and_wait(
 }
 
 /// Tries whether the server runs scripts that it did not load.
-async fn run_without_loading(connection: &mut MultiplexedConnection) -> RedisResult<()> {
+async fn run_without_loading(connection: &mut Connection) -> RedisResult<()> {
     // With a key, as proxies route by that.
     let mut eval = redis::cmd("EVAL");
     match eval.arg("return 1").arg(1).arg("polylock:doctor").query_async::<Value>(connection).await {
@@ -700,7 +692,7 @@ fn last(mut answers: Vec<RedisResult<Value>>) -> RedisResult<Value> {
 
 /// Runs these commands in one round trip.
 async fn run_once(
-    connection: &mut MultiplexedConnection,
+    connection: &mut Connection,
     commands: impl Iterator<Item = Cmd>,
 ) -> RedisResult<Vec<RedisResult<Value>>> {
     let mut pipeline = redis::pipe();
@@ -712,7 +704,7 @@ async fn run_once(
 }
 
 /// Loads the scripts of these calls, in one round trip.
-async fn load(connection: &mut MultiplexedConnection, calls: &[&Call]) -> RedisResult<()> {
+async fn load(connection: &mut Connection, calls: &[&Call]) -> RedisResult<()> {
     let mut scripts: Vec<&Script> = calls.iter().map(|call| call.script).collect();
     scripts.dedup_by(|one, other| std::ptr::eq(*one, *other));
     let mut pipeline = redis::pipe();

@@ -7,10 +7,11 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use lock_core::{Error, ErrorKind, Result};
-use redis::aio::{MultiplexedConnection, PubSubSink, PubSubStream};
+use redis::aio::{PubSubSink, PubSubStream};
 use redis::{ConnectionInfo, RedisError, RedisResult, Value};
 use tokio::time::{sleep, timeout};
 
+use crate::connection::Connection;
 use crate::dial::{Dial, Settings};
 use crate::error::{Endpoint, is_unknown_command};
 use crate::topology::{SentinelInfo, at};
@@ -233,7 +234,7 @@ async fn ask(
     limit: Duration,
 ) -> RedisResult<Option<Address>> {
     let answer = async {
-        let mut connection: MultiplexedConnection = dialer.commands(sentinel).await?;
+        let mut connection: Connection = dialer.commands(sentinel).await?;
         let mut command = redis::cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(name).query_async(&mut connection).await
     };

@@ -16,7 +16,7 @@ use lock_redis::redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
 use lock_redis::redis::{
     AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisResult,
 };
-use lock_redis::{Dial, RedisConfig};
+use lock_redis::{Connection, Dial, RedisConfig};
 use lock_testkit::proxy::{Direction, Protocol, Then, redis_command};
 use lock_testkit::redis::Reply;
 use lock_testkit::{FaultProxy, RedisServer, Worker, cancel_after, for_each_poll_count, now_ns};
@@ -642,8 +642,8 @@ impl ByProxy {
 
 #[async_trait]
 impl Dial for ByProxy {
-    async fn commands(&self, to: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
-        Client::open(self.way(What::Commands, to)?)?.get_multiplexed_async_connection().await
+    async fn commands(&self, to: &ConnectionInfo) -> RedisResult<Connection> {
+        Ok(Client::open(self.way(What::Commands, to)?)?.get_multiplexed_async_connection().await?.into())
     }
 
     async fn pushes(

@@ -13,7 +13,7 @@ use lock_redis::redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
 use lock_redis::redis::{
     AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisResult,
 };
-use lock_redis::{Dial, RedisConfig};
+use lock_redis::{Connection, Dial, RedisConfig};
 use lock_testkit::proxy::{Direction, Protocol};
 use lock_testkit::redis::Reply;
 use lock_testkit::{FaultProxy, RedisCluster, RedisSentinel, RedisServer, cancel_after, for_each_poll_count};
@@ -347,9 +347,9 @@ struct Record {
 
 #[async_trait]
 impl Dial for Record {
-    async fn commands(&self, _: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
+    async fn commands(&self, _: &ConnectionInfo) -> RedisResult<Connection> {
         let to = self.points_to.lock().unwrap().clone();
-        Client::open(to)?.get_multiplexed_async_connection().await
+        Ok(Client::open(to)?.get_multiplexed_async_connection().await?.into())
     }
 
     async fn pushes(
@@ -577,8 +577,8 @@ struct Gate {
 
 #[async_trait]
 impl Dial for Gate {
-    async fn commands(&self, to: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
-        Client::open(to.clone())?.get_multiplexed_async_connection().await
+    async fn commands(&self, to: &ConnectionInfo) -> RedisResult<Connection> {
+        Ok(Client::open(to.clone())?.get_multiplexed_async_connection().await?.into())
     }
 
     async fn pushes(
@@ -941,8 +941,8 @@ impl<F> Dial for By<F>
 where
     F: Fn(ConnectionInfo) -> BoxFuture<'static, RedisResult<MultiplexedConnection>> + Send + Sync + 'static,
 {
-    async fn commands(&self, to: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
-        (self.0)(to.clone()).await
+    async fn commands(&self, to: &ConnectionInfo) -> RedisResult<Connection> {
+        Ok((self.0)(to.clone()).await?.into())
     }
 
     async fn pushes(
