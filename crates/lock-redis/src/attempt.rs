@@ -46,9 +46,10 @@ pub(crate) struct QueueEntry {
 }
 
 impl<'a> Acquisition<'a> {
-    pub(crate) fn new(context: &'a Arc<Context>, keys: Arc<Keys>, request: &'a AcquireRequest) -> Self {
+    pub(crate) fn new(context: &'a Arc<Context>, request: &'a AcquireRequest) -> Result<Self> {
+        let keys = Arc::new(context.keys(&request.name)?);
         let (info, ttl) = (context.owners.of(&request.owner), context.ttl_of(&request.lease));
-        Self { context, keys, request, info, ttl }
+        Ok(Self { context, keys, request, info, ttl })
     }
 
     /// With `wait=notify`, listens for the release of the lock, if the channel is live already.
@@ -90,15 +91,20 @@ impl Attempt {
         is_confirmation: bool,
     ) -> (Moment, Result<LockAnswer>) {
         let server = &what.context.server;
-        if server.generation(&what.keys).is_none() {
+        let mut connection = server.client.generation(&what.keys);
+        if connection.is_none() {
             // Before the rollback is armed: nothing can be sent without a connection. Boxed, to keep the future of an
             // acquisition small.
-            if let Err(error) = Box::pin(server.reach(&what.keys)).await {
+            if let Err(error) = Box::pin(server.client.reach(&what.keys)).await {
                 return (server.moment(), Err(error));
             }
+            connection = server.client.generation(&what.keys);
         }
-        self.rollback.arm();
-        if self.since.is_none() && !is_confirmation {
+        self.rollback.arm(connection);
+        if self.since.is_none()
+            && !is_confirmation
+            && connection.is_some_and(|on| what.context.scripts_work(on))
+        {
             let sent = server.moment();
             if let Some(answer) = Box::pin(self.claim(what, sent)).await.transpose() {
                 return (sent, answer);
@@ -119,7 +125,9 @@ impl Attempt {
         self.untokened &= !matches!(answer, Ok(LockAnswer::Busy { .. }));
         match answer {
             Ok(LockAnswer::Busy { .. }) => what.context.busy.note(&what.keys, what.context.clock.now()),
-            Ok(LockAnswer::Granted(_)) => what.context.note_scripts_work(&what.keys),
+            Ok(LockAnswer::Granted(_)) => {
+                connection.into_iter().for_each(|on| what.context.note_scripts_work(on));
+            }
             _ => {}
         }
         (sent, answer)
@@ -128,7 +136,7 @@ impl Attempt {
     /// Claims the lock by plain commands, if it is probably free; `None` if the script has to follow.
     async fn claim(&mut self, what: &Acquisition<'_>, sent: Moment) -> Result<Option<LockAnswer>> {
         let Acquisition { context, keys, .. } = what;
-        if !context.scripts_work(keys) || context.busy.has(keys, sent.at) {
+        if context.busy.has(keys, sent.at) {
             return Ok(None);
         }
         self.since = Some(sent.at);

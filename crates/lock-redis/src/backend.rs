@@ -12,11 +12,12 @@ use lock_core::{
     Locks, Result, Token, runtime,
 };
 use redis_link::client::{ClientOptions, RedisClient};
+use redis_link::lock_answer::LockAnswer;
 use redis_link::owner_cache::OwnerCache;
 use redis_link::push::Pushes;
 use redis_link::topology::Topology;
 
-use crate::acquire::acquire;
+use crate::attempt::Acquisition;
 use crate::config::{RedisConfig, RedisWait, SHORTEST_TOKEN_TTL};
 use crate::context::Context;
 use crate::error::{BACKEND, MIN_TTL};
@@ -26,6 +27,7 @@ use crate::renew::Renewers;
 use crate::server::Server;
 use crate::set_nx_px::SCRIPTS;
 use crate::setnx_timestamp::danger;
+use crate::wait::Waiting;
 
 /// How long a lock that was busy probably is: its holder and its waiters send requests all the time.
 const BUSY: Duration = Duration::from_millis(100);
@@ -103,7 +105,7 @@ impl Redis {
             }
             Ok(())
         };
-        tokio::try_join!(server.connect(), checking_rights)?;
+        tokio::try_join!(server.client.connect(), checking_rights)?;
         let context = Context {
             push,
             renewers: Renewers::new(Arc::clone(&server), config.clock.clone()),
@@ -139,7 +141,16 @@ impl Backend for Redis {
 
     async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
         self.capabilities.check_mode(request.mode)?;
-        acquire(&self.context, Arc::new(self.context.keys(&request.name)?), &request).await
+        let what = Acquisition::new(&self.context, &request)?;
+        let (listener, mut attempt) = (what.listener(), what.attempt());
+        let (sent, answer) = attempt.ask(&what, false).await;
+        match answer {
+            Ok(LockAnswer::Granted(token)) if !self.context.server.waits_for_replicas() => {
+                attempt.granted(&what, sent, token).map(|lease| Acquired::Held(Box::new(lease)))
+            }
+            // Boxed, to keep the future of an acquisition small.
+            answer => Box::pin(Waiting::new(what, listener).go_on(attempt, sent, answer)).await,
+        }
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
@@ -171,13 +182,13 @@ impl Backend for Redis {
     }
 
     async fn settle(&self) {
-        self.context.server.cleanup().settled().await;
+        self.context.server.client.cleanup().settled().await;
     }
 
     async fn close(&self) -> Result<()> {
         self.context.renewers.stop_all();
         self.context.push.close();
-        self.context.server.close();
+        self.context.server.client.close();
         Ok(())
     }
 }

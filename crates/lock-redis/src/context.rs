@@ -52,15 +52,13 @@ impl Context {
 
     /// Whether a script has granted a lock on this connection. Who may not run scripts could acquire locks by plain
     /// commands, but never release them.
-    pub(crate) fn scripts_work(&self, keys: &Keys) -> bool {
-        self.server.generation(keys) == Some(self.worked.load(Ordering::Relaxed))
+    pub(crate) fn scripts_work(&self, connection: u64) -> bool {
+        connection == self.worked.load(Ordering::Relaxed)
     }
 
     /// Notes that a script has granted a lock.
-    pub(crate) fn note_scripts_work(&self, keys: &Keys) {
-        if let Some(generation) = self.server.generation(keys) {
-            self.worked.store(generation, Ordering::Relaxed);
-        }
+    pub(crate) fn note_scripts_work(&self, connection: u64) {
+        self.worked.store(connection, Ordering::Relaxed);
     }
 
     /// The initial ttl of a lease, minus the clock skew.

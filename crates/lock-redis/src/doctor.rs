@@ -7,10 +7,10 @@ use crate::context::Context;
 
 impl Context {
     pub(crate) async fn doctor(&self) -> Result<DoctorReport> {
-        let mut findings = self.server.examine().await?;
+        let mut findings = self.server.client.examine().await?;
         findings.extend(self.danger.clone());
         // A user without a right to the key has nothing to do with a migration yet.
-        if let Ok(Some(migration)) = self.server.claimed_keys(&self.prefix).await {
+        if let Ok(Some(migration)) = self.server.client.claimed_keys(&self.prefix).await {
             findings.push(Finding::new(
                 FindingLevel::Note,
                 "",

@@ -1,19 +1,46 @@
-//! Inspects, breaks and lists locks.
+//! Inspects, breaks, lists and watches locks.
 
 use lock_core::backend::MAX_LISTED;
 use lock_core::migration::Tombstone;
 use lock_core::{Capabilities, Error, ErrorKind, LockMode, LockName, LockState, OwnerId, Result, Token};
 use redis_link::error::not_a_lock;
 use redis_link::inspection::Inspection;
+use redis_link::key_watch::KeyWatch;
 use redis_link::keys::Keys;
+use redis_link::waiting::ROUNDING;
+use tokio::time::sleep;
 
 use crate::context::Context;
 use crate::error::BACKEND;
 use crate::tombstone::moved;
+use crate::wait::poll_pause;
 
 impl Context {
     pub(crate) async fn inspect(&self, name: &LockName) -> Result<LockState> {
         Ok(self.server.inspect(&self.keys(name)?, None).await?.state())
+    }
+
+    /// Waits until the lock has other holders. Each round arms the report of the server that the key has changed, then inspects
+    /// the lock, so that no change falls between. After a renewal the round ends in the same holders, and the next begins.
+    pub(crate) async fn await_change(&self, name: &LockName, seen: &LockState) -> Result<LockState> {
+        let keys = self.keys(name)?;
+        loop {
+            let watch = KeyWatch::arm(&self.push, &keys).await;
+            let state = self.inspect(name).await?;
+            if !state.has_holders_of(seen) {
+                return Ok(state);
+            }
+            let expires = state.holders.iter().filter_map(|holder| holder.remaining).min();
+            let again = match watch.is_armed() {
+                // A report that is lost, and the end of a lease, which the server may report late.
+                true => expires.map_or(self.ttl, |left| self.ttl.min(left + ROUNDING)),
+                false => poll_pause(),
+            };
+            tokio::select! {
+                () = watch.reported() => {}
+                () = sleep(again) => {}
+            }
+        }
     }
 
     pub(crate) async fn break_lock(&self, name: &LockName) -> Result<bool> {
@@ -39,7 +66,7 @@ impl Context {
 
     pub(crate) async fn list(&self, prefix: &str, capabilities: &Capabilities) -> Result<Vec<LockName>> {
         let beginning = format!("{}{prefix}", self.prefix);
-        let keys = self.server.keys_that_begin(&beginning, MAX_LISTED).await?;
+        let keys = self.server.client.keys_that_begin(&beginning, MAX_LISTED).await?;
         capabilities.check_listed(keys.len())?;
         Ok(Keys::names(&self.prefix, keys))
     }

@@ -17,7 +17,7 @@ use crate::config::LeaveFree;
 use crate::context::Context;
 use crate::error::BACKEND;
 use crate::renew::{Downgrading, HeldLock, Sharing};
-use crate::request::{Ask, Extension, Hold, Rotated};
+use crate::request::{Ask, Extension, Hold, Release, Rotated};
 use crate::rollback::RollbackGuard;
 use crate::tombstone::lives_until;
 
@@ -144,16 +144,12 @@ impl Lease for RedisLease {
             Ok(sent) => sent,
             Err(known) => return Ok(known),
         };
-        let (server, keys, owner) = (&self.context.server, &self.held.keys, self.held.owner);
-        let leave_free = self.context.leave_free.filter(|_| self.leaves_free);
-        let ours = match (leave_free, self.contended) {
-            // Boxed, to keep the future of a release small.
-            (Some(LeaveFree { moment, .. }), _) => {
-                Box::pin(server.release_and_leave_free(keys, owner, moment)).await?
-            }
-            (None, true) => Box::pin(server.release_to_next(keys, owner)).await?,
-            (None, false) => self.release_uncontended().await?,
-        };
+        let (context, HeldLock { keys, owner, .. }) = (&self.context, &*self.held);
+        let (how, now) = (self.how_to_release(), context.clock.now());
+        let ours = context.server.release(keys, *owner, how).await?;
+        if ours == Some(true) && how == Release::WANTED {
+            context.kept.note(keys, now);
+        }
         self.cell.lose(LossReason::Released);
         let known_lost = ours == Some(false) && !sent.maybe_done;
         Ok(if known_lost { Released::AlreadyLost } else { sent.in_time() })
@@ -186,17 +182,19 @@ impl Lease for RedisLease {
 }
 
 impl RedisLease {
-    async fn release_uncontended(&self) -> Result<Option<bool>> {
-        let (context, HeldLock { keys, owner, .. }) = (&self.context, &*self.held);
-        let now = context.clock.now();
-        if self.held.hold() == Hold::Alone && context.kept.has(keys, now) {
-            return context.server.release_free(keys, *owner).await;
+    fn how_to_release(&self) -> Release<'static> {
+        match self.context.leave_free.filter(|_| self.leaves_free) {
+            Some(LeaveFree { moment, .. }) => Release::LeaveFree(moment),
+            None if self.contended => Release::ToNext,
+            None if self.has_kept_token() => Release::Unwanted,
+            None => Release::WANTED,
         }
-        let ours = Box::pin(context.server.release(keys, *owner, None)).await?;
-        if ours == Some(true) {
-            context.kept.note(keys, now);
-        }
-        Ok(ours)
+    }
+
+    /// Whether the last token has a ttl, which a release need not care for.
+    fn has_kept_token(&self) -> bool {
+        let now = self.context.clock.now();
+        self.held.hold() == Hold::Alone && self.context.kept.has(&self.held.keys, now)
     }
 
     /// Replaces the lock by a tombstone, and ends the lease.
@@ -215,7 +213,7 @@ impl RedisLease {
             return Err(Released::AlreadyLost);
         }
         let now = self.context.clock.now();
-        let over = now + self.renewal.longest_ttl() + self.context.server.command_timeout();
+        let over = now + self.renewal.longest_ttl() + self.context.server.client.command_timeout();
         let was_valid = !matches!(standing, GuardState::Lost(_));
         let sent = *self.pending.get_or_insert(PendingRelease { was_valid, over, maybe_done: false });
         if now >= sent.over {
@@ -246,7 +244,7 @@ impl RedisLease {
         let ttl = context.ttl_of(&next.lease);
         let info = context.owners.of(&next.owner);
         let mut rollback = RollbackGuard::new(&context.server, &keys, ttl);
-        rollback.arm();
+        rollback.arm(context.server.client.generation(&keys));
         let sent = context.server.moment();
         let ask = Ask {
             keys: &keys,

@@ -7,10 +7,8 @@
 //! Source of the algorithm: the Redis documentation, "Distributed Locks with Redis", section on the single instance.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod acquire;
 mod attempt;
 mod backend;
-mod change;
 mod config;
 mod context;
 mod doctor;

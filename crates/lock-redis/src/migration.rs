@@ -18,15 +18,15 @@ impl MigrationSource for Redis {
     }
 
     async fn claimed(&self) -> Result<Option<String>> {
-        self.context().server.claimed_keys(&self.context().prefix).await
+        self.context().server.client.claimed_keys(&self.context().prefix).await
     }
 
     async fn claim(&self, migration: &str) -> Result<String> {
-        self.context().server.claim_keys(&self.context().prefix, migration).await
+        self.context().server.client.claim_keys(&self.context().prefix, migration).await
     }
 
     async fn unclaim(&self, migration: &str) -> Result<()> {
-        self.context().server.unclaim_keys(&self.context().prefix, migration).await
+        self.context().server.client.unclaim_keys(&self.context().prefix, migration).await
     }
 
     async fn examine(&self, migration: &str) -> Result<Vec<Finding>> {
@@ -34,7 +34,7 @@ impl MigrationSource for Redis {
     }
 
     async fn writers(&self) -> Result<Vec<Writer>> {
-        self.context().server.writers(&self.context().prefix).await
+        self.context().server.client.writers(&self.context().prefix).await
     }
 
     async fn longest_lease(&self) -> Result<Option<Duration>> {
@@ -42,7 +42,7 @@ impl MigrationSource for Redis {
     }
 
     async fn largest_token(&self) -> Result<Option<Token>> {
-        self.context().server.largest_token(&self.context().prefix).await
+        self.context().server.client.largest_token(&self.context().prefix).await
     }
 
     async fn swap(&self, lease: &mut dyn Lease, tombstone: &Tombstone) -> Result<Swapped> {
@@ -55,7 +55,7 @@ impl MigrationSource for Redis {
     }
 
     fn is_current(&self, reading: &Reading, name: &LockName) -> bool {
-        let generation = self.context().keys(name).map(|keys| self.context().server.generation(&keys));
+        let generation = self.context().keys(name).map(|keys| self.context().server.client.generation(&keys));
         generation.is_ok_and(|generation| generation.is_none_or(|present| present == reading.connection))
     }
 
@@ -69,7 +69,7 @@ impl MigrationSource for Redis {
 
     async fn time(&self, name: &LockName) -> Result<u64> {
         // No script: an operator who finishes the migration may not write.
-        let time = self.context().server.time_of(&self.context().keys(name)?).await?;
+        let time = self.context().server.client.time_of(&self.context().keys(name)?).await?;
         Ok(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
     }
 }

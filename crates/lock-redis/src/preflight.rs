@@ -25,25 +25,25 @@ const MOST_NAMES: usize = 10_000;
 impl Context {
     /// What would endanger a migration, beyond the findings of the doctor.
     pub(crate) async fn preflight(&self, migration: &str) -> Result<Vec<Finding>> {
-        let mut findings = self.server.examine_durability().await?;
-        findings.extend(self.server.other_claims(&self.prefix, migration).await?);
+        let mut findings = self.server.client.examine_durability().await?;
+        findings.extend(self.server.client.other_claims(&self.prefix, migration).await?);
         for (server, name) in self.trial_names().await? {
             findings.push(self.try_move(&server, &name).await?);
         }
-        findings.extend(self.server.examine_writers(&self.prefix).await?);
+        findings.extend(self.server.client.examine_writers(&self.prefix).await?);
         Ok(findings)
     }
 
     /// An unused name for each master.
     async fn trial_names(&self) -> Result<Vec<(String, LockName)>> {
-        let mut masters = self.server.node_names().await?;
+        let mut masters = self.server.client.node_names().await?;
         let mut names = Vec::new();
         for _ in 0..MOST_NAMES {
             let name = LockName::new(format!("polylock-trial/{}", OwnerId::random()))?;
-            let node = self.server.node_name(&self.keys(&name)?);
+            let node = self.server.client.node_name(&self.keys(&name)?);
             if let Some(at) = masters.iter().position(|master| Some(master) == node.as_ref()) {
                 let master = masters.swap_remove(at);
-                let server = if master.is_empty() { self.server.address().to_owned() } else { master };
+                let server = if master.is_empty() { self.server.client.address().to_owned() } else { master };
                 names.push((server, name));
             }
             if masters.is_empty() {
@@ -61,7 +61,7 @@ impl Context {
         let fence = keys.fence();
         let remains = [Some(keys.lock()), Some(&*fence), Some(keys.tokens()), beside.as_deref()];
         let remains: Vec<&str> = remains.into_iter().flatten().collect();
-        let discarded = self.server.read(&DISCARD.on(&remains), wire::text).await.map(drop);
+        let discarded = self.server.client.read(&DISCARD.on(&remains), wire::text).await.map(drop);
         match tried.and_then(|replicas| discarded.map(|()| replicas)) {
             Ok(0) => Ok(Finding::new(FindingLevel::Note, server, "a lock was moved and moved back", "")),
             Ok(replicas) => Ok(Finding::new(
@@ -99,7 +99,7 @@ impl Context {
             life: TRIAL_LIFE,
             newest: 0,
         };
-        let replicas = self.server.connected_replicas(keys).await?;
+        let replicas = self.server.client.connected_replicas(keys).await?;
         // The second time it refreshes.
         if !self.swap(keys, owner, &tombstone).await? || !self.swap(keys, owner, &tombstone).await? {
             return Err(lost());

@@ -11,7 +11,7 @@ use redis_link::keys::Keys;
 use redis_link::scan::Beside;
 use redis_link::script::Call;
 
-use crate::request::{Ask, Extension, Moment};
+use crate::request::{Ask, Extension, Moment, Release};
 
 /// The format of the key of a lock. All clients that share a lock need the same.
 ///
@@ -113,14 +113,8 @@ pub(crate) trait Recipe: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Releases an exclusive lock that nobody waits for, and else does nothing; `None` if the recipe has no cheaper request for
-    /// it than [`release`](Self::release).
-    fn release_free(&self, _keys: &Keys, _owner: OwnerId) -> Option<Call> {
-        None
-    }
-
-    /// Removes a lock, a share of it, or the `entry` of the wait queue.
-    fn release(&self, keys: &Keys, owner: OwnerId, entry: Option<&str>) -> Call;
+    /// Removes a lock, a share of it, or the entry of the wait queue.
+    fn release(&self, keys: &Keys, owner: OwnerId, how: Release<'_>) -> Call;
 
     /// Extends a lease.
     fn extend(&self, lease: &Extension<'_>, sent: Moment) -> Call;

@@ -31,7 +31,7 @@ impl Renewers {
     /// Adds a lease, whose validity is written to `cell`, to the renewer of its present node. It is renewed even if its slot
     /// moves.
     pub(crate) fn add(&self, keys: &Keys, held: Arc<HeldLock>, terms: Terms, cell: ValidityCell) -> Renewal {
-        let node = self.server.node_name(keys).unwrap_or_default();
+        let node = self.server.client.node_name(keys).unwrap_or_default();
         let renewer = || Renewer::new(RenewOnServer { server: Arc::clone(&self.server) }, self.clock.clone());
         self.by_node().entry(node).or_insert_with(renewer).add(held, terms, cell)
     }

@@ -91,6 +91,23 @@ pub enum Hold {
     Downgrading,
 }
 
+/// How a lock is released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release<'a> {
+    /// To the next waiter, if there is one; or the owner's `entry` leaves the wait queue.
+    Wanted {
+        /// The entry, as it was sent.
+        entry: Option<&'a str>,
+    },
+    /// An exclusive lock that probably nobody waits for, and whose last token has a ttl. It costs the server less.
+    Unwanted,
+    /// A contended lock: the server notifies the next waiter before it answers, so that on a busy host the waiter runs before the
+    /// caller.
+    ToNext,
+    /// Left free for this long: waiters in its queue hold back, and other clients can acquire it.
+    LeaveFree(Duration),
+}
+
 /// The outcome of a hand-over within a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rotated {
@@ -115,6 +132,17 @@ impl Hold {
             Mode::Exclusive => Self::Alone,
             _ => Self::Shared,
         }
+    }
+}
+
+impl Release<'_> {
+    /// Of a holder, which has no entry.
+    pub(crate) const WANTED: Self = Self::Wanted { entry: None };
+}
+
+impl<'a> From<Option<&'a str>> for Release<'a> {
+    fn from(entry: Option<&'a str>) -> Self {
+        Self::Wanted { entry }
     }
 }
 

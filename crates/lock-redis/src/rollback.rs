@@ -42,9 +42,9 @@ impl RollbackGuard {
         }
     }
 
-    /// Notes that a request is about to be sent.
-    pub(crate) fn arm(&mut self) {
-        self.sent = Some(Sent::InDoubt { connection: self.server.generation(&self.keys) });
+    /// Notes that a request is about to be sent, on this connection or a later one.
+    pub(crate) fn arm(&mut self, connection: Option<u64>) {
+        self.sent = Some(Sent::InDoubt { connection });
     }
 
     /// Notes that the next request may add this entry to the wait queue, and registers the owner for its grant.
@@ -89,14 +89,14 @@ impl Drop for RollbackGuard {
             registration.ends(sent);
         }
         // Counted before the task starts, as the locks may be closed first.
-        let mut counted = Some(server.cleanup().count());
+        let mut counted = Some(server.client.cleanup().count());
         drop(runtime.spawn(async move {
             let _registration = registration;
             let entry = entry.as_deref();
             let release = || server.release(&keys, owner, entry);
             loop {
-                let terms = TakeBack::new(&keys, ttl, sent).over_an_outage(server.cleanup());
-                let removed = server.take_back(terms.counted(counted.take()), release).await;
+                let terms = TakeBack::new(&keys, ttl, sent).over_an_outage(server.client.cleanup());
+                let removed = server.client.take_back(terms.counted(counted.take()), release).await;
                 if removed != Some(true) || !may_be_more(&server, &keys, entry, sent) {
                     break;
                 }
@@ -108,5 +108,5 @@ impl Drop for RollbackGuard {
 /// Whether more may remain after a removal found something: the queue entry may have been granted the lock, while a request
 /// of the same owner is still in flight.
 fn may_be_more(server: &Server, keys: &Keys, entry: Option<&str>, sent: Sent) -> bool {
-    entry.is_some() && !sent.is_settled_on(server.generation(keys))
+    entry.is_some() && !sent.is_settled_on(server.client.generation(keys))
 }

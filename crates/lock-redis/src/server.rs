@@ -1,6 +1,5 @@
 //! Sends the requests for locks to the server, and parses the answers.
 
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ use redis_link::wire::{self, TokenTtl};
 
 use crate::error::{BACKEND, lost_before_replicated, not_replicated};
 use crate::recipe::Recipe;
-use crate::request::{Ask, Claimed, Extension, Moment, Rotated};
+use crate::request::{Ask, Claimed, Extension, Moment, Release, Rotated};
 use crate::set_nx_px::{self, RARE_SCRIPTS, SCRIPTS, SetNxPx};
 use crate::setnx_timestamp;
 
@@ -29,7 +28,8 @@ const GRACE: Duration = Duration::from_secs(1);
 /// The server, or the nodes of a cluster, with the recipe of its locks.
 #[derive(Debug)]
 pub struct Server {
-    client: Arc<RedisClient>,
+    /// The client.
+    pub client: Arc<RedisClient>,
     recipe: Box<dyn Recipe>,
     /// How many replicas must have a lock before it counts as granted, and how long to wait for them.
     wait_replicas: Option<(u32, Duration)>,
@@ -73,12 +73,12 @@ impl Server {
     /// The present, for a request that is about to be sent.
     #[must_use]
     pub fn moment(&self) -> Moment {
-        self.recipe.moment(self.clock())
+        self.recipe.moment(self.client.clock())
     }
 
     /// The end of a lease that was requested at this moment.
     pub(crate) fn valid_until(&self, sent: Moment, ttl: Duration) -> BootInstant {
-        self.recipe.valid_until(sent, ttl, self.clock())
+        self.recipe.valid_until(sent, ttl, self.client.clock())
     }
 
     /// Asks for a lock, and queues up if it is busy; or confirms a grant. One round trip. The lease counts from `sent`.
@@ -92,7 +92,7 @@ impl Server {
     /// When the future is dropped, the lock may have been granted: [take it back](RedisClient::take_back).
     pub async fn ask(&self, sent: Moment, ask: &Ask<'_>) -> Result<LockAnswer> {
         let call = self.recipe.ask(ask, sent);
-        self.request_lock(&call, |answer| self.recipe.answered(sent, answer)).await
+        self.client.request_lock(&call, |answer| self.recipe.answered(sent, answer)).await
     }
 
     /// Claims a lock that is probably free, by plain commands: one round trip. The lease counts from before. With `keeps`, a
@@ -111,7 +111,7 @@ impl Server {
             proposed = TokenBlock::start(clock);
             self.recipe.claim(ask, proposed, keeps)
         };
-        match self.send_by_clock(commands).await {
+        match self.client.send_by_clock(commands).await {
             None => Ok(Claimed::NotGranted),
             Some(Ok(answers)) => Ok(match *answers {
                 [Value::Okay, Value::Int(1), Value::Int(0), ..] => Claimed::Granted(Token::new(proposed)),
@@ -122,7 +122,7 @@ impl Server {
             }),
             Some(Err(Failure::Refused(_))) => Ok(Claimed::Untokened),
             Some(Err(Failure::Dropped)) => Ok(Claimed::Broken),
-            Some(Err(failure)) => Err(self.endpoint().failed(failure)),
+            Some(Err(failure)) => Err(self.client.endpoint().failed(failure)),
         }
     }
 
@@ -141,7 +141,7 @@ impl Server {
             Value::Int(0) => Some(Rotated::NotOurs),
             token => wire::token(token).map(Rotated::HandedOver),
         };
-        self.read_once(&set_nx_px::rotate(owner, next, self.token_ttl), read).await
+        self.client.read_once(&set_nx_px::rotate(owner, next, self.token_ttl), read).await
     }
 
     /// Whether a lock counts as granted only after replicas have it.
@@ -172,12 +172,12 @@ impl Server {
 
     async fn replicated(&self, lease: &Extension<'_>, wanted: u32, timeout: Duration) -> Result<()> {
         let call = self.recipe.extend(lease, self.moment());
-        let (answer, have) = self.replicate(lease.keys, &call, wanted, timeout).await?;
+        let (answer, have) = self.client.replicate(lease.keys, &call, wanted, timeout).await?;
         match wire::flag(&answer) {
             Some(true) if have >= wanted => Ok(()),
-            Some(true) => Err(not_replicated(self.endpoint(), have, wanted, timeout)),
-            Some(false) => Err(lost_before_replicated(self.endpoint())),
-            None => Err(self.endpoint().unexpected(&answer)),
+            Some(true) => Err(not_replicated(self.client.endpoint(), have, wanted, timeout)),
+            Some(false) => Err(lost_before_replicated(self.client.endpoint())),
+            None => Err(self.client.endpoint().unexpected(&answer)),
         }
     }
 
@@ -193,11 +193,11 @@ impl Server {
     /// When the future is dropped, any of them may have been extended.
     pub async fn extend(&self, sent: Moment, leases: &[Extension<'_>]) -> Result<Vec<Result<bool>>> {
         let calls: Vec<_> = leases.iter().map(|lease| self.recipe.extend(lease, sent)).collect();
-        self.read_all(&calls, wire::flag).await
+        self.client.read_all(&calls, wire::flag).await
     }
 
-    /// Releases a lock, a share of it, or the `entry` of the wait queue: one round trip. Reports whether the owner held the
-    /// lock; `None` if it does not, and an earlier sending of this request may be the reason.
+    /// Releases a lock, a share of it, or the entry of the wait queue. Reports whether the owner held the lock; `None` if it
+    /// does not, and an earlier sending of this request may be the reason.
     ///
     /// # Errors
     ///
@@ -206,69 +206,25 @@ impl Server {
     /// # Cancel safety
     ///
     /// When the future is dropped, the lock may or may not be released. Call it again.
-    pub async fn release(&self, keys: &Keys, owner: OwnerId, entry: Option<&str>) -> Result<Option<bool>> {
-        self.removed(&self.recipe.release(keys, owner, entry)).await
-    }
-
-    /// As [`release`](Self::release), for an exclusive lock that probably nobody waits for and whose last token has a ttl.
-    ///
-    /// # Errors
-    ///
-    /// As [`release`](Self::release).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`release`](Self::release).
-    pub async fn release_free(&self, keys: &Keys, owner: OwnerId) -> Result<Option<bool>> {
-        let mut resent = false;
-        if let Some(call) = self.recipe.release_free(keys, owner) {
-            let removed = self.removed(&call).await?;
-            if removed == Some(true) {
-                return Ok(removed);
-            }
-            resent = removed.is_none();
-        }
-        // Boxed, to keep the future of a release small.
-        let ours = Box::pin(self.release(keys, owner, None)).await?;
-        Ok(ours.filter(|ours| *ours || !resent))
-    }
-
-    /// As [`release`](Self::release), for a contended lock: the server notifies the next waiter before it answers, so that
-    /// on a busy host the waiter runs before the caller.
-    ///
-    /// # Errors
-    ///
-    /// As [`release`](Self::release).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`release`](Self::release).
-    pub async fn release_to_next(&self, keys: &Keys, owner: OwnerId) -> Result<Option<bool>> {
-        self.removed(&self.recipe.release(keys, owner, None).answered_last()).await
-    }
-
-    /// As [`release`](Self::release), but leaves the lock free for this long: waiters in its queue hold back, and other
-    /// clients can acquire it.
-    ///
-    /// # Errors
-    ///
-    /// As [`release`](Self::release).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`release`](Self::release).
-    pub async fn release_and_leave_free(
+    pub async fn release(
         &self,
         keys: &Keys,
         owner: OwnerId,
-        moment: Duration,
+        how: impl Into<Release<'_>>,
     ) -> Result<Option<bool>> {
-        self.removed(&set_nx_px::leave_free(keys, owner, moment)).await
+        let how = how.into();
+        let removed = self.removed(&self.recipe.release(keys, owner, how)).await?;
+        if how != Release::Unwanted || removed == Some(true) {
+            return Ok(removed);
+        }
+        // Boxed, to keep the future of a release small.
+        let ours = Box::pin(async { self.removed(&self.recipe.release(keys, owner, Release::WANTED)).await });
+        Ok(ours.await?.filter(|ours| *ours || removed.is_some()))
     }
 
     async fn removed(&self, call: &Call) -> Result<Option<bool>> {
-        let (answer, resent) = self.run(call).await?;
-        let ours = wire::flag(&answer).ok_or_else(|| self.endpoint().unexpected(&answer))?;
+        let (answer, resent) = self.client.run(call).await?;
+        let ours = wire::flag(&answer).ok_or_else(|| self.client.endpoint().unexpected(&answer))?;
         Ok(Some(ours).filter(|ours| *ours || !resent))
     }
 
@@ -282,7 +238,7 @@ impl Server {
     ///
     /// When the future is dropped, it may have been raised.
     pub async fn raise(&self, keys: &Keys, owner: OwnerId, floor: Token, ttl: Duration) -> Result<bool> {
-        self.read(&self.recipe.raise(keys, owner, floor, ttl), wire::flag).await
+        self.client.read(&self.recipe.raise(keys, owner, floor, ttl), wire::flag).await
     }
 
     /// Inspects a lock: one round trip. With an owner, only whether that owner holds the lock, and the last grant.
@@ -296,7 +252,7 @@ impl Server {
     /// This method is cancel safe.
     pub async fn inspect(&self, keys: &Keys, owner: Option<OwnerId>) -> Result<Inspection> {
         let owner = owner.map_or_else(String::new, |owner| owner.to_string());
-        self.read(&self.recipe.inspect(keys, &owner), Inspection::read).await
+        self.client.read(&self.recipe.inspect(keys, &owner), Inspection::read).await
     }
 
     /// Removes a lock, whoever holds it, and returns the type of its key. A key that is not a string is left alone.
@@ -310,15 +266,7 @@ impl Server {
     /// When the future is dropped, it may have been broken.
     pub async fn break_lock(&self, keys: &Keys) -> Result<String> {
         // Never sent twice: the second could break the lock of the next holder.
-        self.read_once(&self.recipe.break_lock(keys), wire::text).await
-    }
-}
-
-impl Deref for Server {
-    type Target = RedisClient;
-
-    fn deref(&self) -> &RedisClient {
-        &self.client
+        self.client.read_once(&self.recipe.break_lock(keys), wire::text).await
     }
 }
 
@@ -326,7 +274,7 @@ impl Deref for Server {
 impl ReturnGrant for Server {
     async fn return_grant(&self, grant: &UnclaimedGrant) -> Option<bool> {
         let terms = TakeBack::new(&grant.keys, GRACE, Sent::Answered);
-        self.take_back(terms, || self.release(&grant.keys, grant.owner, None)).await
+        self.client.take_back(terms, || self.release(&grant.keys, grant.owner, None)).await
     }
 
     fn address(&self) -> &str {

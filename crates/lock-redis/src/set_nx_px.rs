@@ -13,7 +13,7 @@ use redis_link::script::{Call, Script, ScriptList};
 use redis_link::wire::{TokenTtl, USUAL_FENCE_TTL, millis};
 
 use crate::recipe::{KeyState, Recipe};
-use crate::request::{Ask, EXCLUSIVE, Extension, Hold, Moment, mode_name};
+use crate::request::{Ask, EXCLUSIVE, Extension, Hold, Moment, Release, mode_name};
 
 /// The scripts that are loaded with every connection.
 pub(crate) static SCRIPTS: ScriptList =
@@ -101,13 +101,21 @@ impl Recipe for SetNxPx {
         Some(commands)
     }
 
-    fn release_free(&self, keys: &Keys, owner: OwnerId) -> Option<Call> {
-        let call = || RELEASE_FREE.on(&[keys.lock(), keys.queue()]).arg(owner.encode(&mut [0; 32]));
-        (!self.publishes_free).then(call)
-    }
-
-    fn release(&self, keys: &Keys, owner: OwnerId, entry: Option<&str>) -> Call {
-        let call = RELEASE.on(&keys.all()).arg(owner.encode(&mut [0; 32]));
+    fn release(&self, keys: &Keys, owner: OwnerId, how: Release<'_>) -> Call {
+        let (id, mut buffer) = (owner, [0; 32]);
+        let owner = id.encode(&mut buffer);
+        let entry = match how {
+            Release::Unwanted if !self.publishes_free => {
+                return RELEASE_FREE.on(&[keys.lock(), keys.queue()]).arg(owner);
+            }
+            Release::LeaveFree(moment) => {
+                return LEAVE_FREE.on(&keys.all()).arg(owner).arg("").arg("").arg(millis(moment));
+            }
+            Release::ToNext => return self.release(keys, id, Release::WANTED).answered_last(),
+            Release::Unwanted => None,
+            Release::Wanted { entry } => entry,
+        };
+        let call = RELEASE.on(&keys.all()).arg(owner);
         // That of a lock with a long ttl is longer by then, and stays.
         let fence_ttl = self.token_ttl.of(Duration::ZERO);
         call.unless_usual(
@@ -182,11 +190,6 @@ pub(crate) fn rotate(owner: OwnerId, next: &Ask<'_>, token_ttl: TokenTtl) -> Cal
         .arg(millis(next.ttl))
         .arg(next.info)
         .unless_usual([&*token_ttl.of(next.ttl)], [USUAL_FENCE_TTL])
-}
-
-/// Releases a lock that has a wait queue, and leaves it free for a moment.
-pub(crate) fn leave_free(keys: &Keys, owner: OwnerId, moment: Duration) -> Call {
-    LEAVE_FREE.on(&keys.all()).arg(owner.encode(&mut [0; 32])).arg("").arg("").arg(millis(moment))
 }
 
 #[cfg(test)]

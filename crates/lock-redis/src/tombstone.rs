@@ -23,25 +23,26 @@ impl Context {
     /// Replaces the lock of an exclusive owner by a tombstone that lives from `sent` on, and reports whether it is there.
     pub(crate) async fn swap(&self, keys: &Keys, owner: OwnerId, tombstone: &Tombstone) -> Result<bool> {
         let call = self.server.recipe().swap(keys, owner, tombstone);
-        let replicas = self.server.connected_replicas(keys).await?;
+        let replicas = self.server.client.connected_replicas(keys).await?;
         if replicas == 0 {
-            return self.server.read(&call, wire::flag).await;
+            return self.server.client.read(&call, wire::flag).await;
         }
-        let (answer, have) = self.server.replicate(keys, &call, replicas, REPLICATION_LIMIT).await?;
+        let (answer, have) = self.server.client.replicate(keys, &call, replicas, REPLICATION_LIMIT).await?;
         match wire::flag(&answer) {
             Some(true) if have < replicas => Err(not_replicated(have, replicas)),
             Some(is_there) => Ok(is_there),
-            None => Err(self.server.endpoint().unexpected(&answer)),
+            None => Err(self.server.client.endpoint().unexpected(&answer)),
         }
     }
 
     /// Reads the tombstone of a lock, and refreshes it if less than half of its life is left.
     pub(crate) async fn read_tombstone(&self, name: &LockName) -> Result<Option<Reading>> {
         let keys = self.keys(name)?;
-        self.server.reach(&keys).await?;
-        let connection = self.server.generation(&keys).unwrap_or_default();
+        self.server.client.reach(&keys).await?;
+        let connection = self.server.client.generation(&keys).unwrap_or_default();
         let sent = self.clock.now();
-        let read = self.server.read(&self.server.recipe().read_tombstone(&keys), text_and_life).await?;
+        let read =
+            self.server.client.read(&self.server.recipe().read_tombstone(&keys), text_and_life).await?;
         let Some((text, left)) = read else { return Ok(None) };
         let tombstone = Tombstone::parse(&text).ok_or_else(|| moved(&text))?;
         Ok(Some(Reading::new(tombstone, valid_until(sent, left), sent, connection)))
@@ -56,7 +57,7 @@ impl Context {
             _ => None,
         };
         // Once: an answer about a second request does not tell what the first one did.
-        self.server.read_once(&self.server.recipe().remove_tombstone(keys, removal), read).await
+        self.server.client.read_once(&self.server.recipe().remove_tombstone(keys, removal), read).await
     }
 
     /// The tombstones of all locks whose names begin so.
@@ -85,7 +86,7 @@ impl Context {
                 None => drop(moved.remove(&read.key)),
             }
         };
-        self.server.read_keys(&format!("{}{prefix}", self.prefix), recipe.beside(), visit).await?;
+        self.server.client.read_keys(&format!("{}{prefix}", self.prefix), recipe.beside(), visit).await?;
         match unreadable {
             Some(error) => Err(error),
             None => Ok(moved.into_values().collect()),
@@ -113,7 +114,7 @@ impl Context {
                 longest = longest.max(Some(left));
             }
         };
-        self.server.read_keys(&self.prefix, recipe.beside(), visit).await?;
+        self.server.client.read_keys(&self.prefix, recipe.beside(), visit).await?;
         Ok(longest)
     }
 }

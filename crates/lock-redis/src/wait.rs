@@ -241,12 +241,12 @@ impl<'a> Waiting<'a> {
     /// connection, and at once, so that it does not block the next attempt.
     async fn unanswered(&self, attempt: Attempt, silence: Option<Error>) -> Result<RequestOutcome> {
         let server = &self.what.context.server;
-        if let Err(unreached) = server.reach(&self.what.keys).await {
+        if let Err(unreached) = server.client.reach(&self.what.keys).await {
             return Err(silence.unwrap_or_else(|| unreached.with_outcome(Outcome::Unknown)));
         }
         // If this fails, the next attempt fails too, and reports why.
         attempt.rollback.now().await;
-        Ok(RequestOutcome::Unanswered(silence.unwrap_or_else(|| server.broken())))
+        Ok(RequestOutcome::Unanswered(silence.unwrap_or_else(|| server.client.broken())))
     }
 
     fn busy(&mut self, ends_in: Option<Duration>, foreign_type: Option<String>, position: Option<usize>) {

@@ -292,7 +292,7 @@ impl Attempt {
             }
             LockAnswer::Broken => {
                 self.again = true;
-                self.late.note_failure(master, self.claims.masters[master].voter.broken());
+                self.late.note_failure(master, self.claims.masters[master].client.broken());
             }
         }
     }

@@ -16,18 +16,18 @@ use redis_link::client::RedisClient;
 use redis_link::owner_cache::OwnerCache;
 use tokio::time::sleep;
 
-use crate::acquire::acquire;
 use crate::ballot::Voter;
 use crate::config::RedlockConfig;
 use crate::connect::{check_distance, connect_quorum};
 use crate::context::Context;
 use crate::doctor;
-use crate::error::{BACKEND, MIN_TTL};
+use crate::error::{BACKEND, MIN_TTL, check_ttl};
 use crate::master::Master;
 use crate::master_registry::MasterRegistry;
 use crate::masters::Masters;
 use crate::renew::RenewOnQuorum;
 use crate::votes::{VoteCounters, Votes};
+use crate::wait::Waiting;
 
 const NO_READERS: &str =
     "the masters have no common queue, so that a stream of readers would keep every writer out";
@@ -147,7 +147,18 @@ impl Backend for Redlock {
 
     async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
         self.capabilities.check_mode(request.mode)?;
-        acquire(&self.context, &request).await
+        let context = &self.context;
+        check_ttl(context.ttl_of(&request.lease), context.longest_ttl)?;
+        let keys = context.keys(&request.name)?;
+        let mut waiting = Waiting::new(context, &keys, &request);
+        loop {
+            if let Some(lease) = waiting.ask().await? {
+                return Ok(Acquired::Held(lease));
+            }
+            if request.wait.is_expired() || !waiting.wait().await {
+                return waiting.give_up();
+            }
+        }
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
@@ -182,7 +193,7 @@ impl Backend for Redlock {
         // A key on a sick master blocks no one: the others are a quorum, or no lock is granted anyway.
         let settled = self.context.masters.iter().map(|master| async {
             tokio::select! {
-                () = master.voter.cleanup().settled() => {}
+                () = master.client.cleanup().settled() => {}
                 () = until(|| master.is_sick()) => {}
             }
         });

@@ -1,7 +1,6 @@
 //! The requests to one master: their scripts, and the parsing of the answers.
 
 use std::fmt;
-use std::ops::Deref;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -39,7 +38,10 @@ static BREAK_VOTE: LazyLock<Script> = script!(break_vote);
 
 /// The client of one master, for its votes.
 #[derive(Debug)]
-pub struct Voter(Arc<RedisClient>);
+pub struct Voter {
+    /// The client.
+    pub client: Arc<RedisClient>,
+}
 
 /// A claim of the lock on one master.
 #[derive(Debug)]
@@ -200,7 +202,7 @@ impl Voter {
     /// The voter behind this client.
     #[must_use]
     pub const fn new(client: Arc<RedisClient>) -> Self {
-        Self(client)
+        Self { client }
     }
 
     /// The options of the client of a master.
@@ -209,12 +211,6 @@ impl Voter {
         let mut options = ClientOptions::new(BACKEND, SCRIPTS, info);
         options.asks_identity = true;
         options
-    }
-
-    /// The client, for push connections to this master.
-    #[must_use]
-    pub const fn client(&self) -> &Arc<RedisClient> {
-        &self.0
     }
 
     /// Claims the lock by script: one round trip.
@@ -227,7 +223,7 @@ impl Voter {
     ///
     /// When the future is dropped, the lock may have been granted: [take it back](RedisClient::take_back).
     pub async fn claim(&self, claim: &Request) -> Result<LockAnswer> {
-        self.request_lock(&claim.0, |_| ()).await
+        self.client.request_lock(&claim.0, |_| ()).await
     }
 
     /// Claims the lock by plain commands: one round trip. `None` if the outcome is unclear, for whatever reason: then a
@@ -241,7 +237,7 @@ impl Voter {
     ///
     /// As [`claim`](Self::claim).
     pub async fn claim_fast(&self, claim: &FastClaim) -> Result<Option<LockAnswer>> {
-        match self.send_each(&claim.commands).await {
+        match self.client.send_each(&claim.commands).await {
             None => Ok(None),
             Some(Ok(answers)) => {
                 let is_usual = matches!(*answers, [Value::Okay, Value::Int(1), Value::Int(1)]);
@@ -250,7 +246,7 @@ impl Voter {
             // Of a refusal, the script says more.
             Some(Err(Failure::Refused(_))) => Ok(None),
             Some(Err(Failure::Dropped)) => Ok(Some(LockAnswer::Broken)),
-            Some(Err(failure)) => Err(self.endpoint().failed(failure)),
+            Some(Err(failure)) => Err(self.client.endpoint().failed(failure)),
         }
     }
 
@@ -264,12 +260,12 @@ impl Voter {
     ///
     /// When the future is dropped, it may or may not be removed. Call it again.
     pub async fn vacate(&self, vacate: &Request) -> Result<Vacated> {
-        let (answer, resent) = self.run(&vacate.0).await?;
+        let (answer, resent) = self.client.run(&vacate.0).await?;
         let (held, is_wanted) = match &answer {
             Value::Array(parts) => (parts.first(), true),
             held => (Some(held), false),
         };
-        let ours = held.and_then(flag).ok_or_else(|| self.endpoint().unexpected(&answer))?;
+        let ours = held.and_then(flag).ok_or_else(|| self.client.endpoint().unexpected(&answer))?;
         Ok(Vacated { was_ours: Some(ours).filter(|ours| *ours || !resent), is_wanted })
     }
 
@@ -289,7 +285,7 @@ impl Voter {
             call.unless_usual([&*fence_ttl(lease.ttl)], [USUAL_FENCE_TTL])
         };
         let calls: Vec<_> = leases.iter().map(call).collect();
-        self.read_all(&calls, flag).await
+        self.client.read_all(&calls, flag).await
     }
 
     /// Raises the last token to `floor` if the owner holds the lock, and reports whether it does.
@@ -304,7 +300,7 @@ impl Voter {
     pub async fn raise(&self, keys: &Keys, owner: OwnerId, floor: Token, ttl: Duration) -> Result<bool> {
         let call = RAISE_VOTE.on(&[keys.lock(), keys.tokens()]);
         let call = call.arg(owner.to_string()).arg(floor.get()).arg(&*fence_ttl(ttl));
-        self.read(&call, flag).await
+        self.client.read(&call, flag).await
     }
 
     /// Inspects a lock: one round trip.
@@ -318,7 +314,7 @@ impl Voter {
     /// This method is cancel safe.
     pub async fn inspect(&self, keys: &Keys) -> Result<Inspection> {
         let call = INSPECT_VOTE.on(&[keys.lock(), keys.tokens(), &keys.line()]);
-        self.read(&call, Inspection::read).await
+        self.client.read(&call, Inspection::read).await
     }
 
     /// Removes a lock, whoever holds it, and returns the type of its key. A key that is not a string is left alone.
@@ -332,15 +328,7 @@ impl Voter {
     /// When the future is dropped, it may have been broken.
     pub async fn break_lock(&self, keys: &Keys) -> Result<String> {
         // Never sent twice: the second could break the lock of the next holder.
-        self.read_once(&BREAK_VOTE.on(&[keys.lock()]), text).await
-    }
-}
-
-impl Deref for Voter {
-    type Target = RedisClient;
-
-    fn deref(&self) -> &RedisClient {
-        &self.0
+        self.client.read_once(&BREAK_VOTE.on(&[keys.lock()]), text).await
     }
 }
 
@@ -351,10 +339,10 @@ impl ReturnGrant for Voter {
         // one that is.
         let vacate = Request::vacate(&grant.keys, grant.owner, grant.token?, None);
         let vacate = || async { Ok(self.vacate(&vacate).await?.was_ours) };
-        self.take_back(TakeBack::new(&grant.keys, GRACE, Sent::Answered), vacate).await
+        self.client.take_back(TakeBack::new(&grant.keys, GRACE, Sent::Answered), vacate).await
     }
 
     fn address(&self) -> &str {
-        self.0.address()
+        self.client.address()
     }
 }

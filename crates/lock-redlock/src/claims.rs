@@ -83,7 +83,7 @@ impl Claims {
             states: Mutex::default(),
             ended: Notify::new(),
             votes: LiveVotes::new(masters.len()),
-            sent_on: Mutex::new(masters.iter().map(|master| master.voter.generation(keys)).collect()),
+            sent_on: Mutex::new(masters.iter().map(|master| master.client.generation(keys)).collect()),
         })
     }
 
@@ -231,7 +231,7 @@ impl Claims {
         states.ended &= !bit;
         states.several |= bit;
         if states.in_doubt & bit == 0 {
-            let connection = self.masters[number].voter.generation(&self.keys);
+            let connection = self.masters[number].client.generation(&self.keys);
             self.sent_on.lock().unwrap_or_else(PoisonError::into_inner)[number] = connection;
         }
         true
@@ -243,7 +243,7 @@ impl Claims {
     }
 
     fn clock(&self, number: usize) -> &Clock {
-        self.masters[number].voter.clock()
+        self.masters[number].client.clock()
     }
 
     /// When the first request may have been sent, at the earliest.

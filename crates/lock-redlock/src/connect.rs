@@ -22,14 +22,14 @@ const MEASUREMENTS: u32 = 5;
 pub(crate) async fn connect_quorum(masters: &Masters, longest_ttl: Duration) -> Result<()> {
     let mut replies = FanOut::new(masters.iter().map(|master| {
         let master = Arc::clone(master);
-        async move { master.voter.connect().await }
+        async move { master.client.connect().await }
     }));
     let (mut connected, mut failed) = (0, Vec::new());
     while let Some((master, answer)) = replies.answer().await {
         match answer {
             Ok(()) => connected += 1,
             Err(error) => {
-                tracing::warn!(master = masters[master].voter.address(), %error, "a master is unreachable");
+                tracing::warn!(master = masters[master].client.address(), %error, "a master is unreachable");
                 failed.push(error.clone());
                 drop(masters[master].noted::<()>(Instant::now(), Err(error)));
             }
@@ -38,7 +38,7 @@ pub(crate) async fn connect_quorum(masters: &Masters, longest_ttl: Duration) -> 
     if connected < quorum(masters.len()) {
         return Err(no_quorum(masters.len(), connected, failed));
     }
-    let fleet: Vec<Option<Arc<Identity>>> = masters.iter().map(|master| master.voter.identity()).collect();
+    let fleet: Vec<Option<Arc<Identity>>> = masters.iter().map(|master| master.client.identity()).collect();
     let known: Vec<_> = fleet.iter().map(Option::as_deref).collect();
     let votes_from = at_first_connect(&known, longest_ttl);
     for ((master, identity), from) in masters.iter().zip(fleet).zip(votes_from) {
@@ -46,7 +46,7 @@ pub(crate) async fn connect_quorum(masters: &Masters, longest_ttl: Duration) -> 
             master.first_seen(identity, from);
         }
     }
-    let twin = masters.iter().find_map(|master| Some((master.voter.address(), master.twin()?)));
+    let twin = masters.iter().find_map(|master| Some((master.client.address(), master.twin()?)));
     match twin {
         Some((one, other)) => Err(same_server(one, &other)),
         None => Ok(()),

@@ -21,7 +21,7 @@ pub(crate) struct ClockReading {
 
 /// Examines every master, and the differences between them.
 pub(crate) async fn examine(masters: &Masters, ttl: Duration, wall_clock: &WallClock) -> DoctorReport {
-    let answers = ask_all(masters, |master| async move { master.voter.examine().await }).await;
+    let answers = ask_all(masters, |master| async move { master.client.examine().await }).await;
     let mut report = DoctorReport::default();
     for (master, answer) in masters.iter().zip(answers) {
         match answer {
@@ -54,12 +54,12 @@ pub(crate) async fn clocks(masters: &Masters, wall_clock: &WallClock) -> Vec<Clo
         let wall_clock = wall_clock.clone();
         async move {
             let (sent, before) = (Instant::now(), wall_clock.now());
-            let theirs = master.voter.time().await?;
+            let theirs = master.client.time().await?;
             let (after, round_trip) = (wall_clock.now(), sent.elapsed());
             let micros = |time: Duration| i128::try_from(time.as_micros()).unwrap_or(i128::MAX);
             // The master read it at some time between the two.
             let ahead = (micros(theirs) - micros(after), micros(theirs) - micros(before));
-            Ok(ClockReading { master: master.voter.address().to_owned(), ahead, round_trip })
+            Ok(ClockReading { master: master.client.address().to_owned(), ahead, round_trip })
         }
     });
     answers.await.into_iter().flatten().collect()
@@ -115,7 +115,7 @@ pub(crate) fn round_trip(masters: usize, clocks: &[ClockReading]) -> Option<Dura
 }
 
 fn about(master: &Master, what: String, advice: &str) -> Finding {
-    let server = master.voter.address().to_owned();
+    let server = master.client.address().to_owned();
     Finding::new(FindingLevel::Warning, server, what, advice)
 }
 

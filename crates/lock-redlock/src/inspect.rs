@@ -1,31 +1,38 @@
-//! Inspects, breaks and lists locks.
+//! Inspects, breaks, lists and watches locks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use lock_core::backend::MAX_LISTED;
 use lock_core::{Capabilities, LockName, LockState, OwnerId, Result, ServerLockState, ServerView, Token};
 use redis_link::error::not_a_lock;
 use redis_link::inspection::Inspection;
+use redis_link::key_watch::KeyWatch;
 use redis_link::keys::Keys;
+use redis_link::waiting::{ROUNDING, pause_between};
+use tokio::time::sleep;
 
 use crate::ballot::Request;
 use crate::context::Context;
 use crate::error::BACKEND;
-use crate::master::Master;
+use crate::master::{Master, Readiness};
 use crate::masters::{ask_all, of_a_quorum};
 use crate::quorum::quorum;
 
 /// A last token that is further ahead of the clock than this, in microseconds, was raised.
 const AHEAD: u64 = 60_000_000;
+/// How long the first reports of a change wait for others.
+const GATHER: Duration = Duration::from_millis(50);
 
 impl Context {
     pub(crate) async fn inspect(&self, name: &LockName) -> Result<LockState> {
         let looks = self.look_by_voters(&self.keys(name)?).await?;
         let masters = looks.iter().zip(&*self.masters);
-        let servers = masters.map(|(seen, master)| view(master.voter.address(), seen)).collect();
+        let servers = masters.map(|(seen, master)| view(master.client.address(), seen)).collect();
         let all_seen = looks.into_iter().flatten().collect();
         let seen = agreed(all_seen, self.masters.len());
         let mut state = seen.state();
@@ -34,6 +41,38 @@ impl Context {
         }
         state.servers = servers;
         Ok(state)
+    }
+
+    /// Waits until the lock has other holders. Each round arms the report of each master that its key has changed, then inspects the
+    /// lock, so that no change falls between. A quorum of reports ends the wait. Fewer may be a change as well, where the holder
+    /// had no more than a quorum: they end it after a pause, in which the others arrive. After a renewal the round ends in the same
+    /// holders, and the next begins.
+    pub(crate) async fn await_change(&self, name: &LockName, seen: &LockState) -> Result<LockState> {
+        let keys = self.keys(name)?;
+        loop {
+            let watches = self.watch(&keys).await;
+            let state = self.inspect(name).await?;
+            if !state.has_holders_of(seen) {
+                return Ok(state);
+            }
+            let armed = watches.iter().filter(|watch| watch.is_armed()).count();
+            let expires = state.holders.iter().filter_map(|holder| holder.remaining).min();
+            let again = match armed >= quorum(self.masters.len()) {
+                // Reports that are lost, and the end of a lease, which the servers may report late.
+                true => expires.map_or(self.ttl, |left| self.ttl.min(left + ROUNDING)),
+                false => pause_between(400, 600),
+            };
+            tokio::select! {
+                () = reported(watches, quorum(self.masters.len())) => {}
+                () = sleep(again) => {}
+            }
+        }
+    }
+
+    /// Arms the reports of the masters that answer.
+    async fn watch(&self, keys: &Keys) -> Vec<KeyWatch> {
+        let healthy = self.masters.iter().filter(|master| matches!(master.readiness(), Readiness::Healthy));
+        join_all(healthy.map(|master| KeyWatch::arm(&master.pushes, keys))).await
     }
 
     pub(crate) async fn break_lock(&self, name: &LockName) -> Result<bool> {
@@ -103,7 +142,7 @@ impl Context {
         let scan = |master: &Arc<Master>| {
             let (master, beginning) = (Arc::clone(master), beginning.clone());
             async move {
-                let keys = master.voter.keys_that_begin(&beginning, MAX_LISTED).await?;
+                let keys = master.client.keys_that_begin(&beginning, MAX_LISTED).await?;
                 // One that has restarted may have forgotten locks.
                 master.may_vote().map(|()| keys)
             }
@@ -188,6 +227,24 @@ fn ends_in(all_seen: &[Inspection], masters: usize) -> Option<Duration> {
     ends.sort_unstable_by(|one, other| other.cmp(one));
     ends.truncate(quorum(masters));
     ends.pop().filter(|end| *end < Duration::MAX)
+}
+
+/// Waits for so many reports, or for fewer and a pause.
+async fn reported(watches: Vec<KeyWatch>, enough: usize) {
+    let mut reports: FuturesUnordered<_> = watches.into_iter().map(KeyWatch::reported).collect();
+    if reports.next().await.is_none() {
+        // No master can report.
+        return std::future::pending().await;
+    }
+    let others = async {
+        for _ in 1..enough {
+            reports.next().await;
+        }
+    };
+    tokio::select! {
+        () = others => {}
+        () = sleep(GATHER) => {}
+    }
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ impl LatePolicy {
 
     /// Waits for masters whose last request failed as for the others: they have new connections.
     pub(crate) fn over_new_connections(mut self) -> Self {
-        let longest = self.masters.iter().map(|master| master.voter.command_timeout()).max();
+        let longest = self.masters.iter().map(|master| master.client.command_timeout()).max();
         (self.waits_for_failed, self.latest) = (true, Instant::now() + longest.unwrap_or_default());
         self
     }

@@ -189,7 +189,7 @@ impl Lease for RedlockLease {
 
     async fn release(&mut self) -> Result<Released> {
         self.renewal.stop().await;
-        if self.claims.masters.iter().all(|master| master.voter.is_closed()) {
+        if self.claims.masters.iter().all(|master| master.client.is_closed()) {
             return Err(Error::closed(BACKEND));
         }
         let (masters, ttl) = (&self.claims.masters, self.renewal.longest_ttl());

@@ -11,12 +11,10 @@
 //! limits: Kleppmann, "How to do distributed locking" (2016). Use the fencing token.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod acquire;
 mod attempt;
 mod backend;
 #[doc(hidden)]
 pub mod ballot;
-mod change;
 mod claims;
 mod config;
 mod connect;

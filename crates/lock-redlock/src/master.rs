@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use lock_core::{Error, ErrorKind, Outcome, Result};
 use redis_link::acquisitions::Acquisitions;
+use redis_link::client::RedisClient;
 use redis_link::greeting::Identity;
 use redis_link::lock_answer::LockAnswer;
 use redis_link::push::Pushes;
@@ -24,6 +25,7 @@ const LAST_PAUSE: Duration = Duration::from_secs(1);
 /// One master. While it is sick it is left out of votes, and a task probes it until it answers.
 #[derive(Debug)]
 pub(crate) struct Master {
+    pub(crate) client: Arc<RedisClient>,
     pub(crate) voter: Arc<Voter>,
     pub(crate) pushes: Pushes,
     longest_ttl: Duration,
@@ -69,14 +71,16 @@ impl Master {
     ) -> Arc<Self> {
         let voter = Arc::new(voter);
         let returns = Arc::clone(&voter);
-        let pushes = Pushes::new(Arc::clone(voter.client()), timeout, acquisitions, returns);
-        Arc::new(Self { voter, pushes, longest_ttl, registry: Arc::clone(registry), state: Mutex::default() })
+        let client = Arc::clone(&voter.client);
+        let pushes = Pushes::new(Arc::clone(&client), timeout, acquisitions, returns);
+        let registry = Arc::clone(registry);
+        Arc::new(Self { client, voter, pushes, longest_ttl, registry, state: Mutex::default() })
     }
 
     /// Reads its clock: the time since 1970.
     pub(crate) async fn time(self: &Arc<Self>) -> Result<Duration> {
         let sent = Instant::now();
-        self.noted(sent, self.voter.time().await)
+        self.noted(sent, self.client.time().await)
     }
 
     /// Claims the lock on this master. A grant counts only if the master may vote; if not, this is an error with the outcome
@@ -182,7 +186,7 @@ impl Master {
             return Err(Error::new(ErrorKind::Denied, BACKEND)
                 .with_message(format!(
                     "the server user may not read whether the master has restarted, so it does not vote ({})",
-                    self.voter.address()
+                    self.client.address()
                 ))
                 .with_hint("give the user the rights +info and +dbsize"));
         }
@@ -215,7 +219,7 @@ impl Master {
     /// Notes that its answer is late.
     pub(crate) fn note_late(self: &Arc<Self>) -> Error {
         let error = Error::new(ErrorKind::Unavailable, BACKEND)
-            .with_message(format!("a master did not answer by its deadline ({})", self.voter.address()))
+            .with_message(format!("a master did not answer by its deadline ({})", self.client.address()))
             .with_hint("check that it runs and answers within master_timeout, and try again")
             .with_outcome(Outcome::Unknown);
         let probing = {
@@ -230,7 +234,7 @@ impl Master {
 
     /// How long a vote on a lock with this ttl waits for its next answer.
     pub(crate) fn deadline(&self, ttl: Duration) -> Duration {
-        self.state().trip.deadline(ttl, self.voter.command_timeout())
+        self.state().trip.deadline(ttl, self.client.command_timeout())
     }
 
     /// The approximate round trip.
@@ -240,7 +244,7 @@ impl Master {
 
     /// How long to wait for an answer without a deadline: `master_timeout`, or less after a failed request.
     pub(crate) fn answer_timeout(&self) -> Duration {
-        let (state, longest) = (self.state(), self.voter.command_timeout());
+        let (state, longest) = (self.state(), self.client.command_timeout());
         if state.has_failed { state.trip.deadline(Duration::ZERO, longest) } else { longest }
     }
 
@@ -269,33 +273,33 @@ impl Master {
         if from.is_some() {
             self.warn(&identity, from);
         }
-        self.registry.enter(&identity, self.voter.address());
+        self.registry.enter(&identity, self.client.address());
         let mut state = self.state();
         (state.known, state.votes_from) = (Some(identity), from);
     }
 
     /// The other address of this server, if it has one.
     pub(crate) fn twin(&self) -> Option<String> {
-        self.registry.twin(self.voter.address())
+        self.registry.twin(self.client.address())
     }
 
     /// Closes its connections for good.
     pub(crate) fn close(&self) {
         self.pushes.close();
-        self.voter.close();
+        self.client.close();
     }
 
     /// Checks whether it is another server than before, and puts it into quarantine then; `false` if its identity is
     /// unknown.
     fn check_identity(&self, state: &mut State) -> bool {
-        let Some(identity) = self.voter.identity() else { return false };
+        let Some(identity) = self.client.identity() else { return false };
         let is_same =
             |known: &Arc<Identity>| Arc::ptr_eq(known, &identity) || known.run_id == identity.run_id;
         if state.known.as_ref().is_some_and(is_same) {
             return true;
         }
         state.votes_from = after_restart(&identity, state.last_answer, self.longest_ttl);
-        self.registry.enter(&identity, self.voter.address());
+        self.registry.enter(&identity, self.client.address());
         self.warn(&identity, state.votes_from);
         state.known = Some(identity);
         true
@@ -305,7 +309,7 @@ impl Master {
         if let Some(from) = from {
             let left = from.saturating_duration_since(Instant::now());
             tracing::warn!(
-                master = self.voter.address(),
+                master = self.client.address(),
                 uptime = ?identity.uptime,
                 "a master has restarted and may have lost locks: it does not vote for {left:?}"
             );
@@ -317,7 +321,7 @@ impl Master {
     /// What was sent in quarantine does not count after it either: the lease of before the restart may have been confirmed since,
     /// if the master has lost this vote in another restart.
     fn no_vote_reason(&self, state: &State, sent: Instant, has_vote: bool) -> Option<Error> {
-        let address = self.voter.address();
+        let address = self.client.address();
         if let Some(twin) = self.twin() {
             return Some(same_server(address, &twin));
         }

@@ -50,7 +50,7 @@ impl MigrationSource for Redlock {
 
     async fn writers(&self) -> Result<Vec<Writer>> {
         let answers =
-            self.context().each(|master, prefix| async move { master.voter.writers(&prefix).await });
+            self.context().each(|master, prefix| async move { master.client.writers(&prefix).await });
         // Of every master: a majority that is closed, and a master that is unreachable now, may let a holder in later.
         let mut writers: Vec<_> = answers.await.into_iter().collect::<Result<Vec<_>>>()?.concat();
         writers.sort();
@@ -64,7 +64,7 @@ impl MigrationSource for Redlock {
     /// The largest of a quorum of masters: each token that was handed out is on a quorum.
     async fn largest_token(&self) -> Result<Option<Token>> {
         let answers = self.context().each(|master, prefix| async move {
-            let largest = master.voter.largest_token(&prefix).await?;
+            let largest = master.client.largest_token(&prefix).await?;
             // One that has restarted may have forgotten tokens.
             master.may_vote().map(|()| largest)
         });
@@ -93,7 +93,7 @@ impl MigrationSource for Redlock {
 
     /// The median of the masters' clocks.
     async fn time(&self, _: &LockName) -> Result<u64> {
-        let clocks = ask_all(&self.context().masters, |master| async move { master.voter.time().await });
+        let clocks = ask_all(&self.context().masters, |master| async move { master.client.time().await });
         let mut clocks: Vec<_> = of_a_quorum(clocks.await)?.into_iter().flatten().collect();
         clocks.sort_unstable();
         Ok(u64::try_from(clocks[clocks.len() / 2].as_micros()).unwrap_or(u64::MAX))
@@ -105,7 +105,7 @@ impl Context {
     async fn claimed(&self) -> Result<Option<String>> {
         let answers = ask_all(&self.masters, |master| {
             let prefix = self.prefix.clone();
-            async move { master.voter.claimed_keys(&prefix).await }
+            async move { master.client.claimed_keys(&prefix).await }
         });
         let mut votes: BTreeMap<String, usize> = BTreeMap::new();
         for noted in of_a_quorum(answers.await)?.into_iter().flatten().flatten() {
@@ -118,7 +118,7 @@ impl Context {
     async fn claim(&self, migration: &str) -> Result<String> {
         let answers = ask_all(&self.masters, |master| {
             let (prefix, migration) = (self.prefix.clone(), migration.to_owned());
-            async move { master.voter.claim_keys(&prefix, &migration).await }
+            async move { master.client.claim_keys(&prefix, &migration).await }
         });
         let mut votes: BTreeMap<String, usize> = BTreeMap::new();
         for noted in of_a_quorum(answers.await)?.into_iter().flatten() {
@@ -148,7 +148,7 @@ impl Context {
     async fn unclaim(&self, migration: &str) -> Result<()> {
         let answers = ask_all(&self.masters, |master| {
             let (prefix, migration) = (self.prefix.clone(), migration.to_owned());
-            async move { master.voter.unclaim_keys(&prefix, &migration).await }
+            async move { master.client.unclaim_keys(&prefix, &migration).await }
         });
         of_a_quorum(answers.await).map(drop)
     }
@@ -157,7 +157,7 @@ impl Context {
     async fn other_claims(&self, migration: &str) -> Result<Vec<Finding>> {
         let answers = self.each(|master, prefix| {
             let migration = migration.to_owned();
-            async move { master.voter.other_claims(&prefix, &migration).await }
+            async move { master.client.other_claims(&prefix, &migration).await }
         });
         let answers = of_a_quorum(answers.await)?;
         let unseen = answers.iter().filter(|answer| answer.is_err()).count();
@@ -177,7 +177,7 @@ impl Context {
     /// Who may acquire locks. The doctor reports unreachable masters.
     async fn examine_writers(&self) -> Result<Vec<Finding>> {
         let answers =
-            self.each(|master, prefix| async move { master.voter.examine_writers(&prefix).await }).await;
+            self.each(|master, prefix| async move { master.client.examine_writers(&prefix).await }).await;
         Ok(of_a_quorum(answers)?.into_iter().flatten().flatten().collect())
     }
 
@@ -189,7 +189,7 @@ impl Context {
             let visit = |read: redis_link::scan::ReadKey| {
                 longest = longest.max(Some(read.left.unwrap_or(Duration::MAX)));
             };
-            master.voter.read_keys(&prefix, None, visit).await?;
+            master.client.read_keys(&prefix, None, visit).await?;
             // One that has restarted may have forgotten locks.
             master.may_vote().map(|()| longest)
         });

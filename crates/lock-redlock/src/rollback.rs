@@ -26,7 +26,7 @@ impl Claims {
         let for_all = self.entry.is_none().then(|| Arc::new(self.vacate_request(proposal, None)));
         FanOut::new((0..self.masters.len()).map(|number| {
             let (claims, for_all) = (Arc::clone(self), for_all.clone());
-            let counted = Some(self.masters[number].voter.cleanup().count());
+            let counted = Some(self.masters[number].client.cleanup().count());
             Removal { claims, number, ttl, proposal, for_all, counted }.run()
         }))
     }
@@ -77,9 +77,9 @@ impl Removal {
         };
         let mut terms = TakeBack::new(&claims.keys, self.ttl, sent).counted(counted);
         if sent != Sent::Answered {
-            terms = terms.over_an_outage(master.voter.cleanup());
+            terms = terms.over_an_outage(master.client.cleanup());
         }
-        master.voter.take_back(terms, vacate).await
+        master.client.take_back(terms, vacate).await
     }
 
     /// Removes a claim with a queue entry, whose request differs between masters.

@@ -194,29 +194,9 @@ impl RedisClient {
         }
     }
 
-    /// The address of the server that has the keys of a lock: in a cluster the node of their slot, behind sentinels the
-    /// current master. With `None` any node of a cluster.
-    ///
-    /// # Errors
-    ///
-    /// When no server is found.
-    ///
-    /// # Cancel safety
-    ///
-    /// This method is cancel safe.
-    pub async fn node_of(&self, keys: Option<&Keys>) -> Result<ConnectionInfo> {
-        match &self.nodes {
-            Nodes::One(link) => link.at().await,
-            Nodes::Cluster(cluster) => cluster.node_of(keys.map(|keys| keys.lock())).await,
-        }
-    }
-
     /// The name of the cluster node that has the keys of a lock, if it is known; empty outside a cluster.
     pub fn node_name(&self, keys: &Keys) -> Option<String> {
-        match &self.nodes {
-            Nodes::One(_) => Some(String::new()),
-            Nodes::Cluster(cluster) => cluster.node_name(keys.lock()),
-        }
+        self.cluster().map_or_else(|| Some(String::new()), |cluster| cluster.node_name(keys.lock()))
     }
 
     /// The names of all nodes that hold locks: the masters of a cluster, or one empty name.
@@ -225,12 +205,11 @@ impl RedisClient {
     ///
     /// When no server is found.
     pub async fn node_names(&self) -> Result<Vec<String>> {
-        match &self.nodes {
-            Nodes::One(_) => Ok(vec![String::new()]),
-            Nodes::Cluster(cluster) => {
-                Ok(cluster.links().await?.iter().map(|link| link.endpoint.address.clone()).collect())
-            }
-        }
+        let name = |link: &Arc<Link>| match self.only() {
+            Some(_) => String::new(),
+            None => link.endpoint.address.clone(),
+        };
+        Ok(self.links().await?.iter().map(name).collect())
     }
 
     /// The address of the node with this name.
@@ -244,18 +223,15 @@ impl RedisClient {
     /// Reports when [`node_named`](Self::node_named) leads to another server than before; `None` in a cluster, where
     /// another server has another name.
     pub(crate) fn moves(&self) -> Option<watch::Receiver<()>> {
-        match &self.nodes {
-            Nodes::One(link) => Some(link.moves()),
-            Nodes::Cluster(_) => None,
-        }
+        self.only().map(|link| link.moves())
     }
 
     /// Whether it is a cluster.
     pub(crate) fn is_cluster(&self) -> bool {
-        matches!(self.nodes, Nodes::Cluster(_))
+        self.only().is_none()
     }
 
-    /// Opens a separate RESP3 connection to a [node](Self::node_of), which passes every push message to `on_push`;
+    /// Opens a separate RESP3 connection to a node, which passes every push message to `on_push`;
     /// `None` if the server refuses RESP3.
     ///
     /// # Errors
@@ -284,7 +260,7 @@ impl RedisClient {
         }
     }
 
-    /// Opens a separate RESP2 connection to a [node](Self::node_of), for subscriptions.
+    /// Opens a separate RESP2 connection to a node, for subscriptions.
     ///
     /// # Errors
     ///
@@ -400,10 +376,7 @@ impl RedisClient {
     ///
     /// The reason why there is no answer.
     pub async fn send_each(&self, commands: &Pipeline) -> Option<Result<Vec<Value>, Failure>> {
-        match &self.nodes {
-            Nodes::One(link) => Some(link.send_each(commands).await),
-            Nodes::Cluster(_) => None,
-        }
+        Some(self.only()?.send_each(commands).await)
     }
 
     /// Sends the plain commands that are made from a lower bound of the server's clock, in microseconds since 1970, in one
@@ -418,10 +391,7 @@ impl RedisClient {
         &self,
         commands: impl FnOnce(u64) -> Option<Pipeline> + Send,
     ) -> Option<Result<Vec<Value>, Failure>> {
-        match &self.nodes {
-            Nodes::One(link) => link.send_by_clock(commands).await,
-            Nodes::Cluster(_) => None,
-        }
+        self.only()?.send_by_clock(commands).await
     }
 
     /// Sends a call about a lock, and waits until this many replicas have applied it (`WAIT`). Returns the answer, and how
@@ -437,10 +407,7 @@ impl RedisClient {
         replicas: u32,
         wait_timeout: Duration,
     ) -> Result<(Value, u32)> {
-        let link = match &self.nodes {
-            Nodes::One(link) => Arc::clone(link),
-            Nodes::Cluster(cluster) => cluster.link_of(keys.lock()).await?,
-        };
+        let link = self.link_of(keys).await?;
         link.replicate(call, replicas, wait_timeout).await.map_err(|failure| match failure {
             // Following the redirect would wait for the replicas of another master.
             Failure::Refused(error) if error.is_cluster_error() => {
@@ -460,14 +427,34 @@ impl RedisClient {
     ///
     /// This method is cancel safe.
     pub async fn connected_replicas(&self, keys: &Keys) -> Result<u32> {
-        let link = match &self.nodes {
-            Nodes::One(link) => Arc::clone(link),
-            Nodes::Cluster(cluster) => cluster.link_of(keys.lock()).await?,
-        };
+        let link = self.link_of(keys).await?;
         let answer = link.query(redis::cmd("INFO").arg("replication")).await;
         let answer = answer.map_err(|failure| self.endpoint.failed(failure))?;
         let info = wire::text(&answer).ok_or_else(|| self.endpoint.unexpected(&answer))?;
         Ok(info_field(&info, "connected_slaves").and_then(|count| count.parse().ok()).unwrap_or_default())
+    }
+
+    /// The link to the only server; `None` for a cluster.
+    const fn only(&self) -> Option<&Arc<Link>> {
+        match &self.nodes {
+            Nodes::One(link) => Some(link),
+            Nodes::Cluster(_) => None,
+        }
+    }
+
+    const fn cluster(&self) -> Option<&Arc<Cluster>> {
+        match &self.nodes {
+            Nodes::One(_) => None,
+            Nodes::Cluster(cluster) => Some(cluster),
+        }
+    }
+
+    /// The link to the server that has the keys of a lock.
+    async fn link_of(&self, keys: &Keys) -> Result<Arc<Link>> {
+        match &self.nodes {
+            Nodes::One(link) => Ok(Arc::clone(link)),
+            Nodes::Cluster(cluster) => cluster.link_of(keys.lock()).await,
+        }
     }
 
     /// The links to all masters, as far as the slot map of a cluster is known.
@@ -480,18 +467,15 @@ impl RedisClient {
 
     /// The links to all masters, by the present slot map of a cluster.
     pub(crate) async fn masters(&self) -> Result<Vec<Arc<Link>>> {
-        match &self.nodes {
-            Nodes::One(link) => Ok(vec![Arc::clone(link)]),
-            Nodes::Cluster(cluster) => cluster.present_links().await,
+        if let Some(cluster) = self.cluster() {
+            cluster.refresh().await?;
         }
+        self.links().await
     }
 
     /// The [generation](Self::generation) of the connection of this link.
     pub(crate) fn generation_of(&self, link: &Link) -> Option<u64> {
-        match &self.nodes {
-            Nodes::One(_) => link.generation(),
-            Nodes::Cluster(cluster) => link.generation().map(|_| cluster.epoch()),
-        }
+        link.generation().map(|own| self.cluster().map_or(own, |cluster| cluster.epoch()))
     }
 
     /// Sends commands that change nothing in one round trip, once more if the connection breaks, and returns the answer to
@@ -518,12 +502,11 @@ impl RedisClient {
     ///
     /// This method is cancel safe.
     pub async fn examine(&self) -> Result<Vec<Finding>> {
-        let links = match &self.nodes {
-            Nodes::One(link) => return link.examine().await,
-            Nodes::Cluster(cluster) => cluster.links().await?,
-        };
+        if let Some(link) = self.only() {
+            return link.examine().await;
+        }
         let mut findings = Vec::new();
-        for link in links {
+        for link in self.links().await? {
             match link.examine().await {
                 Ok(found) => findings.extend(found),
                 Err(error) => findings.push(Finding::new(
@@ -541,10 +524,7 @@ impl RedisClient {
     /// requested](ClientOptions::asks_identity), or if the server refused.
     #[must_use]
     pub fn identity(&self) -> Option<Arc<Identity>> {
-        match &self.nodes {
-            Nodes::One(link) => link.identity(),
-            Nodes::Cluster(_) => None,
-        }
+        self.only()?.identity()
     }
 
     /// Reads the server's clock, as the time since 1970: one round trip. Not for a cluster.
@@ -557,13 +537,10 @@ impl RedisClient {
     ///
     /// This method is cancel safe.
     pub async fn time(&self) -> Result<Duration> {
-        let link = match &self.nodes {
-            Nodes::One(link) => link,
-            Nodes::Cluster(_) => {
-                return Err(self.endpoint.error(ErrorKind::Unsupported, "a cluster has no clock of its own"));
-            }
-        };
-        self.time_at(link).await
+        match self.only() {
+            Some(link) => self.time_at(link).await,
+            None => Err(self.endpoint.error(ErrorKind::Unsupported, "a cluster has no clock of its own")),
+        }
     }
 
     /// The clock of the server that has these keys, since 1970. Users without a right to write may ask for it.
@@ -572,10 +549,7 @@ impl RedisClient {
     ///
     /// When the server cannot be reached, or refuses.
     pub async fn time_of(&self, keys: &Keys) -> Result<Duration> {
-        match &self.nodes {
-            Nodes::One(link) => self.time_at(link).await,
-            Nodes::Cluster(cluster) => self.time_at(&cluster.link_of(keys.lock()).await?).await,
-        }
+        self.time_at(&self.link_of(keys).await?).await
     }
 
     async fn time_at(&self, link: &Arc<Link>) -> Result<Duration> {

@@ -229,24 +229,6 @@ impl Cluster {
         connected.then(|| self.epoch())
     }
 
-    /// The node that has the slot of this key, or any node.
-    pub(crate) async fn node_of(self: &Arc<Self>, key: Option<&str>) -> Result<ConnectionInfo> {
-        match key {
-            Some(key) => self.home(slot_of(key.as_bytes())).await?.at().await,
-            None => {
-                if self.state().map.ranges.is_empty() {
-                    self.refresh().await?;
-                }
-                let connected = |link: &&Arc<Link>| link.generation().is_some();
-                let link = self.state().links.values().find(connected).map(Arc::clone);
-                match link {
-                    Some(link) => link.at().await,
-                    None => self.home(0).await?.at().await,
-                }
-            }
-        }
-    }
-
     /// The name of the node that has the slot of this key, if it is known.
     pub(crate) fn node_name(&self, key: &str) -> Option<String> {
         self.state().map.node(slot_of(key.as_bytes())).map(name_of)
@@ -271,12 +253,6 @@ impl Cluster {
         }
         let nodes = self.state().map.nodes();
         nodes.iter().map(|node| self.link(node)).collect()
-    }
-
-    /// The links to all masters, by a map that is read now.
-    pub(crate) async fn present_links(self: &Arc<Self>) -> Result<Vec<Arc<Link>>> {
-        self.refresh().await?;
-        self.links().await
     }
 
     /// The number behind [`generation`](Self::generation).
@@ -379,7 +355,7 @@ impl Cluster {
     }
 
     /// Reads the map.
-    async fn refresh(self: &Arc<Self>) -> Result<()> {
+    pub(crate) async fn refresh(self: &Arc<Self>) -> Result<()> {
         let limit = self.settings.connect_timeout;
         let read = || {
             let cluster = Arc::clone(self);

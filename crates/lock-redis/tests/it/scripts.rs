@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lock_core::{ErrorKind, LockMode, LockName, Mode, Outcome, OwnerId, Token, TokenBlock};
 use lock_redis::redis::{Client, ConnectionInfo, IntoConnectionInfo};
-use lock_redis::request::{Ask, Claimed, Entry, Extension, Hold};
+use lock_redis::request::{Ask, Claimed, Entry, Extension, Hold, Release};
 use lock_redis::server::Server;
 use lock_redlock::ballot::{self, Claim, Proposal, Request, Vacated, Voter, Wanted};
 use lock_testkit::RedisServer;
@@ -154,7 +154,8 @@ const MOMENT: Duration = Duration::from_secs(1);
 async fn a_lock_that_is_left_free_is_for_others_for_a_moment() {
     let bench = Bench::new().await;
     let (me, other) = owners();
-    let free = async |owner| bench.server.release_and_leave_free(&bench.keys, owner, MOMENT).await.unwrap();
+    let free =
+        async |owner| bench.server.release(&bench.keys, owner, Release::LeaveFree(MOMENT)).await.unwrap();
     let ends_in = async || match bench.ask(other).await {
         LockAnswer::Busy { ends_in: Some(left), position: None, foreign_type: None } => left,
         answer => panic!("{answer:?}"),
@@ -208,7 +209,7 @@ async fn waiters_learn_how_long_a_lock_is_left_free() {
     };
     bench.asked(me).await;
     assert!(matches!(queue_up().await, LockAnswer::Busy { position: Some(0), .. }));
-    let free = bench.server.release_and_leave_free(keys, me, MOMENT).await.unwrap();
+    let free = bench.server.release(keys, me, Release::LeaveFree(MOMENT)).await.unwrap();
     assert_eq!(free, Some(true));
     let told = futures_util::StreamExt::next(&mut inbox.on_message()).await.unwrap();
     assert_eq!(told.get_payload::<String>().unwrap(), format!("next {waiter} 1000"));
@@ -224,7 +225,7 @@ async fn waiters_learn_how_long_a_lock_is_left_free() {
     for entry in [behind(OwnerId::random(), "polylock:inbox:gone"), behind(next, inbox_name)] {
         bench.redis(&["RPUSH", "polylock:queue:{lock:a}", &entry]).await;
     }
-    assert_eq!(bench.server.release(keys, waiter, Some(&entry)).await.unwrap(), Some(false));
+    assert_eq!(bench.server.release(keys, waiter, Some(&*entry)).await.unwrap(), Some(false));
     let mut messages = inbox.on_message();
     let told = futures_util::StreamExt::next(&mut messages);
     let told = tokio::time::timeout(TTL / 2, told).await.expect("it is told").unwrap();
@@ -232,7 +233,7 @@ async fn waiters_learn_how_long_a_lock_is_left_free() {
     drop(messages);
     assert!(told.starts_with(&format!("next {next} ")), "{told}");
     assert_eq!(bench.look().await.waiters, 1);
-    bench.server.release(keys, next, Some(&behind(next, inbox_name))).await.unwrap();
+    bench.server.release(keys, next, Some(&*behind(next, inbox_name))).await.unwrap();
     let LockAnswer::Busy { ends_in: Some(left), .. } = queue_up().await else { panic!("it is not free") };
     tokio::time::sleep(left + Duration::from_millis(5)).await;
     assert!(matches!(queue_up().await, LockAnswer::Granted(_)));
@@ -240,7 +241,7 @@ async fn waiters_learn_how_long_a_lock_is_left_free() {
 
     let ask = Ask { keys, owner: me, mode: Mode::Shared, ttl, info, entry: None, is_confirmation: false };
     assert!(matches!(bench.server.ask(bench.server.moment(), &ask).await.unwrap(), LockAnswer::Granted(_)));
-    assert_eq!(bench.server.release_and_leave_free(keys, me, MOMENT).await.unwrap(), Some(true));
+    assert_eq!(bench.server.release(keys, me, Release::LeaveFree(MOMENT)).await.unwrap(), Some(true));
     bench.asked(me).await;
 }
 
@@ -397,13 +398,13 @@ async fn tokens_grow_through_release_script_flush_and_the_loss_of_the_fence() {
 async fn a_free_lock_is_claimed_by_plain_commands_with_a_token_that_is_not_ahead_of_the_server() {
     let (bench, (me, other)) = (Bench::new().await, owners());
     assert_eq!(bench.outright(me).await, Claimed::NotGranted, "nothing is known of the clock yet");
-    bench.server.connect().await.unwrap();
+    bench.server.client.connect().await.unwrap();
     let mut last = Token::new(0);
     for round in 0..200 {
         let Claimed::Granted(token) = bench.outright(me).await else {
             panic!("round {round}: the lock is free")
         };
-        let now = bench.server.time_of(&bench.keys).await.unwrap().as_micros() as u64;
+        let now = bench.server.client.time_of(&bench.keys).await.unwrap().as_micros() as u64;
         assert!(token > last && token.get() <= now, "round {round}: {token} after {last}, at {now}");
         assert!(now - token.get() < 60_000_000, "round {round}: {token} at {now}");
         last = token;
@@ -420,7 +421,7 @@ async fn a_free_lock_is_claimed_by_plain_commands_with_a_token_that_is_not_ahead
 #[tokio::test]
 async fn a_claim_by_plain_commands_without_a_larger_token_is_completed_by_the_script() {
     let (bench, (me, other)) = (Bench::new().await, owners());
-    bench.server.connect().await.unwrap();
+    bench.server.client.connect().await.unwrap();
     let far = 4_000_000_000_000_000_u64;
     bench.redis(&["ZADD", bench.keys.tokens(), &far.to_string(), "last"]).await;
     assert_eq!(bench.outright(me).await, Claimed::Untokened);
@@ -440,7 +441,7 @@ async fn a_claim_leaves_no_token_for_ever_at_a_lock_that_somebody_else_holds() {
         return;
     }
     let (bench, (me, _)) = (Bench::new().await, owners());
-    bench.server.connect().await.unwrap();
+    bench.server.client.connect().await.unwrap();
     bench.redis(&["SET", "lock:a", "theirs"]).await;
     assert_eq!(bench.outright(me).await, Claimed::NotGranted);
     let lasts = bench.redis.command(&["PTTL", bench.keys.tokens()]).await.unwrap().int().unwrap();
@@ -450,7 +451,7 @@ async fn a_claim_leaves_no_token_for_ever_at_a_lock_that_somebody_else_holds() {
 #[tokio::test]
 async fn a_claim_by_plain_commands_sees_that_others_wait() {
     let (bench, (me, _)) = (Bench::new().await, owners());
-    bench.server.connect().await.unwrap();
+    bench.server.client.connect().await.unwrap();
     bench.redis(&["RPUSH", bench.keys.queue(), "somebody"]).await;
     assert_eq!(bench.outright(me).await, Claimed::OutOfTurn);
     assert_eq!(bench.server.release(&bench.keys, me, None).await.unwrap(), Some(true));
@@ -590,7 +591,7 @@ async fn plain_clients_exclude_us_and_are_excluded() {
 async fn a_claim_that_arrives_after_it_was_undone_is_undone_again() {
     let (bench, (me, _)) = (Bench::new().await, owners());
     let terms = TakeBack::new(&bench.keys, TTL, Sent::InDoubt { connection: None });
-    let undo = bench.server.take_back(terms, || bench.server.release(&bench.keys, me, None));
+    let undo = bench.server.client.take_back(terms, || bench.server.release(&bench.keys, me, None));
     let late = async {
         tokio::time::sleep(Duration::from_millis(200)).await;
         bench.redis(&["SET", "lock:a", &format!("{me} 5 5 me"), "NX", "PX", "20000"]).await

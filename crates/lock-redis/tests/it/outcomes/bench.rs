@@ -229,7 +229,7 @@ impl Bench {
             }
             Op::Leave(who, mode) => {
                 let entry = case.entry(who, mode);
-                let released = self.server.release(keys, case.owner(who), Some(&entry)).await.unwrap();
+                let released = self.server.release(keys, case.owner(who), Some(&*entry)).await.unwrap();
                 (ours(released == Some(true), "released"), None)
             }
             Op::Rotate(from, to) => {
