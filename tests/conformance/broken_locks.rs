@@ -23,86 +23,58 @@ use tokio::time::sleep;
 
 use crate::sites::{Flavour, RedisHarness, Servers};
 
-/// What is wrong, and the cases that must see it.
-const EXHIBITS: &[(Defect, &[&str])] = &[
-    (Defect::ConnectsLater, &["a_dead_server_is_reported_at_connect"]),
-    (
-        Defect::TakesOutagesForContention,
-        &["a_dead_server_is_reported_at_acquire", "a_silent_server_is_reported_at_acquire"],
-    ),
-    (
-        Defect::TakesContentionForOutages,
-        &["a_waiter_at_a_server_that_falls_silent_gives_up_without_an_error"],
-    ),
-    (Defect::GoesOnWhenDropped, &["patience_ends_at_a_silent_server"]),
-    (
-        Defect::ActsWhenNobodyWaits,
-        &["a_lost_reply_leaves_nothing", "a_reset_instead_of_a_reply_leaves_nothing"],
-    ),
-    (Defect::GivesUpAtOnce, &["a_waiter_rides_out_a_short_outage"]),
-    (Defect::NeverGivesUp, &["a_long_outage_ends_strict_waits_alone"]),
-    (Defect::InsistsAfterAnOutage, &["a_waiter_cut_off_for_long_jumps_no_queue"]),
-    (
-        Defect::NeverLoses,
-        &[
-            "a_holder_that_is_cut_off_suspects_a_loss_and_loses",
-            "a_holder_of_a_silent_server_loses",
-            "a_stopped_holder_knows_that_it_lost",
-        ],
-    ),
-    (Defect::NeverDoubts, &["a_holder_that_is_cut_off_suspects_a_loss_and_loses"]),
-    (Defect::ValidForTooLong, &["validity_counts_from_the_request"]),
-    (Defect::ReleasesForEver, &["a_release_ends_during_an_outage"]),
-    (
-        Defect::ReleasesOnce,
-        &[
-            "a_release_ends_during_an_outage",
-            "a_drop_during_an_outage_releases_in_the_end",
-            "closing_does_not_wait_for_a_silent_server_for_ever",
-            "signals_of_a_guard_end_before_its_release_is_answered",
-        ],
-    ),
-    (Defect::ReleasesWhoeverHolds, &["a_stopped_holder_knows_that_it_lost"]),
-    (Defect::TokensShrink, &["a_restart_keeps_locks_and_tokens", "a_killed_holder_is_followed"]),
-    (
-        Defect::EveryProcessAlone,
-        &[
-            "eight_processes_lose_no_update",
-            "a_killed_holder_is_followed",
-            "a_killed_reader_is_followed",
-            "processes_never_exceed_the_permits",
-        ],
-    ),
-    (
-        Defect::WaitersBarTheWay,
-        &["a_killed_waiter_is_no_obstacle", "a_waiter_in_the_store_that_is_not_polled_stops_nobody"],
-    ),
-    (Defect::DowngradesByRelease, &["a_downgrade_without_an_answer_gives_nothing_up"]),
-    (Defect::IgnoresTtl, &["a_killed_holder_holds_at_least_as_long"]),
-];
+/// Names the defects, and the cases that must catch them.
+macro_rules! broken_locks {
+    ($($defect:ident: [$($case:literal),+ $(,)?],)+) => {
+        #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+        pub enum Defect {
+            $($defect,)+
+        }
 
-/// What is wrong with a lock.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Defect {
-    ConnectsLater,
-    TakesOutagesForContention,
-    TakesContentionForOutages,
-    GoesOnWhenDropped,
-    ActsWhenNobodyWaits,
-    GivesUpAtOnce,
-    NeverGivesUp,
-    InsistsAfterAnOutage,
-    NeverLoses,
-    NeverDoubts,
-    ValidForTooLong,
-    ReleasesForEver,
-    ReleasesOnce,
-    ReleasesWhoeverHolds,
-    TokensShrink,
-    EveryProcessAlone,
-    WaitersBarTheWay,
-    DowngradesByRelease,
-    IgnoresTtl,
+        const EXHIBITS: &[(Defect, &[&str])] = &[$((Defect::$defect, &[$($case),+])),+];
+    };
+}
+
+broken_locks! {
+    ConnectsLater: ["a_dead_server_is_reported_at_connect"],
+    TakesOutagesForContention: [
+        "a_dead_server_is_reported_at_acquire",
+        "a_silent_server_is_reported_at_acquire",
+    ],
+    TakesContentionForOutages: ["a_waiter_at_a_server_that_falls_silent_gives_up_without_an_error"],
+    GoesOnWhenDropped: ["patience_ends_at_a_silent_server"],
+    ActsWhenNobodyWaits: ["a_lost_reply_leaves_nothing", "a_reset_instead_of_a_reply_leaves_nothing"],
+    GivesUpAtOnce: ["a_waiter_rides_out_a_short_outage"],
+    NeverGivesUp: ["a_long_outage_ends_strict_waits_alone"],
+    InsistsAfterAnOutage: ["a_waiter_cut_off_for_long_jumps_no_queue"],
+    NeverLoses: [
+        "a_holder_that_is_cut_off_suspects_a_loss_and_loses",
+        "a_holder_of_a_silent_server_loses",
+        "a_stopped_holder_knows_that_it_lost",
+    ],
+    NeverDoubts: ["a_holder_that_is_cut_off_suspects_a_loss_and_loses"],
+    ValidForTooLong: ["validity_counts_from_the_request"],
+    ReleasesForEver: ["a_release_ends_during_an_outage"],
+    ReleasesOnce: [
+        "a_release_ends_during_an_outage",
+        "a_drop_during_an_outage_releases_in_the_end",
+        "closing_does_not_wait_for_a_silent_server_for_ever",
+        "signals_of_a_guard_end_before_its_release_is_answered",
+    ],
+    ReleasesWhoeverHolds: ["a_stopped_holder_knows_that_it_lost"],
+    TokensShrink: ["a_restart_keeps_locks_and_tokens", "a_killed_holder_is_followed"],
+    EveryProcessAlone: [
+        "eight_processes_lose_no_update",
+        "a_killed_holder_is_followed",
+        "a_killed_reader_is_followed",
+        "processes_never_exceed_the_permits",
+    ],
+    WaitersBarTheWay: [
+        "a_killed_waiter_is_no_obstacle",
+        "a_waiter_in_the_store_that_is_not_polled_stops_nobody",
+    ],
+    DowngradesByRelease: ["a_downgrade_without_an_answer_gives_nothing_up"],
+    IgnoresTtl: ["a_killed_holder_holds_at_least_as_long"],
 }
 
 thread_local! {

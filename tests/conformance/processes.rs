@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use lock_testkit::{RedisServer, Worker, ZooKeeper};
+use lock_testkit::{RedisServer, Worker, ZooKeeper, migration_url};
 use polylock::Rung;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
@@ -76,9 +76,9 @@ impl Fleet {
             (redis.unwrap_or_else(|error| panic!("{error}")), zk.unwrap_or_else(|error| panic!("{error}")))
         };
         let (redis, zk) = self.servers.get_or_init(start).await;
-        let from = encoded(&format!("{}?ttl={}s", redis.url(), LEASE.as_secs()));
-        let to = encoded(&format!("{}?session_timeout={}s", zk.url(), LEASE.as_secs()));
-        let url = |rung| format!("migrate://shop?from={from}&to={to}&rung={rung}");
+        let from = format!("{}?ttl={}s", redis.url(), LEASE.as_secs());
+        let to = format!("{}?session_timeout={}s", zk.url(), LEASE.as_secs());
+        let url = |rung| migration_url("shop", &from, &to, &format!("&rung={rung}"));
         let processes: Vec<_> =
             self.rungs.iter().map(|&rung| Process::start(&url(rung), &self.name, rung)).collect();
         for process in &processes {
@@ -86,14 +86,6 @@ impl Fleet {
         }
         processes
     }
-}
-
-/// A URL as the value of an option of another URL.
-fn encoded(url: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric();
-    url.bytes()
-        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
-        .collect()
 }
 
 struct Process {

@@ -267,10 +267,11 @@ mod tests {
         let redis = FakeRedis::new();
         let mut stream = redis.connect().unwrap();
         let heard =
-            say(&mut stream, &[&["SET", "k", "v"], &["GET", "k"], &["GET", "none"], &["HGETALL", "h"]]).await;
+            say(&mut stream, &[&["SET", "k", "v"], &["GET", "k"], &["GET", "none"], &["CONFIG", "GET", "h"]])
+                .await;
         assert_eq!(heard, "+OK $1 v $-1 *0 ");
         assert!(say(&mut stream, &[&["HELLO", "3"]]).await.starts_with("%7 $6 server $5 redis "));
-        assert_eq!(say(&mut stream, &[&["GET", "none"], &["HGETALL", "h"]]).await, "_ %0 ");
+        assert_eq!(say(&mut stream, &[&["GET", "none"], &["CONFIG", "GET", "h"]]).await, "_ %0 ");
         assert_eq!(say(&mut stream, &[&["GET"]]).await, "-ERR wrong number of arguments for 'get' command ");
     }
 
@@ -366,15 +367,15 @@ mod tests {
         assert!(redis.keys().is_empty() && redis.connect().is_ok());
     }
 
-    /// The effect of one fault on `INCR n`: the reply, whether the connection is closed, and `n`.
+    /// The effect of one fault on `RPUSH n x`: the reply, whether the connection is closed, and `n`.
     async fn spoiled(faults: Faults) -> (String, bool, Option<i64>) {
         let redis = FakeRedis::new();
         let link = redis.link("one", 1);
         link.set_faults(faults);
         let mut stream = link.connect().unwrap();
-        let heard = say(&mut stream, &[&["INCR", "n"]]).await;
+        let heard = say(&mut stream, &[&["RPUSH", "n", "x"]]).await;
         let closed = matches!(timeout(Duration::from_secs(1), stream.read(&mut [0])).await, Ok(Ok(0)));
-        (heard, closed, redis.command(&["GET", "n"]).int())
+        (heard, closed, redis.command(&["LLEN", "n"]).int())
     }
 
     #[tokio::test(start_paused = true)]
@@ -382,9 +383,9 @@ mod tests {
         let none = Faults::default();
         assert_eq!(spoiled(none.clone()).await, (":1 ".into(), false, Some(1)));
         let cases = [
-            (Faults { lose_request: 1.0, ..none.clone() }, (false, None)),
+            (Faults { lose_request: 1.0, ..none.clone() }, (false, Some(0))),
             (Faults { lose_reply: 1.0, ..none.clone() }, (false, Some(1))),
-            (Faults { reset_before: 1.0, ..none.clone() }, (true, None)),
+            (Faults { reset_before: 1.0, ..none.clone() }, (true, Some(0))),
             (Faults { reset_after: 1.0, ..none.clone() }, (true, Some(1))),
         ];
         for (faults, (closed, value)) in cases {
@@ -402,7 +403,7 @@ mod tests {
         link.set_faults(Faults { delay_ms: 10..=10, ..Faults::default() });
         let (mut stream, start) = (link.connect().unwrap(), Instant::now());
         let mut bytes = Vec::new();
-        write_command(&mut bytes, &["INCR", "n"]).unwrap();
+        write_command(&mut bytes, &["RPUSH", "n", "x"]).unwrap();
         stream.write_all(&bytes).await.unwrap();
         stream.read_exact(&mut [0; 4]).await.unwrap();
         assert!((20..25).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
@@ -411,9 +412,9 @@ mod tests {
         stream.write_all(&bytes).await.unwrap();
         drop(stream);
         sleep(Duration::from_secs(4)).await;
-        assert_eq!((redis.command(&["GET", "n"]).int(), redis.connections()), (Some(1), 1));
+        assert_eq!((redis.command(&["LLEN", "n"]).int(), redis.connections()), (Some(1), 1));
         sleep(Duration::from_secs(2)).await;
-        assert_eq!((redis.command(&["GET", "n"]).int(), redis.connections()), (Some(2), 0));
+        assert_eq!((redis.command(&["LLEN", "n"]).int(), redis.connections()), (Some(2), 0));
     }
 
     #[tokio::test(start_paused = true)]

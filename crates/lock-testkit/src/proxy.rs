@@ -293,20 +293,13 @@ pub mod opcode {
     pub const DELETE: i32 = 2;
     pub const EXISTS: i32 = 3;
     pub const GET_DATA: i32 = 4;
-    pub const SET_DATA: i32 = 5;
     pub const GET_CHILDREN: i32 = 8;
-    pub const SYNC: i32 = 9;
     pub const GET_CHILDREN2: i32 = 12;
     pub const CHECK: i32 = 13;
     pub const MULTI: i32 = 14;
     pub const CREATE2: i32 = 15;
     pub const CREATE_CONTAINER: i32 = 19;
-    pub const CREATE_TTL: i32 = 21;
     pub const AUTH: i32 = 100;
-    pub const SET_WATCHES: i32 = 101;
-    pub const SET_WATCHES2: i32 = 105;
-    pub const ADD_WATCH: i32 = 106;
-    pub const CLOSE_SESSION: i32 = -11;
 }
 
 /// The state that the proxy's thread and the test's threads share.

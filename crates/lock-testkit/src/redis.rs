@@ -160,6 +160,56 @@ impl RedisServer {
         off_thread(move || inner.command(&words.iter().map(String::as_str).collect::<Vec<_>>())).await
     }
 
+    /// As [`command`](Self::command), where there is an answer and it is no error.
+    ///
+    /// # Panics
+    ///
+    /// When it is one, or there is none.
+    pub async fn call(&self, words: &[&str]) -> Reply {
+        let reply = self.command(words).await.unwrap_or_else(|error| panic!("{error}"));
+        assert!(!reply.is_error(), "{words:?}: {reply:?}");
+        reply
+    }
+
+    /// Its answer, an error too, as text.
+    ///
+    /// # Panics
+    ///
+    /// When there is none.
+    pub async fn text(&self, words: &[&str]) -> String {
+        let reply = self.command(words).await.unwrap_or_else(|error| panic!("{error}"));
+        reply.text().map_or_else(|| format!("{reply:?}"), ToOwned::to_owned)
+    }
+
+    /// Starts a replica, which gets all writes from now on.
+    pub async fn replica(&self) -> Result<Self> {
+        let replica = Self::builder().replica_of(self).start().await?;
+        self.wait_for_answer(&["INFO", "replication"], "state=online").await?;
+        Ok(replica)
+    }
+
+    /// How often commands were called whose names begin so, by scripts too.
+    ///
+    /// # Panics
+    ///
+    /// As [`call`](Self::call).
+    pub async fn calls_of(&self, command: &str) -> u64 {
+        let stats = self.call(&["INFO", "commandstats"]).await;
+        let stats = stats.text().unwrap_or_default();
+        let calls = |line: &str| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok();
+        let of_command = format!("cmdstat_{command}");
+        stats.lines().filter(|line| line.starts_with(&of_command)).filter_map(calls).sum()
+    }
+
+    /// Whether there is such a key.
+    ///
+    /// # Panics
+    ///
+    /// As [`call`](Self::call).
+    pub async fn has_key(&self, key: &str) -> bool {
+        self.call(&["EXISTS", key]).await.int() == Some(1)
+    }
+
     /// Its role in a replication, `master` or `slave`; `None` while it does not answer: a server closes its connections when its
     /// role changes.
     pub async fn role(&self) -> Option<String> {
@@ -231,6 +281,13 @@ impl RedisOptions {
     /// Makes it a replica of this server.
     pub fn replica_of(mut self, master: &RedisServer) -> Self {
         self.args.extend(["--replicaof".to_owned(), "127.0.0.1".to_owned(), master.port().to_string()]);
+        self
+    }
+
+    /// Without these commands.
+    pub fn without_commands(mut self, names: &[&str]) -> Self {
+        let renames = names.iter().flat_map(|name| ["--rename-command", name, ""]);
+        self.args.extend(renames.map(str::to_owned));
         self
     }
 

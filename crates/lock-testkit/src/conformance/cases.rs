@@ -109,12 +109,15 @@ impl fmt::Debug for Trial {
 }
 
 macro_rules! cases {
-    ($($theme:ident, $worth:ident { $($case:ident: $needs:ident $(=> $run:ident($($arg:expr),+))?,)* })*) => {
+    ($($theme:ident, $worth:ident { $($case:ident: $($needs:ident)|+ $(=> $run:ident($($arg:expr),+))?,)* })*) => {
         /// Every case.
         pub const CASES: &[Case] = &[$($(Case {
             name: stringify!($case),
             theme: stringify!($theme),
-            needs: $needs,
+            needs: |capabilities| {
+                $($needs(capabilities)?;)+
+                Ok(())
+            },
             worth: $worth,
             run: |harness| Box::pin(cases!(@run $theme harness $case $($run $($arg),+)?)),
         },)*)*];
@@ -138,8 +141,8 @@ cases! {
         a_short_deadline_gets_the_first_answer: every_backend,
         a_waiter_gets_the_released_lock: every_backend,
         tasks_of_one_client_take_turns: every_backend,
-        clients_take_turns: fair_backends,
-        waiters_learn_their_position: fair_backends,
+        clients_take_turns: fair,
+        waiters_learn_their_position: fair,
     }
     release, always {
         a_second_release_releases_nothing: every_backend,
@@ -180,8 +183,8 @@ cases! {
         inspect_shows_a_free_lock: every_backend,
         inspect_shows_the_holder: every_backend,
         inspect_takes_no_wait_for_a_hold: every_backend,
-        inspect_counts_the_waiters: counting_backends,
-        inspect_lists_the_waiters_in_order: fair_backends,
+        inspect_counts_the_waiters: counting,
+        inspect_lists_the_waiters_in_order: fair,
         held_locks_are_listed: every_backend,
         a_lock_is_broken_for_the_holder_that_was_seen: every_backend,
         verify_asks_the_server: every_backend,
@@ -264,14 +267,14 @@ cases! {
     modes, once {
         modes_are_supported_or_refused: every_backend,
         a_mutex_and_a_write_lock_are_one: readers,
-        modes_of_one_name_exclude_each_other: readers_and_permits,
-        waiters_of_all_modes_take_turns: fair_readers_and_permits,
+        modes_of_one_name_exclude_each_other: readers | permits,
+        waiters_of_all_modes_take_turns: readers | permits | fair,
     }
     readers, once {
         readers_share_a_lock: readers,
         all_readers_that_try_at_once_get_the_lock: readers,
         a_writer_waits_for_all_readers: readers,
-        readers_behind_a_waiting_writer_wait: fair_readers,
+        readers_behind_a_waiting_writer_wait: readers | fair,
         readers_behind_a_writer_that_gave_up_go_on: readers,
         a_stream_of_readers_starves_no_writer: readers,
         a_stream_of_writers_starves_no_reader: readers,
@@ -288,7 +291,7 @@ cases! {
         a_lost_writer_becomes_no_reader: readers,
         a_writer_that_became_a_reader_is_renewed: readers,
         a_cancelled_downgrade_gives_nothing_up: readers,
-        a_downgrade_without_an_answer_gives_nothing_up: readers_elsewhere,
+        a_downgrade_without_an_answer_gives_nothing_up: readers | with_a_server,
     }
     permits, once {
         as_many_holders_as_permits: permits,
@@ -314,8 +317,8 @@ cases! {
         inspect_shows_one_of_the_permits: permits => inspect_shows_one(PERMIT),
         inspect_shows_all_of_the_readers: readers => inspect_shows_all(Share::Reader),
         inspect_shows_all_of_the_permits: permits => inspect_shows_all(PERMIT),
-        one_of_the_readers_is_broken: readers_one_by_one => one_is_broken(Share::Reader),
-        one_of_the_permits_is_broken: permits_one_by_one => one_is_broken(PERMIT),
+        one_of_the_readers_is_broken: readers | breaks_one => one_is_broken(Share::Reader),
+        one_of_the_permits_is_broken: permits | breaks_one => one_is_broken(PERMIT),
         breaking_ends_all_readers: readers => all_end(Share::Reader, true),
         breaking_ends_all_permits: permits => all_end(PERMIT, true),
         readers_deleted_by_an_operator_notice: readers => all_end(Share::Reader, false),
@@ -324,9 +327,9 @@ cases! {
         cancelled_permits_leave_nothing: permits => cancelled_leave_nothing(Share::Permit(2)),
     }
     processes, once {
-        a_killed_reader_is_followed: readers_elsewhere,
-        a_killed_holder_holds_at_least_as_long: leases_elsewhere,
-        processes_never_exceed_the_permits: permits_elsewhere,
+        a_killed_reader_is_followed: readers | with_a_server,
+        a_killed_holder_holds_at_least_as_long: leases | with_a_server,
+        processes_never_exceed_the_permits: permits | with_a_server,
     }
 }
 
@@ -348,11 +351,11 @@ fn leases(capabilities: &Capabilities) -> Result<(), &'static str> {
     }
 }
 
-fn fair_backends(capabilities: &Capabilities) -> Result<(), &'static str> {
+fn fair(capabilities: &Capabilities) -> Result<(), &'static str> {
     if capabilities.fifo { Ok(()) } else { Err("the backend promises no order among processes") }
 }
 
-fn counting_backends(capabilities: &Capabilities) -> Result<(), &'static str> {
+fn counting(capabilities: &Capabilities) -> Result<(), &'static str> {
     if capabilities.counts_waiters {
         Ok(())
     } else {
@@ -380,44 +383,8 @@ fn revocable(capabilities: &Capabilities) -> Result<(), &'static str> {
     there(capabilities.revocation)
 }
 
-fn fair_readers(capabilities: &Capabilities) -> Result<(), &'static str> {
-    readers(capabilities)?;
-    fair_backends(capabilities)
-}
-
-fn readers_one_by_one(capabilities: &Capabilities) -> Result<(), &'static str> {
-    readers(capabilities)?;
+fn breaks_one(capabilities: &Capabilities) -> Result<(), &'static str> {
     there(capabilities.breaks_one)
-}
-
-fn permits_one_by_one(capabilities: &Capabilities) -> Result<(), &'static str> {
-    permits(capabilities)?;
-    there(capabilities.breaks_one)
-}
-
-fn leases_elsewhere(capabilities: &Capabilities) -> Result<(), &'static str> {
-    leases(capabilities)?;
-    with_a_server(capabilities)
-}
-
-fn readers_elsewhere(capabilities: &Capabilities) -> Result<(), &'static str> {
-    readers(capabilities)?;
-    with_a_server(capabilities)
-}
-
-fn permits_elsewhere(capabilities: &Capabilities) -> Result<(), &'static str> {
-    permits(capabilities)?;
-    with_a_server(capabilities)
-}
-
-fn readers_and_permits(capabilities: &Capabilities) -> Result<(), &'static str> {
-    readers(capabilities)?;
-    permits(capabilities)
-}
-
-fn fair_readers_and_permits(capabilities: &Capabilities) -> Result<(), &'static str> {
-    readers_and_permits(capabilities)?;
-    fair_backends(capabilities)
 }
 
 fn there(support: Support) -> Result<(), &'static str> {

@@ -18,40 +18,25 @@ pub(super) enum Held {
     Multi(MultiGuard),
 }
 
+/// What several locks answer as one, and others as the guard of their lock.
+macro_rules! as_one {
+    ($($ask:ident -> $answer:ty,)+) => {
+        $(pub(super) fn $ask(&self) -> $answer {
+            match self {
+                Self::Multi(guard) => guard.$ask(),
+                _ => (**self).$ask(),
+            }
+        })+
+    };
+}
+
 impl Held {
-    pub(super) fn valid_until(&self) -> BootInstant {
-        match self {
-            Self::Multi(guard) => guard.valid_until(),
-            _ => (**self).valid_until(),
-        }
-    }
-
-    pub(super) fn remaining(&self) -> Duration {
-        match self {
-            Self::Multi(guard) => guard.remaining(),
-            _ => (**self).remaining(),
-        }
-    }
-
-    pub(super) fn is_valid(&self) -> bool {
-        match self {
-            Self::Multi(guard) => guard.is_valid(),
-            _ => (**self).is_valid(),
-        }
-    }
-
-    pub(super) fn state(&self) -> GuardState {
-        match self {
-            Self::Multi(guard) => guard.state(),
-            _ => (**self).state(),
-        }
-    }
-
-    pub(super) fn validity(&self) -> Validity {
-        match self {
-            Self::Multi(guard) => guard.validity(),
-            _ => (**self).validity(),
-        }
+    as_one! {
+        valid_until -> BootInstant,
+        remaining -> Duration,
+        is_valid -> bool,
+        state -> GuardState,
+        validity -> Validity,
     }
 
     pub(super) async fn lost(&self) -> LossReason {

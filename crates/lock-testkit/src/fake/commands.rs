@@ -1,12 +1,10 @@
 //! The commands.
 
 mod connection;
-mod hashes;
 mod keys;
 mod lists;
 mod publish;
 mod scripting;
-mod sets;
 mod sorted_sets;
 mod strings;
 
@@ -49,12 +47,10 @@ pub(super) fn named(name: &str) -> Option<&'static Command> {
     static BY_NAME: LazyLock<HashMap<&str, &Command>> = LazyLock::new(|| {
         let all = [
             connection::COMMANDS,
-            hashes::COMMANDS,
             keys::COMMANDS,
             lists::COMMANDS,
             publish::COMMANDS,
             scripting::COMMANDS,
-            sets::COMMANDS,
             sorted_sets::COMMANDS,
             strings::COMMANDS,
         ];

@@ -1,6 +1,6 @@
 //! The keys, their values and their expiry.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use super::reply::Bytes;
 
@@ -18,10 +18,7 @@ pub(super) struct Keyspace {
 pub(super) enum Data {
     Text(Bytes),
     List(VecDeque<Bytes>),
-    /// In the order of insertion, as in a small hash of Redis.
-    Hash(Vec<(Bytes, Bytes)>),
     Sorted(BTreeMap<Bytes, f64>),
-    Set(BTreeSet<Bytes>),
 }
 
 #[derive(Clone, Debug)]
@@ -72,9 +69,7 @@ macro_rules! typed {
 
 impl Keyspace {
     typed!(list, edit_list, List, VecDeque<Bytes>);
-    typed!(hash, edit_hash, Hash, Vec<(Bytes, Bytes)>);
     typed!(sorted, edit_sorted, Sorted, BTreeMap<Bytes, f64>);
-    typed!(set, edit_set, Set, BTreeSet<Bytes>);
 
     pub(super) fn text(&mut self, key: &[u8]) -> Result<Option<&Bytes>, String> {
         match self.look(key) {
@@ -167,9 +162,7 @@ impl Data {
         match self {
             Self::Text(_) => "string",
             Self::List(_) => "list",
-            Self::Hash(_) => "hash",
             Self::Sorted(_) => "zset",
-            Self::Set(_) => "set",
         }
     }
 }

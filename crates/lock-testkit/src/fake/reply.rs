@@ -9,14 +9,11 @@ pub(super) type Bytes = Vec<u8>;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Reply {
     Nil,
-    /// A null in place of an array, which RESP2 writes differently.
-    NilArray,
     Int(i64),
     Simple(String),
     Bulk(Bytes),
     Array(Vec<Self>),
     Map(Vec<(Self, Self)>),
-    Set(Vec<Self>),
     Double(f64),
     Push(Vec<Self>),
     Error(String),
@@ -52,7 +49,6 @@ impl Reply {
     pub(super) fn write(&self, resp3: bool, to: &mut Bytes) {
         match self {
             Self::Nil => to.extend_from_slice(if resp3 { b"_\r\n" } else { b"$-1\r\n" }),
-            Self::NilArray => to.extend_from_slice(if resp3 { b"_\r\n" } else { b"*-1\r\n" }),
             Self::Int(number) => line(to, ':', number),
             Self::Simple(text) => line(to, '+', text),
             Self::Error(text) => line(to, '-', text),
@@ -62,7 +58,6 @@ impl Reply {
                 to.extend_from_slice(b"\r\n");
             }
             Self::Array(elements) => write_all(elements, '*', resp3, to),
-            Self::Set(elements) => write_all(elements, if resp3 { '~' } else { '*' }, resp3, to),
             Self::Push(elements) => write_all(elements, if resp3 { '>' } else { '*' }, resp3, to),
             Self::Map(pairs) if resp3 => {
                 line(to, '%', pairs.len());
@@ -82,7 +77,7 @@ impl Reply {
             Self::Map(pairs) => {
                 Self::Array(pairs.into_iter().flat_map(|(key, value)| [key.plain(), value.plain()]).collect())
             }
-            Self::Set(elements) | Self::Push(elements) | Self::Array(elements) => {
+            Self::Push(elements) | Self::Array(elements) => {
                 Self::Array(elements.into_iter().map(Self::plain).collect())
             }
             Self::Double(number) => Self::bulk(format_number(number)),
@@ -94,13 +89,13 @@ impl Reply {
 impl From<Reply> for Resp2 {
     fn from(reply: Reply) -> Self {
         match reply.plain() {
-            Reply::Nil | Reply::NilArray => Self::Nil,
+            Reply::Nil => Self::Nil,
             Reply::Int(number) => Self::Int(number),
             Reply::Simple(text) => Self::Simple(text),
             Reply::Bulk(bytes) => Self::Bulk(bytes),
             Reply::Error(text) => Self::Error(text),
             Reply::Array(elements) => Self::Array(elements.into_iter().map(Self::from).collect()),
-            Reply::Map(_) | Reply::Set(_) | Reply::Push(_) | Reply::Double(_) => unreachable!("not plain"),
+            Reply::Map(_) | Reply::Push(_) | Reply::Double(_) => unreachable!("not plain"),
         }
     }
 }
@@ -157,7 +152,6 @@ mod tests {
         assert_eq!(written(&map, false), "*2\r\n$1\r\na\r\n$3\r\n1.5\r\n");
         assert_eq!(written(&map, true), "%1\r\n$1\r\na\r\n,1.5\r\n");
         assert_eq!([false, true].map(|resp3| written(&Reply::Nil, resp3)), ["$-1\r\n", "_\r\n"]);
-        assert_eq!([false, true].map(|resp3| written(&Reply::NilArray, resp3)), ["*-1\r\n", "_\r\n"]);
         assert_eq!(written(&Reply::Push(vec![Reply::Int(1)]), true), ">1\r\n:1\r\n");
         assert_eq!(written(&Reply::Error("ERR a\r\nb".into()), true), "-ERR a  b\r\n");
     }

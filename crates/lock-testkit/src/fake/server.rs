@@ -381,32 +381,10 @@ impl Call<'_> {
 pub(super) const USED_MEMORY: u64 = 1_000_000;
 
 /// The commands that a server whose memory is full refuses.
-const NEED_MEMORY: [&str; 22] = [
-    "append", "decr", "getset", "hincrby", "hmset", "hset", "hsetnx", "incr", "incrby", "linsert", "lpush",
-    "lpushx", "lset", "mset", "psetex", "rpush", "rpushx", "sadd", "set", "setex", "setnx", "zadd",
-];
+const NEED_MEMORY: [&str; 4] = ["lpush", "rpush", "set", "zadd"];
 /// The other commands that write.
-const NEED_NONE: [&str; 19] = [
-    "del",
-    "expire",
-    "expireat",
-    "flushall",
-    "flushdb",
-    "getdel",
-    "hdel",
-    "lpop",
-    "lrem",
-    "ltrim",
-    "persist",
-    "pexpire",
-    "pexpireat",
-    "rpop",
-    "srem",
-    "unlink",
-    "zpopmin",
-    "zrem",
-    "zremrangebyscore",
-];
+const NEED_NONE: [&str; 9] =
+    ["del", "flushall", "lpop", "lrem", "pexpire", "pexpireat", "zpopmin", "zrem", "zremrangebyscore"];
 
 const WHILE_LISTENING: [&str; 5] = ["subscribe", "unsubscribe", "ssubscribe", "sunsubscribe", "ping"];
 

@@ -9,7 +9,6 @@ pub(super) const COMMANDS: &[Command] = &[
     connection("auth", -2, auth),
     connection("client", -2, client),
     other("ping", -1, ping),
-    other("echo", 2, |_, words| Ok(Reply::bulk(&words[1]))),
     other("select", 2, |_, words| match integer(&words[1])? {
         0 => ok(),
         _ => Err("ERR DB index is out of range".to_owned()),

@@ -6,47 +6,33 @@ use super::{Command, Keys, Kind, fits, integer, is, ok, other, read};
 
 pub(super) const COMMANDS: &[Command] = &[
     other("del", -2, del),
-    other("unlink", -2, del),
     Command { name: "exists", arity: -2, kind: Kind::Read(Keys::All), run: exists },
     read("type", 2, |call, words| {
         Ok(Reply::Simple(call.keys().look(&words[1]).map_or("none", |data| data.kind()).to_owned()))
     }),
     read("pttl", 2, |call, words| Ok(Reply::Int(left(call, &words[1])))),
-    read("ttl", 2, |call, words| {
-        let left = left(call, &words[1]);
-        Ok(Reply::Int(if left < 0 { left } else { (left + 500) / 1000 }))
-    }),
-    other("pexpire", -3, |call, words| expire(call, words, End::After(1))),
-    other("expire", -3, |call, words| expire(call, words, End::After(1000))),
-    other("pexpireat", -3, |call, words| expire(call, words, End::At(1))),
-    other("expireat", -3, |call, words| expire(call, words, End::At(1000))),
-    other("persist", 2, |call, words| {
-        let ends = call.keys().ends(&words[1]).flatten().is_some();
-        Ok(Reply::flag(ends && call.keys().set_end(&words[1], None)))
-    }),
+    other("pexpire", -3, |call, words| expire(call, words, End::After)),
+    other("pexpireat", -3, |call, words| expire(call, words, End::At)),
     other("keys", 2, |call, words| {
         Ok(Reply::bulks(call.keys().keys().into_iter().filter(|key| fits(&words[1], key))))
     }),
     other("dbsize", 1, |call, _| Ok(Reply::count(call.keys().keys().len()))),
     other("flushall", -1, flush),
-    other("flushdb", -1, flush),
 ];
 
-/// An expiry: relative or absolute, in units of this many milliseconds.
+/// An expiry in milliseconds: relative or absolute.
 #[derive(Clone, Copy)]
 pub(super) enum End {
-    After(i64),
-    At(i64),
+    After,
+    At,
 }
 
 /// The end in milliseconds since 1970.
 pub(super) fn end_of(call: &Call<'_>, end: End, number: &[u8], command: &str) -> Result<i64, String> {
     let number = integer(number)?;
     let ends = match end {
-        End::After(unit) => {
-            number.checked_mul(unit).and_then(|span| span.checked_add(call.server.keys.now()))
-        }
-        End::At(unit) => number.checked_mul(unit),
+        End::After => number.checked_add(call.server.keys.now()),
+        End::At => Some(number),
     };
     ends.ok_or_else(|| format!("ERR invalid expire time in '{command}' command"))
 }
@@ -68,22 +54,16 @@ fn left(call: &mut Call<'_>, key: &[u8]) -> i64 {
     }
 }
 
+/// `PEXPIRE key milliseconds [NX]`.
 fn expire(call: &mut Call<'_>, words: &[Bytes], end: End) -> Answer {
     let name = String::from_utf8_lossy(&words[0]).to_lowercase();
     let ends = end_of(call, end, &words[2], &name)?;
     let keys = call.keys();
-    let before = keys.ends(&words[1]);
-    let mut wanted = before.is_some();
-    for option in &words[3..] {
-        let before = before.flatten();
-        wanted &= match () {
-            () if is(option, "NX") => before.is_none(),
-            () if is(option, "XX") => before.is_some(),
-            () if is(option, "GT") => before.is_some_and(|before| ends > before),
-            () if is(option, "LT") => before.is_none_or(|before| ends < before),
-            () => return Err(format!("ERR Unsupported option {}", String::from_utf8_lossy(option))),
-        };
-    }
+    let wanted = match &words[3..] {
+        [] => true,
+        [option] if is(option, "NX") => keys.ends(&words[1]).flatten().is_none(),
+        [option, ..] => return Err(format!("ERR Unsupported option {}", String::from_utf8_lossy(option))),
+    };
     Ok(Reply::flag(wanted && keys.set_end(&words[1], Some(ends))))
 }
 

@@ -22,19 +22,7 @@ pub(super) const COMMANDS: &[Command] = &[
         let score = call.keys().sorted(&words[1])?.and_then(|set| set.get(&words[2]).copied());
         Ok(score.map_or(Reply::Nil, Reply::Double))
     }),
-    read("zrank", 3, |call, words| {
-        let place = ranked(call, &words[1])?.iter().position(|(member, _)| *member == words[2]);
-        Ok(place.map_or(Reply::Nil, Reply::count))
-    }),
-    read("zcount", 4, |call, words| {
-        let bounds = Bounds::parse(&words[2], &words[3])?;
-        Ok(Reply::count(ranked(call, &words[1])?.iter().filter(|(_, score)| bounds.hold(*score)).count()))
-    }),
     read("zrange", -4, range),
-    read("zrangebyscore", -4, |call, words| {
-        let bounds = Bounds::parse(&words[2], &words[3])?;
-        by_score(call, &words[1], &bounds, &words[4..])
-    }),
     other("zremrangebyscore", 4, |call, words| {
         let bounds = Bounds::parse(&words[2], &words[3])?;
         call.keys().edit_sorted(&words[1], |set| {
@@ -43,7 +31,7 @@ pub(super) const COMMANDS: &[Command] = &[
             Ok((before > set.len(), Reply::count(before - set.len())))
         })
     }),
-    other("zpopmin", -2, pop_min),
+    other("zpopmin", 2, pop_min),
 ];
 
 /// Two scores, each with or without itself.
@@ -71,10 +59,6 @@ impl Bounds {
 }
 
 /// The members by score, those of the same score by name.
-fn ranked(call: &mut Call<'_>, key: &[u8]) -> Result<Ranked, String> {
-    Ok(call.keys().sorted(key)?.map(rank).unwrap_or_default())
-}
-
 fn rank(set: &BTreeMap<Bytes, f64>) -> Ranked {
     let mut all: Vec<_> = set.iter().map(|(member, score)| (member.clone(), *score)).collect();
     all.sort_by(|(_, one), (_, other)| one.partial_cmp(other).unwrap_or(Ordering::Equal));
@@ -135,56 +119,16 @@ fn add(call: &mut Call<'_>, words: &[Bytes]) -> Answer {
     })
 }
 
-/// `ZRANGE key start stop [BYSCORE] [REV] [LIMIT offset count] [WITHSCORES]`.
+/// `ZRANGE key start stop [WITHSCORES]`.
 fn range(call: &mut Call<'_>, words: &[Bytes]) -> Answer {
-    let options = &words[4..];
-    let rest: Vec<Bytes> = options.iter().filter(|word| !is(word, "BYSCORE")).cloned().collect();
-    if rest.len() < options.len() {
-        let bounds = Bounds::parse(&words[2], &words[3])?;
-        return by_score(call, &words[1], &bounds, &rest);
-    }
-    let (mut scores, mut reverse) = (false, false);
-    for option in options {
-        match () {
-            () if is(option, "WITHSCORES") => scores = true,
-            () if is(option, "REV") => reverse = true,
-            () if is(option, "LIMIT") => {
-                return Err(
-                    "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX"
-                        .to_owned(),
-                );
-            }
-            () => return syntax(),
-        }
-    }
+    let scores = match &words[4..] {
+        [] => false,
+        [option] if is(option, "WITHSCORES") => true,
+        _ => return syntax(),
+    };
     let (start, stop) = (integer(&words[2])?, integer(&words[3])?);
-    let mut all = ranked(call, &words[1])?;
-    if reverse {
-        all.reverse();
-    }
-    let span = span(start, stop, all.len());
-    Ok(listed(call, &all[span], scores))
-}
-
-fn by_score(call: &mut Call<'_>, key: &[u8], bounds: &Bounds, options: &[Bytes]) -> Answer {
-    let (mut scores, mut offset, mut count) = (false, 0, -1);
-    let mut rest = options.iter();
-    while let Some(option) = rest.next() {
-        match () {
-            () if is(option, "WITHSCORES") => scores = true,
-            () if is(option, "LIMIT") => {
-                let (Some(from), Some(most)) = (rest.next(), rest.next()) else { return syntax() };
-                (offset, count) = (integer(from)?, integer(most)?);
-            }
-            () => return syntax(),
-        }
-    }
-    let mut found = ranked(call, key)?;
-    found.retain(|(_, score)| bounds.hold(*score));
-    let from = usize::try_from(offset).map_or(found.len(), |offset| offset.min(found.len()));
-    let most = usize::try_from(count).unwrap_or(usize::MAX);
-    let found: Vec<_> = found.into_iter().skip(from).take(most).collect();
-    Ok(listed(call, &found, scores))
+    let all = call.keys().sorted(&words[1])?.map(rank).unwrap_or_default();
+    Ok(listed(call, &all[span(start, stop, all.len())], scores))
 }
 
 /// Members, or members and scores: pairs in RESP3, one after the other in RESP2 and in scripts.
@@ -204,26 +148,11 @@ fn has_pairs(call: &mut Call<'_>) -> bool {
 }
 
 fn pop_min(call: &mut Call<'_>, words: &[Bytes]) -> Answer {
-    let count = match &words[2..] {
-        [] => None,
-        [count] => match integer(count) {
-            Ok(count) if count >= 0 => Some(count as usize),
-            _ => return Err("ERR value is out of range, must be positive".to_owned()),
-        },
-        _ => return syntax(),
-    };
-    let popped = call.keys().edit_sorted(&words[1], |set| {
-        let mut popped = rank(set);
-        popped.truncate(count.unwrap_or(1));
-        for (member, _) in &popped {
-            set.remove(member);
-        }
-        Ok((!popped.is_empty(), popped))
-    })?;
-    if count.is_some() {
-        return Ok(listed(call, &popped, true));
-    }
-    Ok(Reply::Array(
-        popped.into_iter().flat_map(|(member, score)| [Reply::Bulk(member), Reply::Double(score)]).collect(),
-    ))
+    call.keys().edit_sorted(&words[1], |set| {
+        let Some((member, score)) = rank(set).into_iter().next() else {
+            return Ok((false, Reply::Array(Vec::new())));
+        };
+        set.remove(&member);
+        Ok((true, Reply::Array(vec![Reply::Bulk(member), Reply::Double(score)])))
+    })
 }

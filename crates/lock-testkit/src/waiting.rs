@@ -1,0 +1,47 @@
+//! What tests wait for: that something holds, and that a lock comes.
+
+use std::time::Duration;
+
+use lock_core::{Guard, Mutex, Released};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+/// Far longer than anything takes that is waited for, also on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Waits until this holds.
+///
+/// # Panics
+///
+/// When it does not within half a minute, with `what`.
+pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds().await {
+        assert!(Instant::now() < deadline, "{what}");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Acquires a lock in a task of its own, which panics when that fails.
+pub fn acquiring(mutex: Mutex) -> JoinHandle<Guard> {
+    tokio::spawn(async move { mutex.acquire().await.unwrap_or_else(|error| panic!("{error}")) })
+}
+
+/// What a task comes to.
+///
+/// # Panics
+///
+/// When the task panics, or goes on for more than half a minute.
+pub async fn come<T>(task: JoinHandle<T>) -> T {
+    timeout(PATIENCE, task).await.expect("it does not come").expect("the task does not panic")
+}
+
+/// Releases a lock.
+///
+/// # Panics
+///
+/// When it was lost, or the release fails.
+pub async fn give_back(guard: Guard) {
+    let released = guard.release().await.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(released, Released::Released);
+}
