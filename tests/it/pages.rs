@@ -265,9 +265,13 @@ fn is_of(word: &str, program: &str) -> bool {
 }
 
 fn exists(test: &str) -> bool {
-    let [program, module, name] = test.split("::").collect::<Vec<_>>()[..] else { return false };
+    let Some((program, (module, name))) =
+        test.split_once("::").and_then(|(program, rest)| Some((program, rest.rsplit_once("::")?)))
+    else {
+        return false;
+    };
     let folder = PROGRAMS.iter().find(|(known, _)| *known == program).map(|(_, folder)| folder);
-    let path = folder.map(|folder| root().join(folder).join(format!("{module}.rs")));
+    let path = folder.map(|folder| root().join(folder).join(format!("{}.rs", module.replace("::", "/"))));
     let code = path.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
     code.contains(&format!("fn {name}("))
 }

@@ -4,85 +4,53 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lock_core::{ErrorKind, GuardState, LockOptions, Locks, LossReason, Outcome, Released};
-use lock_redis::RedisConfig;
-use lock_testkit::proxy::{Direction, Protocol};
-use lock_testkit::redis::Reply;
-use lock_testkit::{FaultProxy, RedisServer, cancel_after, for_each_poll_count};
+use lock_core::{ErrorKind, GuardState, LockOptions, LossReason, Outcome, Released};
+use lock_testkit::proxy::Direction;
+use lock_testkit::{cancel_after, come, give_back, until};
 use tokio::time::{Instant, sleep, timeout};
+
+use crate::common::Link;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const KEY: &str = "lock:a";
 
-struct Link {
-    redis: RedisServer,
-    proxy: FaultProxy,
-    locks: Locks,
-}
-
 impl Link {
-    async fn new(options: &str) -> Self {
-        let redis = RedisServer::start().await.unwrap();
-        let proxy = FaultProxy::start(redis.addr(), Protocol::Redis).unwrap();
-        let url = format!("redis://{}?{options}", proxy.addr());
-        let locks = RedisConfig::from_url(&url).unwrap().connect().await.unwrap();
-        Self { redis, proxy, locks }
-    }
-
-    async fn redis(&self, words: &[&str]) -> Reply {
-        self.redis.command(words).await.unwrap()
-    }
-
-    /// The owner id of the holder, or another value.
-    async fn holder(&self) -> String {
-        let value = self.redis(&["GET", KEY]).await;
-        value.text().and_then(|value| value.split(' ').next()).unwrap_or_default().to_owned()
-    }
-
     async fn pttl(&self) -> i64 {
-        self.redis(&["PTTL", KEY]).await.int().unwrap()
-    }
-
-    async fn no_key_is_left(&self) {
-        let deadline = Instant::now() + PATIENCE;
-        while self.redis(&["EXISTS", KEY]).await.int() != Some(0) {
-            assert!(Instant::now() < deadline, "a key is left");
-            sleep(Duration::from_millis(5)).await;
-        }
+        self.redis.call(&["PTTL", KEY]).await.int().unwrap()
     }
 
     async fn info(&self, section: &str) -> String {
-        self.redis(&["INFO", section]).await.text().unwrap().to_owned()
+        self.redis.call(&["INFO", section]).await.text().unwrap().to_owned()
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn b01_no_renewal_outlives_the_release() {
-    let link = Link::new("ttl=300ms").await;
+    let link = Link::with("ttl=300ms").await;
     link.proxy.delay(Direction::ToServer, Duration::from_millis(15));
     // Renewed every 100 ms: before, during and after one that is on its way.
     for held in [80, 90, 100, 110, 120] {
         let guard = link.locks.mutex("a").acquire().await.unwrap();
         sleep(Duration::from_millis(held)).await;
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        give_back(guard).await;
         link.proxy.reset_counters();
-        link.redis(&["SET", KEY, "theirs", "PX", "10000"]).await;
+        link.redis.call(&["SET", KEY, "theirs", "PX", "10000"]).await;
         sleep(Duration::from_millis(250)).await;
         assert_eq!(link.holder().await, "theirs");
         assert!(link.pttl().await <= 9_800, "released after {held} ms, and still renewed");
         assert_eq!(link.proxy.requests(), 0, "released after {held} ms, and still renewed");
-        link.redis(&["DEL", KEY]).await;
+        link.redis.call(&["DEL", KEY]).await;
     }
 }
 
 #[tokio::test]
 async fn b02_renewal_revives_no_lost_lock() {
-    let link = Link::new("ttl=300ms").await;
+    let link = Link::with("ttl=300ms").await;
     for next in [None, Some("theirs")] {
         let guard = link.locks.mutex("a").acquire().await.unwrap();
         match next {
-            None => link.redis(&["DEL", KEY]).await,
-            Some(value) => link.redis(&["SET", KEY, value, "PX", "10000"]).await,
+            None => link.redis.call(&["DEL", KEY]).await,
+            Some(value) => link.redis.call(&["SET", KEY, value, "PX", "10000"]).await,
         };
         assert_eq!(timeout(PATIENCE, guard.lost()).await.unwrap(), LossReason::Removed);
         link.proxy.reset_counters();
@@ -92,10 +60,10 @@ async fn b02_renewal_revives_no_lost_lock() {
         let error = guard.extend(Duration::from_secs(1)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Lost);
         // Not even when the key is its own again.
-        link.redis(&["SET", KEY, &guard.owner().to_string(), "PX", "500"]).await;
+        link.redis.call(&["SET", KEY, &guard.owner().to_string(), "PX", "500"]).await;
         assert!(matches!(guard.state(), GuardState::Lost(_)));
         drop(guard);
-        link.redis(&["DEL", KEY]).await;
+        link.redis.call(&["DEL", KEY]).await;
     }
 }
 
@@ -103,13 +71,13 @@ async fn b02_renewal_revives_no_lost_lock() {
 async fn b02_a_lock_that_was_deleted_is_noticed_within_a_third_of_its_ttl() {
     const TTL: Duration = Duration::from_secs(3);
     const NOISE: Duration = Duration::from_millis(800);
-    let link = Link::new("ttl=3s").await;
+    let link = Link::with("ttl=3s").await;
     // Just after it was taken, before and after a renewal, and between two.
     let offsets = [0, 300, 850, 950, 1050, 1500, 1950, 2500].map(Duration::from_millis);
     let deleted = offsets.into_iter().enumerate().map(async |(number, offset)| {
         let guard = link.locks.mutex(format!("a{number}")).acquire().await.unwrap();
         sleep(offset).await;
-        link.redis(&["DEL", &format!("lock:a{number}")]).await;
+        link.redis.call(&["DEL", &format!("lock:a{number}")]).await;
         let gone = Instant::now();
         let lost = timeout(PATIENCE, guard.lost()).await.unwrap();
         (offset, lost, gone.elapsed())
@@ -122,15 +90,11 @@ async fn b02_a_lock_that_was_deleted_is_noticed_within_a_third_of_its_ttl() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn b03_a_release_does_not_race_an_extension() {
-    let link = Link::new("ttl=20s&command_timeout=10s").await;
+    let link = Link::with("ttl=20s&command_timeout=10s").await;
     let guard = link.locks.mutex("a").acquire().await.unwrap();
     link.proxy.hold(Direction::ToServer);
     assert!(cancel_after(1, guard.extend(Duration::from_secs(60))).await.is_none());
-    let deadline = Instant::now() + PATIENCE;
-    while link.proxy.queued(Direction::ToServer) == 0 {
-        assert!(Instant::now() < deadline, "no extension was sent");
-        sleep(Duration::from_millis(5)).await;
-    }
+    until("no extension was sent", async || link.proxy.queued(Direction::ToServer) != 0).await;
     let extension = link.proxy.queued(Direction::ToServer);
     let releasing = tokio::spawn(guard.release());
     sleep(Duration::from_millis(200)).await;
@@ -140,22 +104,9 @@ async fn b03_a_release_does_not_race_an_extension() {
     assert_eq!(link.holder().await, "");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn b05_a_cancelled_release_goes_on() {
-    let link = Link::new("ttl=60s").await;
-    link.proxy.delay(Direction::ToClient, Duration::from_millis(10));
-    let polls = for_each_poll_count(async |k| {
-        let guard = link.locks.mutex("a").acquire().await.unwrap();
-        let released = cancel_after(k, guard.release()).await;
-        link.no_key_is_left().await;
-        released
-    });
-    assert!(polls.await > 0);
-}
-
 #[tokio::test]
 async fn b07_a_lock_that_came_too_late_is_none() {
-    let link = Link::new("ttl=300ms&command_timeout=5s").await;
+    let link = Link::with("ttl=300ms&command_timeout=5s").await;
     link.proxy.delay(Direction::ToClient, Duration::from_millis(350));
     let error = link.locks.mutex("a").acquire().await.unwrap_err();
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::Applied));
@@ -176,7 +127,7 @@ async fn b07_a_lock_that_came_too_late_is_none() {
     drop(guard);
     sleep(Duration::from_millis(400)).await;
     link.proxy.heal();
-    let valid = timeout(PATIENCE, heir).await.unwrap().unwrap();
+    let valid = come(heir).await;
     assert!(valid.is_err() || valid.is_ok_and(|valid| valid), "it got a lock that had ended");
     link.no_key_is_left().await;
 }
@@ -185,9 +136,9 @@ async fn b07_a_lock_that_came_too_late_is_none() {
 async fn b13_waiting_for_many_locks_takes_one_subscription() {
     const LOCKS: usize = 50;
     for wait in ["queue", "notify"] {
-        let link = Link::new(&format!("ttl=10s&wait={wait}")).await;
+        let link = Link::with(&format!("ttl=10s&wait={wait}")).await;
         for number in 0..LOCKS {
-            link.redis(&["SET", &format!("lock:{number}"), "theirs"]).await;
+            link.redis.call(&["SET", &format!("lock:{number}"), "theirs"]).await;
         }
         let waiters: Vec<_> = (0..LOCKS)
             .map(|number| {
@@ -198,12 +149,12 @@ async fn b13_waiting_for_many_locks_takes_one_subscription() {
         sleep(Duration::from_millis(300)).await;
         assert_eq!(link.proxy.connections(), 2, "{wait}: one for commands, and one that is pushed to");
         if wait == "queue" {
-            let channels = link.redis(&["PUBSUB", "CHANNELS", "*"]).await;
+            let channels = link.redis.call(&["PUBSUB", "CHANNELS", "*"]).await;
             assert_eq!(channels.array().unwrap().len(), 1, "one inbox for all locks");
         }
-        link.redis(&["FLUSHALL"]).await;
+        link.redis.call(&["FLUSHALL"]).await;
         for waiter in waiters {
-            timeout(PATIENCE, waiter).await.unwrap().unwrap();
+            come(waiter).await;
         }
     }
 }
@@ -211,8 +162,8 @@ async fn b13_waiting_for_many_locks_takes_one_subscription() {
 /// Nothing waits for replicas, and nothing blocks.
 #[tokio::test(flavor = "multi_thread")]
 async fn b16_b25_no_command_blocks_the_shared_connection() {
-    let link = Link::new("ttl=300ms").await;
-    link.redis(&["SET", KEY, "theirs"]).await;
+    let link = Link::with("ttl=300ms").await;
+    link.redis.call(&["SET", KEY, "theirs"]).await;
     let waiter = tokio::spawn({
         let mutex = link.locks.mutex("a");
         async move { mutex.acquire().await.unwrap().release().await.unwrap() }
@@ -229,8 +180,8 @@ async fn b16_b25_no_command_blocks_the_shared_connection() {
     let guard = link.locks.mutex("c").acquire().await.unwrap();
     sleep(Duration::from_millis(150)).await;
     guard.release().await.unwrap();
-    link.redis(&["DEL", KEY]).await;
-    timeout(PATIENCE, waiter).await.unwrap().unwrap();
+    link.redis.call(&["DEL", KEY]).await;
+    come(waiter).await;
 
     let stats = link.info("commandstats").await;
     let used: BTreeSet<_> = stats.lines().filter_map(|line| line.split([':', '_']).nth(1)).collect();
@@ -241,56 +192,8 @@ async fn b16_b25_no_command_blocks_the_shared_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn b20_no_lock_is_without_a_ttl() {
-    let link = Link::new("ttl=20s").await;
-    let guard = link.locks.mutex("a").acquire().await.unwrap();
-    assert!(link.pttl().await > 0);
-    guard.extend(Duration::from_secs(30)).await.unwrap();
-    assert!(link.pttl().await > 20_000);
-    let heir = tokio::spawn({
-        let mutex = link.locks.mutex("a");
-        async move { mutex.acquire().await.unwrap() }
-    });
-    sleep(Duration::from_millis(50)).await;
-    drop(guard);
-    let guard = timeout(PATIENCE, heir).await.unwrap().unwrap();
-    assert!(link.pttl().await > 0, "a lock that was handed over");
-    let other = RedisConfig::from_url(&link.redis.url()).unwrap().connect().await.unwrap();
-    let waiter = tokio::spawn(async move { other.mutex("a").acquire().await.unwrap() });
-    sleep(Duration::from_millis(100)).await;
-    drop(guard);
-    let guard = timeout(PATIENCE, waiter).await.unwrap().unwrap();
-    assert!(link.pttl().await > 0, "a lock that was waited for");
-    drop(guard);
-    let keys = link.redis(&["KEYS", "*"]).await;
-    for key in keys.array().unwrap() {
-        let ttl = link.redis(&["PTTL", key.text().unwrap()]).await.int();
-        assert_ne!(ttl, Some(-1), "{key:?} stays for ever");
-    }
-}
-
-#[test]
-fn b21_a_guard_belongs_to_no_thread() {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let link = runtime.block_on(Link::new("ttl=20s"));
-    let guard = runtime.block_on(link.locks.mutex("a").acquire()).unwrap();
-    let released = std::thread::spawn({
-        let handle = runtime.handle().clone();
-        move || handle.block_on(guard.release())
-    });
-    assert_eq!(released.join().unwrap().unwrap(), Released::Released);
-    // And the thread that took a lock does not have it a second time.
-    runtime.block_on(async {
-        let guard = link.locks.mutex("a").acquire().await.unwrap();
-        assert!(link.locks.mutex("a").try_acquire().await.unwrap().is_none());
-        drop(guard);
-        link.no_key_is_left().await;
-    });
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn b22_a_dropped_future_takes_no_answer_of_another() {
-    let link = Link::new("ttl=20s").await;
+    let link = Link::with("ttl=20s").await;
     let dropping = tokio::spawn({
         let locks = link.locks.clone();
         async move {
@@ -309,14 +212,14 @@ async fn b22_a_dropped_future_takes_no_answer_of_another() {
         last = Some(guard.token());
         assert_eq!(link.holder().await, guard.owner().to_string());
         assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        give_back(guard).await;
     }
     dropping.await.unwrap();
 }
 
 #[tokio::test]
 async fn b24_a_ttl_is_in_milliseconds() {
-    let link = Link::new("ttl=1500ms").await;
+    let link = Link::with("ttl=1500ms").await;
     let guard = link.locks.mutex("a").acquire().await.unwrap();
     assert!((1_001..=1_500).contains(&link.pttl().await));
     guard.extend(Duration::from_millis(2_500)).await.unwrap();

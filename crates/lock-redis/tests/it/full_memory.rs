@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use lock_core::{ErrorKind, Guard, LockOptions, Locks, Released, Result, Token};
+use lock_core::{ErrorKind, Guard, LockOptions, Locks, Outcome, Released, Result, Token};
 use lock_redis::RedisConfig;
-use lock_testkit::RedisServer;
+use lock_testkit::{RedisServer, come, give_back, until};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::sleep;
 
-const SOON: Duration = Duration::from_secs(8);
 const TTL: Duration = Duration::from_secs(1);
 /// Of a waiter that the server forgets, and of a grant that nobody confirms.
 const FORGOTTEN: Duration = Duration::from_secs(6);
@@ -24,22 +23,17 @@ async fn client(server: &RedisServer, options: &str) -> Locks {
 
 /// Fills the memory of the server, and checks that it refuses a new lock.
 async fn fill(server: &RedisServer, locks: &Locks) {
-    let reply = server.command(&["CONFIG", "SET", "maxmemory", "1"]).await.unwrap();
-    assert!(!reply.is_error(), "{reply:?}");
+    server.call(&["CONFIG", "SET", "maxmemory", "1"]).await;
     let error = locks.mutex("new").try_acquire().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
-}
-
-async fn release(guard: Guard) {
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Exhausted, Outcome::NotApplied), "{error}");
+    assert!(error.to_string().contains("maxmemory"), "{error}");
 }
 
 async fn queue_is(server: &RedisServer, wanted: i64) {
-    let deadline = Instant::now() + SOON;
-    while server.command(&["LLEN", "polylock:queue:{lock:a}"]).await.unwrap().int() != Some(wanted) {
-        assert!(Instant::now() < deadline, "the queue has not {wanted} waiters");
-        sleep(Duration::from_millis(3)).await;
-    }
+    until(&format!("the queue has not {wanted} waiters"), async || {
+        server.command(&["LLEN", "polylock:queue:{lock:a}"]).await.unwrap().int() == Some(wanted)
+    })
+    .await;
 }
 
 /// Waits in one mode, and returns when the waiter is in the queue.
@@ -57,10 +51,6 @@ async fn acquire(locks: &Locks, mode: &str) -> Result<Guard> {
         "permit" => locks.semaphore("a", 2).acquire().await,
         _ => unreachable!("{mode}"),
     }
-}
-
-async fn come(waiter: JoinHandle<Guard>) -> Guard {
-    timeout(SOON, waiter).await.expect("the lock does not come").unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -96,7 +86,7 @@ async fn locks_are_kept_and_released() {
         assert_eq!(guard.release().await.unwrap(), Released::Released, "{what}");
     }
     for key in ["lock:m", "lock:r", "lock:s", "lock:d", "lock:late", "old:m"] {
-        assert_eq!(server.command(&["EXISTS", key]).await.unwrap().int(), Some(0), "{key}");
+        assert!(!server.has_key(key).await, "{key}");
     }
 }
 
@@ -117,11 +107,11 @@ async fn a_released_lock_goes_to_the_next_waiter() {
             sleep(pause).await;
             assert!(!waiter.is_finished() && guard.is_valid(), "{first}, then {second}");
             let token = guard.token();
-            release(guard).await;
+            give_back(guard).await;
             let guard = come(waiter).await;
             assert!(guard.token() > token, "{first}, then {second}");
             guard.extend(TTL).await.unwrap();
-            release(guard).await;
+            give_back(guard).await;
         }
     }
 }
@@ -138,9 +128,9 @@ async fn waiters_stay_in_the_queue() {
     }
     fill(&server, &holder).await;
     sleep(FORGOTTEN).await;
-    release(guard).await;
+    give_back(guard).await;
     for waiter in waiters {
-        release(come(waiter).await).await;
+        give_back(come(waiter).await).await;
     }
 }
 
@@ -155,10 +145,10 @@ async fn the_lock_goes_on_to_a_task_that_wants_it_in_another_way() {
     sleep(Duration::from_millis(100)).await;
     fill(&server, &locks).await;
     let token = guard.token();
-    release(guard).await;
+    give_back(guard).await;
     let guard = come(waiter).await;
     assert!(guard.token() > token);
-    release(guard).await;
+    give_back(guard).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -166,10 +156,10 @@ async fn a_busy_lock_is_waited_for() {
     let server = server().await;
     let (holder, next) = (client(&server, "ttl=1s").await, client(&server, "ttl=1s").await);
     // Its first lock acquires by script, the next ones by plain commands.
-    release(next.mutex("first").acquire().await.unwrap()).await;
+    give_back(next.mutex("first").acquire().await.unwrap()).await;
     let guard = acquire(&holder, "mutex").await.unwrap();
     fill(&server, &holder).await;
     let waiter = waits(&server, &next, "mutex", 0).await;
-    release(guard).await;
-    release(come(waiter).await).await;
+    give_back(guard).await;
+    give_back(come(waiter).await).await;
 }

@@ -2,30 +2,23 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use lock_core::migration::{MigrationSource, Swapped, Tombstone, Writer};
-use lock_core::{
-    AcquireRequest, Acquired, Backend, ErrorKind, Finding, FindingLevel, LeasePolicy, LockName, Locks,
-    OwnerInfo, Token, TokenBlock, Wait,
-};
-use lock_redis::{Redis, RedisConfig};
+use lock_core::migration::{MigrationSource, Swapped, Writer};
+use lock_core::{Backend, ErrorKind, Finding, FindingLevel, LockName, Locks, Token, TokenBlock};
+use lock_redis::Redis;
 use lock_testkit::{RedisCluster, RedisServer};
 use redis_link::redis;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
-const DAY: Duration = Duration::from_secs(86_400);
+use crate::common::{backend, hold, tombstone};
+
 const PATIENCE: Duration = Duration::from_secs(20);
-
-async fn connect(url: &str) -> (Arc<Redis>, Locks) {
-    let redis = Arc::new(Redis::connect(RedisConfig::from_url(url).unwrap()).await.unwrap());
-    (Arc::clone(&redis), Locks::from_dyn(redis))
-}
 
 /// A server, and a source whose user has all rights.
 async fn start() -> (RedisServer, Arc<Redis>, Locks) {
     let server = RedisServer::builder().appendonly(true).start().await.unwrap();
-    let (redis, locks) = connect(&server.url()).await;
+    let (redis, locks) = backend(&server.url()).await;
     (server, redis, locks)
 }
 
@@ -33,31 +26,11 @@ fn source(redis: &Redis) -> &dyn MigrationSource {
     redis.migration_source().unwrap()
 }
 
-fn tombstone(name: &LockName) -> Tombstone {
-    let millis = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
-    Tombstone {
-        to: "zk://a:2181/app".into(),
-        namespace: "shop".into(),
-        lock: name.clone(),
-        written: UNIX_EPOCH + Duration::from_millis(millis.try_into().unwrap()),
-        life: 30 * DAY,
-        newest: 17,
-    }
-}
-
 async fn move_lock(redis: &Redis, name: &str) {
     let name = LockName::new(name).unwrap();
-    let owner = Arc::new(OwnerInfo::this_process());
-    let request = AcquireRequest::exclusive(name.clone(), Wait::Never, LeasePolicy::default(), owner);
-    let Acquired::Held(mut lease) = redis.acquire(request).await.unwrap() else { panic!("busy") };
+    let mut lease = hold(redis, &name).await;
     let swapped = source(redis).swap(&mut *lease, &tombstone(&name)).await.unwrap();
     assert!(matches!(swapped, Swapped::Done { .. }), "{swapped:?}");
-}
-
-/// What a server answers, as text.
-async fn command(server: &RedisServer, words: &[&str]) -> String {
-    let reply = server.command(words).await.unwrap();
-    reply.text().map_or_else(|| format!("{reply:?}"), ToOwned::to_owned)
 }
 
 fn warnings(findings: &[Finding]) -> Vec<String> {
@@ -74,14 +47,14 @@ async fn preflight(redis: &Redis) -> Vec<Finding> {
 #[tokio::test]
 async fn the_locks_of_a_prefix_take_part_in_one_migration() {
     let (server, redis, _) = start().await;
-    let (other, _) = connect(&format!("{}?prefix=lock:a/", server.url())).await;
+    let (other, _) = backend(&format!("{}?prefix=lock:a/", server.url())).await;
     let claim = async |text| source(&redis).claim(text).await.unwrap();
     assert_eq!(claim("one").await, "one");
     assert_eq!(claim("one").await, "one");
     assert_eq!(claim("two").await, "one");
     source(&redis).unclaim("two").await.unwrap();
     assert_eq!(claim("two").await, "one");
-    assert_eq!(command(&server, &["PTTL", "polylock:migration:lock:"]).await, "Int(-1)");
+    assert_eq!(server.text(&["PTTL", "polylock:migration:lock:"]).await, "Int(-1)");
     // A part of the same locks, and others.
     assert!(warnings(&source(&other).examine("one").await.unwrap()).is_empty(), "it is the same migration");
     let found = warnings(&source(&other).examine("two").await.unwrap());
@@ -89,7 +62,7 @@ async fn the_locks_of_a_prefix_take_part_in_one_migration() {
     assert_eq!(source(&other).claim("two").await.unwrap(), "two");
     let found = warnings(&source(&redis).examine("one").await.unwrap());
     assert!(found.len() == 1 && found[0].contains("\"two\""), "{found:?}");
-    let (apart, _) = connect(&format!("{}?prefix=jobs:", server.url())).await;
+    let (apart, _) = backend(&format!("{}?prefix=jobs:", server.url())).await;
     assert!(warnings(&source(&apart).examine("three").await.unwrap()).is_empty());
     source(&redis).unclaim("one").await.unwrap();
     assert_eq!(claim("two").await, "two");
@@ -100,7 +73,7 @@ async fn the_locks_of_a_prefix_take_part_in_one_migration() {
 #[tokio::test]
 async fn an_identity_names_the_keys_and_no_password() {
     let server = RedisServer::builder().password("s3cret").start().await.unwrap();
-    let (redis, _) = connect(&format!("{}/2", server.url())).await;
+    let (redis, _) = backend(&format!("{}/2", server.url())).await;
     let identity = source(&redis).identity();
     assert_eq!(identity, format!("redis://{}/2?prefix=lock:", server.addr()));
 }
@@ -110,12 +83,12 @@ async fn an_identity_names_the_keys_and_no_password() {
 #[tokio::test]
 async fn a_server_that_may_forget_tombstones_is_reported() {
     let server = RedisServer::builder().maxmemory_policy("allkeys-lru").start().await.unwrap();
-    let (redis, _) = connect(&server.url()).await;
+    let (redis, _) = backend(&server.url()).await;
     let found = warnings(&preflight(&redis).await);
     assert_eq!(found.len(), 2, "{found:?}");
     assert!(found[0].contains("allkeys-lru") && found[1].contains("appendonly is no"), "{found:?}");
-    command(&server, &["CONFIG", "SET", "save", "3600 1"]).await;
-    command(&server, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await;
+    server.text(&["CONFIG", "SET", "save", "3600 1"]).await;
+    server.text(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await;
     let findings = preflight(&redis).await;
     assert!(warnings(&findings).is_empty(), "{findings:?}");
     assert!(findings.iter().any(|finding| finding.what.contains("since the last snapshot")), "{findings:?}");
@@ -127,7 +100,7 @@ async fn a_preflight_tries_a_move_and_leaves_nothing() {
     let findings = preflight(&redis).await;
     assert!(warnings(&findings).is_empty(), "{findings:?}");
     assert!(findings.iter().any(|finding| finding.what.contains("moved back")), "{findings:?}");
-    assert_eq!(command(&server, &["DBSIZE"]).await, "Int(0)");
+    assert_eq!(server.text(&["DBSIZE"]).await, "Int(0)");
 }
 
 #[tokio::test]
@@ -135,17 +108,17 @@ async fn a_missing_right_is_found_before_the_first_move() {
     let (server, _, _) = start().await;
     for missing in ["-pexpire", "-del", "-info"] {
         let rules = ["ACL", "SETUSER", "app", "on", ">p", "~*", "&*", "+@all", missing];
-        command(&server, &rules).await;
+        server.text(&rules).await;
         let url = format!("redis://app:p@{}", server.addr());
-        let (redis, locks) = connect(&url).await;
+        let (redis, locks) = backend(&url).await;
         let found = warnings(&preflight(&redis).await);
         assert!(!found.is_empty(), "{missing}");
         assert!(found.iter().any(|found| found.contains(&missing.replace('-', "+"))), "{missing}: {found:?}");
         locks.close().await.unwrap();
     }
-    command(&server, &["ACL", "SETUSER", "app", "-@admin"]).await;
-    let (redis, _) = connect(&format!("redis://app:p@{}", server.addr())).await;
-    command(&server, &["ACL", "SETUSER", "app", "+info"]).await;
+    server.text(&["ACL", "SETUSER", "app", "-@admin"]).await;
+    let (redis, _) = backend(&format!("redis://app:p@{}", server.addr())).await;
+    server.text(&["ACL", "SETUSER", "app", "+info"]).await;
     let findings = preflight(&redis).await;
     let note =
         |finding: &&Finding| finding.level == FindingLevel::Note && finding.advice.contains("+acl|list");
@@ -155,12 +128,7 @@ async fn a_missing_right_is_found_before_the_first_move() {
 #[tokio::test]
 async fn replicas_have_to_answer_in_time() {
     let (server, redis, _) = start().await;
-    let replica = RedisServer::builder().replica_of(&server).start().await.unwrap();
-    let deadline = Instant::now() + PATIENCE;
-    while !command(&server, &["INFO", "replication"]).await.contains("state=online") {
-        assert!(Instant::now() < deadline, "the replica connects");
-        sleep(Duration::from_millis(20)).await;
-    }
+    let replica = server.replica().await.unwrap();
     let findings = preflight(&redis).await;
     assert!(warnings(&findings).is_empty(), "{findings:?}");
     assert!(findings.iter().any(|finding| finding.what.contains("all 1 replicas")), "{findings:?}");
@@ -169,7 +137,7 @@ async fn replicas_have_to_answer_in_time() {
     let found = warnings(&preflight(&redis).await);
     assert!(found.len() == 1 && found[0].contains("0 of 1 replicas"), "{found:?}");
     replica.cont();
-    assert_eq!(command(&server, &["DBSIZE"]).await, "Int(0)");
+    assert_eq!(server.text(&["DBSIZE"]).await, "Int(0)");
 }
 
 // ---- Writers ----
@@ -192,7 +160,7 @@ async fn everybody_who_may_acquire_a_lock_is_a_writer() {
     let add = async |user: &str, rules: &str, selector: &str| {
         let words: Vec<&str> = ["ACL", "SETUSER", user].into_iter().chain(rules.split(' ')).collect();
         let words = if selector.is_empty() { words } else { [words, vec![selector]].concat() };
-        assert_eq!(command(&server, &words).await, "OK", "{user}");
+        assert_eq!(server.text(&words).await, "OK", "{user}");
     };
     for (user, rules, selector) in [
         ("all", "on >p ~* +@all", ""),
@@ -223,15 +191,15 @@ async fn everybody_who_may_acquire_a_lock_is_a_writer() {
 #[tokio::test]
 async fn a_disabled_user_counts_as_long_as_it_is_connected() {
     let (server, redis, _) = start().await;
-    command(&server, &["ACL", "SETUSER", "app", "on", ">p", "~*", "&*", "+@all"]).await;
-    let (_, app) = connect(&format!("redis://app:p@{}?wait=poll", server.addr())).await;
+    server.text(&["ACL", "SETUSER", "app", "on", ">p", "~*", "&*", "+@all"]).await;
+    let (_, app) = backend(&format!("redis://app:p@{}?wait=poll", server.addr())).await;
     let guard = app.mutex("a").acquire().await.unwrap();
-    command(&server, &["ACL", "SETUSER", "app", "off"]).await;
+    server.text(&["ACL", "SETUSER", "app", "off"]).await;
     let of_app = async || users(&redis).await.into_iter().find(|(user, _)| user == "app");
     assert_eq!(of_app().await, Some(("app".into(), 1)));
     guard.verify().await.unwrap();
     drop(app.mutex("b").try_acquire().await.unwrap().expect("its connection goes on"));
-    command(&server, &["CLIENT", "KILL", "USER", "app"]).await;
+    server.text(&["CLIENT", "KILL", "USER", "app"]).await;
     assert_eq!(of_app().await, None);
 }
 
@@ -242,8 +210,8 @@ async fn who_may_not_see_the_users_is_told_which_rights_it_needs() {
     }
     let (server, _, _) = start().await;
     for missing in ["-acl|list", "-acl|dryrun", "-client|list", "-info"] {
-        command(&server, &["ACL", "SETUSER", "app", "on", ">p", "~*", "&*", "+@all", missing]).await;
-        let (redis, locks) = connect(&format!("redis://app:p@{}", server.addr())).await;
+        server.text(&["ACL", "SETUSER", "app", "on", ">p", "~*", "&*", "+@all", missing]).await;
+        let (redis, locks) = backend(&format!("redis://app:p@{}", server.addr())).await;
         let error = source(&redis).writers().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied, "{missing}: {error}");
         let hint = error.hint().unwrap();
@@ -256,7 +224,7 @@ async fn who_may_not_see_the_users_is_told_which_rights_it_needs() {
 async fn a_server_that_was_demoted_is_not_believed() {
     let (server, redis, _) = start().await;
     let master = RedisServer::start().await.unwrap();
-    command(&server, &["REPLICAOF", "127.0.0.1", &master.port().to_string()]).await;
+    server.text(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]).await;
     let error = source(&redis).writers().await.unwrap_err();
     assert_eq!((error.kind(), error.code()), (ErrorKind::Unavailable, "replica"), "{error}");
 }
@@ -265,7 +233,7 @@ async fn a_server_that_was_demoted_is_not_believed() {
 
 /// Leaves only the right to read to everybody.
 async fn close(server: &RedisServer) {
-    command(server, &["ACL", "SETUSER", "default", "resetkeys", "%R~*"]).await;
+    server.text(&["ACL", "SETUSER", "default", "resetkeys", "%R~*"]).await;
 }
 
 #[tokio::test]
@@ -277,26 +245,26 @@ async fn the_longest_lease_is_read_when_nobody_may_write() {
     assert_eq!(source(&redis).longest_lease().await.unwrap(), None);
     move_lock(&redis, "moved").await;
     let guard = locks.mutex("a").acquire().await.unwrap();
-    command(&server, &["SET", "lock:other", "x", "PX", "60000"]).await;
-    command(&server, &["SET", "elsewhere", "x"]).await;
+    server.text(&["SET", "lock:other", "x", "PX", "60000"]).await;
+    server.text(&["SET", "elsewhere", "x"]).await;
     close(&server).await;
     assert!(source(&redis).writers().await.unwrap().is_empty());
     let longest = source(&redis).longest_lease().await.unwrap().unwrap();
     assert!(longest > Duration::from_secs(50) && longest <= Duration::from_secs(60), "{longest:?}");
     let listed = source(&redis).tombstones("").await.unwrap();
     assert_eq!(listed.len(), 1, "{listed:?}");
-    command(&server, &["ACL", "SETUSER", "default", "~*"]).await;
-    command(&server, &["DEL", "lock:other"]).await;
+    server.text(&["ACL", "SETUSER", "default", "~*"]).await;
+    server.text(&["DEL", "lock:other"]).await;
     let longest = source(&redis).longest_lease().await.unwrap().unwrap();
     assert!(longest > Duration::from_secs(10) && longest <= Duration::from_secs(30), "{longest:?}");
     guard.release().await.unwrap();
     assert_eq!(source(&redis).longest_lease().await.unwrap(), None);
     // As Redisson has its locks.
-    command(&server, &["HSET", "lock:hash", "id", "1"]).await;
+    server.text(&["HSET", "lock:hash", "id", "1"]).await;
     assert_eq!(source(&redis).longest_lease().await.unwrap(), Some(Duration::MAX));
-    command(&server, &["PEXPIRE", "lock:hash", "90000"]).await;
+    server.text(&["PEXPIRE", "lock:hash", "90000"]).await;
     assert!(source(&redis).longest_lease().await.unwrap() <= Some(Duration::from_secs(90)));
-    command(&server, &["DEL", "lock:hash"]).await;
+    server.text(&["DEL", "lock:hash"]).await;
     let shared = locks.rw("shared").read().await.unwrap();
     assert!(source(&redis).longest_lease().await.unwrap() > Some(Duration::from_secs(10)));
     shared.release().await.unwrap();
@@ -322,8 +290,8 @@ async fn the_largest_token_is_read_when_nobody_may_write() {
         assert_eq!(source(&redis).largest_token().await.unwrap(), largest, "{name}");
     }
     // Of another prefix, and of another type.
-    command(&server, &["ZADD", "polylock:tokens:{elsewhere:a}", "8999999999999999", "last"]).await;
-    command(&server, &["HSET", "polylock:tokens:{lock:odd}", "a", "b"]).await;
+    server.text(&["ZADD", "polylock:tokens:{elsewhere:a}", "8999999999999999", "last"]).await;
+    server.text(&["HSET", "polylock:tokens:{lock:odd}", "a", "b"]).await;
     close(&server).await;
     assert_eq!(source(&redis).largest_token().await.unwrap(), largest);
 }
@@ -334,7 +302,7 @@ async fn tombstones_are_listed_as_they_are() {
     for name in ["orders/1", "orders/2", "jobs/1"] {
         move_lock(&redis, name).await;
     }
-    command(&server, &["PEXPIRE", "lock:orders/1", "100000"]).await;
+    server.text(&["PEXPIRE", "lock:orders/1", "100000"]).await;
     let listed = source(&redis).tombstones("orders/").await.unwrap();
     let names: Vec<&str> = listed.iter().map(|reading| reading.tombstone.lock.as_str()).collect();
     assert_eq!(names, ["orders/1", "orders/2"]);
@@ -383,7 +351,7 @@ async fn every_master_of_a_cluster_is_asked() {
         return;
     }
     let cluster = RedisCluster::start().await.unwrap();
-    let (redis, locks) = connect(&cluster.url()).await;
+    let (redis, locks) = backend(&cluster.url()).await;
     assert!(source(&redis).identity().starts_with("redis+cluster://127.0.0.1:"));
     let findings = preflight(&redis).await;
     let tried = findings.iter().filter(|finding| finding.what.contains("moved back"));

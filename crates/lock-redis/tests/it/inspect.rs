@@ -4,17 +4,14 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lock_core::{ErrorKind, GuardState, LockMode, LockOptions, Locks, Released, Token};
-use lock_redis::RedisConfig;
 use lock_testkit::proxy::{Direction, Protocol, Then, redis_command};
 use lock_testkit::{FaultProxy, RedisServer};
 use rand::Rng;
 use tokio::time::{Instant, sleep, timeout};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+use crate::common::connect;
 
-async fn connect(url: &str) -> Locks {
-    RedisConfig::from_url(url).unwrap().connect().await.unwrap()
-}
+const PATIENCE: Duration = Duration::from_secs(10);
 
 async fn names(locks: &Locks, prefix: &str) -> Vec<String> {
     let names = timeout(PATIENCE, locks.list(prefix)).await.unwrap().unwrap();

@@ -3,6 +3,7 @@
 #![allow(unreachable_pub, reason = "a test program is no library")]
 
 mod bugs;
+mod common;
 mod connection;
 mod fake_redis;
 mod full_memory;

@@ -1,17 +1,18 @@
 //! Locks that have moved to another store: their tombstones, on a real server.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use lock_core::migration::{MigrationSource, Removal, Removed, Swapped, Tombstone};
 use lock_core::{
-    AcquireRequest, Acquired, Backend, BootInstant, Clock, ErrorKind, GuardState, Lease, LeasePolicy,
-    LockName, Locks, LossReason, Outcome, OwnerInfo, Token, Wait,
+    Backend, BootInstant, Clock, ErrorKind, GuardState, Lease, LockName, Locks, LossReason, Outcome, Token,
 };
-use lock_redis::{Redis, RedisConfig};
+use lock_redis::Redis;
 use lock_testkit::RedisServer;
 use lock_testkit::proxy::{FaultProxy, Protocol, Then};
 use tokio::time::{Instant, timeout};
+
+use crate::common::{backend, hold, tombstone};
 
 const DAY: Duration = Duration::from_secs(86_400);
 /// The recipes, by their options.
@@ -29,7 +30,7 @@ struct Store {
 impl Store {
     async fn start(options: &str) -> Self {
         let server = RedisServer::start().await.unwrap();
-        let (redis, locks) = connect(&format!("{}?{options}", server.url())).await;
+        let (redis, locks) = backend(&format!("{}?{options}", server.url())).await;
         Self { server, redis, locks, name: LockName::new("orders/42").unwrap() }
     }
 
@@ -38,25 +39,11 @@ impl Store {
     }
 
     async fn hold(&self) -> Box<dyn Lease> {
-        let owner = Arc::new(OwnerInfo::this_process());
-        let request =
-            AcquireRequest::exclusive(self.name.clone(), Wait::Never, LeasePolicy::default(), owner);
-        match self.redis.acquire(request).await.unwrap() {
-            Acquired::Held(lease) => lease,
-            busy => panic!("{busy:?}"),
-        }
+        hold(&self.redis, &self.name).await
     }
 
     fn tombstone(&self) -> Tombstone {
-        let millis = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
-        Tombstone {
-            to: "zk://a:2181/app".into(),
-            namespace: "shop".into(),
-            lock: self.name.clone(),
-            written: UNIX_EPOCH + Duration::from_millis(millis.try_into().unwrap()),
-            life: 30 * DAY,
-            newest: 17,
-        }
+        tombstone(&self.name)
     }
 
     /// Moves the lock, and returns its tombstone and its last token.
@@ -72,19 +59,9 @@ impl Store {
         self.source().remove_tombstone(&Removal { name, tombstone, floor, until, ttl }).await.unwrap()
     }
 
-    async fn command(&self, words: &[&str]) -> String {
-        let reply = self.server.command(words).await.unwrap();
-        reply.text().map_or_else(|| format!("{reply:?}"), ToOwned::to_owned)
-    }
-
     async fn pttl(&self) -> i64 {
         self.server.command(&["PTTL", "lock:orders/42"]).await.unwrap().int().unwrap()
     }
-}
-
-async fn connect(url: &str) -> (Arc<Redis>, Locks) {
-    let redis = Arc::new(Redis::connect(RedisConfig::from_url(url).unwrap()).await.unwrap());
-    (Arc::clone(&redis), Locks::from_dyn(redis))
 }
 
 fn now() -> BootInstant {
@@ -130,7 +107,7 @@ async fn waiters_of_every_kind_learn_of_it() {
         let mut lease = store.hold().await;
         let url = format!("{}?wait={wait}&{recipe}", store.server.url());
         let waiting = async |number: usize| {
-            let (_, locks) = connect(&url).await;
+            let (_, locks) = backend(&url).await;
             let mutex = locks.mutex("orders/42");
             let waited = timeout(PATIENCE, mutex.acquire()).await;
             waited.unwrap_or_else(|_| panic!("waiter {number} of wait={wait} still waits")).unwrap_err()
@@ -149,7 +126,7 @@ async fn waiters_of_every_kind_learn_of_it() {
         for error in [first, second, third] {
             assert_eq!(error.kind(), ErrorKind::Moved, "{error}");
         }
-        assert_eq!(store.command(&["EXISTS", "lock:orders/42"]).await, "Int(1)");
+        assert_eq!(store.server.text(&["EXISTS", "lock:orders/42"]).await, "Int(1)");
     }
 }
 
@@ -172,7 +149,7 @@ async fn a_swap_whose_answer_is_lost_is_repeated() {
     for options in RECIPES {
         let store = Store::start(options).await;
         let proxy = FaultProxy::start(store.server.addr(), Protocol::Redis).unwrap();
-        let (redis, _) = connect(&format!("redis://{}?command_timeout=300ms&{options}", proxy.addr())).await;
+        let (redis, _) = backend(&format!("redis://{}?command_timeout=300ms&{options}", proxy.addr())).await;
         let through = Store { redis, ..store };
         let (tombstone, mut lease) = (through.tombstone(), through.hold().await);
         let is_swap = |request: &[u8]| request.windows(14).any(|part| part == b"polylock:moved");
@@ -195,18 +172,18 @@ async fn a_reading_counts_the_remaining_life_and_refreshes_from_half_on() {
         let read = async || store.source().read_tombstone(&store.name).await.unwrap().unwrap();
         let left = |until: BootInstant| until.saturating_duration_since(now());
         let most = i64::try_from((16 * DAY).as_millis()).unwrap();
-        store.command(&["PEXPIRE", "lock:orders/42", &most.to_string()]).await;
+        store.server.text(&["PEXPIRE", "lock:orders/42", &most.to_string()]).await;
         let reading = read().await;
         assert_eq!(reading.tombstone, tombstone);
         assert!(left(reading.until) > 15 * DAY && left(reading.until) < 16 * DAY, "{reading:?}");
         assert!(store.pttl().await <= most, "there is more than half left");
         assert!(reading.is_fresh(now()));
-        store.command(&["PEXPIRE", "lock:orders/42", "1000000"]).await;
+        store.server.text(&["PEXPIRE", "lock:orders/42", "1000000"]).await;
         assert!(left(read().await.until) > 29 * DAY);
         assert!(store.pttl().await > most);
-        store.command(&["PERSIST", "lock:orders/42"]).await;
+        store.server.text(&["PERSIST", "lock:orders/42"]).await;
         assert!(left(read().await.until) > 29 * DAY);
-        store.command(&["DEL", "lock:orders/42"]).await;
+        store.server.text(&["DEL", "lock:orders/42"]).await;
         assert!(
             store.source().read_tombstone(&store.name).await.unwrap().is_none(),
             "a reading creates none"
@@ -263,8 +240,8 @@ async fn a_lock_moves_from_a_server_whose_memory_is_full() {
     for options in RECIPES {
         let store = Store::start(options).await;
         let (tombstone, mut lease) = (store.tombstone(), store.hold().await);
-        assert_eq!(store.command(&["CONFIG", "SET", "maxmemory", "1"]).await, "OK");
-        assert!(store.command(&["SET", "other", "x"]).await.contains("OOM"), "it is full");
+        assert_eq!(store.server.text(&["CONFIG", "SET", "maxmemory", "1"]).await, "OK");
+        assert!(store.server.text(&["SET", "other", "x"]).await.contains("OOM"), "it is full");
         let swapped = store.source().swap(&mut *lease, &tombstone).await.unwrap();
         assert!(matches!(swapped, Swapped::Done { .. }), "{swapped:?}");
         assert_eq!(store.source().read_tombstone(&store.name).await.unwrap().unwrap().tombstone, tombstone);
@@ -276,7 +253,7 @@ async fn a_lock_moves_from_a_server_whose_memory_is_full() {
 #[tokio::test]
 async fn a_text_of_a_later_version_is_an_error() {
     let store = Store::start("").await;
-    store.command(&["SET", "lock:orders/42", "polylock:moved2 to=zk://a"]).await;
+    store.server.text(&["SET", "lock:orders/42", "polylock:moved2 to=zk://a"]).await;
     for error in [
         store.source().read_tombstone(&store.name).await.unwrap_err(),
         store.locks.mutex("orders/42").try_acquire().await.unwrap_err(),
@@ -290,12 +267,7 @@ async fn a_text_of_a_later_version_is_an_error() {
 async fn a_move_waits_for_all_replicas() {
     for options in RECIPES {
         let store = Store::start(options).await;
-        let replica = RedisServer::builder().replica_of(&store.server).start().await.unwrap();
-        let deadline = Instant::now() + PATIENCE;
-        while !store.command(&["INFO", "replication"]).await.contains("state=online") {
-            assert!(Instant::now() < deadline, "the replica connects");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        let replica = store.server.replica().await.unwrap();
         let (tombstone, mut lease) = (store.tombstone(), store.hold().await);
         replica.stop();
         let error = store.source().swap(&mut *lease, &tombstone).await.unwrap_err();
@@ -319,8 +291,8 @@ async fn the_tombstone_of_a_timestamp_is_a_time_in_the_far_future() {
     for (unit, year_5000) in [("ms", "95617584000000"), ("s", "95617584000")] {
         let store = Store::start(&format!("{}&recipe_unit={unit}", RECIPES[1])).await;
         let (tombstone, _) = store.moved().await;
-        assert_eq!(store.command(&["GET", "lock:orders/42"]).await, year_5000);
-        assert_eq!(store.command(&["GET", TEXT]).await, tombstone.to_string());
+        assert_eq!(store.server.text(&["GET", "lock:orders/42"]).await, year_5000);
+        assert_eq!(store.server.text(&["GET", TEXT]).await, tombstone.to_string());
         let life = i64::try_from((29 * DAY).as_millis()).unwrap();
         let lives = store.server.command(&["PTTL", TEXT]).await.unwrap().int().unwrap();
         assert!(store.pttl().await > life && lives > life);
@@ -341,7 +313,7 @@ async fn the_tombstone_of_a_timestamp_is_a_time_in_the_far_future() {
         assert_eq!(store.source().longest_lease().await.unwrap(), None);
         let until = store.source().time(&store.name).await.unwrap() + 10_000_000;
         assert_eq!(store.removal(&tombstone, 1, until).await, Removed::Done);
-        assert_eq!(store.command(&["EXISTS", "lock:orders/42", TEXT]).await, "Int(0)");
+        assert_eq!(store.server.text(&["EXISTS", "lock:orders/42", TEXT]).await, "Int(0)");
     }
 }
 
@@ -350,7 +322,7 @@ async fn a_time_in_the_far_future_without_a_text_is_a_lock_that_has_moved_somewh
     let store = Store::start(RECIPES[1]).await;
     store.moved().await;
     for words in [vec!["SET", TEXT, "something else"], vec!["DEL", TEXT], vec!["HSET", TEXT, "a", "b"]] {
-        store.command(&words).await;
+        store.server.text(&words).await;
         for error in [
             store.locks.mutex("orders/42").try_acquire().await.unwrap_err(),
             store.locks.break_lock("orders/42").await.unwrap_err(),
@@ -365,8 +337,8 @@ async fn a_time_in_the_far_future_without_a_text_is_a_lock_that_has_moved_somewh
         assert_eq!((state.moved, state.holders.len()), (None, 1));
     }
     // A text alone is nothing.
-    store.command(&["DEL", TEXT, "lock:orders/42"]).await;
-    store.command(&["SET", TEXT, &store.tombstone().to_string()]).await;
+    store.server.text(&["DEL", TEXT, "lock:orders/42"]).await;
+    store.server.text(&["SET", TEXT, &store.tombstone().to_string()]).await;
     assert!(store.source().read_tombstone(&store.name).await.unwrap().is_none());
     let guard = store.locks.mutex("orders/42").try_acquire().await.unwrap();
     assert!(guard.is_some(), "the lock is free");
@@ -378,16 +350,16 @@ async fn a_lease_that_is_over_by_any_clock_moves_nothing() {
     for unit in ["ms", "s"] {
         let store = Store::start(&format!("{}&recipe_unit={unit}", RECIPES[1])).await;
         let mut lease = store.hold().await;
-        let fence = store.command(&["GET", "polylock:fence:{lock:orders/42}"]).await;
-        let value = store.command(&["GET", "lock:orders/42"]).await;
+        let fence = store.server.text(&["GET", "polylock:fence:{lock:orders/42}"]).await;
+        let value = store.server.text(&["GET", "lock:orders/42"]).await;
         let micros = store.source().time(&store.name).await.unwrap();
         let over = if unit == "s" { micros / 1_000_000 } else { micros / 1000 + 20 }.to_string();
-        store.command(&["SET", "lock:orders/42", &over]).await;
+        store.server.text(&["SET", "lock:orders/42", &over]).await;
         let fence = fence.replace(&value, &over);
-        store.command(&["SET", "polylock:fence:{lock:orders/42}", &fence]).await;
+        store.server.text(&["SET", "polylock:fence:{lock:orders/42}", &fence]).await;
         assert_eq!(store.source().swap(&mut *lease, &store.tombstone()).await.unwrap(), Swapped::NotHeld);
-        assert_eq!(store.command(&["GET", "lock:orders/42"]).await, over);
-        assert_eq!(store.command(&["EXISTS", TEXT]).await, "Int(0)");
+        assert_eq!(store.server.text(&["GET", "lock:orders/42"]).await, over);
+        assert_eq!(store.server.text(&["EXISTS", TEXT]).await, "Int(0)");
     }
 }
 
@@ -401,13 +373,13 @@ async fn the_leases_of_timestamps_end_with_their_time() {
     assert!(longest > Duration::from_secs(20) && longest < Duration::from_secs(31), "{longest:?}");
     let micros = source.time(&store.name).await.unwrap();
     let (hour, past) = (micros / 1000 + 3_600_000, micros / 1000 - 60_000);
-    store.command(&["SET", "lock:other", &hour.to_string()]).await;
-    store.command(&["SET", "lock:left-behind", &past.to_string()]).await;
+    store.server.text(&["SET", "lock:other", &hour.to_string()]).await;
+    store.server.text(&["SET", "lock:left-behind", &past.to_string()]).await;
     let longest = source.longest_lease().await.unwrap().unwrap();
     assert!(longest > Duration::from_secs(3500) && longest < Duration::from_secs(3700), "{longest:?}");
-    store.command(&["SET", "lock:other", "no time"]).await;
+    store.server.text(&["SET", "lock:other", "no time"]).await;
     assert_eq!(source.longest_lease().await.unwrap(), Some(Duration::MAX));
-    store.command(&["DEL", "lock:other"]).await;
+    store.server.text(&["DEL", "lock:other"]).await;
     drop(lease);
     assert!(source.longest_lease().await.unwrap() < Some(Duration::from_secs(60)));
 }
@@ -417,7 +389,7 @@ async fn a_preflight_moves_a_timestamp_and_leaves_nothing() {
     let store = Store::start(RECIPES[1]).await;
     let findings = store.source().examine("one").await.unwrap();
     assert!(findings.iter().any(|finding| finding.what.contains("moved back")), "{findings:?}");
-    assert_eq!(store.command(&["DBSIZE"]).await, "Int(0)");
+    assert_eq!(store.server.text(&["DBSIZE"]).await, "Int(0)");
     assert_eq!(store.source().claim("one").await.unwrap(), "one");
     assert!(!store.source().writers().await.unwrap().is_empty());
 }

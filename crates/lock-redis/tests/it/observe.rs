@@ -2,32 +2,19 @@
 
 use std::time::Duration;
 
-use lock_core::{Leader, Locks, Observer};
-use lock_redis::RedisConfig;
+use lock_core::{Leader, Observer};
 use lock_testkit::RedisServer;
 use tokio::time::{sleep, timeout};
+
+use crate::common::connect;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Long enough for a dozen looks of an observer that polls.
 const IDLE: Duration = Duration::from_secs(3);
 const KEY: &str = "lock:a";
 
-async fn connect(url: &str) -> Locks {
-    RedisConfig::from_url(url).unwrap().connect().await.unwrap()
-}
-
 async fn next(leaders: &mut Observer) -> Option<Leader> {
     timeout(PATIENCE, leaders.next()).await.expect("a change is reported").unwrap().unwrap()
-}
-
-/// How many scripts the server has run.
-async fn scripts_run(server: &RedisServer) -> u64 {
-    let stats = server.command(&["INFO", "commandstats"]).await.unwrap();
-    let stats = stats.text().expect("it is text").to_owned();
-    let calls = |line: &str| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok();
-    let scripts =
-        stats.lines().filter(|line| line.starts_with("cmdstat_eval") || line.starts_with("cmdstat_fcall"));
-    scripts.filter_map(calls).sum()
 }
 
 #[tokio::test]
@@ -41,9 +28,9 @@ async fn the_server_notifies_an_observer_that_does_not_poll() {
         let leadership = leading.election("a").campaign("one").await.unwrap();
         assert_eq!(next(&mut leaders).await.unwrap().label(), Some("one"));
         // From here on it waits for a notification.
-        let before = scripts_run(&server).await;
+        let before = server.calls_of("eval").await;
         assert!(timeout(IDLE, leaders.next()).await.is_err(), "nothing has changed");
-        let looks = scripts_run(&server).await - before;
+        let looks = server.calls_of("eval").await - before;
         assert!((1..5).contains(&looks), "it looked {looks} times in {IDLE:?}");
         match round {
             0 => drop(leadership.resign().await.unwrap()),

@@ -19,11 +19,15 @@ use lock_redis::redis::{
 use lock_redis::{Connection, Dial, RedisConfig};
 use lock_testkit::proxy::{Direction, Protocol, Then, redis_command};
 use lock_testkit::redis::Reply;
-use lock_testkit::{FaultProxy, RedisServer, Worker, cancel_after, for_each_poll_count, now_ns};
+use lock_testkit::{
+    FaultProxy, RedisServer, Worker, cancel_after, come, for_each_poll_count, give_back, now_ns, until,
+};
 use serde_json::json;
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
+
+use crate::common::{connect, holder};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 /// What happens at once: before a queue ends by itself, and long before a lock does.
@@ -67,8 +71,7 @@ impl Site {
 
     /// The owner id of the holder, or another value.
     async fn holder(&self) -> String {
-        let value = self.redis(&["GET", KEY]).await;
-        value.text().and_then(|value| value.split(' ').next()).unwrap_or_default().to_owned()
+        holder(&self.redis).await
     }
 
     async fn queued(&self) -> i64 {
@@ -109,49 +112,11 @@ impl Site {
     }
 }
 
-async fn connect(url: &str) -> Locks {
-    RedisConfig::from_url(url).unwrap().connect().await.unwrap()
-}
-
-async fn come(waiter: JoinHandle<(Guard, Instant)>) -> (Guard, Instant) {
-    timeout(SOON, waiter).await.expect("the lock does not come").unwrap()
-}
-
-async fn give_back(guard: Guard) {
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
-}
-
 async fn take(locks: &Locks) -> Guard {
     timeout(PATIENCE, locks.mutex("a").acquire()).await.unwrap().unwrap()
 }
 
 // Order.
-
-#[tokio::test(flavor = "multi_thread")]
-async fn clients_take_turns_in_the_order_in_which_they_came() {
-    let site = Site::new().await;
-    let holder = take(&site.client().await).await;
-    let (sender, mut order) = mpsc::unbounded_channel();
-    for number in 0..6 {
-        let (locks, sender) = (site.client().await, sender.clone());
-        tokio::spawn(async move {
-            let guard = take(&locks).await;
-            sender.send((number, guard.token())).unwrap();
-            sleep(Duration::from_millis(2)).await;
-            give_back(guard).await;
-        });
-        site.queue_is(number + 1).await;
-    }
-    let mut last = holder.token();
-    give_back(holder).await;
-    for expected in 0..6 {
-        let (number, token) = timeout(PATIENCE, order.recv()).await.unwrap().unwrap();
-        assert_eq!(number, expected);
-        assert!(token > last, "{token} after {last}");
-        last = token;
-    }
-    site.nothing_is_left().await;
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_without_the_right_to_publish_leaves_the_queue_unchanged() {
@@ -171,7 +136,7 @@ async fn a_holder_without_the_right_to_publish_leaves_the_queue_unchanged() {
 async fn a_queue_that_is_left_as_it_is_ends_by_itself() {
     let site = Site::new().await;
     let holder = take(&site.client_without(&["-publish"]).await).await;
-    let (waiter, dial) = site.client_by_proxy(What::Commands).await;
+    let (waiter, dial) = site.client_by_proxy(What::Commands, "").await;
     let waiter = site.waits(&waiter).await;
     // It does not learn that the lock is free.
     dial.proxy.black_hole(Direction::ToServer, true);
@@ -224,15 +189,6 @@ async fn two_clients_of_one_process_share_fairly() {
     assert!(turns.windows(2).all(|pair| pair[0] != pair[1]), "they do not alternate: {turns:?}");
 }
 
-/// What a server was asked since its start.
-async fn calls(site: &Site, command: &str) -> u64 {
-    let stats = site.redis(&["INFO", "commandstats"]).await.text().unwrap().to_owned();
-    let of_command = format!("cmdstat_{command}:calls=");
-    let calls =
-        stats.lines().find_map(|line| line.strip_prefix(&of_command)?.split(',').next()?.parse().ok());
-    calls.unwrap_or_default()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_permit_that_comes_back_wakes_one_and_disturbs_one_more() {
     const PERMITS: u32 = 8;
@@ -249,8 +205,8 @@ async fn a_permit_that_comes_back_wakes_one_and_disturbs_one_more() {
     }
     // Until the first has the key watched.
     sleep(Duration::from_millis(100)).await;
-    let asked = async || calls(&site, "evalsha").await + calls(&site, "exists").await;
-    let (messages_before, asked_before) = (calls(&site, "publish").await, asked().await);
+    let asked = async || site.redis.calls_of("evalsha").await + site.redis.calls_of("exists").await;
+    let (messages_before, asked_before) = (site.redis.calls_of("publish").await, asked().await);
     let (started, mut granted) = (Instant::now(), Vec::new());
     for expected in 0..PERMITS {
         // Not in the order in which they were taken.
@@ -260,7 +216,7 @@ async fn a_permit_that_comes_back_wakes_one_and_disturbs_one_more() {
         granted.push(guard);
         sleep(Duration::from_millis(20)).await;
     }
-    let messages = calls(&site, "publish").await - messages_before;
+    let messages = site.redis.calls_of("publish").await - messages_before;
     let asked = asked().await - asked_before;
     println!(
         "{PERMITS} permits came back: {messages} messages, {asked} requests, in {:?}",
@@ -288,9 +244,9 @@ async fn renewals_of_a_shared_lock_do_not_keep_the_first_waiter_awake() {
     let writer = connect(&format!("redis://{}?ttl=60s", proxy.addr())).await;
     let waiter = site.waits(&writer).await;
     proxy.reset_counters();
-    let renewed = calls(&site, "evalsha").await;
+    let renewed = site.redis.calls_of("evalsha").await;
     sleep(Duration::from_secs(SPAN)).await;
-    let (renewed, requests) = (calls(&site, "evalsha").await - renewed, proxy.requests());
+    let (renewed, requests) = (site.redis.calls_of("evalsha").await - renewed, proxy.requests());
     println!("{renewed} renewals and the like, and {requests} requests of the waiter");
     assert!(requests <= 15 * SPAN, "{requests} requests");
     // And yet it notices at once what no notification reports.
@@ -339,7 +295,7 @@ async fn an_ask_for_a_permit_reads_little_of_a_long_queue() {
     let site = Site::new().await;
     let locks = site.client().await;
     let _first = locks.semaphore("a", 1).acquire().await.unwrap();
-    let reads = async || calls(&site, "lindex").await + calls(&site, "lrange").await;
+    let reads = async || site.redis.calls_of("lindex").await + site.redis.calls_of("lrange").await;
     let (mut waiters, mut old) = (Vec::new(), 0);
     for (more, passes, most) in [(250, true, 20), (750, false, 1)] {
         waiters.push(old_waiters(&site, old..old + more).await);
@@ -549,17 +505,6 @@ async fn the_second_learns_by_push_once_it_is_the_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_end_of_a_ttl_is_not_slept_over() {
-    let site = Site::new().await;
-    let locks = site.client().await;
-    site.redis(&["SET", KEY, "theirs", "PX", "400"]).await;
-    let started = Instant::now();
-    let (guard, came) = come(site.waits(&locks).await).await;
-    assert!(came - started < Duration::from_millis(400) + PUSHED, "{:?}", came - started);
-    give_back(guard).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn without_tracking_a_foreign_release_is_found_within_the_cap() {
     if RedisServer::lacks("rights to a subcommand alone", (7, 0)) {
         return;
@@ -575,10 +520,7 @@ async fn without_tracking_a_foreign_release_is_found_within_the_cap() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_resp3_a_foreign_release_is_found_within_the_cap() {
     // No ACL forbids HELLO.
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(&file, "rename-command HELLO \"\"").unwrap();
-    let redis = RedisServer::builder().config("include", file.path().to_str().unwrap()).start().await;
-    let site = Site { redis: redis.unwrap() };
+    let site = Site { redis: RedisServer::builder().without_commands(&["HELLO"]).start().await.unwrap() };
     let locks = site.client().await;
     let took = foreign(&site, &locks, &[], &["DEL", KEY]).await;
     assert!(took < CAP + NOISE, "{took:?}");
@@ -663,37 +605,15 @@ impl Dial for ByProxy {
 }
 
 impl Site {
-    async fn client_with_pushes_by_proxy(&self) -> (Locks, Arc<ByProxy>) {
-        self.client_by_proxy(What::Pushes).await
-    }
-
-    async fn client_by_proxy(&self, what: What) -> (Locks, Arc<ByProxy>) {
-        self.client_with_by_proxy("ttl=60s", what).await
-    }
-
-    async fn client_with_by_proxy(&self, options: &str, what: What) -> (Locks, Arc<ByProxy>) {
+    async fn client_by_proxy(&self, what: What, options: &str) -> (Locks, Arc<ByProxy>) {
         let proxy = FaultProxy::start(self.redis.addr(), Protocol::Redis).unwrap();
         let dial = Arc::new(ByProxy { proxy, what, passes_by: AtomicBool::new(false) });
-        let config = RedisConfig::from_url(&format!("{}?{options}", self.redis.url())).unwrap();
+        let config = RedisConfig::from_url(&format!("{}?ttl=60s{options}", self.redis.url())).unwrap();
         (config.dial(Arc::<ByProxy>::clone(&dial)).connect().await.unwrap(), dial)
     }
 
     /// Hands the lock over to a client whose requests no longer arrive, this long after it joined the queue.
-    async fn passed_on(
-        &self,
-        locks: &Locks,
-        dial: &ByProxy,
-        after: Duration,
-    ) -> JoinHandle<(Guard, Instant)> {
-        self.mutex_passed_on(locks.mutex("a"), dial, after).await
-    }
-
-    async fn mutex_passed_on(
-        &self,
-        mutex: Mutex,
-        dial: &ByProxy,
-        after: Duration,
-    ) -> JoinHandle<(Guard, Instant)> {
+    async fn passed_on(&self, mutex: Mutex, dial: &ByProxy, after: Duration) -> JoinHandle<(Guard, Instant)> {
         let holder = take(&self.client().await).await;
         let waiter = self.waits_for(mutex).await;
         dial.proxy.hold(Direction::ToServer);
@@ -708,10 +628,10 @@ impl Site {
 /// gives the lock back.
 async fn comes_with_the_message(tries: u32, mut then: impl AsyncFnMut(&Site, &ByProxy, Guard)) {
     let site = Site::new().await;
-    let (locks, dial) = site.client_by_proxy(What::Commands).await;
+    let (locks, dial) = site.client_by_proxy(What::Commands, "").await;
     let mut came = 0;
     for _ in 0..tries {
-        let mut waiter = site.passed_on(&locks, &dial, Duration::ZERO).await;
+        let mut waiter = site.passed_on(locks.mutex("a"), &dial, Duration::ZERO).await;
         if let Ok(waited) = timeout(GRACE, &mut waiter).await {
             came += 1;
             then(&site, &dial, waited.unwrap().0).await;
@@ -733,11 +653,8 @@ async fn a_lock_that_is_handed_over_soon_is_held_before_it_is_confirmed() {
     comes_with_the_message(20, async |_, dial, guard| {
         assert!(left(&guard) < GRACE, "{:?}", left(&guard));
         dial.proxy.deliver();
-        let deadline = Instant::now() + SOON;
-        while left(&guard) < Duration::from_secs(50) && guard.is_valid() {
-            assert!(Instant::now() < deadline, "it is not confirmed");
-            sleep(Duration::from_millis(3)).await;
-        }
+        until("it is not confirmed", async || !(left(&guard) < Duration::from_secs(50) && guard.is_valid()))
+            .await;
         // Unless the host has stood still in between.
         match guard.is_valid() {
             true => give_back(guard).await,
@@ -822,9 +739,9 @@ async fn an_extension_that_is_never_answered_says_so_and_keeps_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_that_is_not_renewed_is_not_held_before_it_is_confirmed() {
     let site = Site::new().await;
-    let (locks, dial) = site.client_by_proxy(What::Commands).await;
+    let (locks, dial) = site.client_by_proxy(What::Commands, "").await;
     let fixed = LockOptions::new().fixed_ttl(Duration::from_secs(60));
-    let mut waiter = site.mutex_passed_on(locks.mutex_with("a", fixed).unwrap(), &dial, Duration::ZERO).await;
+    let mut waiter = site.passed_on(locks.mutex_with("a", fixed).unwrap(), &dial, Duration::ZERO).await;
     assert!(timeout(GRACE * 2, &mut waiter).await.is_err(), "it was not asked for");
     dial.proxy.deliver();
     give_back(come(waiter).await.0).await;
@@ -846,7 +763,7 @@ async fn a_lock_that_replicas_are_to_have_is_not_held_by_the_message_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_confirmation_that_is_lost_is_sent_again() {
     let site = Site::new().await;
-    let (locks, dial) = site.client_by_proxy(What::Commands).await;
+    let (locks, dial) = site.client_by_proxy(What::Commands, "").await;
     for _ in 0..3 {
         let holder = take(&site.client().await).await;
         let waiter = site.waits(&locks).await;
@@ -897,8 +814,8 @@ async fn a_holder_that_blocks_its_worker_keeps_a_lock_that_was_handed_over() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_that_is_handed_over_late_is_not_held_before_it_is_confirmed() {
     let site = Site::new().await;
-    let (locks, dial) = site.client_by_proxy(What::Commands).await;
-    let mut waiter = site.passed_on(&locks, &dial, GRACE / 2).await;
+    let (locks, dial) = site.client_by_proxy(What::Commands, "").await;
+    let mut waiter = site.passed_on(locks.mutex("a"), &dial, GRACE / 2).await;
     assert!(timeout(GRACE * 2, &mut waiter).await.is_err(), "the time of the hand-over is unknown");
     dial.proxy.deliver();
     give_back(come(waiter).await.0).await;
@@ -908,7 +825,7 @@ async fn a_lock_that_is_handed_over_late_is_not_held_before_it_is_confirmed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_message_costs_no_more_than_the_cap() {
     let site = Site::new().await;
-    let (deaf, dial) = site.client_with_pushes_by_proxy().await;
+    let (deaf, dial) = site.client_by_proxy(What::Pushes, "").await;
     let (holder, behind) = (site.client().await, site.client().await);
     let guard = take(&holder).await;
     let mut first = site.waits(&deaf).await;
@@ -945,11 +862,10 @@ async fn waiters_keep_their_places_when_the_push_connection_is_cut() {
     }
     for _ in 0..3 {
         assert_eq!(site.redis(&["CLIENT", "KILL", "TYPE", "pubsub"]).await.int(), Some(3));
-        let deadline = Instant::now() + PATIENCE;
-        while site.redis(&["CLIENT", "LIST", "TYPE", "pubsub"]).await.text().unwrap().lines().count() < 3 {
-            assert!(Instant::now() < deadline, "they do not subscribe again");
-            sleep(Duration::from_millis(5)).await;
-        }
+        until("they do not subscribe again", async || {
+            site.redis(&["CLIENT", "LIST", "TYPE", "pubsub"]).await.text().unwrap().lines().count() >= 3
+        })
+        .await;
         // Until the subscription is confirmed.
         sleep(Duration::from_millis(100)).await;
     }
@@ -970,7 +886,7 @@ async fn waiters_keep_their_places_when_the_push_connection_is_cut() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_while_the_push_connection_is_cut_is_found_out() {
     let site = Site::new().await;
-    let (cut, dial) = site.client_with_pushes_by_proxy().await;
+    let (cut, dial) = site.client_by_proxy(What::Pushes, "").await;
     let (holder, stays) = (site.client().await, site.client().await);
     let guard = take(&holder).await;
     let first = site.waits(&cut).await;
@@ -998,17 +914,13 @@ async fn a_release_while_the_push_connection_is_cut_is_found_out() {
 async fn a_claim_that_arrives_after_the_hand_over_is_undone() {
     let site = Site::new().await;
     let holder = take(&site.client().await).await;
-    let (locks, dial) = site.client_with_by_proxy("ttl=60s&command_timeout=300ms", What::Commands).await;
+    let (locks, dial) = site.client_by_proxy(What::Commands, "&command_timeout=300ms").await;
     let waiter = site.waits(&locks).await;
     let entry = site.redis(&["LINDEX", QUEUE, "0"]).await.text().unwrap().to_owned();
     let owner = entry.split(' ').next().unwrap();
     dial.passes_by.store(true, Ordering::SeqCst);
     dial.proxy.hold(Direction::ToServer);
-    let deadline = Instant::now() + PATIENCE;
-    while dial.proxy.queued(Direction::ToServer) == 0 {
-        assert!(Instant::now() < deadline, "it does not ask again");
-        sleep(Duration::from_millis(1)).await;
-    }
+    until("it does not ask again", async || dial.proxy.queued(Direction::ToServer) != 0).await;
     give_back(holder).await;
     assert_eq!(site.holder().await, owner, "it was not handed over");
     // The claim is given up, and what it found in the queue is taken back.
@@ -1025,11 +937,7 @@ async fn a_claim_that_arrives_after_the_hand_over_is_undone() {
         async || site.redis(&["ZSCORE", "polylock:tokens:{lock:a}", "last"]).await.text().unwrap().to_owned();
     let before = last().await;
     dial.proxy.deliver();
-    let deadline = Instant::now() + SOON;
-    while last().await == before {
-        assert!(Instant::now() < deadline, "the claim does not arrive");
-        sleep(Duration::from_millis(1)).await;
-    }
+    until("the claim does not arrive", async || last().await != before).await;
     site.nothing_is_left().await;
 }
 
@@ -1053,11 +961,7 @@ async fn waiters_keep_their_places_while_the_server_refuses_writes() {
         stats.contains("errorstat_NOREPLICAS")
     };
     site.redis(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
-    let deadline = Instant::now() + SOON;
-    while !refused().await {
-        assert!(Instant::now() < deadline, "nothing was refused");
-        sleep(Duration::from_millis(5)).await;
-    }
+    until("nothing was refused", async || refused().await).await;
     site.redis(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
     // Until both have asked again.
     sleep(CAP + Duration::from_millis(500)).await;
@@ -1092,22 +996,6 @@ async fn waiting_goes_on_over_a_restart_of_the_server() {
 }
 
 // Giving up.
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_deadline_leaves_no_entry() {
-    let site = Site::new().await;
-    let (holder, waiter) = (site.client().await, site.client().await);
-    let guard = take(&holder).await;
-    for _ in 0..3 {
-        let mutex = waiter.mutex("a");
-        let waits = mutex.try_acquire_for(Duration::from_millis(150));
-        let (waited, ()) = tokio::join!(waits, site.queue_is(1));
-        assert!(waited.unwrap().is_none());
-        site.queue_is(0).await;
-    }
-    give_back(guard).await;
-    site.nothing_is_left().await;
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_cancelled_at_any_poll_leaves_nothing_and_delays_no_waiter() {
@@ -1542,16 +1430,6 @@ async fn the_options_of_the_heir_count() {
     give_back(guard).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_heir_whose_deadline_has_passed_does_not_keep_the_lock() {
-    let crew = Crew::new().await;
-    let guard = take(&crew.locks).await;
-    let mutex = crew.locks.mutex("a");
-    assert!(mutex.try_acquire_for(Duration::from_millis(100)).await.unwrap().is_none());
-    give_back(guard).await;
-    crew.site.nothing_is_left().await;
-}
-
 /// The release waits for a renewal that is under way, and is given up then.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_after_a_release_that_was_dropped_during_a_renewal_is_renewed() {
@@ -1569,7 +1447,7 @@ async fn a_lock_after_a_release_that_was_dropped_during_a_renewal_is_renewed() {
     });
     timeout(Duration::from_millis(100), guard.release()).await.unwrap_err();
     crew.proxy.heal();
-    let guard = timeout(PATIENCE, next).await.unwrap().unwrap();
+    let guard = come(next).await;
     assert!(guard.extend(ttl).await.is_ok(), "its renewal had been stopped");
     sleep(ttl * 2).await;
     assert!(guard.is_valid(), "nobody renews it");

@@ -6,8 +6,10 @@ use std::time::Duration;
 use lock_core::{ErrorKind, GuardState, Locks, Outcome, Released};
 use lock_redis::RedisConfig;
 use lock_testkit::proxy::{Multiplexer, Protocol, Refusal, Then, redis_command};
-use lock_testkit::{FaultProxy, RedisCluster, RedisServer};
+use lock_testkit::{FaultProxy, RedisCluster, RedisServer, acquiring, come, give_back};
 use tokio::time::{sleep, timeout};
+
+use crate::common::connect;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const TTL: Duration = Duration::from_secs(1);
@@ -28,10 +30,6 @@ const NOT_SHARED: [&str; 14] = [
     "UNSUBSCRIBE",
     "WAIT",
 ];
-
-async fn connect(url: &str) -> Locks {
-    RedisConfig::from_url(url).unwrap().connect().await.unwrap()
-}
 
 /// A server, and the URL of a user with all rights but these.
 async fn without(rights: &str) -> (RedisServer, String) {
@@ -54,8 +52,7 @@ async fn works(url: &str, server: &RedisServer) {
         guards.push(ours.mutex(name).acquire().await.unwrap());
     }
     assert!(theirs.mutex("a").try_acquire().await.unwrap().is_none());
-    let mutex = theirs.mutex("a");
-    let waiter = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+    let waiter = acquiring(theirs.mutex("a"));
     sleep(2 * TTL).await;
     for guard in &guards {
         assert_eq!(guard.verify().await.unwrap(), GuardState::Valid, "it is renewed");
@@ -64,11 +61,11 @@ async fn works(url: &str, server: &RedisServer) {
     assert!(!waiter.is_finished());
     let token = guards[0].token();
     for guard in guards {
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        give_back(guard).await;
     }
-    let next = timeout(PATIENCE, waiter).await.unwrap().unwrap();
+    let next = come(waiter).await;
     assert!(next.token() > token);
-    assert_eq!(next.release().await.unwrap(), Released::Released);
+    give_back(next).await;
 
     let (one, two) = (ours.rw("rw").read().await.unwrap(), theirs.rw("rw").read().await.unwrap());
     assert!(ours.rw("rw").try_write().await.unwrap().is_none());
@@ -101,12 +98,12 @@ async fn without_script_load_calls_bring_their_script() {
     sleep(2 * TTL).await;
     for guard in guards {
         assert!(guard.is_valid(), "renewed after the server has forgotten the scripts");
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        give_back(guard).await;
     }
     let old = connect(&format!("{url}&recipe=setnx-timestamp&clock_skew=50ms&prefix=old:")).await;
     let guard = old.mutex("a").acquire().await.unwrap();
     sleep(2 * TTL).await;
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
 }
 
 #[tokio::test]
@@ -126,7 +123,7 @@ async fn without_script_load_replicas_and_clusters_work() {
         connect(&format!("{}&wait_replicas=1&wait_replicas_timeout=10s", url.replace("1s", "30s"))).await;
     for name in ["a", "b"] {
         let guard = timeout(PATIENCE, locks.mutex(name).acquire()).await.unwrap().unwrap();
-        assert_eq!(replica.command(&["EXISTS", &format!("lock:{name}")]).await.unwrap().int(), Some(1));
+        assert!(replica.has_key(&format!("lock:{name}")).await);
         guard.release().await.unwrap();
     }
     let cluster = RedisCluster::start().await.unwrap();
@@ -137,7 +134,7 @@ async fn without_script_load_replicas_and_clusters_work() {
     let locks = connect(&cluster.url().replace("//", "//worker:pw@")).await;
     for number in 0..8 {
         let guard = locks.mutex(format!("a{number}")).acquire().await.unwrap();
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        give_back(guard).await;
     }
 }
 
@@ -148,7 +145,7 @@ async fn without_wait_a_lock_that_replicas_are_to_have_is_refused() {
     let error = locks.mutex("a").acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(error.to_string().contains("+wait"), "{error}");
-    assert_eq!(server.command(&["EXISTS", "lock:a"]).await.unwrap().int(), Some(0));
+    assert!(!server.has_key("lock:a").await);
 }
 
 #[tokio::test]
@@ -214,8 +211,8 @@ async fn a_request_that_a_proxy_answers_for_a_lost_server_is_rolled_back() {
         // The server has granted it; it is asked for again under another owner id.
         let guard = timeout(PATIENCE, locks.mutex("a").acquire()).await.unwrap().unwrap();
         assert_eq!(line.fired(), 1, "{command}");
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
-        assert_eq!(server.command(&["EXISTS", "lock:a"]).await.unwrap().int(), Some(0), "{command}");
+        give_back(guard).await;
+        assert!(!server.has_key("lock:a").await, "{command}");
     }
 }
 
@@ -232,7 +229,7 @@ async fn an_extension_that_a_proxy_answers_for_a_lost_server_may_have_been_appli
     let next = timeout(PATIENCE, other.mutex("a").acquire()).await.unwrap().unwrap();
     assert!(!guard.is_valid(), "two valid guards");
     assert_eq!(extended.unwrap_err().outcome(), Outcome::Unknown);
-    assert_eq!(next.release().await.unwrap(), Released::Released);
+    give_back(next).await;
 }
 
 #[tokio::test]
@@ -242,8 +239,7 @@ async fn a_proxy_without_a_server_is_waited_for() {
     let url = format!("redis://{}?ttl=1s", proxy.addr());
     let locks = connect(&url).await;
     let guard = locks.mutex("a").acquire().await.unwrap();
-    let mutex = connect(&url).await.mutex("a");
-    let waiter = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+    let waiter = acquiring(connect(&url).await.mutex("a"));
     sleep(Duration::from_millis(300)).await;
     server.kill();
     let error = RedisConfig::from_url(&url).unwrap().connect().await.unwrap_err();
@@ -252,5 +248,5 @@ async fn a_proxy_without_a_server_is_waited_for() {
     assert!(timeout(PATIENCE, guard.lost()).await.is_ok());
     assert!(!waiter.is_finished());
     server.start_again().await.unwrap();
-    timeout(PATIENCE, waiter).await.unwrap().unwrap().release().await.unwrap();
+    come(waiter).await.release().await.unwrap();
 }

@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lock_core::{ErrorKind, Guard, Locks, Outcome, Password, Released, Result};
+use lock_core::{ErrorKind, Guard, Locks, Outcome, Password, Result};
 use lock_redis::RedisConfig;
-use lock_testkit::{RedisCluster, RedisSentinel, RedisServer, SecretFile};
+use lock_testkit::{RedisCluster, RedisSentinel, RedisServer, SecretFile, acquiring, come, give_back};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -19,35 +20,32 @@ async fn connect(url: &str) -> Result<Locks> {
 /// Gives the user this password, and no other.
 async fn set_password(server: &RedisServer, password: &str) {
     let rules = format!("ACL SETUSER worker on resetpass >{password} {EVERYTHING}");
-    let reply = server.command(&rules.split(' ').collect::<Vec<_>>()).await.unwrap();
-    assert!(!reply.is_error(), "{reply:?}");
+    server.call(&rules.split(' ').collect::<Vec<_>>()).await;
 }
 
 /// Ends all connections but those of replicas and of the test.
 async fn end_connections(server: &RedisServer) {
     for kind in ["normal", "pubsub"] {
-        let reply = server.command(&["CLIENT", "KILL", "TYPE", kind]).await.unwrap();
-        assert!(!reply.is_error(), "{reply:?}");
+        server.call(&["CLIENT", "KILL", "TYPE", kind]).await;
     }
 }
 
 /// A lock that is held, and a waiter for it.
-async fn held_and_awaited(locks: &Locks) -> (Guard, tokio::task::JoinHandle<Result<Guard>>) {
+async fn held_and_awaited(locks: &Locks) -> (Guard, JoinHandle<Guard>) {
     let guard = locks.mutex("a").acquire().await.unwrap();
-    let mutex = locks.mutex("a");
-    let waiter = tokio::spawn(async move { mutex.acquire().await });
+    let waiter = acquiring(locks.mutex("a"));
     sleep(Duration::from_millis(100)).await;
     (guard, waiter)
 }
 
 /// The lock outlives its lease, the waiter gets it, and other locks can be acquired.
-async fn goes_on((guard, waiter): (Guard, tokio::task::JoinHandle<Result<Guard>>), locks: &Locks) {
+async fn goes_on((guard, waiter): (Guard, JoinHandle<Guard>), locks: &Locks) {
     sleep(TTL + TTL / 4).await;
     assert!(guard.is_valid());
     guard.verify().await.unwrap();
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
-    let next = timeout(PATIENCE, waiter).await.unwrap().unwrap().unwrap();
-    assert_eq!(next.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
+    let next = come(waiter).await;
+    give_back(next).await;
     let other = timeout(PATIENCE, locks.mutex("b").acquire()).await.unwrap().unwrap();
     other.release().await.unwrap();
 }
@@ -194,6 +192,6 @@ async fn certificates_are_read_at_each_connect() {
     sleep(TTL + TTL / 4).await;
     assert!(guard.is_valid());
     guard.verify().await.unwrap();
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
     locks.mutex("b").acquire().await.unwrap().release().await.unwrap();
 }

@@ -1,25 +1,23 @@
 //! The recipe `setnx-timestamp`: with clients that run it by plain commands, with clocks that differ, and when the
 //! connection fails.
 
-use std::mem;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lock_core::backend::{AcquireRequest, Acquired, Backend, LeasePolicy, Mode, Wait};
-use lock_core::migration::{Removal, Removed, Swapped, Tombstone};
+use lock_core::backend::{Backend, Mode};
+use lock_core::migration::{Removal, Removed, Swapped};
 use lock_core::{
-    ErrorKind, Guard, GuardState, Holder, LockName, LockOptions, Locks, LossReason, OwnerInfo, Released,
-    Token,
+    ErrorKind, Guard, GuardState, Holder, LockName, LockOptions, Locks, LossReason, Released, Token,
 };
-use lock_redis::{RecipeUnit, Redis, RedisConfig, RedisRecipe, RedisWait, WallClock};
+use lock_redis::{Redis, RedisConfig, WallClock};
 use lock_testkit::cancel::{cancel_after, for_each_poll_count};
 use lock_testkit::proxy::{Direction, Protocol, Then, redis_command};
-use lock_testkit::{FaultProxy, LogCapture, RedisServer};
+use lock_testkit::{FaultProxy, LogCapture, RedisServer, give_back, until};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::script_text::source;
+use crate::common::{hold, request, tombstone};
 
 // ---- The format ----
 
@@ -38,7 +36,7 @@ async fn the_key_holds_the_time_at_which_the_lock_ends_and_has_no_ttl() {
         valid_until + 50 <= value,
         "valid until {valid_until}, wrote {value}, and clocks differ by 50 ms"
     );
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
     bench.nothing_is_left().await;
 }
 
@@ -50,7 +48,7 @@ async fn seconds_are_whole_ones() {
     assert!((now().as_secs() + 10..=now().as_secs() + 11).contains(&value), "{value}");
     let mut older = Older { unit: 1000, ..bench.older() };
     assert!(!older.try_acquire().await);
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
     assert!(older.try_acquire().await);
     older.release().await;
     bench.nothing_is_left().await;
@@ -73,7 +71,7 @@ async fn renewal_writes_later_times_and_an_extension_the_one_that_was_asked_for(
         assert!((first..=last).contains(&value), "{value}, not from {first} to {last}");
         assert!(millis(now() + guard.remaining()) + 50 <= value);
     }
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
     bench.nothing_is_left().await;
 }
 
@@ -84,21 +82,12 @@ async fn a_lock_that_has_moved_keeps_other_clients_out() {
     let bench = Bench::new().await;
     for (options, unit) in [("", 1), ("&recipe_unit=s", 1000)] {
         let redis = Redis::connect(bench.config(options)).await.unwrap();
-        let (name, owner) = (LockName::new("a").unwrap(), Arc::new(OwnerInfo::this_process()));
-        let request = AcquireRequest::exclusive(name.clone(), Wait::Never, LeasePolicy::default(), owner);
-        let Acquired::Held(mut lease) = redis.acquire(request).await.unwrap() else { panic!("busy") };
+        let name = LockName::new("a").unwrap();
+        let mut lease = hold(&redis, &name).await;
         // One is ahead by ten years, and waits all the same.
         let decade = 10 * 365 * 86_400_000;
         let clients = [0, decade].map(|ahead| Older { ahead, unit, ..bench.older() });
-        let life = Duration::from_secs(30 * 86_400);
-        let tombstone = Tombstone {
-            to: "zk://a".into(),
-            namespace: "shop".into(),
-            lock: name.clone(),
-            written: UNIX_EPOCH,
-            life,
-            newest: 1,
-        };
+        let tombstone = tombstone(&name);
         let source = redis.migration_source().unwrap();
         let swapped = source.swap(&mut *lease, &tombstone).await.unwrap();
         assert!(matches!(swapped, Swapped::Done { .. }), "{swapped:?}");
@@ -128,48 +117,6 @@ async fn a_lock_that_has_moved_keeps_other_clients_out() {
 }
 
 #[tokio::test]
-async fn each_excludes_the_other() {
-    let bench = Bench::new().await;
-    let (ours, mut older) = (bench.ours("").await, bench.older());
-    for _ in 0..3 {
-        let guard = ours.mutex("a").try_acquire().await.unwrap().expect("nobody has it");
-        assert!(!older.try_acquire().await);
-        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
-
-        assert!(older.try_acquire().await);
-        assert!(ours.mutex("a").try_acquire().await.unwrap().is_none());
-        let waited = ours.mutex("a").try_acquire_for(Duration::from_millis(200)).await;
-        assert!(waited.unwrap().is_none());
-        let holder = ours.inspect("a").await.unwrap().holder().cloned();
-        assert!(
-            matches!(&holder, Some(Holder::Foreign(text)) if text.contains(&older.written)),
-            "{holder:?}"
-        );
-        older.release().await;
-    }
-    bench.nothing_is_left().await;
-}
-
-#[tokio::test]
-async fn a_waiter_gets_the_lock_that_the_other_client_releases() {
-    let bench = Bench::new().await;
-    let (ours, mut older) = (bench.ours("").await, bench.older());
-    assert!(older.try_acquire().await);
-    let waiter = tokio::spawn({
-        let mutex = ours.mutex("a");
-        async move { mutex.acquire().await.unwrap() }
-    });
-    sleep(Duration::from_millis(400)).await;
-    assert!(!waiter.is_finished());
-    older.release().await;
-    let guard = timeout(PATIENCE, waiter).await.unwrap().unwrap();
-    assert!(!older.try_acquire().await);
-    guard.release().await.unwrap();
-    assert!(older.try_acquire().await);
-}
-
-#[tokio::test]
 async fn we_take_over_when_their_time_is_over_and_not_before() {
     let bench = Bench::new().await;
     let ours = bench.ours("&clock_skew=400ms").await;
@@ -182,7 +129,7 @@ async fn we_take_over_when_their_time_is_over_and_not_before() {
     // What they do too late does not hurt us, as they look at their own time first.
     gone.release().await;
     assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
     bench.nothing_is_left().await;
 }
 
@@ -202,24 +149,6 @@ async fn other_clients_take_over_only_after_the_lease_has_ended() {
     assert_eq!(guard.extend(Duration::from_secs(9)).await.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
     assert_eq!(bench.redis(&["GET", "lock:a"]).await, older.written);
-}
-
-#[tokio::test]
-async fn a_guard_that_was_forgotten_is_taken_over_by_ours_and_theirs() {
-    let bench = Bench::new().await;
-    let (one, two, mut older) = (bench.ours("").await, bench.ours("").await, bench.older());
-    let fixed = LockOptions::new().fixed_ttl(Duration::from_millis(500));
-    let first = one.mutex_with("a", fixed.clone()).unwrap().acquire().await.unwrap();
-    let token = first.token();
-    mem::forget(first);
-    let second = timeout(PATIENCE, two.mutex_with("a", fixed).unwrap().acquire()).await.unwrap().unwrap();
-    assert!(second.token() > token);
-    mem::forget(second);
-    let deadline = Instant::now() + PATIENCE;
-    while !older.try_acquire().await {
-        assert!(Instant::now() < deadline, "never over");
-        sleep(Duration::from_millis(20)).await;
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -274,53 +203,6 @@ async fn a_loser_that_overwrites_the_time_ends_the_lease_and_holds_nothing() {
 }
 
 #[tokio::test]
-async fn we_never_overwrite_the_time_of_a_winner() {
-    let bench = Bench::new().await;
-    let (ours, mut older) = (bench.ours("").await, bench.older());
-    bench.redis(&["SET", "lock:a", "1500000000000"]).await;
-    assert!(older.try_acquire().await);
-    for _ in 0..20 {
-        assert!(ours.mutex("a").try_acquire().await.unwrap().is_none());
-        assert_eq!(bench.redis(&["GET", "lock:a"]).await, older.written);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_mixed_fleet_loses_no_update() {
-    let (bench, tokens) = (Arc::new(Bench::new().await), Arc::new(Mutex::new(Vec::new())));
-    let mut fleet = JoinSet::new();
-    for _ in 0..3 {
-        let (member, ours) = (Arc::clone(&bench), bench.ours("").await);
-        let tokens = Arc::clone(&tokens);
-        fleet.spawn(async move {
-            for _ in 0..8 {
-                let guard = timeout(PATIENCE, ours.mutex("a").acquire()).await.unwrap().unwrap();
-                tokens.lock().unwrap().push(guard.token());
-                member.update().await;
-                assert_eq!(guard.release().await.unwrap(), Released::Released);
-            }
-        });
-        let (member, mut older) = (Arc::clone(&bench), bench.older());
-        fleet.spawn(async move {
-            for _ in 0..8 {
-                while !older.try_acquire().await {
-                    sleep(Duration::from_millis(5)).await;
-                }
-                member.update().await;
-                older.release().await;
-            }
-        });
-    }
-    while let Some(member) = fleet.join_next().await {
-        member.unwrap();
-    }
-    assert_eq!(bench.redis(&["GET", "counter"]).await, "48", "updates were lost");
-    let tokens = mem::take(&mut *tokens.lock().unwrap());
-    assert!(tokens.is_sorted_by(|earlier, later| earlier < later), "tokens do not grow: {tokens:?}");
-    bench.nothing_is_left().await;
-}
-
-#[tokio::test]
 async fn values_that_are_no_times_of_the_unit_are_never_over() {
     let bench = Bench::new().await;
     let (millis, seconds) = (bench.ours("").await, bench.ours("&recipe_unit=s").await);
@@ -372,7 +254,7 @@ async fn both_recipes_exclude_each_other_and_their_tokens_grow() {
             guard.raise_token(Token::new(tokens[2].get() + 1_000_000_000)).await.unwrap();
         }
         assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        give_back(guard).await;
     }
     assert!(tokens.is_sorted_by(|earlier, later| earlier < later), "tokens do not grow: {tokens:?}");
     assert!(tokens[3].get() > tokens[2].get() + 1_000_000_000, "raised: {tokens:?}");
@@ -502,7 +384,7 @@ async fn two_acquisitions_that_write_the_same_time_are_distinguished() {
     assert_eq!(first.extend(Duration::from_secs(10)).await.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(first.release().await.unwrap(), Released::AlreadyLost);
     assert_eq!(second.verify().await.unwrap(), GuardState::Valid);
-    assert_eq!(second.release().await.unwrap(), Released::Released);
+    give_back(second).await;
 }
 
 #[tokio::test]
@@ -528,83 +410,6 @@ async fn a_time_that_others_write_after_our_release_is_theirs() {
     }
 }
 
-#[tokio::test]
-async fn inspect_and_break_know_what_is_over() {
-    let bench = Bench::new().await;
-    let locks = bench.ours("").await;
-    let guard = locks.mutex_with("a", LockOptions::new().label("report")).unwrap().acquire().await.unwrap();
-    let state = locks.inspect("a").await.unwrap();
-    assert_eq!(state.holder(), Some(&Holder::Known(OwnerInfo::this_process().with_label("report"))));
-    assert_eq!(state.token, Some(guard.token()));
-    assert!(state.since().unwrap().elapsed().unwrap() < PATIENCE);
-    assert!(locks.break_lock("a").await.unwrap());
-    assert!(!locks.inspect("a").await.unwrap().is_held());
-    assert_eq!(guard.verify().await.unwrap(), GuardState::Lost(LossReason::Removed));
-
-    // What one who died has left is removed, and was nobody's.
-    bench.redis(&["SET", "lock:a", "1500000000000"]).await;
-    assert!(!locks.inspect("a").await.unwrap().is_held());
-    assert!(!locks.break_lock("a").await.unwrap());
-    bench.nothing_is_left().await;
-}
-
-#[tokio::test]
-async fn without_its_record_a_lock_is_lost_and_not_anybody_elses() {
-    let bench = Bench::new().await;
-    let locks = bench.ours("").await;
-    let guard = locks.mutex("a").acquire().await.unwrap();
-    bench.redis(&["DEL", "polylock:fence:{lock:a}"]).await;
-    assert_eq!(guard.verify().await.unwrap(), GuardState::Lost(LossReason::Removed));
-    assert!(locks.mutex("b").try_acquire().await.unwrap().is_some());
-    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
-}
-
-#[tokio::test]
-async fn the_same_request_again_is_answered_alike_and_the_later_time_counts() {
-    let bench = Bench::new().await;
-    let script = source("clock mint setnx setnx_moved setnx_ask");
-    let keys =
-        ["4", "lock:a", "polylock:tokens:{lock:a}", "polylock:fence:{lock:a}", "polylock:moved:{lock:a}"];
-    let ask = async |owner: &str, value: &str, sent: &str| {
-        let arguments = [owner, "0", "{}", "", "x", "60000", value, sent, "1", "1600000000000"];
-        let words = [&["EVAL", script], &keys[..], &arguments].concat();
-        let answer = bench.server.command(&words).await.unwrap();
-        let [granted, token, ..] = answer.array().unwrap() else { panic!("{answer:?}") };
-        (granted.int() == Some(1)).then(|| token.int().unwrap())
-    };
-    let (me, other) = ("a".repeat(32), "b".repeat(32));
-    let token = ask(&me, "1700000000000", "5").await;
-    assert!(token.is_some());
-    for (value, sent, counts) in
-        [("1700000000500", "6", "1700000000500"), ("1700000000400", "5", "1700000000500")]
-    {
-        assert_eq!(ask(&me, value, sent).await, token);
-        assert_eq!(bench.redis(&["GET", "lock:a"]).await, counts);
-    }
-    assert_eq!(ask(&other, "1700000000600", "7").await, None);
-}
-
-#[tokio::test]
-async fn a_renewal_that_arrives_late_does_not_undo_the_one_after_it() {
-    let bench = Bench::new().await;
-    let guard = bench.ours("").await.mutex("a").acquire().await.unwrap();
-    guard.extend(Duration::from_secs(20)).await.unwrap();
-    let value = bench.redis(&["GET", "lock:a"]).await;
-    let script = source("setnx setnx_extend");
-    let late = |owner: String| {
-        let words = ["EVAL", script, "3", "lock:a", "polylock:tokens:{lock:a}", "polylock:fence:{lock:a}"]
-            .map(String::from);
-        let arguments = [owner, "0".into(), "60000".into(), "1600000000000".into(), "1".into()];
-        [&words[..], &arguments[..]].concat()
-    };
-    for (owner, answer) in [(guard.owner().to_string(), "1"), ("0".repeat(32), "0")] {
-        let words = late(owner);
-        assert_eq!(bench.redis(&words.iter().map(String::as_str).collect::<Vec<_>>()).await, answer);
-        assert_eq!(bench.redis(&["GET", "lock:a"]).await, value);
-    }
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
-}
-
 // ---- Cancellation and faults ----
 
 #[tokio::test]
@@ -628,77 +433,6 @@ async fn a_cancelled_acquire_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_cancelled_wait_or_extension_changes_nothing() {
-    let bench = Bench::new().await;
-    let (one, two) = (bench.ours("").await, bench.ours("").await);
-    let guard = one.mutex("a").acquire().await.unwrap();
-    let mutex = two.mutex("a");
-    for_each_poll_count(async |k| {
-        let waited = cancel_after(k, mutex.try_acquire_for(Duration::from_millis(60))).await;
-        let waited = waited.transpose().unwrap();
-        assert!(waited.as_ref().is_none_or(Option::is_none), "two hold the lock");
-        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
-        waited
-    })
-    .await;
-    for_each_poll_count(async |k| {
-        let extended = cancel_after(k, guard.extend(Duration::from_secs(5 + k as u64))).await;
-        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
-        assert!(mutex.try_acquire().await.unwrap().is_none());
-        extended.map(drop)
-    })
-    .await;
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
-    bench.nothing_is_left().await;
-}
-
-#[tokio::test]
-async fn an_acquisition_of_unknown_outcome_is_taken_back() {
-    for over in [false, true] {
-        let link = Link::new().await;
-        if over {
-            link.bench.redis(&["SET", "lock:a", "1500000000000"]).await;
-        }
-        link.proxy.swallow_when(redis_command("EVALSHA"), Then::Hang);
-        // Nor is another connection possible.
-        link.proxy.refuse(true);
-        let error = link.locks.mutex("a").acquire().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unavailable);
-        assert_eq!(link.proxy.fired(), 1);
-        assert_eq!(link.bench.redis(&["EXISTS", "polylock:fence:{lock:a}"]).await, "1", "it was granted");
-        link.proxy.heal();
-        link.bench.nothing_is_left().await;
-    }
-}
-
-#[tokio::test]
-async fn a_reset_instead_of_an_answer_costs_no_lock() {
-    let link = Link::new().await;
-    for then in ["acquire", "release"] {
-        if then == "acquire" {
-            link.proxy.cut_when(redis_command("EVALSHA"));
-        }
-        let guard = timeout(PATIENCE, link.locks.mutex("a").acquire()).await.unwrap().unwrap();
-        if then == "release" {
-            link.proxy.cut_when(redis_command("EVALSHA"));
-        }
-        assert_eq!(guard.release().await.unwrap(), Released::Released, "{then}");
-        link.bench.nothing_is_left().await;
-    }
-}
-
-#[tokio::test]
-async fn an_acquisition_that_arrives_late_is_taken_back() {
-    let link = Link::new().await;
-    link.proxy.hold(Direction::ToServer);
-    assert!(link.locks.mutex("a").acquire().await.is_err());
-    sleep(Duration::from_millis(300)).await;
-    link.proxy.deliver();
-    sleep(Duration::from_millis(50)).await;
-    link.bench.nothing_is_left().await;
-}
-
-#[tokio::test]
 async fn an_extension_of_unknown_outcome_is_known_to_the_release() {
     let link = Link::new().await;
     let guard = link.locks.mutex("a").acquire().await.unwrap();
@@ -709,49 +443,11 @@ async fn an_extension_of_unknown_outcome_is_known_to_the_release() {
     assert_ne!(link.bench.redis(&["GET", "lock:a"]).await, before, "it was carried out");
     link.proxy.heal();
     assert_eq!(guard.verify().await.unwrap(), GuardState::Suspect);
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
-    link.bench.nothing_is_left().await;
-}
-
-#[tokio::test]
-async fn locks_are_kept_when_the_server_forgot_the_scripts() {
-    let link = Link::new().await;
-    let (one, two) = (link.locks.mutex("a"), link.locks.mutex("b"));
-    let (one, two) = (one.acquire().await.unwrap(), two.acquire().await.unwrap());
-    for _ in 0..3 {
-        link.bench.redis(&["SCRIPT", "FLUSH"]).await;
-        sleep(Duration::from_millis(1000)).await;
-    }
-    for guard in [one, two] {
-        assert_eq!(guard.state(), GuardState::Valid);
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
-    }
+    give_back(guard).await;
     link.bench.nothing_is_left().await;
 }
 
 // ---- What is refused ----
-
-#[tokio::test]
-async fn options_that_the_recipe_cannot_honour_are_refused_whatever_their_order() {
-    let base = || RedisConfig::from_url("redis://127.0.0.1:1").unwrap();
-    let recipe = RedisRecipe::SetnxTimestamp;
-    for (config, says) in [
-        (base().recipe(recipe).wait(RedisWait::Queue), "wait=poll"),
-        (base().wait(RedisWait::Notify).recipe(recipe), "wait=poll"),
-        (base().recipe(recipe).local_handovers(16), "local_handovers"),
-        (base().local_handovers(1).recipe(recipe), "local_handovers"),
-        (base().clock_skew(Duration::from_secs(1)), "recipe=setnx-timestamp"),
-        (base().recipe_unit(RecipeUnit::Seconds), "recipe=setnx-timestamp"),
-        (base().recipe(recipe).clock_skew(Duration::from_secs(100_000)), "clocks"),
-        (base().recipe(recipe).ttl(Duration::from_secs(1)), "1.1s"),
-    ] {
-        let error = config.connect().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
-        assert!(error.to_string().contains(says), "does not say {says}: {error}");
-    }
-    let error = base().recipe(recipe).wait(RedisWait::Poll).local_handovers(0).connect().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "what it can honour is not refused: {error}");
-}
 
 #[tokio::test]
 async fn its_capabilities_report_what_it_cannot_do() {
@@ -760,8 +456,7 @@ async fn its_capabilities_report_what_it_cannot_do() {
     let capabilities = locks.capabilities();
     assert!(!capabilities.fifo && !capabilities.counts_waiters);
     for mode in [Mode::Shared, Mode::Permit { max: 2.try_into().unwrap() }] {
-        let (name, owner) = (LockName::new("a").unwrap(), Arc::new(OwnerInfo::this_process()));
-        let request = AcquireRequest::exclusive(name, Wait::Never, LeasePolicy::default(), owner);
+        let request = request(&LockName::new("a").unwrap());
         let error = locks.backend().acquire(request.in_mode(mode)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("one holder"), "{error}");
@@ -812,19 +507,8 @@ impl Bench {
         redis(&self.server, words).await.unwrap_or_default()
     }
 
-    /// Only those who hold the lock may do this.
-    async fn update(&self) {
-        let count: u32 = self.redis(&["GET", "counter"]).await.parse().unwrap_or_default();
-        sleep(Duration::from_millis(3)).await;
-        self.redis(&["SET", "counter", &(count + 1).to_string()]).await;
-    }
-
     async fn nothing_is_left(&self) {
-        let deadline = Instant::now() + PATIENCE;
-        while self.redis(&["EXISTS", "lock:a"]).await != "0" {
-            assert!(Instant::now() < deadline, "left behind: {}", self.redis(&["GET", "lock:a"]).await);
-            sleep(Duration::from_millis(5)).await;
-        }
+        until("a lock is left behind", async || !self.server.has_key("lock:a").await).await;
     }
 }
 

@@ -8,15 +8,17 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use lock_core::{ErrorKind, Guard, GuardState, LockName, Locks, LossReason, Outcome, Released, Result};
+use lock_core::{ErrorKind, Guard, GuardState, LockName, Locks, LossReason, Outcome, Result};
 use lock_redis::redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
 use lock_redis::redis::{
     AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisResult,
 };
 use lock_redis::{Connection, Dial, RedisConfig};
 use lock_testkit::proxy::{Direction, Protocol};
-use lock_testkit::redis::Reply;
-use lock_testkit::{FaultProxy, RedisCluster, RedisSentinel, RedisServer, cancel_after, for_each_poll_count};
+use lock_testkit::{
+    FaultProxy, RedisCluster, RedisSentinel, RedisServer, acquiring, cancel_after, come, for_each_poll_count,
+    give_back, until,
+};
 use redis_link::client::{ClientOptions, RedisClient};
 use redis_link::keys::Keys;
 use tokio::runtime::Builder;
@@ -38,15 +40,15 @@ async fn works(url: &str) {
     let (ours, theirs) = (connect(url).await.unwrap(), connect(url).await.unwrap());
     let guard = ours.mutex("a").acquire().await.unwrap();
     assert!(theirs.mutex("a").try_acquire().await.unwrap().is_none());
-    let waiter = tokio::spawn(async move { theirs.mutex("a").acquire().await });
+    let waiter = acquiring(theirs.mutex("a"));
     while ours.inspect("a").await.unwrap().waiters == 0 {
         sleep(Duration::from_millis(5)).await;
     }
     let token = guard.token();
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
-    let next = waiter.await.unwrap().unwrap();
+    give_back(guard).await;
+    let next = come(waiter).await;
     assert!(next.token() > token);
-    assert_eq!(next.release().await.unwrap(), Released::Released);
+    give_back(next).await;
 }
 
 #[tokio::test]
@@ -77,17 +79,6 @@ async fn databases_are_apart() {
     held.release().await.unwrap();
     let error = connect(&format!("{}/99", server.url())).await.unwrap_err();
     assert!(error.to_string().contains("database") || error.to_string().contains("DB"), "{error}");
-}
-
-#[tokio::test]
-#[ignore = "full: sentinels and clusters"]
-async fn users_of_the_access_list() {
-    let rules =
-        format!("on >{SECRET} ~lock:* ~polylock:* resetchannels &polylock:* +@all -@admin -@dangerous");
-    let server = RedisServer::builder().user("worker", &rules).start().await.unwrap();
-    works(&format!("redis://worker:{SECRET}@{}", server.addr())).await;
-    let error = connect(&format!("redis://worker:wrong@{}", server.addr())).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Denied);
 }
 
 /// Acquires in spite of an outage: by asking again for as long as the error says that it may help.
@@ -169,19 +160,14 @@ async fn follows_a_failover(recipe: &str) {
     let failover = ["SENTINEL", "FAILOVER", RedisSentinel::NAME];
     let answer = sentinel.sentinels()[0].command(&failover).await.unwrap();
     assert_eq!(answer.text(), Some("OK"), "{answer:?}");
-    let start = Instant::now();
-    while sentinel.servers()[0].role().await.as_deref() != Some("slave") {
-        assert!(start.elapsed() < PATIENCE, "no failover");
-        sleep(Duration::from_millis(20)).await;
-    }
+    until("no failover", async || sentinel.servers()[0].role().await.as_deref() == Some("slave")).await;
     acquire_in_the_end(&locks, "b").await.release().await.unwrap();
     // The old master goes on granting for up to eight seconds, and what is written there is lost. The sentinels
     // announce the new one long before: the lock is renewed there before it ends, also on a busy host.
     sleep(Duration::from_secs(24)).await;
     assert_eq!(held.state(), GuardState::Valid);
-    assert_eq!(held.release().await.unwrap(), Released::Released);
-    let held = sentinel.servers()[1].command(&["EXISTS", "lock:held"]).await.unwrap();
-    assert_eq!(held.int(), Some(0));
+    give_back(held).await;
+    assert!(!sentinel.servers()[1].has_key("lock:held").await);
 }
 
 #[tokio::test]
@@ -196,27 +182,19 @@ async fn an_announced_master_takes_precedence_over_the_old_one() {
 
 /// Waits until the replica has this lock: what it has not yet got is lost with the master.
 async fn until_replicated(sentinel: &RedisSentinel, name: &str) {
-    let start = Instant::now();
     let key = format!("lock:{name}");
-    while sentinel.servers()[1].command(&["EXISTS", &key]).await.unwrap().int() != Some(1) {
-        assert!(start.elapsed() < PATIENCE, "{name} is not replicated");
-        sleep(Duration::from_millis(10)).await;
-    }
+    until("the lock is not replicated", async || sentinel.servers()[1].has_key(&key).await).await;
 }
 
 /// Waits until the locks are taken at this server.
 async fn come_to(new: &RedisServer, locks: &Locks) {
-    let start = Instant::now();
-    loop {
+    until("still at the old master", async || {
         let guard = locks.mutex("a").acquire().await.unwrap();
-        let there = new.command(&["EXISTS", "lock:a"]).await.unwrap().int();
+        let is_there = new.has_key("lock:a").await;
         guard.release().await.unwrap();
-        if there == Some(1) {
-            break;
-        }
-        assert!(start.elapsed() < PATIENCE, "still at the old master");
-        sleep(Duration::from_millis(10)).await;
-    }
+        is_there
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -278,8 +256,8 @@ async fn a_master_that_is_announced_while_the_old_one_is_dialed_is_the_one() {
     let sentinel = pretend_sentinel(Arc::new(AtomicU16::new(slow.port())), Some(new.port())).await;
     let locks = connect(&format!("redis+sentinel://{sentinel}/main?connect_timeout=20s")).await.unwrap();
     let guard = locks.mutex("a").acquire().await.unwrap();
-    assert_eq!(new.command(&["EXISTS", "lock:a"]).await.unwrap().int(), Some(1));
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert!(new.has_key("lock:a").await);
+    give_back(guard).await;
 }
 
 #[tokio::test]
@@ -292,11 +270,7 @@ async fn a_sentinel_that_hangs_is_left_for_another() {
         clients.text().unwrap().contains("cmd=subscribe")
     };
     let begins = async |number: usize| {
-        let start = Instant::now();
-        while !is_followed(number).await {
-            assert!(start.elapsed() < PATIENCE, "sentinel {number} is not followed");
-            sleep(Duration::from_millis(50)).await;
-        }
+        until(&format!("sentinel {number} is not followed"), async || is_followed(number).await).await;
     };
     begins(0).await;
     assert!(!is_followed(1).await);
@@ -319,8 +293,8 @@ async fn a_master_that_hangs_leaves_time_for_the_next() {
     let url = format!("redis+sentinel://{}/main?connect_timeout=4s", sentinels.join(","));
     let locks = connect(&url).await.unwrap();
     let guard = locks.mutex("a").acquire().await.unwrap();
-    assert_eq!(works.command(&["EXISTS", "lock:a"]).await.unwrap().int(), Some(1));
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert!(works.has_key("lock:a").await);
+    give_back(guard).await;
 }
 
 #[tokio::test]
@@ -343,6 +317,25 @@ async fn a_master_that_becomes_a_replica_is_reported_and_retried() {
 #[derive(Debug)]
 struct Record {
     points_to: Mutex<ConnectionInfo>,
+}
+
+impl Record {
+    fn of(server: &RedisServer) -> Arc<Self> {
+        Arc::new(Self { points_to: Mutex::new(address(server)) })
+    }
+
+    fn moves_to(&self, server: &RedisServer) {
+        *self.points_to.lock().unwrap() = address(server);
+    }
+
+    /// A client that connects by this name.
+    async fn connect(self: &Arc<Self>, url: &str) -> Locks {
+        RedisConfig::from_url(url).unwrap().dial(Arc::clone(self) as _).connect().await.unwrap()
+    }
+}
+
+fn address(server: &RedisServer) -> ConnectionInfo {
+    server.url().into_connection_info().unwrap()
 }
 
 #[async_trait]
@@ -378,15 +371,11 @@ async fn pushes(to: &ConnectionInfo, sender: Arc<dyn AsyncPushSender>) -> RedisR
 #[tokio::test]
 async fn a_name_that_moves_while_the_old_server_lives_has_two_holders() {
     let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
-    let info = |server: &RedisServer| server.url().into_connection_info().unwrap();
-    let record = Arc::new(Record { points_to: Mutex::new(info(&old)) });
-    let client = async || {
-        let config = RedisConfig::from_url(&format!("{}?ttl=1s", old.url())).unwrap();
-        config.dial(Arc::clone(&record) as _).connect().await.unwrap()
-    };
+    let record = Record::of(&old);
+    let client = async || record.connect(&format!("{}?ttl=1s", old.url())).await;
     let before = client().await;
     let first = before.mutex("a").acquire().await.unwrap();
-    *record.points_to.lock().unwrap() = info(&new);
+    record.moves_to(&new);
     let second = client().await.mutex("a").acquire().await.unwrap();
     sleep(Duration::from_secs(3)).await;
     assert!(first.is_valid() && second.is_valid(), "each is renewed at its server");
@@ -396,34 +385,32 @@ async fn a_name_that_moves_while_the_old_server_lives_has_two_holders() {
     assert!(timeout(PATIENCE, first.lost()).await.is_ok());
     assert!(second.is_valid());
     assert!(before.mutex("a").try_acquire().await.unwrap().is_none(), "it connects by the name");
-    assert_eq!(second.release().await.unwrap(), Released::Released);
+    give_back(second).await;
 }
 
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
 async fn a_master_that_is_demoted_is_left_for_the_new_one() {
     let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
-    let info = |server: &RedisServer| server.url().into_connection_info().unwrap();
-    let record = Arc::new(Record { points_to: Mutex::new(info(&old)) });
-    let locks = RedisConfig::new(info(&old)).dial(Arc::clone(&record) as _).connect().await.unwrap();
+    let record = Record::of(&old);
+    let locks = record.connect(&old.url()).await;
     locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
     // The connection stays, and is of no use any more.
     old.command(&["REPLICAOF", "127.0.0.1", &new.port().to_string()]).await.unwrap();
-    *record.points_to.lock().unwrap() = info(&new);
+    record.moves_to(&new);
     let guard = locks.mutex("a").acquire().await.unwrap();
-    assert_eq!(new.command(&["EXISTS", "lock:a"]).await.unwrap().int(), Some(1));
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert!(new.has_key("lock:a").await);
+    give_back(guard).await;
 }
 
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
 async fn a_waiter_is_subscribed_at_the_new_master() {
     let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
-    let info = |server: &RedisServer| server.url().into_connection_info().unwrap();
-    let record = Arc::new(Record { points_to: Mutex::new(info(&old)) });
-    let locks = RedisConfig::new(info(&old)).dial(Arc::clone(&record) as _).connect().await.unwrap();
+    let record = Record::of(&old);
+    let locks = record.connect(&old.url()).await;
     for server in [&old, &new] {
-        ok(server.command(&["SET", "lock:a", "theirs", "PX", "60000"]).await.unwrap());
+        server.call(&["SET", "lock:a", "theirs", "PX", "60000"]).await;
     }
     let waits = |locks: &Locks| {
         let mutex = locks.mutex("a");
@@ -445,22 +432,30 @@ async fn a_waiter_is_subscribed_at_the_new_master() {
     let waiter = waits(&locks);
     are_heard(&old, 1).await;
     // Its connections stay, and are of no use any more.
-    ok(old.command(&["REPLICAOF", "127.0.0.1", &new.port().to_string()]).await.unwrap());
-    *record.points_to.lock().unwrap() = info(&new);
+    old.call(&["REPLICAOF", "127.0.0.1", &new.port().to_string()]).await;
+    record.moves_to(&new);
     are_heard(&new, 1).await;
     let other = connect(&new.url()).await.unwrap();
     let behind = waits(&other);
     are_heard(&new, 2).await;
     assert!(locks.break_lock("a").await.unwrap());
-    let first = timeout(PATIENCE, waiter).await.unwrap().unwrap();
+    let first = come(waiter).await;
     assert!(!behind.is_finished());
-    assert_eq!(first.release().await.unwrap(), Released::Released);
-    timeout(PATIENCE, behind).await.unwrap().unwrap().release().await.unwrap();
+    give_back(first).await;
+    come(behind).await.release().await.unwrap();
 }
 
 /// A name whose lock is on this master of the cluster.
 async fn name_on(cluster: &RedisCluster, master: usize) -> String {
     name_on_but(cluster, master, "").await
+}
+
+/// A cluster, a name whose lock is on its first master, and its slot.
+async fn cluster_with_a_name() -> (RedisCluster, String, u16) {
+    let cluster = RedisCluster::start().await.unwrap();
+    let name = name_on(&cluster, 0).await;
+    let slot = cluster.slot(&format!("lock:{name}")).await.unwrap();
+    (cluster, name, slot)
 }
 
 /// Another name than this one.
@@ -487,8 +482,7 @@ async fn a_cluster_has_locks_on_every_master() {
         let name = name_on(&cluster, at).await;
         let guard = ours.mutex(&name).acquire().await.unwrap();
         assert!(theirs.mutex(&name).try_acquire().await.unwrap().is_none());
-        let there = master.command(&["EXISTS", &format!("lock:{name}")]).await.unwrap();
-        assert_eq!(there.int(), Some(1), "{name}");
+        assert!(master.has_key(&format!("lock:{name}")).await, "{name}");
         guards.push((name, guard));
     }
     let mut names: Vec<_> = guards.iter().map(|(name, _)| name.clone()).collect();
@@ -496,11 +490,10 @@ async fn a_cluster_has_locks_on_every_master() {
     let listed = theirs.list("").await.unwrap();
     assert_eq!(listed.iter().map(ToString::to_string).collect::<Vec<_>>(), names);
     for (name, guard) in guards {
-        let (token, mutex) = (guard.token(), theirs.mutex(&name));
-        let waiter = tokio::spawn(async move { mutex.acquire().await });
+        let (token, waiter) = (guard.token(), acquiring(theirs.mutex(&name)));
         sleep(Duration::from_millis(50)).await;
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
-        let next = timeout(PATIENCE, waiter).await.unwrap().unwrap().unwrap();
+        give_back(guard).await;
+        let next = come(waiter).await;
         assert!(next.token() > token);
         assert!(theirs.inspect(&name).await.unwrap().is_held());
         assert!(!theirs.break_lock_if(&name, token).await.unwrap(), "it has given the lock back");
@@ -533,9 +526,7 @@ async fn in_a_cluster_the_queue_is_kept_through_the_move_of_its_slot() {
     if RedisServer::lacks("sharded channels", (7, 0)) {
         return;
     }
-    let cluster = RedisCluster::start().await.unwrap();
-    let name = name_on(&cluster, 0).await;
-    let slot = cluster.slot(&format!("lock:{name}")).await.unwrap();
+    let (cluster, name, slot) = cluster_with_a_name().await;
     let queue = format!("polylock:queue:{{lock:{name}}}");
     let waiting = async |node: usize| {
         cluster.masters()[node].command(&["LLEN", &queue]).await.unwrap().int().unwrap_or_default()
@@ -550,11 +541,8 @@ async fn in_a_cluster_the_queue_is_kept_through_the_move_of_its_slot() {
             sender.send(number).unwrap();
             guard.release().await.unwrap();
         });
-        let deadline = Instant::now() + PATIENCE;
-        while waiting(0).await <= number {
-            assert!(Instant::now() < deadline, "waiter {number} does not stand in the queue");
-            sleep(Duration::from_millis(20)).await;
-        }
+        until(&format!("waiter {number} does not stand in the queue"), async || waiting(0).await > number)
+            .await;
     }
     assert_eq!(holder.inspect(&name).await.unwrap().waiters, 3);
     let channels = cluster.masters()[0].command(&["PUBSUB", "SHARDCHANNELS"]).await.unwrap();
@@ -563,7 +551,7 @@ async fn in_a_cluster_the_queue_is_kept_through_the_move_of_its_slot() {
     // They come again by themselves, at the other node, and to the places that they had.
     sleep(Duration::from_secs(3)).await;
     assert_eq!(waiting(1).await, 3);
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
     for number in 0..3 {
         assert_eq!(timeout(PATIENCE, order.recv()).await.unwrap(), Some(number));
     }
@@ -602,35 +590,25 @@ async fn in_a_cluster_a_refused_channel_is_subscribed_once_its_slot_is_back() {
     if RedisServer::lacks("sharded channels", (7, 0)) {
         return;
     }
-    let cluster = RedisCluster::start().await.unwrap();
-    let name = name_on(&cluster, 0).await;
-    let slot = cluster.slot(&format!("lock:{name}")).await.unwrap();
+    let (cluster, name, slot) = cluster_with_a_name().await;
     let guard = connect(&cluster.url()).await.unwrap().mutex(&name).acquire().await.unwrap();
     let gate = Arc::new(Gate { open: watch::Sender::new(false) });
     let config = RedisConfig::from_url(&cluster.url()).unwrap();
     let waits = config.dial(Arc::clone(&gate) as _).connect().await.unwrap();
-    let mutex = waits.mutex(&name);
-    let waiter = tokio::spawn(async move { mutex.acquire().await.unwrap() });
-    let deadline = Instant::now() + PATIENCE;
-    while gate.open.receiver_count() == 0 {
-        assert!(Instant::now() < deadline, "nobody is about to listen");
-        sleep(Duration::from_millis(20)).await;
-    }
+    let waiter = acquiring(waits.mutex(&name));
+    until("nobody is about to listen", async || gate.open.receiver_count() > 0).await;
     migrate(&cluster, slot, 0, 1, Duration::ZERO).await;
     gate.open.send_replace(true);
     let is_heard_at = async |node: usize| {
-        let channels = ["PUBSUB", "SHARDCHANNELS"];
-        while cluster.masters()[node].command(&channels).await.unwrap().array().unwrap().is_empty() {
-            assert!(Instant::now() < deadline, "nobody listens at node {node}");
-            sleep(Duration::from_millis(20)).await;
-        }
+        let channels = async || cluster.masters()[node].call(&["PUBSUB", "SHARDCHANNELS"]).await;
+        until("nobody listens at the node", async || !channels().await.array().unwrap().is_empty()).await;
     };
     is_heard_at(1).await;
     migrate(&cluster, slot, 1, 0, Duration::ZERO).await;
     is_heard_at(0).await;
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
-    let next = timeout(PATIENCE, waiter).await.unwrap().unwrap();
-    assert_eq!(next.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
+    let next = come(waiter).await;
+    give_back(next).await;
 }
 
 /// Moves a slot, key by key, with a pause before each step.
@@ -645,26 +623,22 @@ async fn migrate(cluster: &RedisCluster, slot: u16, from: usize, to: usize, paus
         move_key(cluster, from, to, key.text().unwrap()).await;
     }
     for node in [&all[to], &all[from]].into_iter().chain(all) {
-        ok(node.command(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]).await.unwrap());
+        node.call(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]).await;
     }
 }
 
 async fn move_key(cluster: &RedisCluster, from: usize, to: usize, key: &str) {
     let port = cluster.masters()[to].port().to_string();
     let migrate = ["MIGRATE", "127.0.0.1", &port, key, "0", "5000"];
-    ok(cluster.masters()[from].command(&migrate).await.unwrap());
+    cluster.masters()[from].call(&migrate).await;
 }
 
 /// Has a slot move of which no key has moved yet.
 async fn begin_to_migrate(cluster: &RedisCluster, slot: u16, from: usize, to: usize) {
     let (from, to, slot) = (&cluster.masters()[from], &cluster.masters()[to], slot.to_string());
     let (from_id, to_id) = (cluster.id(from).await.unwrap(), cluster.id(to).await.unwrap());
-    ok(to.command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]).await.unwrap());
-    ok(from.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]).await.unwrap());
-}
-
-fn ok(reply: Reply) {
-    assert_eq!(reply.text(), Some("OK"), "{reply:?}");
+    to.call(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]).await;
+    from.call(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]).await;
 }
 
 #[tokio::test]
@@ -674,9 +648,7 @@ async fn a_lock_survives_the_migration_of_its_slot() {
 }
 
 async fn survives_migration(recipe: &str) {
-    let cluster = RedisCluster::start().await.unwrap();
-    let name = name_on(&cluster, 0).await;
-    let slot = cluster.slot(&format!("lock:{name}")).await.unwrap();
+    let (cluster, name, slot) = cluster_with_a_name().await;
     let locks = connect(&format!("{}?ttl=3s&{recipe}", cluster.url())).await.unwrap();
     let guard = locks.mutex(&name).acquire().await.unwrap();
     // Together the pauses, one more than there are keys, are longer than the lock would last without a renewal.
@@ -685,10 +657,9 @@ async fn survives_migration(recipe: &str) {
     assert_eq!(guard.state(), GuardState::Valid);
     sleep(Duration::from_secs(4)).await;
     assert_eq!(guard.state(), GuardState::Valid);
-    let there = cluster.masters()[1].command(&["EXISTS", &format!("lock:{name}")]).await.unwrap();
-    assert_eq!(there.int(), Some(1));
+    assert!(cluster.masters()[1].has_key(&format!("lock:{name}")).await);
     let token = guard.token();
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
     let next = locks.mutex(&name).acquire().await.unwrap();
     assert!(next.token() > token);
     next.release().await.unwrap();
@@ -717,22 +688,20 @@ async fn while_a_slot_moves_new_locks_in_it_are_to_be_tried_again() {
         assert_eq!(what, (ErrorKind::Unavailable, Outcome::NotApplied), "{error}");
         assert!(error.to_string().contains("TRYAGAIN"), "{error}");
         // None is missing here.
-        assert_eq!(old.release().await.unwrap(), Released::Released);
+        give_back(old).await;
         // With time enough it is waited for.
         patient.mutex("{tag}/new").acquire().await.unwrap()
     };
     let ((), new) = tokio::join!(moving, taking);
-    assert_eq!(new.release().await.unwrap(), Released::Released);
-    assert_eq!(held.release().await.unwrap(), Released::Released);
+    give_back(new).await;
+    give_back(held).await;
 }
 
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
 async fn a_downgrade_that_fails_while_its_slot_moves_gives_nothing_up() {
     const TTL: Duration = Duration::from_millis(2500);
-    let cluster = RedisCluster::start().await.unwrap();
-    let name = name_on(&cluster, 0).await;
-    let slot = cluster.slot(&format!("lock:{name}")).await.unwrap();
+    let (cluster, name, slot) = cluster_with_a_name().await;
     let options = format!("ttl={}ms&command_timeout=300ms", TTL.as_millis());
     let locks = connect(&format!("{}?{options}", cluster.url())).await.unwrap();
     let mut writer = locks.rw(&name).write().await.unwrap();
@@ -752,16 +721,14 @@ async fn a_downgrade_that_fails_while_its_slot_moves_gives_nothing_up() {
     let reader = timeout(PATIENCE, other.rw(&name).read()).await.unwrap().unwrap();
     sleep(TTL).await;
     for guard in [writer, reader] {
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        give_back(guard).await;
     }
 }
 
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
 async fn a_lock_whose_keys_are_apart_holds_up_no_renewal_of_another() {
-    let cluster = RedisCluster::start().await.unwrap();
-    let name = name_on(&cluster, 0).await;
-    let slot = cluster.slot(&format!("lock:{name}")).await.unwrap();
+    let (cluster, name, slot) = cluster_with_a_name().await;
     let neighbour = name_on_but(&cluster, 0, &name).await;
     // Any wait for the keys to come together takes longer than the lease.
     let locks = connect(&format!("{}?ttl=1s&command_timeout=3s", cluster.url())).await.unwrap();
@@ -773,7 +740,7 @@ async fn a_lock_whose_keys_are_apart_holds_up_no_renewal_of_another() {
     sleep(Duration::from_secs(5)).await;
     assert!(matches!(apart.state(), GuardState::Lost(_)), "its renewals were refused");
     assert_eq!(other.state(), GuardState::Valid);
-    assert_eq!(other.release().await.unwrap(), Released::Released);
+    give_back(other).await;
 }
 
 #[tokio::test]
@@ -782,7 +749,7 @@ async fn a_master_that_hangs_holds_up_no_renewal_at_another() {
     let cluster = RedisCluster::start().await.unwrap();
     for master in cluster.masters() {
         // So that the others go on without it.
-        ok(master.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]).await.unwrap());
+        master.call(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]).await;
     }
     let locks = connect(&format!("{}?ttl=2s", cluster.url())).await.unwrap();
     let mut guards = Vec::new();
@@ -811,12 +778,11 @@ async fn locks_go_on_after_a_master_of_the_cluster_died() {
     cluster.masters()[1].kill();
     let next = acquire_in_the_end(&locks, &name).await;
     assert!(next.token() > token);
-    let there = cluster.replicas()[1].command(&["EXISTS", &format!("lock:{name}")]).await.unwrap();
-    assert_eq!(there.int(), Some(1));
+    assert!(cluster.replicas()[1].has_key(&format!("lock:{name}")).await);
     // The others have not noticed.
     let elsewhere = name_on(&cluster, 0).await;
     locks.mutex(elsewhere).acquire().await.unwrap().release().await.unwrap();
-    assert_eq!(next.release().await.unwrap(), Released::Released);
+    give_back(next).await;
 }
 
 /// A call is sent again until a node can run it, or until the command timeout.
@@ -829,7 +795,7 @@ async fn a_cluster_that_is_down_for_a_moment_is_waited_for() {
     locks.mutex(&name).acquire().await.unwrap().release().await.unwrap();
     let slot = cluster.slot(&format!("lock:{name}")).await.unwrap().to_string();
     let master = &cluster.masters()[0];
-    ok(master.command(&["CLUSTER", "DELSLOTS", &slot]).await.unwrap());
+    master.call(&["CLUSTER", "DELSLOTS", &slot]).await;
     assert!(answer_of(master, &["GET", &format!("lock:{name}")]).await.contains("CLUSTERDOWN"));
     let mutex = locks.mutex(&name);
     let mut waits = pin!(mutex.acquire());
@@ -837,9 +803,9 @@ async fn a_cluster_that_is_down_for_a_moment_is_waited_for() {
         timeout(Duration::from_millis(500), &mut waits).await.is_err(),
         "it gives up, or the cluster is up"
     );
-    ok(master.command(&["CLUSTER", "ADDSLOTS", &slot]).await.unwrap());
+    master.call(&["CLUSTER", "ADDSLOTS", &slot]).await;
     let guard = timeout(PATIENCE, waits).await.unwrap().unwrap();
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
 }
 
 /// It answers that the cluster is down, and knows nothing of who has its slots now.
@@ -869,18 +835,16 @@ async fn a_master_that_is_cut_off_from_the_cluster_is_left() {
     let forget = ["EVAL", "for _, id in ipairs(ARGV) do redis.call('CLUSTER', 'FORGET', id) end", "0"];
     let ids: Vec<_> = forget.into_iter().chain(ids.iter().map(String::as_str)).collect();
     assert!(!master.command(&ids).await.unwrap().is_error());
-    ok(replica.command(&["CLUSTER", "FAILOVER", "TAKEOVER"]).await.unwrap());
-    let start = Instant::now();
-    while !answer_of(master, &["GET", "lock:a"]).await.contains("CLUSTERDOWN") {
-        assert!(start.elapsed() < PATIENCE, "it still treats the server as a cluster");
-        sleep(Duration::from_millis(50)).await;
-    }
+    replica.call(&["CLUSTER", "FAILOVER", "TAKEOVER"]).await;
+    until("it still treats the server as a cluster", async || {
+        answer_of(master, &["GET", "lock:a"]).await.contains("CLUSTERDOWN")
+    })
+    .await;
     // Its map is read first.
     door.prefers.store(master.port(), Ordering::Relaxed);
     let guard = acquire_in_the_end(&theirs, &other).await;
-    let there = replica.command(&["EXISTS", &format!("lock:{other}")]).await.unwrap();
-    assert_eq!(there.int(), Some(1));
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert!(replica.has_key(&format!("lock:{other}")).await);
+    give_back(guard).await;
     let until = held.valid_until();
     let renewed = timeout(PATIENCE, async {
         while held.valid_until() <= until && held.state() != GuardState::Lost(LossReason::DeadlinePassed) {
@@ -889,7 +853,7 @@ async fn a_master_that_is_cut_off_from_the_cluster_is_left() {
     });
     renewed.await.unwrap();
     assert_eq!(held.state(), GuardState::Valid);
-    assert_eq!(held.release().await.unwrap(), Released::Released);
+    give_back(held).await;
 }
 
 async fn answer_of(server: &RedisServer, command: &[&str]) -> String {
@@ -965,12 +929,10 @@ async fn a_part_of_a_cluster_is_found_beside_a_node_that_hangs() {
     let (master, hangs) = (&cluster.masters()[0], RedisServer::start().await.unwrap());
     cluster.masters()[1..].iter().for_each(RedisServer::kill);
     hangs.stop();
-    let start = Instant::now();
-    while !master.command(&["CLUSTER", "INFO"]).await.unwrap().text().unwrap().contains("cluster_state:fail")
-    {
-        assert!(start.elapsed() < PATIENCE, "it still treats the server as a cluster");
-        sleep(Duration::from_millis(50)).await;
-    }
+    until("it still treats the server as a cluster", async || {
+        master.command(&["CLUSTER", "INFO"]).await.unwrap().text().unwrap().contains("cluster_state:fail")
+    })
+    .await;
     for _ in 0..5 {
         connect(&format!("redis+cluster://{},{}?wait=poll", hangs.addr(), master.addr())).await.unwrap();
     }
@@ -984,7 +946,7 @@ async fn acquisitions_that_were_refused_while_they_connected_leave_nothing_to_do
     let door = Arc::new(Door::default());
     let config = RedisConfig::from_url(&format!("{}?wait=poll", server.url())).unwrap();
     let locks = config.dial(door.dial()).connect().await.unwrap();
-    ok(server.command(&["CONFIG", "SET", "requirepass", "two"]).await.unwrap());
+    server.call(&["CONFIG", "SET", "requirepass", "two"]).await;
     // The harness has the old password only.
     let other = Client::open(server.url().replace("one", "two")).unwrap();
     let mut other = other.get_multiplexed_async_connection().await.unwrap();
@@ -1092,7 +1054,7 @@ async fn connections_that_work_are_used_also_when_the_map_cannot_be_read_again()
     assert!(unpolled.as_mut().now_or_never().is_none());
     let other = name_on_but(&cluster, 0, &broken).await;
     let guard = timeout(PATIENCE, acquire_in_the_end(&locks, &other)).await.unwrap();
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
     unpolled.await.unwrap().release().await.unwrap();
 }
 
@@ -1104,20 +1066,18 @@ async fn a_lock_can_wait_for_replicas() {
 
 async fn waits_for_replicas(recipe: &str) {
     let master = RedisServer::start().await.unwrap();
-    let replica = replica_of(&master).await;
+    let replica = master.replica().await.unwrap();
     let options = format!("wait_replicas=1&wait_replicas_timeout=1s&{recipe}");
     let locks = connect(&format!("{}?{options}", master.url())).await.unwrap();
     for _ in 0..20 {
         let guard = locks.mutex("a").acquire().await.unwrap();
-        assert_eq!(replica.command(&["EXISTS", "lock:a"]).await.unwrap().int(), Some(1));
+        assert!(replica.has_key("lock:a").await);
         guard.release().await.unwrap();
     }
 
     replica.stop();
-    let waiting = tokio::spawn({
-        let mutex = locks.mutex("a");
-        async move { mutex.acquire().await }
-    });
+    let mutex = locks.mutex("a");
+    let waiting = tokio::spawn(async move { mutex.acquire().await });
     sleep(Duration::from_millis(200)).await;
     // The connection that all share is not held up meanwhile.
     let start = Instant::now();
@@ -1125,25 +1085,14 @@ async fn waits_for_replicas(recipe: &str) {
     assert!(start.elapsed() < Duration::from_millis(600), "held up for {:?}", start.elapsed());
     let error = waiting.await.unwrap().unwrap_err();
     assert!(error.is_retryable() && error.to_string().contains("0 of 1 replicas"), "{error}");
-    assert_eq!(master.command(&["EXISTS", "lock:a"]).await.unwrap().int(), Some(0), "not released");
+    assert!(!master.has_key("lock:a").await, "not released");
     replica.cont();
     acquire_in_the_end(&locks, "a").await.release().await.unwrap();
 }
 
-/// A replica that gets all writes of the master from now on.
-async fn replica_of(master: &RedisServer) -> RedisServer {
-    let replica = RedisServer::builder().replica_of(master).start().await.unwrap();
-    until_info(master, "replication", "state=online").await;
-    replica
-}
-
 /// Waits until the server says so.
 async fn until_info(server: &RedisServer, section: &str, what: &str) {
-    let start = Instant::now();
-    while !info(server, section).await.contains(what) {
-        assert!(start.elapsed() < PATIENCE, "not {what}: {}", info(server, section).await);
-        sleep(Duration::from_millis(20)).await;
-    }
+    until(what, async || server.text(&["INFO", section]).await.contains(what)).await;
 }
 
 /// As by a server or a proxy that has a time limit for those.
@@ -1151,7 +1100,7 @@ async fn until_info(server: &RedisServer, section: &str, what: &str) {
 #[ignore = "full: sentinels and clusters"]
 async fn a_connection_for_replicas_that_was_closed_while_it_was_idle_is_replaced() {
     let master = RedisServer::start().await.unwrap();
-    let _replica = replica_of(&master).await;
+    let _replica = master.replica().await.unwrap();
     let url = format!("{}?wait_replicas=1&wait_replicas_timeout=2s", master.url());
     let locks = connect(&url).await.unwrap();
     locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
@@ -1161,26 +1110,22 @@ async fn a_connection_for_replicas_that_was_closed_while_it_was_idle_is_replaced
     let id = idle.split([' ', '=']).nth(1).unwrap();
     master.command(&["CLIENT", "KILL", "ID", id]).await.unwrap();
     let guard = locks.mutex("a").acquire().await.unwrap();
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
 }
 
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
 async fn replicas_are_waited_for_at_the_master_that_is_in_use() {
     let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
-    let _replica = replica_of(&new).await;
-    let info = |server: &RedisServer| server.url().into_connection_info().unwrap();
-    let record = Arc::new(Record { points_to: Mutex::new(info(&old)) });
+    let _replica = new.replica().await.unwrap();
+    let record = Record::of(&old);
     let url = format!("{}?wait_replicas=1&wait_replicas_timeout=2s", old.url());
-    let config = RedisConfig::from_url(&url).unwrap().dial(Arc::clone(&record) as _);
-    let locks = config.connect().await.unwrap();
-    let waiting = tokio::spawn({
-        let mutex = locks.mutex("a");
-        async move { mutex.acquire().await }
-    });
+    let locks = record.connect(&url).await;
+    let mutex = locks.mutex("a");
+    let waiting = tokio::spawn(async move { mutex.acquire().await });
     until_info(&old, "clients", "blocked_clients:1").await;
     // The old one lives on, and is left meanwhile.
-    *record.points_to.lock().unwrap() = info(&new);
+    record.moves_to(&new);
     let clients = old.command(&["CLIENT", "LIST", "TYPE", "normal"]).await.unwrap();
     for client in clients.text().unwrap().lines().filter(|client| client.contains("cmd=evalsha")) {
         let id = client.split([' ', '=']).nth(1).unwrap();
@@ -1191,8 +1136,8 @@ async fn replicas_are_waited_for_at_the_master_that_is_in_use() {
     assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
     for _ in 0..2 {
         let guard = locks.mutex("b").acquire().await.unwrap();
-        assert_eq!(new.command(&["EXISTS", "lock:b"]).await.unwrap().int(), Some(1));
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        assert!(new.has_key("lock:b").await);
+        give_back(guard).await;
     }
 }
 
@@ -1200,13 +1145,11 @@ async fn replicas_are_waited_for_at_the_master_that_is_in_use() {
 #[ignore = "full: sentinels and clusters"]
 async fn a_lock_that_is_gone_before_replicas_have_it_is_asked_for_again() {
     let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
-    let info = |server: &RedisServer| server.url().into_connection_info().unwrap();
-    let record = Arc::new(Record { points_to: Mutex::new(info(&old)) });
+    let record = Record::of(&old);
     let url = format!("{}?wait_replicas=1&wait_replicas_timeout=100ms", old.url());
-    let config = RedisConfig::from_url(&url).unwrap().dial(Arc::clone(&record) as _);
-    let locks = config.connect().await.unwrap();
+    let locks = record.connect(&url).await;
     // The old one grants it, and the new one does not know of it.
-    *record.points_to.lock().unwrap() = info(&new);
+    record.moves_to(&new);
     let error = locks.mutex("a").acquire().await.unwrap_err();
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::Applied), "{error}");
     nothing_is_left(&[old, new]).await;
@@ -1252,16 +1195,8 @@ async fn an_acquisition_in_a_cluster_can_be_dropped() {
 }
 
 async fn nothing_is_left(servers: &[RedisServer]) {
-    let start = Instant::now();
     for server in servers {
-        loop {
-            let keys = server.command(&["KEYS", "lock:*"]).await.unwrap();
-            if keys.array().is_some_and(<[_]>::is_empty) {
-                break;
-            }
-            assert!(start.elapsed() < PATIENCE, "left behind: {keys:?}");
-            sleep(Duration::from_millis(5)).await;
-        }
+        until("a lock is left behind", async || server.text(&["KEYS", "lock:*"]).await == "Array([])").await;
     }
 }
 
@@ -1315,7 +1250,7 @@ async fn the_doctor_counts_last_tokens_and_sees_that_the_memory_is_full() {
     // As 60 000 locks leave them, and as many other keys: more than are looked at.
     let fill = "for n = 1, 60000 do redis.call('ZADD', 'polylock:tokens:{lock:' .. n .. '}', n, 'last') \
                 redis.call('SET', n, '') end return redis.status_reply('OK')";
-    ok(server.command(&["EVAL", fill, "0"]).await.unwrap());
+    server.call(&["EVAL", fill, "0"]).await;
     let many = report().await;
     let count = many.split_once(": about ").and_then(|(_, rest)| rest.split_once(" locks")).unwrap().0;
     assert!((57_000..63_000).contains(&count.parse::<u32>().unwrap()), "{many}");
@@ -1325,31 +1260,15 @@ async fn the_doctor_counts_last_tokens_and_sees_that_the_memory_is_full() {
         many.split_once(" MB in all and ").and_then(|(_, rest)| rest.split_once(" bytes each")).unwrap().0;
     assert!((150..220).contains(&each.parse::<u32>().unwrap()), "{many}");
 
-    ok(server.command(&["CONFIG", "SET", "maxmemory", "1mb"]).await.unwrap());
+    server.call(&["CONFIG", "SET", "maxmemory", "1mb"]).await;
     let full = report().await;
     assert!(full.contains("warning") && full.contains("the memory is full, with "), "{full}");
 }
 
 #[tokio::test]
-#[ignore = "full: sentinels and clusters"]
-async fn the_doctor_reports_what_is_downgraded() {
-    let rules = format!("on >{SECRET} ~* +@all -@admin -@dangerous -subscribe");
-    let server = RedisServer::builder().user("worker", &rules).start().await.unwrap();
-    let locks = connect(&format!("redis://worker:{SECRET}@{}", server.addr())).await.unwrap();
-    let text = locks.doctor().await.unwrap().to_string();
-    for part in ["INFO is not allowed", "CONFIG GET is not allowed", "SUBSCRIBE is refused", "+subscribe"] {
-        assert!(text.contains(part), "{part} is missing: {text}");
-    }
-}
-
-#[tokio::test]
 async fn the_doctor_names_commands_that_the_server_lacks() {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    let without = async |commands: &[&str]| {
-        let lines: String = commands.iter().map(|name| format!("rename-command {name} \"\"\n")).collect();
-        std::fs::write(&file, lines).unwrap();
-        RedisServer::builder().config("include", file.path().to_str().unwrap()).start().await.unwrap()
-    };
+    let without =
+        async |commands: &[&str]| RedisServer::builder().without_commands(commands).start().await.unwrap();
     let server = without(&["EVALSHA", "TIME", "ZADD"]).await;
     let locks = connect(&server.url()).await.unwrap();
     let report = locks.doctor().await.unwrap();
@@ -1386,16 +1305,13 @@ async fn the_doctor_reports_missing_rights_of_waiters() {
     if RedisServer::lacks("rights to a subcommand alone", (7, 0)) {
         return;
     }
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(&file, "rename-command HELLO \"\"").unwrap();
-    let include = file.path().to_str().unwrap();
     let options = || RedisServer::builder().maxmemory_policy("noeviction");
     for (rules, server, wanted) in [
         ("", options(), None),
         ("-publish", options(), Some("PUBLISH is refused")),
         ("resetchannels", options(), Some("SUBSCRIBE is refused")),
         ("-client|tracking", options(), Some("CLIENT TRACKING is refused")),
-        ("", options().config("include", include), Some("RESP3 is refused")),
+        ("", options().without_commands(&["HELLO"]), Some("RESP3 is refused")),
     ] {
         let rules = format!("on >{SECRET} ~* &* +@all {rules}");
         let server = server.user("worker", &rules).start().await.unwrap();
@@ -1412,7 +1328,7 @@ async fn the_doctor_reports_missing_rights_of_waiters() {
     let cluster = RedisCluster::start().await.unwrap();
     for master in cluster.masters() {
         let rules = ["on", &format!(">{SECRET}"), "~*", "&*", "+@all", "-ssubscribe", "-spublish"];
-        ok(master.command(&[&["ACL", "SETUSER", "worker"][..], &rules].concat()).await.unwrap());
+        master.call(&[&["ACL", "SETUSER", "worker"][..], &rules].concat()).await;
     }
     let url = cluster.url().replace("//", &format!("//worker:{SECRET}@"));
     let text = connect(&url).await.unwrap().doctor().await.unwrap().to_string();
@@ -1438,7 +1354,7 @@ async fn the_doctor_reports_missing_rights_with_wait_notify() {
         for master in cluster.masters() {
             let rules =
                 ["ACL", "SETUSER", "worker", "reset", "on", &format!(">{SECRET}"), "~*", "&*", "+@all"];
-            ok(master.command(&[&rules, missing].concat()).await.unwrap());
+            master.call(&[&rules, missing].concat()).await;
         }
         let report = connect(&url).await.unwrap().doctor().await.unwrap();
         let refused: Vec<_> = report.warnings().filter(|found| found.what.contains("is refused")).collect();
@@ -1460,10 +1376,10 @@ async fn the_doctor_reports_that_a_process_polls_for_want_of_a_right() {
     let guard = connect(&server.url()).await.unwrap().mutex("a").acquire().await.unwrap();
     assert!(locks.mutex("a").try_acquire_for(Duration::from_millis(300)).await.unwrap().is_none());
     assert!(!locks.doctor().await.unwrap().to_string().contains("this process poll since"));
-    ok(server.command(&["ACL", "SETUSER", "worker", "+subscribe"]).await.unwrap());
+    server.call(&["ACL", "SETUSER", "worker", "+subscribe"]).await;
     let text = locks.doctor().await.unwrap().to_string();
     assert!(text.contains("this process poll since"), "{text}");
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
 }
 
 #[tokio::test]
@@ -1475,10 +1391,6 @@ async fn the_doctor_sees_every_master_of_a_cluster() {
         let version = RedisServer::version();
         assert!(text.contains(&format!("{}: {version}, cluster, master", master.addr())), "{text}");
     }
-}
-
-async fn info(server: &RedisServer, section: &str) -> String {
-    server.command(&["INFO", section]).await.unwrap().text().unwrap_or_default().to_owned()
 }
 
 #[tokio::test]
@@ -1494,17 +1406,6 @@ async fn a_server_without_its_replicas_is_to_be_tried_again() {
     assert!(error.to_string().contains("NOREPLICAS") && error.to_string().contains("try again"), "{error}");
     server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await.unwrap();
     locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
-}
-
-#[tokio::test]
-#[ignore = "full: sentinels and clusters"]
-async fn a_full_server_is_reported() {
-    let server = RedisServer::builder().maxmemory_policy("noeviction").start().await.unwrap();
-    let locks = connect(&server.url()).await.unwrap();
-    server.command(&["CONFIG", "SET", "maxmemory", "1"]).await.unwrap();
-    let error = locks.mutex("a").acquire().await.unwrap_err();
-    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Exhausted, Outcome::NotApplied), "{error}");
-    assert!(error.to_string().contains("maxmemory"), "{error}");
 }
 
 #[tokio::test]
@@ -1529,8 +1430,7 @@ async fn missing_rights_are_named() {
         for right in ["+evalsha", "+script|load", "+set", "+get", "+del", "+pexpire", "~lock:*"] {
             assert!(error.to_string().contains(right), "{rules}: {right} is missing: {error}");
         }
-        let left = server.command(&["EXISTS", "lock:a"]).await.unwrap();
-        assert_eq!(left.int(), Some(0), "{rules}: something was left behind");
+        assert!(!server.has_key("lock:a").await, "{rules}: something was left behind");
     }
 }
 
@@ -1557,31 +1457,27 @@ async fn the_rights_that_are_named_are_enough() {
 async fn give_rights(url: &str, servers: &[&RedisServer]) {
     let rule = ["ACL", "SETUSER", "worker", "on", &format!(">{SECRET}")];
     for server in servers {
-        ok(server.command(&rule).await.unwrap());
+        server.call(&rule).await;
     }
     let error = connect(url).await.unwrap_err().to_string();
     let named: Vec<&str> =
         error.split_whitespace().filter(|word| word.starts_with(['+', '~', '&'])).collect();
     for server in servers {
-        ok(server.command(&[&rule[..3], &named[..]].concat()).await.unwrap());
+        server.call(&[&rule[..3], &named[..]].concat()).await;
     }
 }
 
 async fn waits_without_polling(url: &str, name: &str, server: &RedisServer) {
     let (ours, theirs) = (connect(url).await.unwrap(), connect(url).await.unwrap());
     let guard = ours.mutex(name).acquire().await.unwrap();
-    let mutex = theirs.mutex(name);
-    let waiter = tokio::spawn(async move { mutex.acquire().await });
+    let waiter = acquiring(theirs.mutex(name));
     // It is in the queue only while its inbox is live.
-    let (start, queue) = (Instant::now(), format!("polylock:queue:{{lock:{name}}}"));
-    while server.command(&["LLEN", &queue]).await.unwrap().int() != Some(1) {
-        assert!(start.elapsed() < PATIENCE, "nobody stands in the queue");
-        sleep(Duration::from_millis(20)).await;
-    }
+    let queue = format!("polylock:queue:{{lock:{name}}}");
+    until("nobody stands in the queue", async || server.call(&["LLEN", &queue]).await.int() == Some(1)).await;
     until_info(server, "clients", "tracking_clients:1").await;
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
-    let next = timeout(PATIENCE, waiter).await.unwrap().unwrap().unwrap();
-    assert_eq!(next.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
+    let next = come(waiter).await;
+    give_back(next).await;
 }
 
 #[tokio::test]
@@ -1604,7 +1500,7 @@ async fn missing_rights_for_a_database_or_the_sentinels_are_reported() {
     let sentinel = RedisSentinel::start().await.unwrap();
     let rule = ["ACL", "SETUSER", "watcher", "on", &format!(">{SECRET}")];
     for server in sentinel.sentinels() {
-        ok(server.command(&rule).await.unwrap());
+        server.call(&rule).await;
     }
     let url = format!("{}?sentinel_user=watcher&sentinel_password={SECRET}", sentinel.url());
     let error = connect(&url).await.unwrap_err();
@@ -1612,7 +1508,7 @@ async fn missing_rights_for_a_database_or_the_sentinels_are_reported() {
     let text = error.to_string();
     let named: Vec<&str> = text.split_whitespace().filter(|word| word.starts_with(['+', '&'])).collect();
     for server in sentinel.sentinels() {
-        ok(server.command(&[&rule[..3], &named[..]].concat()).await.unwrap());
+        server.call(&[&rule[..3], &named[..]].concat()).await;
     }
     works(&url).await;
     let error = connect(&url.replace(SECRET, "another")).await.unwrap_err();

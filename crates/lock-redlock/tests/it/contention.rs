@@ -30,7 +30,7 @@ struct Seen {
 }
 
 /// So many clients take the lock so often each.
-async fn contend(clients: usize, rounds: usize) -> (Seen, Votes) {
+async fn contend(clients: usize, rounds: usize) -> (Seen, Votes, f64) {
     let five = RedisFive::start().await.unwrap();
     let seen = Arc::new(Mutex::new(Seen::default()));
     let (mut tasks, mut backends, mut all_locks) = (Vec::new(), Vec::new(), Vec::new());
@@ -41,6 +41,7 @@ async fn contend(clients: usize, rounds: usize) -> (Seen, Votes) {
         backends.push(backend);
         all_locks.push(locks);
     }
+    let before = scripts_run(&five).await;
     for (number, locks) in all_locks.into_iter().enumerate() {
         let seen = Arc::clone(&seen);
         tasks.push(tokio::spawn(async move {
@@ -78,22 +79,35 @@ async fn contend(clients: usize, rounds: usize) -> (Seen, Votes) {
     let mut seen = std::mem::take(&mut *seen.lock().unwrap());
     seen.gaps.sort_unstable();
     let (half, most) = (seen.gaps[seen.gaps.len() / 2], seen.gaps[seen.gaps.len() - 1]);
-    println!("{clients} clients: {votes}; the next has it after {half:?}, at most {most:?}");
-    (seen, votes)
+    let scripts = (scripts_run(&five).await - before) as f64 / votes.won as f64 / 5.0;
+    println!(
+        "{clients} clients: {votes}; the next has it after {half:?}, at most {most:?}; {scripts:.2} scripts"
+    );
+    (seen, votes, scripts)
+}
+
+async fn scripts_run(masters: &RedisFive) -> u64 {
+    let mut sum = 0;
+    for master in masters.servers() {
+        sum += master.calls_of("evalsha").await;
+    }
+    sum
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn twenty_clients_seldom_split_the_vote() {
-    let (seen, votes) = contend(20, 10).await;
+    let (seen, votes, _) = contend(20, 10).await;
     assert_eq!(seen.holders.len(), 200);
     assert!(votes.at_once() >= 0.95 && votes.split <= votes.won, "{votes}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_next_waiter_has_it_at_once_and_is_not_overtaken() {
-    let (seen, votes) = contend(8, 20).await;
+    let (seen, votes, scripts) = contend(8, 20).await;
     assert!(seen.gaps[seen.gaps.len() / 2] < Duration::from_millis(100));
     assert!(votes.handed_over * 10 >= votes.won * 9, "{votes}");
+    // A claim that joins the queue, the confirmation and the release, at each master.
+    assert!(scripts < 4.0, "{scripts} scripts per lock and master");
     // A client that releases the lock and asks again at once comes after the waiters.
     let again = seen.holders.windows(2).filter(|pair| pair[0] == pair[1]).count();
     assert!(again <= seen.holders.len() / 10, "{again} times in a row: {:?}", seen.holders);

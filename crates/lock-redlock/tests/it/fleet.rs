@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lock_core::{ErrorKind, FindingLevel, Holder, Locks, Released, Result, ServerLockState};
+use lock_core::{ErrorKind, FindingLevel, Holder, Locks, Result, ServerLockState};
 use lock_redlock::deadpool_redis::{Config, Runtime};
 use lock_redlock::redis::IntoConnectionInfo;
 use lock_redlock::{MasterConfig, RedlockConfig};
 use lock_testkit::proxy::{Direction, Protocol, redis_command};
-use lock_testkit::{FaultProxy, RedisFive, RedisServer};
+use lock_testkit::{FaultProxy, RedisFive, RedisServer, acquiring, come, give_back, until};
 use tokio::time::{Instant, sleep, timeout};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -28,14 +28,6 @@ async fn three() -> (RedisFive, Locks) {
 async fn holder(server: &RedisServer) -> Option<String> {
     let value = server.command(&["GET", "lock:a"]).await.unwrap();
     value.text().and_then(|value| value.split(' ').next()).map(str::to_owned)
-}
-
-async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds().await {
-        assert!(Instant::now() < deadline, "{what}");
-        sleep(Duration::from_millis(10)).await;
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -57,11 +49,11 @@ async fn each_master_has_its_own_user_password_and_pool() {
     assert!(pool.status().max_size > 0);
     let guard = locks.mutex("a").acquire().await.unwrap();
     let owner = guard.owner().to_string();
-    until("all masters have the key", || async {
+    until("all masters have the key", async || {
         holder(&open).await.as_ref() == Some(&owner) && holder(&listed).await.as_ref() == Some(&owner)
     })
     .await;
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -82,10 +74,8 @@ async fn two_addresses_of_one_server_are_refused() {
     twin.refuse(true);
     let locks = connect(&url).await.unwrap();
     twin.refuse(false);
-    until("the twin is found", || async {
-        locks.doctor().await.unwrap().to_string().contains("are one server")
-    })
-    .await;
+    until("the twin is found", async || locks.doctor().await.unwrap().to_string().contains("are one server"))
+        .await;
     masters[1].kill();
     let error = locks.mutex("a").try_acquire().await.unwrap_err();
     assert!(error.to_string().contains("agreed"), "{error}");
@@ -104,7 +94,7 @@ async fn a_server_without_an_identity_does_not_vote() {
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(error.to_string().contains("+info"), "{error}");
     for master in &masters {
-        until("it is taken back", || async { holder(master).await.is_none() }).await;
+        until("it is taken back", async || holder(master).await.is_none()).await;
     }
 }
 
@@ -131,13 +121,12 @@ async fn the_rights_that_are_named_are_enough() {
     let locks = connect(&url).await.unwrap();
     let guard = locks.mutex("a").acquire().await.unwrap();
     let mutex = locks.mutex("a");
-    let other = connect(&url).await.unwrap().mutex("a");
-    let waiting = tokio::spawn(async move { other.acquire().await });
+    let waiting = acquiring(connect(&url).await.unwrap().mutex("a"));
     sleep(Duration::from_millis(300)).await;
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
-    let guard = timeout(PATIENCE, waiting).await.unwrap().unwrap().unwrap();
+    give_back(guard).await;
+    let guard = come(waiting).await;
     assert!(mutex.try_acquire().await.unwrap().is_none());
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -147,17 +136,17 @@ async fn masters_that_load_no_scripts_vote() {
     let url = format!("{}?ttl=1s", three.url().replace("redlock://", "redlock://ann:x@"));
     let (locks, other) = (connect(&url).await.unwrap(), connect(&url).await.unwrap().mutex("a"));
     let guards = [locks.mutex("a").acquire().await.unwrap(), locks.mutex("b").acquire().await.unwrap()];
-    let waiting = tokio::spawn(async move { other.acquire().await });
+    let waiting = acquiring(other);
     for master in three.servers() {
         master.command(&["SCRIPT", "FLUSH"]).await.unwrap();
     }
     sleep(Duration::from_secs(2)).await;
     for guard in guards {
         assert!(guard.is_valid(), "it is renewed");
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        give_back(guard).await;
     }
-    let next = timeout(PATIENCE, waiting).await.unwrap().unwrap().unwrap();
-    assert_eq!(next.release().await.unwrap(), Released::Released);
+    let next = come(waiting).await;
+    give_back(next).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -174,7 +163,7 @@ async fn a_master_without_an_identity_after_a_restart_does_not_vote() {
     locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
     masters[0].restart().await.unwrap();
     masters[1].kill();
-    until("it does not vote", || async {
+    until("it does not vote", async || {
         let error = locks.mutex("a").try_acquire().await.unwrap_err();
         error.to_string().contains("may not read whether the master has restarted")
     })
@@ -186,10 +175,8 @@ async fn inspect_shows_what_each_master_sees() {
     let (three, locks) = three().await;
     let _guard = locks.mutex("a").acquire().await.unwrap();
     let masters = three.servers();
-    until("all have it", || async {
-        holder(&masters[1]).await.is_some() && holder(&masters[2]).await.is_some()
-    })
-    .await;
+    until("all have it", async || holder(&masters[1]).await.is_some() && holder(&masters[2]).await.is_some())
+        .await;
     let ours = masters[0].command(&["GETSET", "lock:a", "theirs"]).await.unwrap();
     let state = locks.inspect("a").await.unwrap();
     assert!(matches!(state.holder(), Some(Holder::Known(_))), "{state:?}");
@@ -219,7 +206,7 @@ async fn nothing_is_broken_where_one_master_has_no_lock() {
     let (three, locks) = three().await;
     let guard = locks.mutex("a").acquire().await.unwrap();
     let masters = three.servers();
-    until("all have it", || async { holder(&masters[2]).await.is_some() }).await;
+    until("all have it", async || holder(&masters[2]).await.is_some()).await;
     masters[2].command(&["DEL", "lock:a"]).await.unwrap();
     masters[2].command(&["HSET", "lock:a", "some", "data"]).await.unwrap();
     let error = locks.break_lock("a").await.unwrap_err();
@@ -237,9 +224,9 @@ async fn a_minority_that_lost_the_key_gets_it_again_with_the_next_renewal() {
     let (three, locks) = three().await;
     let guard = locks.mutex("a").acquire().await.unwrap();
     let (masters, owner) = (three.servers(), guard.owner().to_string());
-    until("all have it", || async { holder(&masters[2]).await.is_some() }).await;
+    until("all have it", async || holder(&masters[2]).await.is_some()).await;
     masters[0].command(&["DEL", "lock:a"]).await.unwrap();
-    until("it is healed", || async { holder(&masters[0]).await.as_ref() == Some(&owner) }).await;
+    until("it is healed", async || holder(&masters[0]).await.as_ref() == Some(&owner)).await;
     // The lock of another client there is not touched.
     masters[0].command(&["SET", "lock:a", "theirs"]).await.unwrap();
     sleep(Duration::from_secs(2)).await;
@@ -247,10 +234,10 @@ async fn a_minority_that_lost_the_key_gets_it_again_with_the_next_renewal() {
     assert!(guard.is_valid());
     guard.extend(Duration::from_secs(3)).await.unwrap();
     masters[0].command(&["DEL", "lock:a"]).await.unwrap();
-    until("it is healed again", || async { holder(&masters[0]).await.is_some() }).await;
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    until("it is healed again", async || holder(&masters[0]).await.is_some()).await;
+    give_back(guard).await;
     for master in masters {
-        until("all is released", || async { holder(master).await.is_none() }).await;
+        until("all is released", async || holder(master).await.is_none()).await;
     }
 }
 
@@ -261,10 +248,8 @@ async fn a_split_lease_in_a_batch_does_not_wait_for_a_hung_master() {
         connect(&format!("{}?ttl=10s&master_timeout=5s&connect_timeout=5s", five.url())).await.unwrap();
     let guard = locks.mutex("a").acquire().await.unwrap();
     let masters = five.servers();
-    until("all have it", || async {
-        holder(&masters[4]).await.is_some() && holder(&masters[1]).await.is_some()
-    })
-    .await;
+    until("all have it", async || holder(&masters[4]).await.is_some() && holder(&masters[1]).await.is_some())
+        .await;
     for master in &masters[..2] {
         master.command(&["SET", "lock:a", "theirs"]).await.unwrap();
     }
@@ -275,7 +260,7 @@ async fn a_split_lease_in_a_batch_does_not_wait_for_a_hung_master() {
     assert!(held.is_err(), "{held:?}");
     assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
     masters[4].cont();
-    until("it says so", || async { guard.extend(Duration::from_secs(10)).await.is_ok() }).await;
+    until("it says so", async || guard.extend(Duration::from_secs(10)).await.is_ok()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -318,7 +303,7 @@ async fn masters_that_are_slow_for_a_moment_are_not_too_far_away() {
     let url = format!("redlock://{}?ttl=1s&master_timeout=5s&connect_timeout=20s", addrs.join(","));
     let connecting = tokio::spawn(async move { connect(&url).await });
     // Each is asked once when it is examined, and then to see how far away it is.
-    until("they are measured", || async { asked.load(Ordering::SeqCst) == 6 }).await;
+    until("they are measured", async || asked.load(Ordering::SeqCst) == 6).await;
     sleep(Duration::from_millis(400)).await;
     proxies.iter().for_each(FaultProxy::heal);
     let locks = connecting.await.unwrap().unwrap();

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use lock_core::{ErrorKind, Guard, Locks, Released, Token};
+use lock_core::{ErrorKind, Guard, Locks, Token};
 use lock_redlock::RedlockConfig;
-use lock_testkit::{RedisFive, RedisServer};
+use lock_testkit::{RedisFive, RedisServer, acquiring, come, give_back, until};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::sleep;
 
-const SOON: Duration = Duration::from_secs(8);
 const TTL: Duration = Duration::from_secs(1);
 
 async fn masters() -> RedisFive {
@@ -24,8 +23,7 @@ async fn client(masters: &RedisFive) -> Locks {
 
 async fn limit(masters: &RedisFive, bytes: &str) {
     for master in masters.servers() {
-        let reply = master.command(&["CONFIG", "SET", "maxmemory", bytes]).await.unwrap();
-        assert!(!reply.is_error(), "{reply:?}");
+        master.call(&["CONFIG", "SET", "maxmemory", bytes]).await;
     }
 }
 
@@ -36,26 +34,14 @@ async fn fill(masters: &RedisFive, locks: &Locks) {
     assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
 }
 
-async fn release(guard: Guard) {
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
-}
-
 /// A waiter that is in the queue of each master.
 async fn waits(masters: &RedisFive, locks: &Locks) -> JoinHandle<Guard> {
-    let mutex = locks.mutex("a");
-    let waiter = tokio::spawn(async move { mutex.acquire().await.unwrap() });
-    let deadline = Instant::now() + SOON;
+    let waiter = acquiring(locks.mutex("a"));
     for master in masters.servers() {
-        while master.command(&["ZCARD", "polylock:line:{lock:a}"]).await.unwrap().int() != Some(1) {
-            assert!(Instant::now() < deadline, "no waiter in the queue");
-            sleep(Duration::from_millis(3)).await;
-        }
+        let is_queued = async || master.call(&["ZCARD", "polylock:line:{lock:a}"]).await.int() == Some(1);
+        until("no waiter in the queue", is_queued).await;
     }
     waiter
-}
-
-async fn come(waiter: JoinHandle<Guard>) -> Guard {
-    timeout(SOON, waiter).await.expect("the lock does not come").unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -68,9 +54,9 @@ async fn locks_are_kept_and_released() {
     guard.extend(TTL).await.unwrap();
     guard.raise_token(Token::new(guard.token().get() + 160)).await.unwrap();
     assert!(guard.is_valid());
-    release(guard).await;
+    give_back(guard).await;
     for master in masters.servers() {
-        assert_eq!(master.command(&["EXISTS", "lock:a"]).await.unwrap().int(), Some(0));
+        assert!(!master.has_key("lock:a").await);
     }
 }
 
@@ -88,11 +74,11 @@ async fn a_released_lock_goes_to_the_next_waiter() {
         sleep(pause).await;
         assert!(!waiter.is_finished() && guard.is_valid(), "{pause:?}");
         let token = guard.token();
-        release(guard).await;
+        give_back(guard).await;
         let guard = come(waiter).await;
         assert!(guard.token() > token, "{pause:?}");
         guard.extend(TTL).await.unwrap();
-        release(guard).await;
+        give_back(guard).await;
     }
 }
 
@@ -103,6 +89,6 @@ async fn a_busy_lock_is_waited_for() {
     let guard = holder.mutex("a").acquire().await.unwrap();
     fill(&masters, &holder).await;
     let waiter = waits(&masters, &next).await;
-    release(guard).await;
-    release(come(waiter).await).await;
+    give_back(guard).await;
+    give_back(come(waiter).await).await;
 }

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use lock_core::Locks;
 use lock_redlock::RedlockConfig;
-use lock_testkit::redis::Reply;
-use lock_testkit::{RedisFive, RedisServer};
+use lock_testkit::{RedisFive, RedisServer, come, until};
 use tokio::time::{Instant, sleep, timeout};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -21,14 +20,8 @@ async fn connect(five: &RedisFive) -> Locks {
     RedlockConfig::from_url(&url).unwrap().connect().await.unwrap()
 }
 
-async fn command(redis: &RedisServer, words: &[&str]) -> Reply {
-    let reply = redis.command(words).await.unwrap();
-    assert!(!reply.is_error(), "{words:?}: {reply:?}");
-    reply
-}
-
 async fn inbox(redis: &RedisServer) -> Option<String> {
-    let channels = command(redis, &["PUBSUB", "CHANNELS", "polylock:inbox:*"]).await;
+    let channels = redis.call(&["PUBSUB", "CHANNELS", "polylock:inbox:*"]).await;
     channels.array()?.first()?.text().map(str::to_owned)
 }
 
@@ -42,24 +35,20 @@ async fn what_is_handed_over_to_waiters_that_have_left_costs_nothing() {
         let mutex = client.mutex("a");
         let waiter = tokio::spawn(async move { (mutex.acquire().await.unwrap(), Instant::now()) });
         for master in five.servers() {
-            let began = Instant::now();
-            while command(master, &["ZCARD", LINE]).await.int() != Some(1) {
-                assert!(began.elapsed() < PATIENCE, "nobody lines up");
-                sleep(Duration::from_millis(5)).await;
-            }
+            until("nobody lines up", async || master.call(&["ZCARD", LINE]).await.int() == Some(1)).await;
             let inbox = inbox(master).await.unwrap();
             for number in 0..GHOSTS {
                 let ghost = format!("{round:016x}{number:016x} 1000 604800000 {} {inbox} {{}}", inbox.len());
-                command(master, &["ZADD", LINE, &number.to_string(), &ghost]).await;
+                master.call(&["ZADD", LINE, &number.to_string(), &ghost]).await;
             }
         }
         let released = Instant::now();
         guard.release().await.unwrap();
-        let (guard, came) = timeout(PATIENCE, waiter).await.unwrap().unwrap();
+        let (guard, came) = come(waiter).await;
         took.push(came.saturating_duration_since(released));
         guard.release().await.unwrap();
         for master in five.servers() {
-            command(master, &["DEL", LINE]).await;
+            master.call(&["DEL", LINE]).await;
         }
     }
     println!("a hand-over over {GHOSTS} ghosts: {took:?}");
@@ -84,7 +73,7 @@ async fn what_frozen_masters_carry_out_late_is_taken_back() {
     let thawed = Instant::now();
     for master in frozen {
         while thawed.elapsed() < Duration::from_millis(100)
-            || command(master, &["EXISTS", "lock:a"]).await.int() != Some(0)
+            || master.call(&["EXISTS", "lock:a"]).await.int() != Some(0)
         {
             // By itself it would end after two seconds.
             assert!(thawed.elapsed() < Duration::from_millis(1_800), "what was carried out late stays");

@@ -8,8 +8,7 @@ use lock_core::{Guard, Locks, Released};
 use lock_redlock::redis::{Client, aio::PubSub};
 use lock_redlock::{Redlock, RedlockConfig};
 use lock_testkit::cancel::{cancel_after, for_each_poll_count};
-use lock_testkit::redis::Reply;
-use lock_testkit::{RedisFive, RedisServer};
+use lock_testkit::{RedisFive, RedisServer, give_back, until};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -28,20 +27,6 @@ async fn client(masters: &RedisFive, ttl: &str) -> (Arc<Redlock>, Locks) {
     (backend, locks)
 }
 
-async fn command(redis: &RedisServer, words: &[&str]) -> Reply {
-    let reply = redis.command(words).await.unwrap();
-    assert!(!reply.is_error(), "{words:?}: {reply:?}");
-    reply
-}
-
-async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds().await {
-        assert!(Instant::now() < deadline, "{what}");
-        sleep(Duration::from_millis(5)).await;
-    }
-}
-
 async fn acquire(locks: &Locks) -> Guard {
     timeout(PATIENCE, locks.mutex("a").acquire()).await.unwrap().unwrap()
 }
@@ -51,13 +36,13 @@ async fn waiter(locks: &Locks, queues: &[&RedisServer]) -> JoinHandle<Guard> {
     let mutex = locks.mutex("a");
     let waiter = tokio::spawn(async move { timeout(PATIENCE, mutex.acquire()).await.unwrap().unwrap() });
     for master in queues {
-        until("it joins the queue", || async { !queue(master).await.is_empty() }).await;
+        until("it joins the queue", async || !queue(master).await.is_empty()).await;
     }
     waiter
 }
 
 async fn queue(master: &RedisServer) -> Vec<String> {
-    let entries = command(master, &["ZRANGE", LINE, "0", "-1"]).await;
+    let entries = master.call(&["ZRANGE", LINE, "0", "-1"]).await;
     entries.array().unwrap().iter().map(|entry| entry.text().unwrap().to_owned()).collect()
 }
 
@@ -71,7 +56,7 @@ async fn queued_owner(master: &RedisServer) -> Option<String> {
 /// Waits until the only waiter has joined the queues of these masters with another owner id than this one, and returns the new
 /// one.
 async fn rejoined(masters: &[&RedisServer], before: &Option<String>) -> String {
-    until("it joins the queues again", || async {
+    until("it joins the queues again", async || {
         let first = queued_owner(masters[0]).await;
         let mut alike = first.is_some() && first != *before;
         for master in masters {
@@ -87,7 +72,7 @@ async fn rejoined(masters: &[&RedisServer], before: &Option<String>) -> String {
 async fn pretend(master: &RedisServer, entry: &str) {
     let words: Vec<_> = entry.split(' ').collect();
     let text = format!("passed {} 9000000000000 lock:a", words[0]);
-    assert_eq!(command(master, &["PUBLISH", words[4], &text]).await.int(), Some(1), "{entry}");
+    assert_eq!(master.call(&["PUBLISH", words[4], &text]).await.int(), Some(1), "{entry}");
 }
 
 /// A waiter whose process listens, and does nothing more: killed or frozen once it was handed the lock.
@@ -95,57 +80,8 @@ async fn frozen_waiter(master: &RedisServer) -> PubSub {
     let mut inbox = Client::open(master.url()).unwrap().get_async_pubsub().await.unwrap();
     inbox.subscribe("polylock:inbox:frozen").await.unwrap();
     let entry = format!("{} 1000 604800000 21 polylock:inbox:frozen {{}}", "f".repeat(32));
-    command(master, &["ZADD", LINE, "1", &entry]).await;
+    master.call(&["ZADD", LINE, "1", &entry]).await;
     inbox
-}
-
-async fn calls_of(master: &RedisServer, command_name: &str) -> u64 {
-    let info = command(master, &["INFO", "commandstats"]).await;
-    let stats = info.text().unwrap().to_owned();
-    let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command_name}:calls=")));
-    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn eight_clients_hand_the_lock_over_without_a_vote() {
-    const ROUNDS: usize = 40;
-    let five = RedisFive::start().await.unwrap();
-    let mut clients = Vec::new();
-    for _ in 0..8 {
-        clients.push(client(&five, "20s").await);
-    }
-    let before: Vec<_> = five.servers().iter().map(|master| calls_of(master, "evalsha")).collect();
-    let before: u64 = futures_util::future::join_all(before).await.iter().sum();
-    let tasks: Vec<_> = clients
-        .iter()
-        .map(|(_, locks)| {
-            let locks = locks.clone();
-            tokio::spawn(async move {
-                for _ in 0..ROUNDS {
-                    let guard = acquire(&locks).await;
-                    sleep(Duration::from_millis(3)).await;
-                    guard.release().await.unwrap();
-                }
-            })
-        })
-        .collect();
-    for task in tasks {
-        timeout(3 * PATIENCE, task).await.unwrap().unwrap();
-    }
-    let after: Vec<_> = five.servers().iter().map(|master| calls_of(master, "evalsha")).collect();
-    let after: u64 = futures_util::future::join_all(after).await.iter().sum();
-    let votes: Vec<_> = clients.iter().map(|(backend, _)| backend.votes()).collect();
-    let sum = |of: fn(&lock_redlock::Votes) -> u64| votes.iter().map(of).sum::<u64>();
-    let (won, handed_over, attempts) =
-        (sum(|votes| votes.won), sum(|votes| votes.handed_over), sum(|votes| votes.attempts));
-    let scripts = (after - before) as f64 / won as f64 / 5.0;
-    println!(
-        "{won} locks, {handed_over} handed over, {attempts} attempts, {scripts:.2} scripts per lock and master"
-    );
-    assert_eq!(won, 8 * ROUNDS as u64);
-    assert!(handed_over * 10 >= won * 9, "{handed_over} of {won}");
-    // A claim that joins the queue, the confirmation and the release.
-    assert!(scripts < 4.0, "{scripts}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -157,20 +93,18 @@ async fn what_was_handed_over_is_confirmed_for_the_ttl_on_all_masters() {
     let waiter = waiter(&waiting, &masters).await;
     // Two do not know of it.
     for master in &masters[..2] {
-        command(master, &["DEL", LINE]).await;
+        master.call(&["DEL", LINE]).await;
     }
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
     let guard = waiter.await.unwrap();
     assert_eq!(backend.votes().handed_over, 1, "{}", backend.votes());
     for master in &masters {
-        until("it is confirmed", || async {
-            command(master, &["PTTL", "lock:a"]).await.int().unwrap() > 30_000
-        })
-        .await;
+        until("it is confirmed", async || master.call(&["PTTL", "lock:a"]).await.int().unwrap() > 30_000)
+            .await;
     }
     sleep(GRACE).await;
     assert!(guard.is_valid());
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
 }
 
 /// Some do so in asynchronous code, and their lock must not end for that reason.
@@ -185,14 +119,14 @@ async fn a_holder_that_keeps_its_thread_busy() {
         guard
     });
     for master in five.servers() {
-        until("it joins the queue", || async { queue(master).await.len() == 1 }).await;
+        until("it joins the queue", async || queue(master).await.len() == 1).await;
     }
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
     let guard = waiter.await.unwrap();
     assert_eq!(backend.votes().handed_over, 1, "{}", backend.votes());
     let mut left = Vec::new();
     for master in five.servers() {
-        left.push(command(master, &["PTTL", "lock:a"]).await.int().unwrap());
+        left.push(master.call(&["PTTL", "lock:a"]).await.int().unwrap());
     }
     // The others may have been asked to extend what the release had not reached yet.
     assert!(left.iter().filter(|left| **left > 50_000).count() >= 3, "so many ms are left: {left:?}");
@@ -225,10 +159,10 @@ async fn a_dead_minority_does_not_keep_the_lock_from_being_handed_over() {
     masters[..2].iter().for_each(|master| master.kill());
     // The connections broke: it asks with another owner id.
     rejoined(&masters[2..], &before).await;
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
     let guard = waiter.await.unwrap();
     assert!(guard.is_valid());
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
     assert_eq!(backend.votes().handed_over, 1, "{}", backend.votes());
 }
 
@@ -250,10 +184,10 @@ async fn a_lock_is_handed_over_by_the_masters_that_did_not_restart() {
     assert!(!waiter.is_finished(), "one of three is no quorum");
     assert!(guard.is_valid());
     let before = queued_owner(&masters[1]).await;
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
     let guard = waiter.await.unwrap();
     assert_eq!(Some(guard.owner().to_string()), before);
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
     assert_eq!(backend.votes().handed_over, 1, "{}", backend.votes());
 }
 
@@ -273,7 +207,7 @@ async fn a_late_notification_is_not_believed() {
         !waiter.is_finished(),
         "what may have been handed over a grace period ago may be another's by now"
     );
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
     assert_eq!(waiter.await.unwrap().release().await.unwrap(), Released::Released);
 }
 
@@ -287,14 +221,14 @@ async fn a_split_hand_over_is_decided_by_a_vote() {
     let waiter = waiter(&waiting, &masters).await;
     // Three do not know of it.
     for master in &masters[..3] {
-        command(master, &["DEL", LINE]).await;
+        master.call(&["DEL", LINE]).await;
     }
     let released = Instant::now();
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
     let guard = waiter.await.unwrap();
     assert!(released.elapsed() < GRACE, "{:?}", released.elapsed());
     assert_eq!(backend.votes().handed_over, 0);
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -308,9 +242,9 @@ async fn a_waiter_that_dies_or_freezes_when_it_was_handed_the_lock_holds_it_for_
     }
     let waiter = waiter(&waiting, &[]).await;
     for master in five.servers() {
-        until("both are in the queue", || async { queue(master).await.len() == 2 }).await;
+        until("both are in the queue", async || queue(master).await.len() == 2).await;
     }
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
     let released = Instant::now();
     for inbox in &mut inboxes {
         let told: String = inbox.on_message().next().await.unwrap().get_payload().unwrap();
@@ -320,7 +254,7 @@ async fn a_waiter_that_dies_or_freezes_when_it_was_handed_the_lock_holds_it_for_
     let took = released.elapsed();
     assert!(took > GRACE / 2, "it was handed over for {took:?} only");
     assert!(took < GRACE + SLEEP + Duration::from_secs(3), "{took:?} of a ttl of a minute");
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -340,16 +274,16 @@ async fn a_waiter_that_is_paused_when_it_is_handed_the_lock_does_not_believe_it_
     }
     let waiter = waiter(&other, &[]).await;
     for master in five.servers() {
-        until("both are in the queue", || async { queue(master).await.len() == 2 }).await;
+        until("both are in the queue", async || queue(master).await.len() == 2).await;
     }
     // It is not polled from here on.
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
     let guard = waiter.await.unwrap();
     assert!(timeout(Duration::from_millis(500), &mut paused).await.is_err(), "another has the lock");
     assert!(guard.is_valid());
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
     let guard = timeout(PATIENCE, paused).await.unwrap();
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
 }
 
 /// Whenever a waiter is dropped, before and after it was handed the lock: the next one gets it, and nothing is left.
@@ -383,9 +317,7 @@ async fn a_waiter_that_is_dropped_at_any_point_hands_the_lock_on() {
     .await;
     println!("{polls} polls; {}", backend.votes());
     for master in three.servers() {
-        until("nothing is left", || async {
-            command(master, &["EXISTS", "lock:a", LINE]).await.int() == Some(0)
-        })
-        .await;
+        until("nothing is left", async || master.call(&["EXISTS", "lock:a", LINE]).await.int() == Some(0))
+            .await;
     }
 }

@@ -1,16 +1,19 @@
 //! The tests of lock-redlock as its users see it: one program, a module per subject.
 
+#![allow(unreachable_pub, reason = "a test program is no library")]
+
 mod contention;
 mod fleet;
 mod full_memory;
 mod ghosts;
 mod hand_over;
-mod masks;
 mod masters;
 mod migration;
 mod models;
 mod observe;
+mod outcomes;
 mod rotation;
+mod scripts;
 mod simulation;
 mod topologies;
 mod virtual_time;

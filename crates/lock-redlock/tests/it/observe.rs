@@ -21,19 +21,11 @@ async fn next(leaders: &mut Observer) -> Option<Leader> {
     timeout(PATIENCE, leaders.next()).await.expect("a change is reported").unwrap().unwrap()
 }
 
-/// How many scripts the server has run.
-async fn scripts_run(server: &RedisServer) -> u64 {
-    let stats = server.command(&["INFO", "commandstats"]).await.unwrap();
-    let stats = stats.text().expect("it is text").to_owned();
-    let calls = |line: &str| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok();
-    stats.lines().filter(|line| line.starts_with("cmdstat_eval")).filter_map(calls).sum()
-}
-
 /// How often an observer looks while nothing happens.
 async fn idle_looks(leaders: &mut Observer, master: &RedisServer) -> u64 {
-    let before = scripts_run(master).await;
+    let before = master.calls_of("eval").await;
     assert!(timeout(IDLE, leaders.next()).await.is_err(), "nothing has changed");
-    scripts_run(master).await - before
+    master.calls_of("eval").await - before
 }
 
 #[tokio::test]

@@ -184,7 +184,7 @@ async fn a_split_vote_is_rolled_back_before_the_pause() {
         sleep(MILLI).await;
     }
     assert!(waiting.await.unwrap().unwrap().is_none());
-    assert!(attempts >= 5, "{attempts} attempts");
+    assert!((5..200).contains(&attempts), "{attempts} attempts");
     assert!(held * 10 < free, "the vote of the first master is kept for {held} ms and not for {free} ms");
 }
 

@@ -1,53 +1,63 @@
-//! A real server, on which a lock is put into a state, operated on, and read again.
+//! A real server, on which a lock is put into a state, operated on, and read again. What is done by scripts of a backend is its
+//! own matter: [`Scripts`].
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use lock_core::{LockName, Mode, OwnerId, Result, Token};
-use lock_redis::request::{Ask, Entry, Extension, Hold, Rotated};
-use lock_redis::server::Server;
-use lock_redlock::ballot::{self, Claim, Proposal, Request, Voter, Wanted};
+use lock_core::{ErrorKind, LockName, Mode, Outcome, OwnerId, Result, Token};
 use lock_testkit::RedisServer;
 use redis::aio::{MultiplexedConnection, PubSubSink, PubSubStream};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, IntoConnectionInfo, Pipeline, RedisResult, Value, cmd, pipe,
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, IntoConnectionInfo, Pipeline, RedisResult, Value,
+    cmd, pipe,
 };
-use redis_link::client::RedisClient;
-use redis_link::inspection::Inspection;
 use redis_link::keys::Keys;
 use redis_link::lock_answer::LockAnswer;
-use redis_link::wire::TokenTtl;
+use redis_link::redis;
 use tokio::time::timeout;
 
 use super::laws::Step;
 use super::op::Op;
-use super::state::{Family, Fence, Lock, NAMES, Place, Stand, State, Ttl, Who, mode_of_entry, ttl_text};
+use super::state::{
+    Family, Fence, Lock, NAMES, Place, Stand, State, Ttl, Who, mode_of_entry, mode_text, ttl_text,
+};
+
+/// The scripts of a backend.
+pub trait Scripts: Sized + Send + Sync {
+    const FAMILY: Family;
+
+    fn new(server: ConnectionInfo, tells_free: bool) -> Self;
+
+    /// The entry of a waiter that wants the lock in this mode.
+    fn entry(case: &Case, who: Who, mode: Mode) -> String;
+
+    /// What an operation of a client of ours answers, and the token that it got; `None` of what others do.
+    fn run(&self, case: &Case, op: Op) -> impl Future<Output = Option<(String, Option<Token>)>> + Send;
+}
 
 /// How long a lock is kept for a waiter that was granted it, what an acquisition asks for, and an extension.
-const GRACE: u32 = 100;
-const ASKED: u32 = 300;
-const EXTENDED: u32 = 400;
+pub const GRACE: u32 = 100;
+pub const ASKED: u32 = 300;
+pub const EXTENDED: u32 = 400;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// What is left of these is recognised while a minute has not passed.
 const TTLS: [u32; 4] = [GRACE, 200, ASKED, EXTENDED];
-const THEIRS: &str = "theirs";
+pub const THEIRS: &str = "theirs";
 const JUNK: &str = "no entry of a queue";
-const SHARED: &str = "polylock:shared";
-const PERMITS: &str = "polylock:permits";
+pub const SHARED: &str = "polylock:shared";
+pub const PERMITS: &str = "polylock:permits";
 /// The largest token that a master can note.
 pub const LARGEST: u64 = (1 << f64::MANTISSA_DIGITS) - 1;
 /// Since when whoever claims the lock of a master claims it, by its clock; 0 is also what is written of one who does not
 /// say so.
-const SINCE: u64 = 0;
+pub const SINCE: u64 = 0;
 /// The last message of a test: all earlier ones have arrived.
 const END: &str = "end";
 const FREE: &str = "polylock:free:*";
 
-pub struct Bench {
-    server: Server,
-    voter: Voter,
+pub struct Bench<S> {
+    scripts: S,
     connection: MultiplexedConnection,
     subscriptions: PubSubSink,
     messages: PubSubStream,
@@ -65,14 +75,13 @@ pub struct Case {
     state: State,
     alive: [bool; NAMES.len()],
     /// The largest token so far.
-    last: u64,
+    pub last: u64,
 }
 
-impl Bench {
+impl<S: Scripts> Bench<S> {
     pub async fn new(tells_free: bool) -> Self {
         let redis = RedisServer::start().await.unwrap();
-        let info = || redis.url().into_connection_info().unwrap();
-        let voter = Voter::new(Arc::new(RedisClient::new(Voter::options(info())).unwrap()));
+        let scripts = S::new(redis.url().into_connection_info().unwrap(), tells_free);
         let client = Client::open(redis.url()).unwrap();
         // The default is half a second, which a busy machine may need.
         let patient = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
@@ -81,21 +90,22 @@ impl Bench {
         subscriptions.subscribe(END).await.unwrap();
         // By a pattern, so that nobody is counted as waiting there.
         subscriptions.psubscribe(FREE).await.unwrap();
-        let (server, heard) = (Server::single(info(), tells_free).unwrap(), [false; NAMES.len()]);
-        Self { server, voter, connection, subscriptions, messages, heard, cases: 0, _redis: redis }
+        let heard = [false; NAMES.len()];
+        Self { scripts, connection, subscriptions, messages, heard, cases: 0, _redis: redis }
     }
 
     /// A new lock in this state.
-    pub async fn case(&mut self, family: Family, state: State) -> Case {
+    pub async fn case(&mut self, state: State) -> Case {
         let last = if state.fence == Fence::Full { LARGEST } else { 1000 };
-        self.case_after(last, family, state).await
+        self.case_after(last, state).await
     }
 
     /// The same, whose last token is this one if it has any.
-    pub async fn case_after(&mut self, last: u64, family: Family, state: State) -> Case {
+    pub async fn case_after(&mut self, last: u64, state: State) -> Case {
         self.cases += 1;
         let name = LockName::new(format!("case-{}", self.cases)).unwrap();
         let owners = NAMES.iter().map(|_| OwnerId::random()).collect();
+        let family = S::FAMILY;
         let state = if family == Family::Single { state.of_single() } else { state };
         let mut alive = [true; NAMES.len()];
         (alive[6], alive[7]) = (false, false);
@@ -107,7 +117,13 @@ impl Bench {
 
     /// Does this to the lock, and checks what holds of every operation.
     pub async fn step(&mut self, case: &mut Case, op: Op) -> Step {
-        let (answer, token) = self.run(case, op).await;
+        let (answer, token) = match self.scripts.run(case, op).await {
+            Some(answer) => answer,
+            None => {
+                self.happens(case, op).await;
+                Default::default()
+            }
+        };
         let (after, last) = self.read(case).await;
         let notified = self.notified(case, last).await;
         let before = std::mem::replace(&mut case.state, after.clone());
@@ -163,14 +179,16 @@ impl Bench {
         }
         for place in &state.queue {
             let entry = match place {
-                Place::Waits(who, mode) => case.entry(*who, *mode),
+                Place::Waits(who, mode) if case.family == Family::Single => S::entry(case, *who, *mode),
+                // A master knows nothing of it.
+                Place::Waits(who, mode) => format!("{} {}", case.owner(*who), mode_text(*mode)),
                 Place::Junk => JUNK.to_owned(),
             };
             pipe.cmd("RPUSH").arg(keys.queue()).arg(entry);
         }
         for stand in &state.line {
             let (since, entry) = match stand {
-                Stand::Waits(who) => (since(*who), case.vote_entry(*who).to_string()),
+                Stand::Waits(who) => (since(*who), S::entry(case, *who, Mode::Exclusive)),
                 Stand::Junk => (0, JUNK.to_owned()),
             };
             pipe.cmd("ZADD").arg(keys.line()).arg(since).arg(entry);
@@ -184,108 +202,6 @@ impl Bench {
         }
         if !pipe.is_empty() {
             let _: Value = pipe.query_async(&mut self.connection.clone()).await.unwrap();
-        }
-    }
-
-    async fn run(&self, case: &Case, op: Op) -> (String, Option<Token>) {
-        let (keys, ours) = (&case.keys, |ours, what: &str| (if ours { what } else { "not ours" }).to_owned());
-        let ask = |who: Who, mode, entry| Ask {
-            keys,
-            owner: case.owner(who),
-            mode,
-            ttl: seconds(ASKED),
-            info: NAMES[who.0],
-            entry,
-            is_confirmation: matches!(op, Op::Confirm(..)),
-        };
-        match op {
-            Op::Claim(who, by) => verdict(self.voter.claim(&case.claim(who, by).request(None)).await),
-            Op::Outright(who, by) => {
-                let claim = case.claim(who, Some(by)).fast().unwrap();
-                match self.voter.claim_fast(&claim).await.transpose() {
-                    Some(answer) => verdict(answer),
-                    None => ("unclear".into(), None),
-                }
-            }
-            Op::LineUp(who) => {
-                let entry = case.vote_entry(who);
-                verdict(self.voter.claim(&case.claim(who, None).request(Some(&entry))).await)
-            }
-            Op::Vacate(who, leaves) => {
-                let entry = leaves.then(|| case.vote_entry(who));
-                let request = Request::vacate(keys, case.owner(who), case.proposed(1), entry.as_ref());
-                let vacated = self.voter.vacate(&request).await.unwrap();
-                let was_ours = ours(vacated.was_ours == Some(true), "vacated");
-                (if vacated.is_wanted { format!("{was_ours}, wanted") } else { was_ours }, None)
-            }
-            Op::Ask(who, mode) => verdict(self.server.ask(self.server.moment(), &ask(who, mode, None)).await),
-            Op::Queue(who, mode) | Op::Confirm(who, mode) => {
-                let entry = case.entry(who, mode);
-                verdict(self.server.ask(self.server.moment(), &ask(who, mode, Some(&entry))).await)
-            }
-            Op::Release(who) => {
-                let released = self.server.release(keys, case.owner(who), None).await.unwrap();
-                (ours(released == Some(true), "released"), None)
-            }
-            Op::Leave(who, mode) => {
-                let entry = case.entry(who, mode);
-                let released = self.server.release(keys, case.owner(who), Some(&*entry)).await.unwrap();
-                (ours(released == Some(true), "released"), None)
-            }
-            Op::Rotate(from, to) => {
-                match self.server.rotate(case.owner(from), &ask(to, Mode::Exclusive, None)).await {
-                    Ok(Rotated::HandedOver(token)) => ("passed".into(), Some(token)),
-                    Ok(Rotated::NotOurs) => ("not ours".into(), None),
-                    Err(error) => (refused(&error), None),
-                }
-            }
-            Op::Extend(who) => {
-                let (owner, ttl) = (case.owner(who), seconds(EXTENDED));
-                let extended = match case.family {
-                    Family::Single => {
-                        let lease = Extension { keys, owner, hold: Hold::Shared, ttl };
-                        self.server.extend(self.server.moment(), &[lease]).await
-                    }
-                    Family::Master => self.voter.extend(&[ballot::Extension { keys, owner, ttl }]).await,
-                };
-                (ours(extended.unwrap().remove(0).unwrap(), "extended"), None)
-            }
-            Op::Keep(who) => {
-                let (owner, ttl) = (case.owner(who), seconds(EXTENDED));
-                let leases = [Extension { keys, owner, hold: Hold::HandedOver, ttl }];
-                let kept =
-                    self.server.extend(self.server.moment(), &leases).await.unwrap().remove(0).unwrap();
-                (ours(kept, "kept"), None)
-            }
-            Op::Downgrade(who) => {
-                let (owner, ttl) = (case.owner(who), seconds(EXTENDED));
-                let leases = [Extension { keys, owner, hold: Hold::Downgrading, ttl }];
-                let downgraded =
-                    self.server.extend(self.server.moment(), &leases).await.unwrap().remove(0).unwrap();
-                (ours(downgraded, "downgraded"), None)
-            }
-            Op::Raise(who, by) => {
-                let (owner, floor, ttl) = (case.owner(who), case.proposed(by), seconds(ASKED));
-                let raised = match case.family {
-                    Family::Single => self.server.raise(keys, owner, floor, ttl).await,
-                    Family::Master => self.voter.raise(keys, owner, floor, ttl).await,
-                };
-                (raised.map_or_else(|error| refused(&error), |raised| ours(raised, "raised")), None)
-            }
-            Op::Look(who) => match case.family {
-                Family::Single => {
-                    (case.sight(&self.server.inspect(keys, Some(case.owner(who))).await.unwrap()), None)
-                }
-                Family::Master => (case.vote(&self.voter.inspect(keys).await.unwrap()), None),
-            },
-            Op::Break => match case.family {
-                Family::Single => (self.server.break_lock(keys).await.unwrap(), None),
-                Family::Master => (self.voter.break_lock(keys).await.unwrap(), None),
-            },
-            other => {
-                self.happens(case, other).await;
-                (String::new(), None)
-            }
         }
     }
 
@@ -368,7 +284,11 @@ impl Bench {
         let queue = entries.iter().map(|entry| case.place(entry)).collect();
         let (kind, noted) = (text(next()), next());
         let line: Vec<String> = from(next());
-        let line = line.iter().map(|entry| case.stand(entry)).collect();
+        let stand = |entry: &String| {
+            let is_of = |who: &Who| *entry == S::entry(case, *who, Mode::Exclusive);
+            (0..NAMES.len()).map(Who).find(is_of).map_or(Stand::Junk, Stand::Waits)
+        };
+        let line = line.iter().map(stand).collect();
         let (fence, token) = match kind.as_str() {
             "none" => (Fence::Lost, None),
             "hash" => (Fence::Hash, None),
@@ -399,16 +319,11 @@ impl Bench {
 }
 
 impl Case {
-    fn owner(&self, who: Who) -> OwnerId {
+    pub fn owner(&self, who: Who) -> OwnerId {
         self.owners[who.0]
     }
 
-    fn claim(&self, who: Who, by: Option<i64>) -> Claim<'_> {
-        let proposal = by.map(|by| Proposal { token: self.proposed(by), since: SINCE });
-        Claim { keys: &self.keys, owner: self.owner(who), ttl: seconds(ASKED), info: NAMES[who.0], proposal }
-    }
-
-    fn proposed(&self, by: i64) -> Token {
+    pub fn proposed(&self, by: i64) -> Token {
         Token::new(self.last.checked_add_signed(self.state.above(by)).unwrap())
     }
 
@@ -467,34 +382,8 @@ impl Case {
         token.parse::<u64>().ok().zip(since.parse::<u64>().ok()).map(|_| who)
     }
 
-    /// The entry in the wait queue of one of several masters.
-    fn vote_entry(&self, who: Who) -> ballot::Entry {
-        let (grace, ttl, inbox) = (seconds(GRACE), seconds(ASKED), inbox(who));
-        let (owner, since, info) = (self.owner(who), since(who), NAMES[who.0]);
-        ballot::Entry::new(&Wanted { owner, inbox: &inbox, since, grace, ttl, info })
-    }
-
-    fn stand(&self, entry: &str) -> Stand {
-        let is_of = |who: &Who| entry == self.vote_entry(*who).to_string();
-        (0..NAMES.len()).map(Who).find(is_of).map_or(Stand::Junk, Stand::Waits)
-    }
-
-    fn who(&self, owner: &str) -> Option<Who> {
+    pub fn who(&self, owner: &str) -> Option<Who> {
         self.owners.iter().position(|other| other.to_string() == owner).map(Who)
-    }
-
-    fn entry(&self, who: Who, mode: Mode) -> String {
-        let (grace, ttl, inbox) = (seconds(GRACE), seconds(ASKED), inbox(who));
-        let entry = Entry {
-            owner: self.owner(who),
-            mode,
-            grace,
-            ttl,
-            token_ttl: TokenTtl::USUAL,
-            inbox: &inbox,
-            info: NAMES[who.0],
-        };
-        entry.to_string()
     }
 
     fn place(&self, entry: &str) -> Place {
@@ -511,42 +400,6 @@ impl Case {
         let who = self.who(owner).unwrap();
         assert_eq!(channel, inbox(who), "notified on the wrong channel");
         who
-    }
-
-    fn sight(&self, sight: &Inspection) -> String {
-        let value = match sight.value.as_str() {
-            "" => String::new(),
-            THEIRS => "foreign".into(),
-            shared if shared.starts_with(SHARED) || shared.starts_with(PERMITS) => "shared".into(),
-            owner => self.who(owner).unwrap().to_string(),
-        };
-        let ours = if sight.is_ours { "ours" } else { "" };
-        words(&[&sight.kind, &value, &format!("waiters={}", sight.waiters), ours])
-    }
-
-    /// The same, of one of several masters.
-    fn vote(&self, sight: &Inspection) -> String {
-        let holder =
-            (0..NAMES.len()).map(Who).find(|who| sight.value.starts_with(&self.owner(*who).to_string()));
-        let is_held = sight.owner == sight.value;
-        let value = match (sight.value.as_str(), holder) {
-            ("", _) => String::new(),
-            (THEIRS, _) => "foreign".into(),
-            (SHARED | PERMITS, _) => "shared".into(),
-            (value, Some(who)) if value != self.owner(who).to_string() => format!("longer-{who}"),
-            (_, Some(who)) if !is_held => format!("bare-{who}"),
-            (_, who) => who.unwrap().to_string(),
-        };
-        if is_held && let Some(who) = holder {
-            assert!(sight.since.is_some(), "of the holder");
-            assert_eq!(sight.info, NAMES[who.0], "of the holder");
-        } else {
-            assert_eq!((sight.owner.as_str(), sight.since, sight.info.as_str()), ("", None, ""), "of nobody");
-        }
-        assert!(!sight.is_ours, "nobody was asked about");
-        assert!(sight.token.is_none_or(|token| token.get() == self.last), "{:?}", sight.token);
-        let token = if sight.token.is_some() { "token" } else { "" };
-        words(&[&sight.kind, &value, token, &format!("waiters={}", sight.waiters)])
     }
 }
 
@@ -570,7 +423,7 @@ fn set_if(key: &str, condition: &str, ttl: Ttl) -> Cmd {
     command
 }
 
-fn verdict(verdict: Result<LockAnswer>) -> (String, Option<Token>) {
+pub fn verdict(verdict: Result<LockAnswer>) -> (String, Option<Token>) {
     match verdict {
         Ok(LockAnswer::Granted(token)) => ("granted".into(), Some(token)),
         Ok(LockAnswer::Busy { ends_in, foreign_type, position: place }) => {
@@ -587,23 +440,25 @@ fn verdict(verdict: Result<LockAnswer>) -> (String, Option<Token>) {
     }
 }
 
-fn refused(error: &lock_core::Error) -> String {
-    assert_eq!(error.outcome(), lock_core::Outcome::NotApplied, "{error}");
-    let is_known = |text: String| text.contains("WRONGTYPE") || text.contains("centuries ahead");
-    assert!(is_known(error.to_string()), "{error}");
+pub fn refused(error: &lock_core::Error) -> String {
+    let what = (error.kind(), error.outcome());
+    assert_eq!(what, (ErrorKind::Unexpected, Outcome::NotApplied), "{error}");
+    let text = error.to_string();
+    let names_the_prefix = text.contains("WRONGTYPE") && text.contains("prefix");
+    assert!(names_the_prefix || text.contains("centuries ahead"), "{error}");
     "refused".into()
 }
 
-fn inbox(who: Who) -> String {
+pub fn inbox(who: Who) -> String {
     format!("inbox:{who}")
 }
 
 /// In microseconds since 1970.
-fn since(who: Who) -> u64 {
+pub fn since(who: Who) -> u64 {
     1_700_000_000_000_000 + who.0 as u64
 }
 
-fn seconds(seconds: u32) -> Duration {
+pub fn seconds(seconds: u32) -> Duration {
     Duration::from_secs(seconds.into())
 }
 
@@ -645,6 +500,6 @@ fn text(answer: RedisResult<Value>) -> String {
 }
 
 /// Those that are not empty, one behind the other.
-fn words(words: &[&str]) -> String {
+pub fn words(words: &[&str]) -> String {
     words.iter().copied().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }

@@ -29,11 +29,13 @@ enum Fault {
     Hangs,
     /// The connections are reset, and new ones are refused.
     Refuses,
+    /// They are killed, and come back with their data.
+    IsKilled,
     /// The answers come later than the deadlines allow, and in time for the connections.
     IsSlow,
 }
 
-const FAULTS: [Fault; 3] = [Fault::Hangs, Fault::Refuses, Fault::IsSlow];
+const FAULTS: [Fault; 4] = [Fault::Hangs, Fault::Refuses, Fault::IsKilled, Fault::IsSlow];
 
 /// Five masters that have always answered at once, of which some have just begun to fail, and a lock that was held before.
 struct Scene {
@@ -62,6 +64,7 @@ impl Scene {
                     fleet.set_faults(master, &Faults { refuse: 1.0, ..near.clone() });
                     fleet.links[master].iter().for_each(Link::reset);
                 }
+                Fault::IsKilled => fleet.masters[master].crash(),
                 Fault::IsSlow => {
                     fleet.set_faults(master, &Faults { delay_ms: 150..=150, ..near.clone() });
                 }
@@ -77,6 +80,9 @@ impl Scene {
     /// All is well again, and then soon no key is left.
     async fn ends(self) {
         drop(self.held);
+        if self.fault == Fault::IsKilled {
+            numbers(self.mask).for_each(|master| self.fleet.masters[master].start_again(true));
+        }
         for master in 0..MASTERS {
             self.fleet.set_faults(master, &Faults::default());
             self.fleet.links[master].iter().for_each(Link::resume);

@@ -1,0 +1,98 @@
+//! The scripts of a single server.
+
+use lock_core::{Mode, Result, Token};
+use lock_redis::request::{Ask, Entry, Extension, Hold, Rotated};
+use lock_redis::server::Server;
+use redis_link::inspection::Inspection;
+use redis_link::redis::ConnectionInfo;
+use redis_link::wire::TokenTtl;
+
+use super::bench::{
+    ASKED, Case, EXTENDED, GRACE, PERMITS, SHARED, Scripts, THEIRS, inbox, refused, seconds, verdict, words,
+};
+use super::op::Op;
+use super::state::{Family, NAMES, Who};
+
+pub struct Single(Server);
+
+impl Scripts for Single {
+    const FAMILY: Family = Family::Single;
+
+    fn new(server: ConnectionInfo, tells_free: bool) -> Self {
+        Self(Server::single(server, tells_free).unwrap())
+    }
+
+    fn entry(case: &Case, who: Who, mode: Mode) -> String {
+        let (grace, ttl, inbox) = (seconds(GRACE), seconds(ASKED), &*inbox(who));
+        let (owner, token_ttl, info) = (case.owner(who), TokenTtl::USUAL, NAMES[who.0]);
+        Entry { owner, mode, grace, ttl, token_ttl, inbox, info }.to_string()
+    }
+
+    async fn run(&self, case: &Case, op: Op) -> Option<(String, Option<Token>)> {
+        let (server, keys) = (&self.0, &case.keys);
+        let ask = |who: Who, mode, entry| Ask {
+            keys,
+            owner: case.owner(who),
+            mode,
+            ttl: seconds(ASKED),
+            info: NAMES[who.0],
+            entry,
+            is_confirmation: matches!(op, Op::Confirm(..)),
+        };
+        let ours = |is_ours, what: &str| if is_ours { what } else { "not ours" }.to_owned();
+        let answer = match op {
+            Op::Ask(who, mode) => {
+                return Some(verdict(server.ask(server.moment(), &ask(who, mode, None)).await));
+            }
+            Op::Queue(who, mode) | Op::Confirm(who, mode) => {
+                let entry = Self::entry(case, who, mode);
+                return Some(verdict(server.ask(server.moment(), &ask(who, mode, Some(&entry))).await));
+            }
+            Op::Rotate(from, to) => {
+                match server.rotate(case.owner(from), &ask(to, Mode::Exclusive, None)).await {
+                    Ok(Rotated::HandedOver(token)) => return Some(("passed".into(), Some(token))),
+                    Ok(Rotated::NotOurs) => ours(false, ""),
+                    Err(error) => refused(&error),
+                }
+            }
+            Op::Release(who) => {
+                ours(server.release(keys, case.owner(who), None).await.unwrap() == Some(true), "released")
+            }
+            Op::Leave(who, mode) => {
+                let entry = Self::entry(case, who, mode);
+                let released = server.release(keys, case.owner(who), Some(&entry)).await.unwrap();
+                ours(released == Some(true), "released")
+            }
+            Op::Extend(who) => ours(self.extend(case, who, Hold::Shared).await, "extended"),
+            Op::Keep(who) => ours(self.extend(case, who, Hold::HandedOver).await, "kept"),
+            Op::Downgrade(who) => ours(self.extend(case, who, Hold::Downgrading).await, "downgraded"),
+            Op::Raise(who, by) => {
+                let raised = server.raise(keys, case.owner(who), case.proposed(by), seconds(ASKED)).await;
+                raised.map_or_else(|error| refused(&error), |raised| ours(raised, "raised"))
+            }
+            Op::Look(who) => sight(case, &server.inspect(keys, Some(case.owner(who))).await.unwrap()),
+            Op::Break => server.break_lock(keys).await.unwrap(),
+            _ => return None,
+        };
+        Some((answer, None))
+    }
+}
+
+impl Single {
+    async fn extend(&self, case: &Case, who: Who, hold: Hold) -> bool {
+        let lease = Extension { keys: &case.keys, owner: case.owner(who), hold, ttl: seconds(EXTENDED) };
+        let extended: Result<Vec<_>> = self.0.extend(self.0.moment(), &[lease]).await;
+        extended.unwrap().remove(0).unwrap()
+    }
+}
+
+fn sight(case: &Case, sight: &Inspection) -> String {
+    let value = match sight.value.as_str() {
+        "" => String::new(),
+        THEIRS => "foreign".into(),
+        shared if shared.starts_with(SHARED) || shared.starts_with(PERMITS) => "shared".into(),
+        owner => case.who(owner).unwrap().to_string(),
+    };
+    let ours = if sight.is_ours { "ours" } else { "" };
+    words(&[&sight.kind, &value, &format!("waiters={}", sight.waiters), ours])
+}
