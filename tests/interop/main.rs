@@ -6,14 +6,23 @@
 #[path = "../peers/mod.rs"]
 mod peers;
 
+/// A case, by the name of its function.
+type Case<At> = (&'static str, fn(At) -> Pin<Box<dyn Future<Output = ()>>>);
+
+macro_rules! cases {
+    ($($case:ident),* $(,)?) => { [$((stringify!($case), |at| Box::pin($case(at)))),*] };
+}
+
 mod migration;
 mod redis;
 mod story;
 mod zk;
 
+use std::pin::Pin;
 use std::process::ExitCode;
 
 use libtest_mimic::Arguments;
+use tokio::runtime::{Builder, Runtime};
 
 /// Most of a trial's time is spent asleep; more threads than that, and it is spent waiting for a processor.
 const THREADS: usize = 8;
@@ -27,4 +36,8 @@ fn main() -> ExitCode {
     let trials = [redis::trials(), zk::trials(), migration::trials(), story::trials()];
     let trials = trials.into_iter().flatten().map(|trial| trial.with_ignored_flag(true)).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().expect("the system has threads to spare")
 }

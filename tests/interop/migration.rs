@@ -5,21 +5,20 @@
 //! The clients in other languages are installed by `cargo xtask setup`.
 
 use std::mem;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use libtest_mimic::Trial;
-use lock_testkit::ZooKeeper;
+use lock_testkit::{ZooKeeper, migration_url};
 use polylock::migrate::Gate;
 use polylock::{Guard, GuardState, Locks, Operator, Released, Rung, Token};
-use tokio::runtime::{Builder, Runtime};
 use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::peers::redis::{Client, ONE, Peer, Site};
+use crate::runtime;
 
 /// The rungs beside which clients of Redis alone may run.
 const RUNGS: [Rung; 4] = [Rung::Old, Rung::Shadow, Rung::Dual, Rung::Move];
@@ -55,12 +54,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// A case, by the name of its function.
-type Case = (&'static str, fn(At) -> Pin<Box<dyn Future<Output = ()>>>);
-
-macro_rules! cases {
-    ($($case:ident),* $(,)?) => { [$((stringify!($case), |at| Box::pin($case(at)))),*] };
-}
+type Case = crate::Case<At>;
 
 const CASES: [Case; 4] = cases![
     their_lock_excludes_us,
@@ -97,10 +91,6 @@ fn trial(stage: &Stage, rung: Rung, (name, case): &'static Case) -> Trial {
     })
 }
 
-fn runtime() -> Runtime {
-    Builder::new_current_thread().enable_all().build().expect("the system has threads to spare")
-}
-
 /// Servers, and a client of another library on them. A migration is of all locks with a prefix.
 #[derive(Clone)]
 struct Stage {
@@ -131,9 +121,9 @@ impl Stage {
 
     /// A process of ours: on this rung, or on those of the record.
     async fn process(&self, rung: Option<Rung>) -> Locks {
-        let (from, to) = (encoded(&self.redis().await), encoded(&self.zk().await));
+        let (from, to) = (self.redis().await, self.zk().await);
         let pinned = rung.map(|rung| format!("&rung={rung}")).unwrap_or_default();
-        Locks::connect(&format!("migrate://interop?from={from}&to={to}{pinned}")).await.unwrap()
+        Locks::connect(&migration_url("interop", &from, &to, &pinned)).await.unwrap()
     }
 
     async fn operator(&self) -> Operator {
@@ -141,14 +131,6 @@ impl Stage {
         let (from, to) = (connect(&self.redis().await), connect(&self.zk().await));
         Operator::connect("interop", from, to).await.unwrap()
     }
-}
-
-/// A URL as the value of an option of another URL.
-fn encoded(url: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric();
-    url.bytes()
-        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
-        .collect()
 }
 
 /// Where a case runs, and against whom.
@@ -476,7 +458,7 @@ async fn no_update_is_lost_while_the_lock_moves(at: At) {
         }
         assert_eq!(at.is_moved().await, is_last);
     }
-    assert_eq!(at.read_counter().await, done, "updates were lost");
+    assert_eq!(at.stage.site.read_counter(&at.name).await, done, "updates were lost");
     let tokens = tokens.lock().unwrap();
     assert_eq!(tokens.len(), 7 * UPDATES);
     assert!(tokens.is_sorted_by(|earlier, later| earlier < later), "tokens do not grow: {tokens:?}");
@@ -487,7 +469,7 @@ async fn they_update(at: Arc<At>, mut theirs: Box<dyn Peer>, moves: bool) -> usi
     let mut done = 0;
     while done < UPDATES {
         if theirs.acquire(&at.name, Some(LONG), if moves { SHORT } else { LONG }).await {
-            at.update_counter().await;
+            at.stage.site.update_counter(&at.name).await;
             assert_ne!(theirs.release().await, Some(false));
             done += 1;
         } else {
@@ -505,29 +487,10 @@ async fn we_update(at: Arc<At>, ours: Locks, tokens: Arc<Mutex<Vec<Token>>>) -> 
         let guard = ours.mutex(&at.name).try_acquire_for(LONG).await.unwrap();
         let guard = guard.unwrap_or_else(|| panic!("we were kept out for {LONG:?}"));
         tokens.lock().unwrap().push(guard.token());
-        at.update_counter().await;
+        at.stage.site.update_counter(&at.name).await;
         assert_eq!(guard.release().await.unwrap(), Released::Released);
     }
     UPDATES
-}
-
-impl At {
-    /// Only those who hold the lock may do this.
-    async fn update_counter(&self) {
-        let count = self.read_counter().await;
-        sleep(UPDATE).await;
-        let reply = self.stage.site.first(&["SET", &self.counter(), &(count + 1).to_string()]).await;
-        assert_eq!(reply.text(), Some("OK"));
-    }
-
-    async fn read_counter(&self) -> usize {
-        let count = self.stage.site.first(&["GET", &self.counter()]).await.int();
-        usize::try_from(count.unwrap_or_default()).unwrap()
-    }
-
-    fn counter(&self) -> String {
-        format!("counter/{}", self.name)
-    }
 }
 
 const NOW: Duration = Duration::ZERO;
@@ -547,4 +510,3 @@ const DAYS_29: i64 = 29 * 86_400_000;
 const YEAR_5000: &str = "95617584000000";
 
 const UPDATES: usize = 4;
-const UPDATE: Duration = Duration::from_millis(5);

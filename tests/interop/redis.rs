@@ -4,7 +4,6 @@
 //! The clients in other languages are installed by `cargo xtask setup`.
 
 use std::mem;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,11 +11,11 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Trial;
 use lock_testkit::redis::Reply;
 use polylock::{ErrorKind, Guard, GuardState, Holder, LockOptions, Locks, Released, Token};
-use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::peers::redis::{Client, FIVE, ONE, Peer, Site};
+use crate::{Case, runtime};
 
 /// Every value of the URL option `wait` of `redis://`.
 const WAITS: &[&str] = &["queue", "notify", "poll"];
@@ -55,13 +54,6 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials.extend(with_type(&setnx));
     trials.extend(with_client(&leave_free, Client::RedisPy, &CASES_OF_LEAVE_FREE));
     trials
-}
-
-/// A case, by the name of its function.
-type Case<P> = (&'static str, fn(P) -> Pin<Box<dyn Future<Output = ()>>>);
-
-macro_rules! cases {
-    ($($case:ident),* $(,)?) => { [$((stringify!($case), |at| Box::pin($case(at)))),*] };
 }
 
 const CASES: [Case<At>; 11] = cases![
@@ -145,10 +137,6 @@ fn trial<F: Future<Output = ()>>(name: String, case: impl FnOnce() -> F + Send +
         runtime().block_on(case());
         Ok(())
     })
-}
-
-fn runtime() -> Runtime {
-    Builder::new_current_thread().enable_all().build().expect("the system has threads to spare")
 }
 
 /// A way in which we lock, on servers that others use too.
@@ -420,7 +408,7 @@ async fn no_update_of_a_mixed_fleet_is_lost(at: At) {
     while let Some(member) = fleet.join_next().await {
         member.unwrap();
     }
-    assert_eq!(at.read_counter().await, 2 * MEMBERS * UPDATES, "updates were lost");
+    assert_eq!(at.store.site.read_counter(&at.name).await, 2 * MEMBERS * UPDATES, "updates were lost");
     let tokens = tokens.lock().unwrap();
     assert_eq!(tokens.len(), MEMBERS * UPDATES);
     assert!(tokens.is_sorted_by(|earlier, later| earlier < later), "tokens do not grow: {tokens:?}");
@@ -429,7 +417,7 @@ async fn no_update_of_a_mixed_fleet_is_lost(at: At) {
 async fn they_update(at: Arc<At>, mut theirs: Box<dyn Peer>) {
     for _ in 0..UPDATES {
         assert!(theirs.acquire(&at.name, Some(LONG), LONG).await, "they were kept out for {LONG:?}");
-        at.update_counter().await;
+        at.store.site.update_counter(&at.name).await;
         assert_ne!(theirs.release().await, Some(false));
     }
 }
@@ -439,27 +427,8 @@ async fn we_update(at: Arc<At>, ours: Locks, tokens: Arc<Mutex<Vec<Token>>>) {
         let guard = ours.mutex(&at.name).try_acquire_for(LONG).await.unwrap();
         let guard = guard.unwrap_or_else(|| panic!("we were kept out for {LONG:?}"));
         tokens.lock().unwrap().push(guard.token());
-        at.update_counter().await;
+        at.store.site.update_counter(&at.name).await;
         assert_eq!(guard.release().await.unwrap(), Released::Released);
-    }
-}
-
-impl At {
-    /// Only those who hold the lock may do this.
-    async fn update_counter(&self) {
-        let count = self.read_counter().await;
-        sleep(UPDATE).await;
-        let reply = self.store.site.first(&["SET", &self.counter(), &(count + 1).to_string()]).await;
-        assert_eq!(reply.text(), Some("OK"));
-    }
-
-    async fn read_counter(&self) -> usize {
-        let count = self.store.site.first(&["GET", &self.counter()]).await.int();
-        usize::try_from(count.unwrap_or_default()).unwrap()
-    }
-
-    fn counter(&self) -> String {
-        format!("counter/{}", self.name)
     }
 }
 

@@ -6,7 +6,6 @@
 use std::fs::File;
 use std::mem;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -15,11 +14,11 @@ use libtest_mimic::Trial;
 use lock_testkit::history::{Mode, ReleaseOutcome};
 use lock_testkit::{EventKind, History, Recorder, check};
 use polylock::{Guard, GuardState, Holder, Locks, Released};
-use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::peers::zookeeper::{Client, Peer, Site, ZkRecipe};
+use crate::runtime;
 
 pub(crate) fn trials() -> Vec<Trial> {
     let site = Arc::new(Site::default());
@@ -46,12 +45,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// A case, by the name of its function.
-type Case = (&'static str, fn(At) -> Pin<Box<dyn Future<Output = ()>>>);
-
-macro_rules! cases {
-    ($($case:ident),* $(,)?) => { [$((stringify!($case), |at| Box::pin($case(at)))),*] };
-}
+type Case = crate::Case<At>;
 
 /// For two locks that exclude each other.
 const CASES: [Case; 7] = cases![
@@ -94,10 +88,6 @@ fn trials_of(
             Ok(())
         })
     })
-}
-
-fn runtime() -> Runtime {
-    Builder::new_current_thread().enable_all().build().expect("the system has threads to spare")
 }
 
 /// Which lock of theirs meets which of ours.

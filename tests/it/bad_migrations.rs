@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use lock_core::Backend;
 use lock_core::migration::MigrationTarget;
-use lock_testkit::{RedisServer, ZooKeeper, migration_url};
+use lock_testkit::{RedisServer, ZooKeeper, migration_url, until};
 use polylock::migrate::Phase;
 use polylock::{
     Error, ErrorKind, Guard, Locks, MigrationConfig, Operator, Record, Redis, RedisConfig, Rung, Zk, ZkConfig,
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 const SECRET: &str = "s3cret-Pa55";
 /// Far more than any of it takes.
@@ -224,7 +224,7 @@ async fn without_zookeeper_a_process_starts_on_the_old_store_and_follows_later()
 
     stores.zk.start_again().await.unwrap();
     let zk = Locks::connect(&stores.to()).await.unwrap();
-    within("the record is followed", async || {
+    until("the record is followed", async || {
         let guard = hold(&falls_back, "a").await;
         let is_on_both = zk.mutex("a").try_acquire().await.unwrap().is_none();
         guard.release().await.unwrap();
@@ -232,7 +232,7 @@ async fn without_zookeeper_a_process_starts_on_the_old_store_and_follows_later()
     })
     .await;
     // The other one is registered, and stays where its URL says.
-    within("both are registered", async || {
+    until("both are registered", async || {
         let sessions = stores.operator().await.status().await.unwrap().sessions;
         let members = sessions.iter().filter_map(|session| session.member.as_ref());
         let mut rungs: Vec<_> = members.map(|member| (member.rung, member.pinned)).collect();
@@ -277,7 +277,7 @@ async fn without_zookeeper_the_old_rungs_go_on_and_the_others_come_back() {
     sleep(2 * SESSION).await;
     stores.zk.start_again().await.unwrap();
     for (rung, locks) in &processes {
-        within("it comes back", async || match locks.mutex(*rung).try_acquire_for(PATIENCE).await {
+        until("it comes back", async || match locks.mutex(*rung).try_acquire_for(PATIENCE).await {
             Ok(guard) => guard.expect("it is free").release().await.is_ok(),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -364,14 +364,6 @@ impl Stores {
 async fn hold(locks: &Locks, name: &str) -> Guard {
     let guard = locks.mutex(name).try_acquire_for(PATIENCE).await;
     guard.unwrap_or_else(|error| panic!("{error}")).unwrap_or_else(|| panic!("{name} is busy"))
-}
-
-async fn within(what: &str, done: impl AsyncFn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !done().await {
-        assert!(Instant::now() < deadline, "waited {PATIENCE:?}: {what}");
-        sleep(Duration::from_millis(50)).await;
-    }
 }
 
 /// The error of a URL, which takes no server.

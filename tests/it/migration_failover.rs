@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_testkit::{RedisSentinel, RedisServer, ZooKeeper};
+use lock_testkit::{RedisSentinel, RedisServer, ZooKeeper, migration_url, until};
 use polylock::{ErrorKind, Guard, GuardState, Locks, LossReason, Operator, Rung};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -83,8 +83,7 @@ impl Servers {
 }
 
 async fn process(from: &str, to: &str, rung: Rung) -> Locks {
-    let (from, to) = (encoded(from), encoded(to));
-    at_last(&format!("migrate://shop?from={from}&to={to}&rung={rung}")).await
+    at_last(&migration_url("shop", from, to, &format!("&rung={rung}"))).await
 }
 
 /// A client, in spite of an outage.
@@ -104,14 +103,6 @@ async fn operator(from: &str, to: &str) -> Operator {
     Operator::connect("shop", connect(from), connect(to)).await.unwrap()
 }
 
-/// A URL as the value of an option of another URL.
-fn encoded(url: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric();
-    url.bytes()
-        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
-        .collect()
-}
-
 async fn value(server: &RedisServer, name: &str) -> Option<String> {
     let value = server.command(&["GET", &format!("lock:{name}")]).await.unwrap();
     value.text().map(ToOwned::to_owned)
@@ -119,14 +110,6 @@ async fn value(server: &RedisServer, name: &str) -> Option<String> {
 
 fn is_tombstone(value: Option<&String>) -> bool {
     value.is_some_and(|value| value.starts_with("polylock:moved"))
-}
-
-async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so().await {
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
-        sleep(Duration::from_millis(50)).await;
-    }
 }
 
 /// The lock, in spite of an outage.

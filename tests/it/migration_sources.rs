@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_testkit::{RedisCluster, RedisFive, RedisSentinel, RedisServer, ZooKeeper};
+use lock_testkit::{RedisCluster, RedisFive, RedisSentinel, RedisServer, ZooKeeper, migration_url, until};
 use polylock::migrate::{FinishTerms, Gate, Progress};
 use polylock::{ErrorKind, Guard, Locks, Operator, Rung, Token};
-use tokio::time::{Instant, sleep};
 
 /// Far more than any of it takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -31,8 +30,7 @@ impl Stores {
     /// A process that follows the record, or stays on this rung.
     async fn process(&self, rung: Option<Rung>) -> Locks {
         let rung = rung.map(|rung| format!("&rung={rung}")).unwrap_or_default();
-        let (from, to) = (encoded(&self.from), encoded(&self.to()));
-        Locks::connect(&format!("migrate://shop?from={from}&to={to}{rung}")).await.unwrap()
+        Locks::connect(&migration_url("shop", &self.from, &self.to(), &rung)).await.unwrap()
     }
 
     async fn operator(&self) -> Operator {
@@ -89,13 +87,6 @@ fn passed(gate: Gate) {
 
 const fn silent(_: Progress) {}
 
-pub(crate) fn encoded(url: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/".contains(&byte);
-    url.bytes()
-        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
-        .collect()
-}
-
 #[tokio::test]
 #[ignore = "full: sentinels"]
 async fn from_behind_sentinels() {
@@ -127,11 +118,8 @@ async fn from_a_quorum_of_masters_without_tombstones() {
     let error = operator.set(Rung::Move, "*").await.unwrap_err();
     assert!(error.to_string().contains("one by one"), "{error}");
     operator.set(Rung::Dual, "*").await.unwrap();
-    let deadline = Instant::now() + PATIENCE;
-    while !operator.brief_status().await.unwrap().unfollowed().is_empty() {
-        assert!(Instant::now() < deadline);
-        sleep(Duration::from_millis(100)).await;
-    }
+    until("it does not happen", async || operator.brief_status().await.unwrap().unfollowed().is_empty())
+        .await;
     assert_eq!(operator.brief_status().await.unwrap().next, Some(Rung::New));
     let Gate::Blocked(obstacles) = operator.finish(&FinishTerms::new(), silent).await.unwrap() else {
         panic!("the masters are open");

@@ -6,14 +6,12 @@ use std::os::unix::fs::symlink;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_testkit::{Certificates, RedisFive, RedisSentinel, RedisServer, ZooKeeper};
+use lock_testkit::{Certificates, RedisFive, RedisSentinel, RedisServer, ZooKeeper, migration_url};
 use polylock::{Error, ErrorKind, Guard, Leadership, LockOptions, Locks, Persistence, Result};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
-
-use crate::migration_sources::encoded;
 
 const SOON: Duration = Duration::from_secs(30);
 /// Longer than a waiter tolerates a server that does not answer: a lease of a second, a session of two.
@@ -126,22 +124,17 @@ async fn next(seen: &mut UnboundedReceiver<Result<Option<String>>>) -> Result<Op
     timeout(SOON, seen.recv()).await.expect("an event").expect("the observer goes on")
 }
 
-async fn ok(server: &RedisServer, words: &[&str]) {
-    let reply = server.command(words).await.unwrap();
-    assert!(!reply.is_error(), "{words:?}: {reply:?}");
-}
-
 async fn all_ok<'a>(servers: impl IntoIterator<Item = &'a RedisServer>, words: &[&str]) {
     for server in servers {
-        ok(server, words).await;
+        server.call(words).await;
     }
 }
 
 /// Has the user of the locks another password, and closes its connections.
 async fn set_password<'a>(servers: impl IntoIterator<Item = &'a RedisServer>, password: &str) {
     for server in servers {
-        ok(server, &["ACL", "SETUSER", "app", "resetpass", &format!(">{password}")]).await;
-        ok(server, &["CLIENT", "KILL", "USER", "app"]).await;
+        server.call(&["ACL", "SETUSER", "app", "resetpass", &format!(">{password}")]).await;
+        server.call(&["CLIENT", "KILL", "USER", "app"]).await;
     }
 }
 
@@ -156,17 +149,17 @@ async fn redis_runs_out_of_memory_while_the_leader_resigns() {
     let url = format!("{}?{REDIS}", server.url());
     for forgets in [false, true] {
         let mut standbys = Standbys::of(&url, &url).await;
-        ok(&server, &["CONFIG", "SET", "maxmemory", "1"]).await;
+        server.call(&["CONFIG", "SET", "maxmemory", "1"]).await;
         if forgets {
             // As after a restart: the locks are handed over to nobody. Nobody can enter the queue again.
-            ok(&server, &["DEL", "polylock:queue:{lock:leader}", "polylock:queue:{lock:a}"]).await;
+            server.call(&["DEL", "polylock:queue:{lock:leader}", "polylock:queue:{lock:a}"]).await;
         }
         standbys.give_back().await;
         if forgets {
             standbys.stay(OUTAGE).await;
         }
         sleep(OUTAGE / 3).await;
-        ok(&server, &["CONFIG", "SET", "maxmemory", "0"]).await;
+        server.call(&["CONFIG", "SET", "maxmemory", "0"]).await;
         let refusals = standbys.come().await;
         // It is a candidate of the observing client that was refused.
         assert!(!forgets || has(&refusals, ErrorKind::Exhausted), "{refusals:?}");
@@ -203,7 +196,7 @@ async fn a_script_keeps_redis_busy() {
             refused.can_pass() && refused.to_string().contains("a script blocks the server"),
             "{refused}"
         );
-        ok(&server, &["SCRIPT", "KILL"]).await;
+        server.call(&["SCRIPT", "KILL"]).await;
         standbys.give_back().await;
         standbys.come().await;
     }
@@ -216,7 +209,7 @@ async fn redis_has_a_wrong_certificate_for_some_seconds() {
     let set = async |certificates: &Certificates| {
         let (cert, key) = certificates.server();
         let (cert, key) = (cert.display().to_string(), key.display().to_string());
-        ok(&server, &["CONFIG", "SET", "tls-cert-file", &cert, "tls-key-file", &key]).await;
+        server.call(&["CONFIG", "SET", "tls-cert-file", &cert, "tls-key-file", &key]).await;
     };
     // On a busy machine, the first handshakes of a test program take a while.
     let options = format!("{REDIS}&tls_ca={}", right.ca().display()).replace("=500ms", "=5s");
@@ -224,7 +217,7 @@ async fn redis_has_a_wrong_certificate_for_some_seconds() {
     let mut standbys = Standbys::of(&format!("{}?{REDIS}", server.url()), &url).await;
     set(&wrong).await;
     for kind in ["normal", "pubsub"] {
-        ok(&server, &["CLIENT", "KILL", "TYPE", kind]).await;
+        server.call(&["CLIENT", "KILL", "TYPE", kind]).await;
     }
     standbys.give_back().await;
     standbys.stay(OUTAGE).await;
@@ -268,11 +261,11 @@ async fn a_master_behind_sentinels_runs_out_of_memory() {
     let url = format!("{}?{REDIS}", servers.url());
     let mut standbys = Standbys::of(&url, &url).await;
     let master = servers.master().await.expect("there is one");
-    ok(master, &["CONFIG", "SET", "maxmemory", "1"]).await;
-    ok(master, &["DEL", "polylock:queue:{lock:leader}", "polylock:queue:{lock:a}"]).await;
+    master.call(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    master.call(&["DEL", "polylock:queue:{lock:leader}", "polylock:queue:{lock:a}"]).await;
     standbys.give_back().await;
     standbys.stay(OUTAGE).await;
-    ok(master, &["CONFIG", "SET", "maxmemory", "0"]).await;
+    master.call(&["CONFIG", "SET", "maxmemory", "0"]).await;
     standbys.come().await;
 }
 
@@ -397,12 +390,11 @@ async fn the_old_store_of_a_migration_runs_out_of_memory() {
     let redis = RedisServer::builder().maxmemory_policy("noeviction").start().await.unwrap();
     let zk = ZooKeeper::start().await.unwrap();
     let (from, to) = (format!("{}?{REDIS}", redis.url()), format!("{}?{ZK}", zk.url()));
-    let (from, to) = (encoded(&from), encoded(&to));
-    let url = format!("migrate://shop?from={from}&to={to}&rung=dual");
+    let url = migration_url("shop", &from, &to, "&rung=dual");
     let mut standbys = Standbys::of(&url, &url).await;
-    ok(&redis, &["CONFIG", "SET", "maxmemory", "1"]).await;
+    redis.call(&["CONFIG", "SET", "maxmemory", "1"]).await;
     standbys.give_back().await;
     standbys.stay(OUTAGE).await;
-    ok(&redis, &["CONFIG", "SET", "maxmemory", "0"]).await;
+    redis.call(&["CONFIG", "SET", "maxmemory", "0"]).await;
     standbys.come().await;
 }

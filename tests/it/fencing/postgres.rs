@@ -3,12 +3,10 @@
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
 
-use lock_testkit::PostgresServer;
+use lock_testkit::{PostgresServer, until};
 use polylock::{Locks, Token};
 use tokio::sync::Mutex;
-use tokio::time::sleep;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error, NoTls, Transaction};
 
@@ -64,8 +62,6 @@ CREATE TABLE fence (lock text PRIMARY KEY, token bigint NOT NULL);
 ";
 static SERVER: Mutex<Weak<PostgresServer>> = Mutex::const_new(Weak::new());
 static BANKS: AtomicUsize = AtomicUsize::new(0);
-const PATIENCE: Duration = Duration::from_secs(60);
-const POLL: Duration = Duration::from_millis(5);
 
 /// A database with one account of 100 cents.
 struct Bank {
@@ -105,11 +101,10 @@ impl Bank {
         let client = self.client().await;
         let waiting = "SELECT count(*) FROM pg_stat_activity
                        WHERE datname = current_database() AND wait_event_type = 'Lock'";
-        let deadline = Instant::now() + PATIENCE;
-        while client.query_one(waiting, &[]).await.unwrap().get::<_, i64>(0) == 0 {
-            assert!(Instant::now() < deadline, "nobody waits for a row");
-            sleep(POLL).await;
-        }
+        until("nobody waits for a row", async || {
+            client.query_one(waiting, &[]).await.unwrap().get::<_, i64>(0) != 0
+        })
+        .await;
     }
 
     async fn cents(&self) -> i64 {

@@ -54,6 +54,19 @@ impl Site {
         self.servers().await[0].command(command).await.unwrap_or_else(|error| panic!("{error}"))
     }
 
+    /// Adds one to a counter beside a lock, as only a holder may.
+    pub async fn update_counter(&self, lock: &str) {
+        let count = self.read_counter(lock).await;
+        sleep(Duration::from_millis(5)).await;
+        let reply = self.first(&["SET", &format!("counter/{lock}"), &(count + 1).to_string()]).await;
+        assert_eq!(reply.text(), Some("OK"));
+    }
+
+    pub async fn read_counter(&self, lock: &str) -> usize {
+        let count = self.first(&["GET", &format!("counter/{lock}")]).await.int();
+        usize::try_from(count.unwrap_or_default()).unwrap()
+    }
+
     /// Deletes a key on as many servers as may lose it while the others still hold the lock.
     pub async fn forget_on_minority(&self, key: &str) {
         // A client has the lock with a quorum; its other requests may still be on their way.

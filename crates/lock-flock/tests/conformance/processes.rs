@@ -14,6 +14,7 @@ use lock_core::{
     ErrorKind, Guard, GuardState, Holder, LockMode, LockOptions, Locks, LossReason, Released, Result, Token,
 };
 use lock_flock::FlockConfig;
+use lock_testkit::{acquiring, give_back};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, timeout};
@@ -181,8 +182,7 @@ async fn a_killed_holder_frees_the_lock_at_once_and_tokens_grow() {
         let token = other.acquire();
         assert!(token > last, "{round}: {token} came after {last}");
         assert!(locks.mutex("a").try_acquire().await.unwrap().is_none());
-        let mutex = locks.mutex("a");
-        let waiter = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+        let waiter = acquiring(locks.mutex("a"));
         tokio::task::yield_now().await;
         other.kill();
         // Long before the session timeout.
@@ -219,7 +219,7 @@ async fn a_program_that_the_holder_starts_does_not_inherit_the_lock() {
     let locks = config(&dir).connect().await.unwrap();
     let guard = locks.mutex("a").acquire().await.unwrap();
     let mut child = Command::new("sleep").arg("600").spawn().unwrap();
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
     let next = locks.mutex("a").try_acquire().await;
     child.kill().unwrap();
     child.wait().unwrap();
@@ -249,8 +249,7 @@ async fn other_programs_share_the_lock() {
     let state = locks.inspect("a").await.unwrap();
     assert!(matches!(state.holder(), Some(Holder::Unknown(_))), "{state:?}");
     assert_eq!(state.holders[0].mode, LockMode::Shared);
-    let mutex = locks.mutex("a");
-    let waiter = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+    let waiter = acquiring(locks.mutex("a"));
     drop(holder.stdin.take());
     holder.wait().unwrap();
     assert!(timeout(PATIENCE, waiter).await.expect("the file is free").unwrap().is_valid());

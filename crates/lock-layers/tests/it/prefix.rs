@@ -7,6 +7,7 @@ use crate::common::Stage;
 use lock_core::backend::Layer;
 use lock_core::{ErrorKind, HandOver, LockName, Locks, MemoryConfig, Result};
 use lock_layers::PrefixLayer;
+use lock_testkit::acquiring;
 
 fn store_and_shop() -> (Locks, Locks) {
     let store = MemoryConfig::new().connect().unwrap();
@@ -65,13 +66,12 @@ async fn an_election_is_observed_by_its_short_name() -> Result<()> {
 async fn a_waiter_of_the_process_gets_the_lock_under_its_prefix() -> Result<()> {
     let (store, shop) = store_and_shop();
     let guard = shop.mutex("a").acquire().await?;
-    let mutex = shop.mutex("a");
-    let waiter = tokio::spawn(async move { mutex.acquire().await });
+    let waiter = acquiring(shop.mutex("a"));
     while shop.inspect("a").await?.waiters == 0 {
         tokio::task::yield_now().await;
     }
     guard.release().await?;
-    let next = waiter.await.unwrap()?;
+    let next = waiter.await.unwrap();
     assert!(
         next.is_valid() && store.inspect("shop/a").await?.is_held() && !store.inspect("a").await?.is_held()
     );
