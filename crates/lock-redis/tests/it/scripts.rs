@@ -77,7 +77,8 @@ const MOMENT: Duration = Duration::from_secs(1);
 async fn a_lock_that_is_left_free_is_for_others_for_a_moment() {
     let bench = Bench::new().await;
     let (me, other) = owners();
-    let free = async |owner| bench.server.release(&bench.keys, owner, Release::LeaveFree(MOMENT)).await.unwrap();
+    let free =
+        async |owner| bench.server.release(&bench.keys, owner, Release::LeaveFree(MOMENT)).await.unwrap();
     let ends_in = async || match bench.ask(other).await {
         LockAnswer::Busy { ends_in: Some(left), position: None, foreign_type: None } => left,
         answer => panic!("{answer:?}"),

@@ -60,7 +60,7 @@ impl Scripts for Single {
             }
             Op::Leave(who, mode) => {
                 let entry = Self::entry(case, who, mode);
-                let released = server.release(keys, case.owner(who), Some(&entry)).await.unwrap();
+                let released = server.release(keys, case.owner(who), Some(&*entry)).await.unwrap();
                 ours(released == Some(true), "released")
             }
             Op::Extend(who) => ours(self.extend(case, who, Hold::Shared).await, "extended"),
