@@ -262,4 +262,4 @@ fn exhausted(dir: &str, name: &str) -> Error {
 }
 
 /// With more contenders ahead, a waiter does not look ahead.
-const LONG: usize = 16;
+const LONG: usize = 32;

@@ -312,3 +312,10 @@ pub(crate) async fn lock_watches(server: &ZooKeeper) -> usize {
 pub(crate) async fn mkdir(client: &Client, path: &str) {
     client.mkdir(path, &CreateMode::Persistent.with_acls(Acls::anyone_all())).await.unwrap();
 }
+
+/// Creates a node of another library in the directory of the lock `a`, and returns its path.
+pub(crate) async fn foreign(client: &Client, prefix: &str) -> String {
+    let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+    let (_, sequence) = client.create(&format!("/locks/a/{prefix}"), b"", &options).await.unwrap();
+    format!("/locks/a/{prefix}{sequence}")
+}

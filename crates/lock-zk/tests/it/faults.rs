@@ -599,7 +599,7 @@ async fn a_waiter_does_not_take_the_node_of_another_for_its_own() {
     let scene = Scene::with(TIMEOUT, ZkLayout::Plain).await;
     let mode = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
     // The waiter does not watch its own node in such a long queue.
-    let before = 20;
+    let before = 40;
     let fill = async |count: usize| {
         mkdir(&scene.client, "/locks/a").await;
         for _ in 0..count {
@@ -774,7 +774,7 @@ async fn closing_without_a_server_ends_all_the_same() {
 /// The event that a waiter needs never comes: it has to look for itself, whatever it waits for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_whose_event_is_lost_gets_its_turn() {
-    let long = 20;
+    let long = 40;
     for (recipe, before) in
         [(ZkRecipe::Queue, 1), (ZkRecipe::Queue, 2), (ZkRecipe::Queue, long), (EPHEMERAL, 1)]
     {
