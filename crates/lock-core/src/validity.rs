@@ -102,8 +102,8 @@ impl fmt::Display for LossReason {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Validity {
-    /// Most often there is one.
-    cells: SmallVec<[ValidityCell; 1]>,
+    /// One, or that of a session and that of a lock: two take no more room than one.
+    cells: SmallVec<[ValidityCell; 2]>,
 }
 
 impl Validity {

@@ -9,8 +9,10 @@ use tokio::runtime::Handle;
 use crate::poison::lock;
 
 /// A task that runs once, unless its outcome allows another try. Dropping the futures does not stop it.
+///
+/// Every held lock has two, of which most never run: what they would hold is boxed.
 #[derive(Debug)]
-pub(crate) struct SharedTask<T: Clone>(Mutex<Option<Outcome<T>>>);
+pub(crate) struct SharedTask<T: Clone>(Mutex<Option<Box<Outcome<T>>>>);
 
 type Outcome<T> = Shared<BoxFuture<'static, T>>;
 
@@ -34,13 +36,13 @@ impl<T: Clone + Send + Sync + 'static> SharedTask<T> {
         let retry = last.take_if(|task| task.peek().is_some_and(allows_retry)).is_some();
         let spawn = || {
             let task = runtime.spawn(start(retry));
-            task.map(|ended| ended.unwrap_or(shut_down)).boxed().shared()
+            Box::new(task.map(|ended| ended.unwrap_or(shut_down)).boxed().shared())
         };
-        last.get_or_insert_with(spawn).clone()
+        last.get_or_insert_with(spawn).as_ref().clone()
     }
 
     /// The outcome of the task, if one was started.
     pub(crate) fn outcome(&self) -> OptionFuture<Outcome<T>> {
-        lock(&self.0).clone().into()
+        lock(&self.0).as_deref().cloned().into()
     }
 }
