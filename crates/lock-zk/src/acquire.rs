@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::FusedFuture;
 use lock_core::background::Background;
-use lock_core::{AcquireRequest, Acquired, ErrorKind, Result, Wait};
+use lock_core::{AcquireRequest, Acquired, ErrorKind, Mode, Result, Wait};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use zookeeper_client::CreateMode;
 
@@ -44,41 +44,38 @@ pub(crate) async fn acquire(
     cleanup: &Background,
 ) -> Result<Acquired> {
     let waited = AtomicBool::new(false);
-    let acquired = in_sessions(share, lock, request, &waited, cleanup).await;
-    acquired.map_err(|error| if waited.into_inner() { error.while_waiting() } else { error })
-}
-
-async fn in_sessions(
-    share: &PoolShare,
-    lock: Arc<LockPath>,
-    request: AcquireRequest,
-    waited: &AtomicBool,
-    cleanup: &Background,
-) -> Result<Acquired> {
     let mut outage = Outage::default();
-    loop {
-        let session = outage.next_session(share, &lock, request.wait).await?;
-        limits(session.timeout).check(request.lease)?;
-        if let Some(membership) = share.membership.get() {
-            // Boxed, to keep the future of an acquisition small.
-            let registered = membership.record(&session, &share.config.dir);
-            match Box::pin(session.answer_about(&lock.dir, registered)).await? {
-                Ok(_) => {}
-                Err(Stop::StartOver) => {
-                    outage.begin(&session);
-                    continue;
-                }
+    let acquired = async {
+        loop {
+            let session = outage.next_session(share, &lock, request.wait).await?;
+            match in_session(&session, share, &lock, &request, &waited, cleanup).await {
+                Ok(Some(lease)) => return Ok(Acquired::Held(lease)),
+                Ok(None) => return Ok(Acquired::Busy),
+                Err(Stop::StartOver) => outage.begin(&session),
                 Err(Stop::Failed(error)) => return Err(error),
             }
         }
-        let base = share.base(&session, &lock.dir);
-        match attempt(&session, &base, &lock, &request, waited, cleanup).await {
-            Ok(Some(lease)) => return Ok(Acquired::Held(lease)),
-            Ok(None) => return Ok(Acquired::Busy),
-            Err(Stop::StartOver) => outage.begin(&session),
-            Err(Stop::Failed(error)) => return Err(error),
-        }
+    };
+    let acquired = acquired.await;
+    acquired.map_err(|error| if waited.into_inner() { error.while_waiting() } else { error })
+}
+
+async fn in_session(
+    session: &Arc<Session>,
+    share: &PoolShare,
+    lock: &Arc<LockPath>,
+    request: &AcquireRequest,
+    waited: &AtomicBool,
+    cleanup: &Background,
+) -> Result<Option<Box<ZkLease>>, Stop> {
+    limits(session.timeout).check(request.lease)?;
+    if let Some(membership) = share.membership.get() {
+        // Boxed, to keep the future of an acquisition small.
+        let registered = membership.record(session, &share.config.dir);
+        Box::pin(session.answer_about(&lock.dir, registered)).await??;
     }
+    let base = share.base(session, &lock.dir);
+    attempt(session, &base, lock, request, waited, cleanup).await
 }
 
 /// The ends of sessions during one acquisition.
@@ -103,10 +100,6 @@ impl Outage {
         if wait.is_expired() && self.count > 1 {
             return Err(unavailable("ZooKeeper sessions end as soon as they are opened"));
         }
-        self.open(share, lock).await
-    }
-
-    async fn open(&self, share: &PoolShare, lock: &LockPath) -> Result<Arc<Session>> {
         let bytes = lock.node_bytes();
         let Some(until) = self.until else { return share.with_room(bytes).await };
         loop {
@@ -158,9 +151,12 @@ async fn grant(
     waited: &AtomicBool,
 ) -> Result<Option<(Arc<CreatedNode>, Minted)>, Stop> {
     let session = Arc::clone(&own.session);
-    let recipe = own.lock.recipe;
     let granted = alongside(base.ranges(&session), async {
-        match recipe {
+        // A try that fails writes nothing.
+        if request.wait.is_expired() && is_busy(own, request.mode).await? {
+            return Ok(None);
+        }
+        match own.lock.recipe {
             ZkRecipe::Queue => contend(own, own_watch, request, waited).await,
             ZkRecipe::Ephemeral(wait) => ephemeral::contend(own, wait, request, waited).await,
         }
@@ -182,6 +178,12 @@ async fn alongside<T>(other: impl Future, main: impl Future<Output = T>) -> T {
     }
 }
 
+/// Whether a new contender has to wait.
+async fn is_busy(own: &OwnNode, mode: Mode) -> Result<bool, Stop> {
+    let queue = list(&own.session, &own.lock).await.map_err(|fault| Stop::of(fault, &own.lock.dir))?;
+    Ok(queue.is_some_and(|queue| queue.is_busy(mode)))
+}
+
 /// Enters the queue and waits for the turn, and returns the node; nothing if the lock is busy.
 async fn contend(
     own: &OwnNode,
@@ -191,13 +193,6 @@ async fn contend(
 ) -> Result<Option<Arc<CreatedNode>>, Stop> {
     let (session, lock) = (Arc::clone(&own.session), Arc::clone(&own.lock));
     let stop = |fault| Stop::of(fault, &lock.dir);
-    if request.wait.is_expired() {
-        // A try that fails writes nothing.
-        let queue = list(&session, &lock).await.map_err(stop)?;
-        if queue.is_some_and(|queue| queue.is_busy(request.mode)) {
-            return Ok(None);
-        }
-    }
     let mut continuity = session.continuity().map_err(stop)?;
     let (node, queue) = enter(own, request).await?;
     let mut waiter = Waiter::new(own, &node, request, own_watch);

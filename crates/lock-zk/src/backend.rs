@@ -11,15 +11,16 @@ use lock_core::{
     AcquireRequest, Acquired, Backend, Capabilities, DoctorReport, LockName, LockState, Result, Token,
     runtime,
 };
+use tokio::sync::Mutex as AsyncMutex;
 
 use crate::acquire::acquire;
 use crate::break_lock::break_lock;
 use crate::capabilities::capabilities;
-use crate::change::watch_holders;
 use crate::config::ZkConfig;
 use crate::doctor::examine;
 use crate::error::BACKEND;
 use crate::error::Fault;
+use crate::holders_watch::watch_holders;
 use crate::inspect::{inspect, list_locks};
 use crate::lock_path::LockPath;
 use crate::paused_runtime::unless_paused;
@@ -28,6 +29,7 @@ use crate::pool_share::PoolShare;
 use crate::recipe::ZkRecipe;
 use crate::revoke::request_revocation;
 use crate::session::Session;
+use crate::token_base::TokenBase;
 
 /// The ZooKeeper backend.
 ///
@@ -99,29 +101,24 @@ impl Zk {
     }
 
     async fn state(&self, name: &LockName) -> Result<LockState> {
-        let lock = self.lock_path(name);
-        loop {
-            let session = self.share.get().await?;
-            let base = self.share.base(&session, &lock.dir);
-            let state = answer(&session, &lock.dir, inspect(&session, &base, &lock)).await?;
-            if let Some((state, unnumbered)) = state {
-                self.report(&lock, &unnumbered);
-                return Ok(state);
-            }
-        }
+        let lock = &self.lock_path(name);
+        let look =
+            |session: Arc<Session>, base: Arc<TokenBase>| async move { inspect(&session, &base, lock).await };
+        let (state, unnumbered) = self.ask(lock, look).await?;
+        self.report(lock, &unnumbered);
+        Ok(state)
     }
 
     /// The state of a lock once it has other holders than these.
     async fn other_holders(&self, name: &LockName, seen: &LockState) -> Result<LockState> {
-        let lock = self.lock_path(name);
+        let lock = &self.lock_path(name);
+        let look = |session: Arc<Session>, base: Arc<TokenBase>| async move {
+            let watch = watch_holders(&session, lock).await?;
+            let (state, _) = inspect(&session, &base, lock).await?;
+            Ok((session, watch, state))
+        };
         loop {
-            let session = self.share.get().await?;
-            let base = self.share.base(&session, &lock.dir);
-            let looked = async {
-                let watch = watch_holders(&session, &lock).await?;
-                Ok((watch, inspect(&session, &base, &lock).await?.0))
-            };
-            let Some((watch, state)) = answer(&session, &lock.dir, looked).await? else { continue };
+            let (session, watch, state) = self.ask(lock, look).await?;
             if !state.has_holders_of(seen) {
                 return Ok(state);
             }
@@ -147,56 +144,46 @@ impl Zk {
 
     /// Breaks the lock of all holders, or of the holder with this token only.
     async fn break_holders(&self, name: &LockName, only: Option<Token>) -> Result<bool> {
-        let lock = self.lock_path(name);
-        let mut progress = None;
-        loop {
-            let session = self.share.get().await?;
-            let base = self.share.base(&session, &lock.dir);
+        let (lock, progress) = (&self.lock_path(name), &AsyncMutex::default());
+        let break_it = |session: Arc<Session>, base: Arc<TokenBase>| async move {
             let only = only.map(|token| (&*base, token));
-            let broken = break_lock(&session, &lock, only, &mut progress);
-            if let Some(broken) = answer(&session, &lock.dir, broken).await? {
-                return broken;
-            }
-        }
+            break_lock(&session, lock, only, &mut *progress.lock().await).await
+        };
+        self.ask(lock, break_it).await?
     }
 
     async fn names(&self, prefix: &str) -> Result<Vec<LockName>> {
-        let dir = &self.share.config.dir;
-        loop {
-            let session = self.share.get().await?;
-            if let Some(names) = answer(&session, dir, list_locks(&session, dir, prefix)).await? {
-                return self.capabilities.check_listed(names.len()).map(|()| names);
-            }
-        }
+        let dir = &*self.share.config.dir;
+        let list = |session: Arc<Session>| async move { list_locks(&session, dir, prefix).await };
+        let names = self.share.ask(dir, list).await?;
+        self.capabilities.check_listed(names.len()).map(|()| names)
     }
 
     async fn revoke(&self, name: &LockName) -> Result<bool> {
-        let lock = self.lock_path(name);
-        loop {
-            let session = self.share.get().await?;
-            let requested = answer(&session, &lock.dir, request_revocation(&session, &lock)).await?;
-            if let Some(requested) = requested {
-                return Ok(requested);
-            }
-        }
+        let lock = &self.lock_path(name);
+        self.ask(lock, |session, _| async move { request_revocation(&session, lock).await }).await
+    }
+
+    /// The answer of a session to requests about a lock.
+    async fn ask<T: Send, F>(
+        &self,
+        lock: &LockPath,
+        requests: impl Fn(Arc<Session>, Arc<TokenBase>) -> F + Send + Sync,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T, Fault>> + Send,
+    {
+        let with_base = |session: Arc<Session>| {
+            let base = self.share.base(&session, &lock.dir);
+            requests(session, base)
+        };
+        self.share.ask(&lock.dir, with_base).await
     }
 
     async fn examine(&self) -> Result<DoctorReport> {
         let (session, config) = (self.share.get().await?, &self.share.config);
         let findings = examine(&session, config).await.map_err(|fault| fault.on("/"))?;
         Ok(DoctorReport::new(findings))
-    }
-}
-
-/// The answer of this session to requests about a path; nothing if the session ended, so that the next one is asked.
-pub(crate) async fn answer<T>(
-    session: &Session,
-    path: &str,
-    requests: impl Future<Output = Result<T, Fault>>,
-) -> Result<Option<T>> {
-    match session.answer_about(path, requests).await? {
-        Err(Fault::SessionEnded) => Ok(None),
-        answer => answer.map(Some).map_err(|fault| fault.on(path)),
     }
 }
 

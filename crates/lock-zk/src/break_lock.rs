@@ -12,7 +12,6 @@ use crate::inspect::{ReadNode, look};
 use crate::lock_path::LockPath;
 use crate::node::{CreatedNode, Deletion};
 use crate::queue::downgraded_name;
-use crate::recipe::ZkRecipe;
 use crate::release::delete_once;
 use crate::session::Session;
 use crate::token_base::TokenBase;
@@ -139,11 +138,9 @@ impl HolderNode {
 
     /// The reader's node of the same holder that replaced this writer's node.
     async fn as_reader(&self, session: &Session, lock: &LockPath) -> Result<Option<Self>, Fault> {
-        let name = self.node.name();
-        let reader = Some(name).filter(|_| lock.recipe == ZkRecipe::Queue).and_then(downgraded_name);
+        let reader = downgraded_name(lock.node_name(&self.node.path));
         let Some(reader) = reader else { return Ok(None) };
-        let dir = self.node.path.strip_suffix(name).unwrap_or_default();
-        let found = Self::at(session, format!("{dir}{reader}")).await?;
+        let found = Self::at(session, lock.child(&reader)).await?;
         Ok(found.filter(|found| found.session == self.session))
     }
 }

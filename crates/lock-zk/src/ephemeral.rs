@@ -29,14 +29,6 @@ pub(crate) async fn contend(
     request: &AcquireRequest,
     waited: &AtomicBool,
 ) -> Result<Option<Arc<CreatedNode>>, Stop> {
-    if request.wait.is_expired() {
-        // A try that fails writes nothing.
-        let (session, path) = (&own.session, &own.lock.dir);
-        let stat = session.retry_until_definite(|| session.stat(path)).await;
-        if stat.map_err(|fault| Stop::of(fault, path))?.is_some() {
-            return Ok(None);
-        }
-    }
     let node = match create(own, request).await? {
         Some(node) => node,
         None if request.wait.is_expired() => return Ok(None),

@@ -108,6 +108,12 @@ pub(crate) enum Stop {
     Failed(Error),
 }
 
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
 impl Stop {
     pub(crate) fn of(fault: Fault, path: &str) -> Self {
         match fault {

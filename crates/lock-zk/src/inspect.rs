@@ -8,7 +8,6 @@ use crate::error::Fault;
 use crate::lock_path::{LockPath, name_of};
 use crate::node_data::{NodeData, Origin};
 use crate::queue::{Contender, is_readers, list};
-use crate::recipe::ZkRecipe;
 use crate::session::Session;
 use crate::token_base::TokenBase;
 
@@ -54,11 +53,6 @@ pub(crate) struct ContenderNode {
 }
 
 pub(crate) async fn look(session: &Session, lock: &LockPath) -> Result<Contenders, Fault> {
-    if let ZkRecipe::Ephemeral(_) = lock.recipe {
-        let stat = session.retry_until_definite(|| session.stat(&lock.dir)).await?;
-        let holder = stat.map(|_| ContenderNode { path: lock.dir.clone(), mode: Mode::Exclusive });
-        return Ok(Contenders { holders: holder.into_iter().collect(), ..Contenders::default() });
-    }
     let queue = list(session, lock).await?.unwrap_or_default();
     let (holders, waiters) = queue.holders_and_waiters();
     let nodes = |all: Vec<&Contender>| {
@@ -103,9 +97,9 @@ async fn read_holder(
     holder.id = NodeData::parse(&read.data).and_then(|data| OwnerId::decode(&data.owner));
     if let Some(origin) = read.origin(lock) {
         // In a queue, the node was created when its client began to wait.
-        match lock.recipe {
-            ZkRecipe::Queue => holder.asked = origin.time(),
-            ZkRecipe::Ephemeral(_) => holder.since = origin.time(),
+        match lock.node_name(&read.path) {
+            "" => holder.since = origin.time(),
+            _ => holder.asked = origin.time(),
         }
         holder.token = base.token(session, origin.czxid).await.ok().flatten().map(|minted| minted.token);
     }
@@ -148,9 +142,7 @@ impl ReadNode {
     pub(crate) fn origin(&self, lock: &LockPath) -> Option<Origin> {
         match NodeData::parse(&self.data) {
             Some(data) => Some(data.writer.unwrap_or_else(|| self.creation())),
-            None => {
-                Some(self.creation()).filter(|_| lock.recipe != ZkRecipe::Queue || !is_readers(self.name()))
-            }
+            None => Some(self.creation()).filter(|_| !is_readers(lock.node_name(&self.path))),
         }
     }
 

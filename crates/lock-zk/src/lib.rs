@@ -11,7 +11,6 @@ mod acquire;
 mod backend;
 mod break_lock;
 mod capabilities;
-mod change;
 mod config;
 mod connect;
 mod connection;
@@ -29,6 +28,7 @@ mod four_letter;
 #[doc(hidden)]
 pub mod fuzzing;
 mod held_node;
+mod holders_watch;
 mod inspect;
 mod lease;
 mod link;

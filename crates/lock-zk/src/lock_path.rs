@@ -54,8 +54,14 @@ impl LockPath {
         }
     }
 
+    /// The path of the node of this name. The only node of `recipe=ephemeral` has none: it is the lock itself.
     pub(crate) fn child(&self, name: &str) -> String {
-        format!("{}/{name}", self.dir)
+        if name.is_empty() { self.dir.clone() } else { format!("{}/{name}", self.dir) }
+    }
+
+    /// The name of the node at this path.
+    pub(crate) fn node_name<'a>(&self, path: &'a str) -> &'a str {
+        path.strip_prefix(&self.dir).unwrap_or(path).trim_start_matches('/')
     }
 }
 

@@ -6,7 +6,7 @@ use crate::error::Fault;
 use crate::lock_path::LockPath;
 use crate::node::{CreatedNode, NodeIdentity};
 use crate::node_data::NodeData;
-use crate::recipe::ZkRecipe;
+use crate::queue::names;
 use crate::session::Session;
 
 /// All nodes of this acquisition, the lowest first, as the quorum knows them.
@@ -18,20 +18,10 @@ pub(crate) async fn find(
     lock: &LockPath,
     identity: NodeIdentity,
 ) -> Result<Vec<CreatedNode>, Fault> {
-    let (paths, digits_at) = match lock.recipe {
-        ZkRecipe::Queue => {
-            let prefix = identity.prefix(lock);
-            let names = list(session, lock).await?;
-            let matching = names.iter().filter(|name| name.starts_with(&prefix));
-            (matching.map(|name| lock.child(name)).collect(), lock.child(&prefix).len())
-        }
-        ZkRecipe::Ephemeral(_) => {
-            session.retry_until_definite(|| session.pass_quorum(&lock.dir)).await?;
-            (vec![lock.dir.clone()], lock.dir.len())
-        }
-    };
+    let prefix = identity.prefix(lock);
+    let names = list(session, lock).await?;
     let mut found = Vec::new();
-    for path in paths {
+    for path in names.iter().filter(|name| name.starts_with(&prefix)).map(|name| lock.child(name)) {
         let (data, stat) = match session.retry_until_definite(|| session.data(&path)).await {
             Err(fault) if fault.is_no_node() => continue,
             answer => answer?,
@@ -39,19 +29,18 @@ pub(crate) async fn find(
         // Never adopt the node of another session, however similar: it may expire at any time.
         let is_ours = lock.has_unique_names() || NodeData::is_of(&data, identity.owner);
         if is_ours && stat.ephemeral_owner == session.id {
-            found.extend(CreatedNode::at(path, digits_at, stat.czxid));
+            found.extend(CreatedNode::at(path, lock.child(&prefix).len(), stat.czxid));
         }
     }
     found.sort_unstable_by_key(|node| node.sequence);
     Ok(found)
 }
 
-/// The names in the directory of the lock, as the quorum knows them.
+/// The names of the nodes of the lock, as the quorum knows them.
 async fn list(session: &Session, lock: &LockPath) -> Result<Vec<String>, Fault> {
     let listed = session.retry_until_definite(|| async {
-        let children = session.children(&lock.dir);
-        let (passed, children) = join(session.pass_quorum(&lock.dir), children).await;
-        passed.and(children)
+        let (passed, names) = join(session.pass_quorum(&lock.dir), names(session, lock)).await;
+        passed.and(names)
     });
     match listed.await {
         Err(fault) if fault.is_no_node() => Ok(Vec::new()),

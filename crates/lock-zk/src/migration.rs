@@ -12,7 +12,7 @@ use lock_core::{Error, ErrorKind, Finding, FindingLevel, Lease, LockName, Result
 use tokio::time::sleep;
 use zookeeper_client::{self as zk, CreateMode};
 
-use crate::backend::{Zk, answer};
+use crate::backend::Zk;
 use crate::error::{BACKEND, Fault, Stop, error};
 use crate::lease::ZkLease;
 use crate::membership::{Membership, members_path, record_path, stored};
@@ -72,74 +72,55 @@ impl MigrationTarget for Zk {
     }
 
     async fn read_record(&self) -> Result<Option<StoredRecord>> {
-        let path = record_path(&self.share().config.dir);
-        loop {
-            let session = self.share().get().await?;
-            if let Some(record) = answer(&session, &path, read_record(&session, &path)).await? {
-                return Ok(record);
-            }
-        }
+        let path = &*record_path(&self.share().config.dir);
+        self.share().ask(path, |session| async move { read_record(&session, path).await }).await
     }
 
     async fn write_record(&self, data: &[u8], version: Option<i32>) -> Result<bool> {
-        let path = record_path(&self.share().config.dir);
-        loop {
-            let session = self.share().get().await?;
+        let dir = &*self.share().config.dir;
+        let path = &*record_path(dir);
+        let write = |session: Arc<Session>| async move {
             if version.is_none() {
-                let dir = &self.share().config.dir;
-                let made = session.make_directories(dir, CreateMode::Persistent);
-                match session.answer_about(dir, made).await? {
+                match session.make_directories(dir, CreateMode::Persistent).await {
                     Ok(()) => {}
-                    Err(Stop::StartOver) => continue,
-                    Err(Stop::Failed(error)) => return Err(error),
+                    Err(Stop::StartOver) => return Err(Fault::SessionEnded),
+                    Err(Stop::Failed(error)) => return Ok(Err(error)),
                 }
             }
-            let written = write_record(&session, &path, data, version);
-            if let Some(written) = answer(&session, &path, written).await? {
-                return Ok(written);
-            }
-        }
+            write_record(&session, path, data, version).await.map(Ok)
+        };
+        self.share().ask(path, write).await?
     }
 
     async fn note_moved(&self, names: &[LockName]) -> Result<()> {
-        let dir = &self.share().config.dir;
-        loop {
-            let session = self.share().get().await?;
-            match session.answer_about(dir, moved_names::note(&session, dir, names)).await? {
-                Err(Stop::StartOver) => {}
-                Err(Stop::Failed(error)) => return Err(error),
-                Ok(()) => return Ok(()),
+        let dir = &*self.share().config.dir;
+        let note = |session: Arc<Session>| async move {
+            match moved_names::note(&session, dir, names).await {
+                Err(Stop::StartOver) => Err(Fault::SessionEnded),
+                Err(Stop::Failed(error)) => Ok(Err(error)),
+                Ok(()) => Ok(Ok(())),
             }
-        }
+        };
+        self.share().ask(dir, note).await?
     }
 
     async fn moved(&self) -> Result<Vec<LockName>> {
-        let dir = &self.share().config.dir;
-        loop {
-            let session = self.share().get().await?;
-            if let Some(names) = answer(&session, dir, moved_names::list(&session, dir)).await? {
-                return Ok(names);
-            }
-        }
+        let dir = &*self.share().config.dir;
+        self.share().ask(dir, |session| async move { moved_names::list(&session, dir).await }).await
     }
 
     async fn forget_moved(&self, names: &[LockName]) -> Result<()> {
-        let dir = &self.share().config.dir;
-        loop {
-            let session = self.share().get().await?;
-            if let Some(()) = answer(&session, dir, moved_names::forget(&session, dir, names)).await? {
-                return Ok(());
-            }
-        }
+        let dir = &*self.share().config.dir;
+        self.share().ask(dir, |session| async move { moved_names::forget(&session, dir, names).await }).await
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {
         let dir = self.share().config.dir.as_str();
         let mut findings = Vec::new();
         for above in Path::new(dir).ancestors().skip(1).filter_map(Path::to_str) {
-            let path = record_path(above);
-            let session = self.share().get().await?;
-            if let Some(Some(_)) = answer(&session, &path, read_record(&session, &path)).await? {
+            let path = &*record_path(above);
+            let record = self.share().ask(path, |session| async move { read_record(&session, path).await });
+            if record.await?.is_some() {
                 let what = format!("the locks in {above} take part in a migration, and {dir} is below it");
                 let advice = "use another dir in the URL of the new store";
                 findings.push(Finding::new(FindingLevel::Warning, "", what, advice));
@@ -149,13 +130,8 @@ impl MigrationTarget for Zk {
     }
 
     async fn members(&self) -> Result<Vec<MemberState>> {
-        let path = members_path(&self.share().config.dir);
-        loop {
-            let session = self.share().get().await?;
-            if let Some(members) = answer(&session, &path, members(&session, &path)).await? {
-                return Ok(members);
-            }
-        }
+        let path = &*members_path(&self.share().config.dir);
+        self.share().ask(path, |session| async move { members(&session, path).await }).await
     }
 }
 

@@ -9,6 +9,7 @@ use zookeeper_client as zk;
 use crate::error::Fault;
 use crate::lock_path::LockPath;
 use crate::node_data::NodeData;
+use crate::recipe::ZkRecipe;
 use crate::session::Session;
 use crate::shared_task::SharedTask;
 
@@ -23,7 +24,10 @@ pub(crate) struct NodeIdentity {
 impl NodeIdentity {
     /// The part of the name before the sequence number.
     pub(crate) fn prefix(&self, lock: &LockPath) -> String {
-        lock.layout.prefix(self.owner, self.mode, self.writes)
+        match lock.recipe {
+            ZkRecipe::Queue => lock.layout.prefix(self.owner, self.mode, self.writes),
+            ZkRecipe::Ephemeral(_) => String::new(),
+        }
     }
 
     pub(crate) fn data(&self, info: &OwnerInfo) -> Vec<u8> {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use lock_core::{Error, Result, runtime};
 
 use crate::config::ZkConfig;
-use crate::error::BACKEND;
+use crate::error::{BACKEND, Fault};
 use crate::membership::Membership;
 use crate::poison::lock;
 use crate::session::Session;
@@ -43,6 +43,24 @@ impl PoolShare {
     /// A session with room for one more lock, whose node has a path of this many bytes, opened if there is none.
     pub(crate) async fn with_room(&self, bytes: usize) -> Result<Arc<Session>> {
         self.get_for(Some(bytes)).await
+    }
+
+    /// The answer of a session to requests about a path; that of the next one, if it ends meanwhile.
+    pub(crate) async fn ask<T: Send, F>(
+        &self,
+        path: &str,
+        requests: impl Fn(Arc<Session>) -> F + Send + Sync,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T, Fault>> + Send,
+    {
+        loop {
+            let session = self.get().await?;
+            match session.answer_about(path, requests(Arc::clone(&session))).await? {
+                Err(Fault::SessionEnded) => {}
+                answer => return answer.map_err(|fault| fault.on(path)),
+            }
+        }
     }
 
     async fn get_for(&self, lock_bytes: Option<usize>) -> Result<Arc<Session>> {

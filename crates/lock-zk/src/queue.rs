@@ -25,6 +25,7 @@ use crate::error::{Fault, Stop};
 use crate::lock_path::LockPath;
 use crate::node::CreatedNode;
 use crate::node_name::{as_reader, mode_of};
+use crate::recipe::ZkRecipe;
 use crate::session::Session;
 
 /// A node in the directory of a lock: a holder or a waiter.
@@ -68,7 +69,7 @@ impl Queue {
         for name in children {
             match sequence(&name) {
                 Some(sequence) => {
-                    let marker = &name[..name.len() - DIGITS];
+                    let marker = marker(&name);
                     let (mode, downgradable) = (mode_of(marker), as_reader(marker).is_some());
                     queue.contenders.push(Contender { sequence, name, mode, downgradable });
                 }
@@ -118,10 +119,21 @@ impl Queue {
 
 /// The queue of a lock, as the server of the session knows it; `None` without a directory.
 pub(crate) async fn list(session: &Session, lock: &LockPath) -> Result<Option<Queue>, Fault> {
-    match session.retry_until_definite(|| session.children(&lock.dir)).await {
-        Ok(children) => Ok(Some(Queue::parse(children))),
+    match session.retry_until_definite(|| names(session, lock)).await {
+        Ok(names) => Ok(Some(Queue::parse(names))),
         Err(fault) if fault.is_no_node() => Ok(None),
         Err(fault) => Err(fault),
+    }
+}
+
+/// The names of the nodes of a lock. With `recipe=ephemeral` it is one node, [without a name](LockPath::child).
+pub(crate) async fn names(session: &Session, lock: &LockPath) -> Result<Vec<String>, Fault> {
+    match lock.recipe {
+        ZkRecipe::Queue => session.children(&lock.dir).await,
+        ZkRecipe::Ephemeral(_) => {
+            let node = session.stat(&lock.dir).await?;
+            Ok(node.map(|_| String::new()).into_iter().collect())
+        }
     }
 }
 
@@ -206,21 +218,29 @@ pub(crate) const fn is_exhausted(sequence: i64) -> bool {
 
 /// Whether a node of this name is a reader's.
 pub(crate) fn is_readers(name: &str) -> bool {
-    sequence(name).is_some() && mode_of(&name[..name.len() - DIGITS]) == Mode::Shared
+    sequence(name).is_some() && mode_of(marker(name)) == Mode::Shared
 }
 
 /// The name of the reader's node that replaces this one in a downgrade, if this is a writer's.
 pub(crate) fn downgraded_name(writer: &str) -> Option<String> {
     sequence(writer)?;
-    let (marker, digits) = writer.split_at(writer.len() - DIGITS);
+    let (marker, digits) = writer.split_at(marker(writer).len());
     as_reader(marker).map(|reader| reader + digits)
+}
+
+/// The text before the sequence number.
+fn marker(name: &str) -> &str {
+    &name[..name.len().saturating_sub(DIGITS)]
 }
 
 /// The sequence number that a name ends in.
 ///
-/// Ten digits; the sign is ignored, as `-` also ends prefixes. Negative numbers come only after the largest one, and from
+/// The only node of its lock needs none. Ten digits; the sign is ignored, as `-` also ends prefixes. Negative numbers come only after the largest one, and from
 /// the lower end, so their digits are beyond [`EXHAUSTED_FROM`] too.
 fn sequence(name: &str) -> Option<i64> {
+    if name.is_empty() {
+        return Some(0);
+    }
     let digits = name.get(name.len().checked_sub(DIGITS)?..)?;
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }

@@ -10,7 +10,6 @@ use lock_core::Mode;
 use crate::error::Fault;
 use crate::inspect::look;
 use crate::lock_path::LockPath;
-use crate::recipe::ZkRecipe;
 use crate::session::Session;
 use crate::watches::{Need, Room, Watch};
 
@@ -40,13 +39,12 @@ pub(crate) async fn watch_holders(session: &Session, lock: &LockPath) -> Result<
             _ => (&lock.dir, false),
         };
         let Some(room) = claim.room(path, Need::Must) else { return Ok(HoldersWatch(None)) };
-        let watch = match (is_holder, lock.recipe) {
-            (true, _) => existing(watch_node(session, path, &room).await)?,
-            (false, ZkRecipe::Queue) => match existing(watch_children(session, path, &room).await)? {
+        let watch = match is_holder {
+            true => existing(watch_node(session, path, &room).await)?,
+            false => match existing(watch_children(session, path, &room).await)? {
                 None => watch_absence(session, path, room).await?,
                 watch => watch,
             },
-            (false, ZkRecipe::Ephemeral(_)) => watch_absence(session, path, room).await?,
         };
         // Otherwise the node was created or deleted since the look.
         if watch.is_some() {
