@@ -7,7 +7,6 @@ use std::time::Duration;
 use std::{env, panic, process};
 
 use lock_core::{Guard, GuardState, LockOptions, Locks, LossReason, Persistence, Result};
-use lock_testkit::proxy::Direction;
 use lock_zk::{ZkConfig, ZkRecipe, ZkWait};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
@@ -42,8 +41,7 @@ async fn a_program_that_aborts_on_panics_outlives_its_sessions() {
     let mut output = BufReader::new(program.0.stdout.take().unwrap()).lines();
     let mut hears = |what: &str| assert!(output.any(|line| line.unwrap() == what), "it never says {what}");
     hears("held");
-    proxy.black_hole(Direction::ToServer, true);
-    proxy.black_hole(Direction::ToClient, true);
+    common::black_hole(&proxy, true);
     writeln!(input).unwrap();
     hears("lost");
     proxy.heal();

@@ -10,7 +10,7 @@ use crate::common::*;
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
-use lock_core::{ErrorKind, Guard, GuardState, Locks, LossReason, Outcome, Released, Token};
+use lock_core::{ErrorKind, GuardState, Locks, LossReason, Outcome, Released, Token};
 use lock_testkit::ZooKeeper;
 use lock_zk::zookeeper_client::{
     Acls, Connector, CreateMode, Error, MultiWriteError, MultiWriteResult, Stat,
@@ -21,8 +21,6 @@ use lock_zk::{
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-/// For what comes to pass sooner or later.
-const SOON: Duration = Duration::from_secs(10);
 /// How long an acquisition waits.
 const PATIENCE: Duration = Duration::from_millis(700);
 /// What a noisy machine may take longer.
@@ -202,14 +200,6 @@ async fn meddled(
     opened(&config(server).layout(layout).ensemble(Arc::new(meddler))).await
 }
 
-async fn until(what: &str, holds: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < SOON, "{what}");
-        sleep(Duration::from_millis(2)).await;
-    }
-}
-
 /// A holder that goes on as a reader while an operator whose requests of this kind are lost until then breaks its lock.
 async fn a_writer_is_broken_as_a_reader(kind: Kind, layout: ZkLayout) {
     let server = server().await;
@@ -229,7 +219,7 @@ async fn a_writer_is_broken_as_a_reader(kind: Kind, layout: ZkLayout) {
     let breaker = meddled(&server, layout, script).await;
     let mut guard = holder.rw("a").write().await.unwrap();
     let breaking = tokio::spawn(async move { breaker.break_lock("a").await.unwrap() });
-    until("nothing is lost", || lost.load(Ordering::SeqCst) > 0).await;
+    until("nothing is lost", async || lost.load(Ordering::SeqCst) > 0).await;
     guard.downgrade().await.unwrap();
     assert_eq!(children(&client, "a").await.len(), 1, "{layout:?}: it reads");
     reads.store(true, Ordering::SeqCst);
@@ -419,7 +409,7 @@ async fn a_base_that_changed_is_read_behind_a_check() {
         let lock = locks.mutex("a");
         let next = tokio::spawn(async move { lock.acquire().await.unwrap() });
         until_children(&client, "a", 2).await;
-        until("the first time", || *asked.lock().unwrap() == ["watch_data", "watch_stat"]).await;
+        until("the first time", async || *asked.lock().unwrap() == ["watch_data", "watch_stat"]).await;
         sleep(Duration::from_millis(100)).await;
         asked.lock().unwrap().clear();
         broken.store(!breaks, Ordering::SeqCst);
@@ -535,19 +525,15 @@ async fn a_holder_that_may_not_read_its_node_does_not_ask_again_and_again() {
     };
     let locks = meddled(&server, ZkLayout::Curator, script).await;
     let guard = locks.mutex("a").acquire().await.unwrap();
-    until("it never asks again", || asked.load(Ordering::SeqCst) > 3).await;
+    until("it never asks again", async || asked.load(Ordering::SeqCst) > 3).await;
     sleep(Duration::from_secs(1)).await;
     // Every 15 ms would be far more.
     let times = asked.load(Ordering::SeqCst);
     assert!(times < 20, "{times} times");
     refused.store(false, Ordering::SeqCst);
-    until("it is not asked again", || asked.load(Ordering::SeqCst) > times).await;
+    until("it is not asked again", async || asked.load(Ordering::SeqCst) > times).await;
     let node = children(&client, "a").await.remove(0);
     client.delete(&format!("/locks/a/{node}"), None).await.unwrap();
     assert_eq!(timeout(SOON, guard.lost()).await.expect("it is watched"), LossReason::Removed);
     assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
-}
-
-async fn give_back(guard: Guard) {
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
 }

@@ -5,13 +5,15 @@ use std::ops::Deref;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lock_core::{Locks, Released};
+use lock_core::{Guard, Locks, Released, Result};
 use lock_testkit::proxy::{Direction, FaultProxy, Protocol, opcode, zk_opcode};
 use lock_testkit::zookeeper::Borrowed;
 use lock_testkit::{ZkEnsemble, ZooKeeper};
 use lock_zk::zookeeper_client::{Acls, Client, CreateMode, Error};
 use lock_zk::{ZkConfig, ZkLayout};
 use tokio::runtime::{Builder, Handle, RuntimeFlavor};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
 
 /// Long enough for a noisy machine.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(4);
@@ -19,6 +21,10 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(4);
 pub(crate) const SHORT: Duration = Duration::from_secs(2);
 /// Where an answer never comes: the driver notices it after a fifth, and we have given up after half of it.
 pub(crate) const LONG: Duration = Duration::from_secs(8);
+/// For what comes to pass sooner or later.
+pub(crate) const SOON: Duration = Duration::from_secs(10);
+/// For what is on its way to arrive, or not to.
+pub(crate) const SETTLED: Duration = Duration::from_millis(150);
 pub(crate) const LAYOUTS: [ZkLayout; 3] = [ZkLayout::Curator, ZkLayout::Plain, ZkLayout::Kazoo];
 
 /// Matches the requests by which a contender gets its place in the queue.
@@ -69,8 +75,7 @@ impl Scene {
     }
 
     pub(crate) fn black_hole(&self, on: bool) {
-        self.proxy.black_hole(Direction::ToServer, on);
-        self.proxy.black_hole(Direction::ToClient, on);
+        black_hole(&self.proxy, on);
     }
 
     /// Whether nothing is left of `a`, so that the next one gets it.
@@ -234,7 +239,7 @@ pub(crate) async fn nothing_is_left(server: &ZooKeeper) {
             "the test has left something: {left:?}\n{}",
             server.four_letter("dump").await.unwrap_or_default()
         );
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        sleep(Duration::from_millis(10)).await;
     }
 }
 
@@ -292,7 +297,7 @@ pub(crate) async fn until_children(client: &Client, name: &str, count: usize) {
             return;
         }
         assert!(start.elapsed() < Duration::from_secs(10), "{children:?} and not {count} nodes");
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        sleep(Duration::from_millis(5)).await;
     }
 }
 
@@ -318,4 +323,39 @@ pub(crate) async fn foreign(client: &Client, prefix: &str) -> String {
     let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
     let (_, sequence) = client.create(&format!("/locks/a/{prefix}"), b"", &options).await.unwrap();
     format!("/locks/a/{prefix}{sequence}")
+}
+
+pub(crate) async fn until(what: &str, holds: impl AsyncFn() -> bool) {
+    let start = Instant::now();
+    while !holds().await {
+        assert!(start.elapsed() < SOON, "{what}");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Waits for the lock `a`.
+pub(crate) fn wait(locks: &Locks) -> JoinHandle<Result<Guard>> {
+    let mutex = locks.mutex("a");
+    tokio::spawn(async move { mutex.acquire().await })
+}
+
+/// Waits for the lock `a`, and has its position in the queue: its directory has this many nodes.
+pub(crate) async fn queue_up(locks: &Locks, client: &Client, count: usize) -> JoinHandle<Result<Guard>> {
+    let waiter = wait(locks);
+    until_children(client, "a", count).await;
+    waiter
+}
+
+pub(crate) async fn soon<T>(waiter: JoinHandle<Result<T>>) -> T {
+    timeout(SOON, waiter).await.expect("its turn comes").unwrap().unwrap()
+}
+
+pub(crate) async fn give_back(guard: Guard) {
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
+
+/// Whether nothing passes this proxy, and no end of a connection is seen.
+pub(crate) fn black_hole(proxy: &FaultProxy, on: bool) {
+    proxy.black_hole(Direction::ToServer, on);
+    proxy.black_hole(Direction::ToClient, on);
 }

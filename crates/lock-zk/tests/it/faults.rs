@@ -6,68 +6,11 @@ use std::time::{Duration, Instant};
 
 use crate::common::*;
 use futures_util::future::join_all;
-use lock_core::{ErrorKind, GuardState, LockOptions, LossReason, Outcome, Persistence, Released};
+use lock_core::{GuardState, LossReason, Released};
 use lock_testkit::proxy::{Direction, Then, opcode, zk_opcode};
-use lock_testkit::{FaultProxy, ZkEnsemble, ZooKeeper, cancel_after, for_each_poll_count};
+use lock_testkit::{FaultProxy, ZkEnsemble, ZooKeeper, cancel_after};
 use lock_zk::zookeeper_client::{self as zk, Acl, Acls, CreateMode, Permission};
 use lock_zk::{ZkConfig, ZkLayout, ZkRecipe, ZkWait};
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn acquire_is_cancelled_after_every_number_of_polls() {
-    let scene = Scene::new().await;
-    for held in [false, true] {
-        let polls = for_each_poll_count(async |k| {
-            let guard = if held { Some(scene.other.mutex("a").acquire().await.unwrap()) } else { None };
-            let mutex = scene.locks.mutex("a");
-            // Where it is in vain, long enough for all that comes before.
-            let patience = Duration::from_millis(if held { 500 } else { 30_000 });
-            let outcome = cancel_after(k, async { mutex.try_acquire_for(patience).await.unwrap() }).await;
-            if let Some(guard) = guard {
-                until_children(&scene.client, "a", 1).await;
-                assert_eq!(guard.release().await.unwrap(), Released::Released);
-            }
-            let done = outcome.is_some();
-            drop(outcome);
-            scene.is_clean().await;
-            done.then_some(())
-        })
-        .await;
-        // To send the request, to see all answers at once, and to see the end of the patience.
-        assert!(polls >= if held { 3 } else { 2 }, "{polls}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn acquire_is_cancelled_at_any_time_of_the_grant() {
-    let scene = Scene::new().await;
-    for step in 0..40 {
-        let guard = scene.other.mutex("a").acquire().await.unwrap();
-        let mutex = scene.locks.mutex("a");
-        let waiter = tokio::spawn(async move { mutex.acquire().await });
-        until_children(&scene.client, "a", 2).await;
-        let release = tokio::spawn(guard.release());
-        tokio::time::sleep(Duration::from_micros(step * 60)).await;
-        waiter.abort();
-        release.await.unwrap().unwrap();
-        drop(waiter.await);
-        scene.is_clean().await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn release_is_cancelled_after_every_number_of_polls() {
-    let scene = Scene::new().await;
-    let polls = for_each_poll_count(async |k| {
-        let guard = scene.locks.mutex("a").acquire().await.unwrap();
-        let done = cancel_after(k, guard.release()).await.map(|released| {
-            assert_eq!(released.unwrap(), Released::Released);
-        });
-        scene.is_clean().await;
-        done
-    })
-    .await;
-    assert!(polls > 0);
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn acquire_is_cancelled_before_the_server_gets_to_know_of_it() {
@@ -85,7 +28,7 @@ async fn acquire_is_cancelled_before_the_server_gets_to_know_of_it() {
         }
         scene.proxy.deliver();
         let guard = mutex.try_acquire_for(Duration::from_secs(5)).await.unwrap().unwrap();
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        give_back(guard).await;
         scene.is_clean().await;
 
         // The request waits in the driver for a connection.
@@ -95,7 +38,7 @@ async fn acquire_is_cancelled_before_the_server_gets_to_know_of_it() {
         assert!(cancel_after(k, mutex.acquire()).await.is_none());
         scene.proxy.refuse(false);
         let guard = mutex.try_acquire_for(Duration::from_secs(5)).await.unwrap().unwrap();
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        give_back(guard).await;
         scene.is_clean().await;
     }
 }
@@ -117,7 +60,7 @@ async fn the_answer_to_a_creation_is_lost() {
             assert_eq!(scene.proxy.fired(), 1);
             assert_eq!(children(&scene.client, "a").await.len(), 1, "{layout:?} {fault}");
             assert_eq!(scene.locks.inspect("a").await.unwrap().token, Some(guard.token()));
-            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            give_back(guard).await;
             scene.is_clean().await;
         }
     }
@@ -150,9 +93,9 @@ async fn a_wish_does_not_hide_a_node_from_its_owner() {
         if recipe == ZkRecipe::Queue {
             assert_eq!(children(&client, "a").await.len(), 1, "{layout:?}");
         }
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        give_back(guard).await;
         let next = other.mutex("a").try_acquire_for(TIMEOUT).await.unwrap().unwrap();
-        assert_eq!(next.release().await.unwrap(), Released::Released);
+        give_back(next).await;
     }
 }
 
@@ -196,7 +139,7 @@ async fn the_answer_to_a_release_is_lost() {
         for end in [FaultProxy::rst, FaultProxy::fin] {
             let guard = scene.locks.mutex("a").acquire().await.unwrap();
             end(&scene.proxy);
-            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            give_back(guard).await;
             scene.is_clean().await;
         }
     }
@@ -224,20 +167,6 @@ async fn the_answer_to_a_break_is_lost_and_only_one_is_broken() {
     assert!(!scene.locks.break_lock("a").await.unwrap());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_release_goes_on_after_its_caller_got_no_answer() {
-    let scene = Scene::new().await;
-    let guard = scene.locks.mutex("a").acquire().await.unwrap();
-    scene.black_hole(true);
-    scene.proxy.refuse(true);
-    let start = Instant::now();
-    let error = guard.release().await.unwrap_err();
-    assert!(start.elapsed() < TIMEOUT * 3 / 4, "{:?}", start.elapsed());
-    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::Unknown));
-    scene.proxy.heal();
-    scene.is_clean().await;
-}
-
 /// The driver notices the silence, and then tries all servers in any order, the silent one among them: twice a fifth of the
 /// session timeout, and callers wait for half of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -254,8 +183,7 @@ async fn callers_get_their_answers_from_another_server_when_theirs_falls_silent(
         // The silence begins with the request, which is as late as can be.
         assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
         let silent = proxies.iter().find(|proxy| proxy.connections() > 0).unwrap();
-        silent.black_hole(Direction::ToServer, true);
-        silent.black_hole(Direction::ToClient, true);
+        black_hole(silent, true);
         let start = Instant::now();
         let done = match request {
             "release" => guard.release().await.map(|released| assert_eq!(released, Released::Released)),
@@ -288,33 +216,10 @@ async fn a_server_that_grants_a_longer_session_is_not_taken_for_silent_any_soone
     let proxy = proxy(&server);
     let config = ZkConfig::new(proxy.addr().to_string()).session_timeout(SHORT).private_session(true);
     let guard = opened(&config).await.mutex("a").acquire().await.unwrap();
-    proxy.black_hole(Direction::ToServer, true);
-    proxy.black_hole(Direction::ToClient, true);
+    black_hole(&proxy, true);
     // Too long for a session as it was asked for, and half of what is too long for this one.
     tokio::time::sleep(LONG / 5).await;
     assert_eq!(guard.state(), GuardState::Valid);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_short_outage_makes_a_guard_suspect_and_no_more() {
-    let scene = Scene::new().await;
-    let guard = scene.locks.mutex("a").acquire().await.unwrap();
-    scene.proxy.refuse(true);
-    scene.proxy.rst();
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(guard.state(), GuardState::Suspect);
-    assert!(guard.is_valid());
-    scene.proxy.refuse(false);
-    let start = Instant::now();
-    while guard.state() != GuardState::Valid {
-        assert!(start.elapsed() < TIMEOUT * 2, "{:?}", guard.state());
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    assert!(guard.remaining() > TIMEOUT / 2);
-    // Watches survive the reconnection.
-    let path = format!("/locks/a/{}", children(&scene.client, "a").await[0]);
-    scene.client.delete(&path, None).await.unwrap();
-    assert_eq!(guard.lost().await, LossReason::Removed);
 }
 
 /// While its holder is cut off: one that watches its node, and one that just got the lock and does not watch it yet.
@@ -340,38 +245,7 @@ async fn a_reconnected_holder_learns_that_its_node_was_deleted() {
         assert_eq!(lost.expect("the loss is reported before its deadline"), LossReason::Removed, "{watched}");
         assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
         let again = scene.locks.mutex("a").try_acquire().await.unwrap().unwrap();
-        assert_eq!(again.release().await.unwrap(), Released::Released);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_guard_is_lost_before_anybody_else_gets_the_lock() {
-    for round in 0..3 {
-        let scene = Scene::with(SHORT, ZkLayout::Curator).await;
-        let guard = scene.locks.mutex("a").acquire().await.unwrap();
-        let other = scene.other.clone();
-        let next = tokio::spawn(async move {
-            let guard = other.mutex("a").acquire().await.unwrap();
-            (guard, Instant::now())
-        });
-        until_children(&scene.client, "a", 2).await;
-        tokio::time::sleep(Duration::from_millis(130 * round)).await;
-        assert!(guard.is_valid());
-        scene.black_hole(true);
-        assert_eq!(guard.lost().await, LossReason::DeadlinePassed);
-        let lost = Instant::now();
-        let (next, granted) = next.await.unwrap();
-        assert!(lost < granted, "{:?} too late", lost - granted);
-        assert!(next.token() > guard.token());
-        // Nothing revives it, and a new session takes over.
-        scene.proxy.heal();
-        tokio::time::sleep(SHORT / 2).await;
-        assert_eq!(guard.state(), GuardState::Lost(LossReason::DeadlinePassed));
-        assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
-        assert!(scene.locks.mutex("a").try_acquire().await.unwrap().is_none());
-        assert_eq!(next.release().await.unwrap(), Released::Released);
-        let again = scene.locks.mutex("a").try_acquire_for(TIMEOUT).await.unwrap().unwrap();
-        assert_eq!(again.verify().await.unwrap(), GuardState::Valid);
+        give_back(again).await;
     }
 }
 
@@ -436,7 +310,7 @@ async fn a_guard_at_a_leader_that_was_cut_off_is_lost_before_the_next_leader_let
     if !ZooKeeper::lacks("leader that answers a sync alone", (3, 6)) {
         assert_eq!(tokio::time::timeout(TIMEOUT, client.sync("/")).await, Ok(Ok(())));
     }
-    assert_eq!(next.release().await.unwrap(), Released::Released);
+    give_back(next).await;
     ensemble.kill(leader);
 }
 
@@ -494,8 +368,7 @@ fn links_of(ensemble: &ZkEnsemble, server: usize) -> Vec<&FaultProxy> {
 /// Cuts a server off from the others, which it does not notice.
 fn cut_off(ensemble: &ZkEnsemble, server: usize) {
     for link in links_of(ensemble, server) {
-        link.black_hole(Direction::ToServer, true);
-        link.black_hole(Direction::ToClient, true);
+        black_hole(link, true);
         // Who connects to it does not wait for an answer that cannot come.
         link.refuse(true);
     }
@@ -510,36 +383,12 @@ fn hold_off(ensemble: &ZkEnsemble, server: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_waiter_whose_session_ends_queues_again() {
-    let scene = Scene::new().await;
-    let guard = scene.other.mutex("a").acquire().await.unwrap();
-    let mutex = scene.locks.mutex("a");
-    let waiter = tokio::spawn(async move { mutex.acquire().await });
-    until_children(&scene.client, "a", 2).await;
-    let old = children(&scene.client, "a").await[1].clone();
-    scene.black_hole(true);
-    scene.proxy.refuse(true);
-    until_children(&scene.client, "a", 1).await;
-    assert!(!waiter.is_finished());
-    scene.proxy.heal();
-    until_children(&scene.client, "a", 2).await;
-    assert_ne!(children(&scene.client, "a").await[1], old);
-    guard.release().await.unwrap();
-    let guard = waiter.await.unwrap().unwrap();
-    assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
-    guard.release().await.unwrap();
-    scene.is_clean().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_grant_to_an_ended_session_is_not_taken() {
     // The lock becomes free while the waiter is cut off: its node is next, but its session is over. A waiter gives up
     // when it gets no new one within three quarters of its timeout, so that has to be long.
     let scene = Scene::new().await;
     let guard = scene.other.mutex("a").acquire().await.unwrap();
-    let mutex = scene.locks.mutex("a");
-    let waiter = tokio::spawn(async move { mutex.acquire().await });
-    until_children(&scene.client, "a", 2).await;
+    let waiter = queue_up(&scene.locks, &scene.client, 2).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     let old = children(&scene.client, "a").await[1].clone();
     scene.proxy.hold(Direction::ToClient);
@@ -554,31 +403,10 @@ async fn a_grant_to_an_ended_session_is_not_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_waiter_that_was_cut_off_gets_its_turn() {
-    let scene = Scene::new().await;
-    for _ in 0..5 {
-        let guard = scene.other.mutex("a").acquire().await.unwrap();
-        let mutex = scene.locks.mutex("a");
-        let waiter = tokio::spawn(async move { mutex.acquire().await });
-        until_children(&scene.client, "a", 2).await;
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        scene.proxy.refuse(true);
-        scene.proxy.rst();
-        guard.release().await.unwrap();
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        assert!(!waiter.is_finished());
-        scene.proxy.refuse(false);
-        assert_eq!(waiter.await.unwrap().unwrap().release().await.unwrap(), Released::Released);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_waiter_that_was_removed_while_cut_off_does_not_get_the_lock() {
     let scene = Scene::new().await;
     let guard = scene.other.mutex("a").acquire().await.unwrap();
-    let mutex = scene.locks.mutex("a");
-    let waiter = tokio::spawn(async move { mutex.acquire().await });
-    until_children(&scene.client, "a", 2).await;
+    let waiter = queue_up(&scene.locks, &scene.client, 2).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     let old = children(&scene.client, "a").await[1].clone();
     scene.proxy.refuse(true);
@@ -607,9 +435,7 @@ async fn a_waiter_does_not_take_the_node_of_another_for_its_own() {
         }
     };
     fill(before).await;
-    let mutex = scene.locks.mutex("a");
-    let waiter = tokio::spawn(async move { mutex.acquire().await });
-    until_children(&scene.client, "a", before + 1).await;
+    let waiter = queue_up(&scene.locks, &scene.client, before + 1).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
     scene.proxy.hold(Direction::ToClient);
     for child in children(&scene.client, "a").await {
@@ -628,60 +454,7 @@ async fn a_waiter_does_not_take_the_node_of_another_for_its_own() {
     scene.client.delete(&format!("/locks/a/{}", children[before]), None).await.unwrap();
     let guard = tokio::time::timeout(Duration::from_secs(20), waiter).await.unwrap().unwrap().unwrap();
     assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_lasting_outage_is_reported() {
-    let scene = Scene::with(SHORT, ZkLayout::Curator).await;
-    let guard = scene.other.mutex("a").acquire().await.unwrap();
-    let strict = LockOptions::new().persistence(Persistence::Strict);
-    let mutex = scene.locks.mutex_with("a", strict).unwrap();
-    let waiter = tokio::spawn(async move { mutex.acquire().await });
-    until_children(&scene.client, "a", 2).await;
-    scene.black_hole(true);
-    scene.proxy.refuse(true);
-    let start = Instant::now();
-    let error = waiter.await.unwrap().unwrap_err();
-    let took = start.elapsed();
-    assert!(took > SHORT / 2 && took < SHORT * 5, "{took:?}");
-    assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert!(error.is_retryable());
-    // From now on no caller waits for longer than connecting may take.
-    let (one, two) = (scene.locks.mutex("a"), scene.locks.mutex("b"));
-    let (acquired, tried, seen, broken) =
-        tokio::join!(one.acquire(), two.try_acquire(), scene.locks.inspect("a"), scene.locks.break_lock("a"));
-    for error in [acquired.unwrap_err(), tried.unwrap_err(), seen.unwrap_err(), broken.unwrap_err()] {
-        assert_eq!(error.kind(), ErrorKind::Unavailable);
-        assert!(error.to_string().contains(&scene.proxy.addr().to_string()), "{error}");
-    }
-    scene.proxy.heal();
-    guard.release().await.unwrap();
-    assert!(scene.locks.mutex("a").try_acquire_for(TIMEOUT).await.unwrap().is_some());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_deadline_is_kept_while_the_server_is_silent() {
-    let scene = Scene::new().await;
-    let guard = scene.other.mutex("a").acquire().await.unwrap();
-    let mutex = scene.locks.mutex("a");
-    let waiter = tokio::spawn(async move {
-        let start = Instant::now();
-        (mutex.try_acquire_for(Duration::from_millis(700)).await, start.elapsed())
-    });
-    until_children(&scene.client, "a", 2).await;
-    // Until it knows that the lock is busy.
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    scene.black_hole(true);
-    let (outcome, took) = waiter.await.unwrap();
-    assert!(outcome.unwrap().is_none());
-    assert!(took < TIMEOUT / 2, "{took:?}");
-    // The node is deleted as soon as the server can be reached.
-    assert_eq!(children(&scene.client, "a").await.len(), 2);
-    scene.black_hole(false);
-    until_children(&scene.client, "a", 1).await;
-    guard.release().await.unwrap();
-    scene.is_clean().await;
+    give_back(guard).await;
 }
 
 /// As after a long time without a word. The pings notice it, and the session goes on over another connection.
@@ -692,28 +465,8 @@ async fn a_connection_that_a_router_has_forgotten_costs_a_moment_and_no_error() 
     scene.proxy.forget();
     let guard = tokio::time::timeout(TIMEOUT * 2, scene.locks.mutex("a").acquire()).await;
     let guard = guard.expect("another connection works").unwrap();
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
     assert_eq!(held.release().await.unwrap(), Released::Released, "the session lasts");
-    scene.is_clean().await;
-}
-
-/// The first answer says that there is no directory, and the next one never comes.
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_deadline_is_kept_when_the_server_falls_silent_in_the_middle_of_an_acquisition() {
-    let scene = Scene::with(LONG * 2, ZkLayout::Curator).await;
-    let patience = Duration::from_secs(1);
-    scene.proxy.swallow_when(zk_opcode(opcode::CREATE_CONTAINER), Then::Hang);
-    // Nor is another connection possible.
-    scene.proxy.refuse(true);
-    let start = Instant::now();
-    let outcome = scene.locks.mutex("a").try_acquire_for(patience).await;
-    let took = start.elapsed();
-    assert_eq!(scene.proxy.fired(), 1);
-    // Nobody has said that the lock is busy.
-    let error = outcome.unwrap_err();
-    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::Unknown));
-    assert!(took >= patience && took < LONG / 2, "{took:?}");
-    scene.proxy.heal();
     scene.is_clean().await;
 }
 
@@ -730,45 +483,12 @@ async fn a_free_lock_is_to_be_had_however_short_the_deadline_is() {
         }
     };
     let guard = ask().await.expect("nobody has it");
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
     let guard = scene.other.mutex("a").acquire().await.unwrap();
     assert!(ask().await.is_none());
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
     scene.proxy.heal();
     scene.is_clean().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn the_server_restarts_while_a_lock_is_held_and_waited_for() {
-    let scene = Scene::with(TIMEOUT * 5, ZkLayout::Curator).await;
-    let guard = scene.locks.mutex("a").acquire().await.unwrap();
-    let long = config(&scene.server).session_timeout(TIMEOUT * 5).connect().await.unwrap();
-    let waiter = tokio::spawn(async move { (long.mutex("a").acquire().await, long) });
-    until_children(&scene.client, "a", 2).await;
-    scene.server.restart().await.unwrap();
-    let start = Instant::now();
-    while guard.state() != GuardState::Valid {
-        assert!(start.elapsed() < TIMEOUT * 5, "{:?}", guard.state());
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
-    assert!(!waiter.is_finished());
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
-    let (next, _long) = waiter.await.unwrap();
-    assert_eq!(next.unwrap().release().await.unwrap(), Released::Released);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn closing_without_a_server_ends_all_the_same() {
-    let scene = Scene::with(SHORT, ZkLayout::Curator).await;
-    let guard = scene.locks.mutex("a").acquire().await.unwrap();
-    scene.black_hole(true);
-    let start = Instant::now();
-    let error = scene.locks.close().await.unwrap_err();
-    assert!(start.elapsed() < SHORT, "{:?}", start.elapsed());
-    assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert_eq!(guard.state(), GuardState::Lost(LossReason::SessionEnded));
-    assert_eq!(scene.locks.mutex("b").acquire().await.unwrap_err().kind(), ErrorKind::Closed);
 }
 
 /// The event that a waiter needs never comes: it has to look for itself, whatever it waits for.
@@ -803,12 +523,12 @@ async fn a_waiter_whose_event_is_lost_gets_its_turn() {
             waiter.abort();
             assert!(waiter.await.is_err());
         }
-        assert_eq!(holder.release().await.unwrap(), Released::Released);
+        give_back(holder).await;
         let guard = tokio::time::timeout(SHORT * 5, waiter).await.expect("it looks again").unwrap();
         assert!(proxy.pushes() > 0, "{recipe:?} {before}: no event was lost");
         proxy.lose_pushes(false);
         assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        give_back(guard).await;
     }
 }
 
@@ -834,7 +554,7 @@ async fn a_second_look_costs_one_request_in_a_session_timeout() {
         let count = looks.load(Ordering::SeqCst);
         proxy.heal();
         assert!((1..=u64::from(timeouts)).contains(&count), "{recipe:?}: {count} requests");
-        assert_eq!(holder.release().await.unwrap(), Released::Released);
+        give_back(holder).await;
         assert_eq!(waiter.await.unwrap().release().await.unwrap(), Released::Released);
     }
 }

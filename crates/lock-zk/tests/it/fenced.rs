@@ -1,6 +1,6 @@
 //! Writes that take effect only while the lock is held.
 
-use crate::common::{SHORT, children, client, config, mkdir, proxy, through};
+use crate::common::{SHORT, black_hole, children, client, config, mkdir, proxy, through};
 use lock_core::{ErrorKind, GuardState, LossReason, MemoryConfig, Released, Token};
 use lock_testkit::proxy::Direction;
 use lock_zk::zookeeper_client::{Acls, CreateMode, Error};
@@ -95,8 +95,7 @@ async fn a_session_that_ended_writes_nothing() {
     mkdir(&other, "/order").await;
     let guard = locks.mutex("a").acquire().await.unwrap();
     let writes = guard.fenced().unwrap().set("/order", "late", None);
-    proxy.black_hole(Direction::ToServer, true);
-    proxy.black_hole(Direction::ToClient, true);
+    black_hole(&proxy, true);
     crate::common::until_children(&other, "a", 0).await;
     proxy.heal();
     assert_eq!(writes.commit().await.unwrap_err().kind(), ErrorKind::Lost);

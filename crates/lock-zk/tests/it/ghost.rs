@@ -10,7 +10,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::*;
-use lock_core::{GuardState, Locks, Released};
+use lock_core::{GuardState, Locks};
 use lock_testkit::proxy::{Direction, FaultProxy, opcode, zk_opcode};
 use lock_testkit::{ZkEnsemble, ZooKeeper};
 use lock_zk::zookeeper_client::{Acls, Client, CreateMode};
@@ -57,10 +57,15 @@ impl Stage {
         format!("{},{}", self.to_leader.addr(), self.to_follower.addr())
     }
 
-    /// A client of this library that connects to the given server.
-    async fn locks(&self, layout: ZkLayout, recipe: ZkRecipe) -> Locks {
+    /// A client of this library, in a directory of the recipe.
+    fn config(&self, layout: ZkLayout, recipe: ZkRecipe) -> ZkConfig {
         let config = ZkConfig::new(self.hosts()).session_timeout(PATIENCE).private_session(true);
-        opened(&config.layout(layout).recipe(recipe)).await
+        let dir = if recipe == ZkRecipe::Queue { "/locks" } else { "/fixed" };
+        config.layout(layout).recipe(recipe).dir(dir)
+    }
+
+    async fn locks(&self, layout: ZkLayout, recipe: ZkRecipe) -> Locks {
+        opened(&self.config(layout, recipe)).await
     }
 
     async fn at(&self, index: usize) -> Locks {
@@ -205,33 +210,35 @@ async fn a_mere_listing_leaves_a_ghost() {
     stage.ends().await;
 }
 
+/// A fixed node is its own as well, and not one to wait for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn an_acquisition_finds_its_node_behind_a_check() {
     if ZooKeeper::lacks("counters of requests", (3, 6)) {
         return;
     }
     let stage = Stage::new().await;
-    let other = stage.at(stage.leader).await;
-    for layout in LAYOUTS {
-        let locks = stage.locks(layout, ZkRecipe::Queue).await;
-        locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+    let queues = LAYOUTS.map(|layout| (layout, ZkRecipe::Queue));
+    let fixed = [ZkWait::Watch, ZkWait::Poll].map(|by| (ZkLayout::Curator, ZkRecipe::Ephemeral(by)));
+    for (layout, recipe) in queues.into_iter().chain(fixed) {
+        let (locks, at) = (stage.locks(layout, recipe).await, format!("{layout:?} {recipe:?}"));
+        give_back(locks.mutex("a").acquire().await.unwrap()).await;
         let before = stage.nobody_agrees().await;
-        let mutex = locks.mutex("a");
-        let acquisition = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+        let waiter = wait(&locks);
         stage.session_is_to_move(before).await;
         // Time for a listing, and for another creation.
         sleep(Duration::from_millis(300)).await;
-        assert!(!acquisition.is_finished(), "{layout:?}");
+        assert!(!waiter.is_finished(), "{at}");
         stage.all_agree();
-        let guard = timeout(PATIENCE, acquisition).await.unwrap().unwrap();
-        assert_eq!(children(&stage.client, "a").await.len(), 1, "{layout:?}");
+        let guard = timeout(PATIENCE, waiter).await.unwrap().unwrap().unwrap();
         assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
-        assert!(other.mutex("a").try_acquire().await.unwrap().is_none());
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
-        assert_eq!(children(&stage.client, "a").await.len(), 0, "{layout:?}");
+        let other = opened(&stage.config(layout, recipe)).await;
+        assert_eq!(other.inspect("a").await.unwrap().token, Some(guard.token()), "{at}");
+        assert!(other.mutex("a").try_acquire().await.unwrap().is_none(), "{at}");
+        give_back(guard).await;
+        assert!(!other.inspect("a").await.unwrap().is_held(), "{at}: another node is left");
+        other.close().await.unwrap();
         stage.back(locks).await;
     }
-    drop(other);
     stage.ends().await;
 }
 
@@ -248,8 +255,7 @@ async fn a_dropped_acquisition_leaves_no_ghost() {
             let locks = stage.locks(layout, ZkRecipe::Queue).await;
             locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
             let (before, changes) = (stage.nobody_agrees().await, stage.changes().await);
-            let mutex = locks.mutex("a");
-            let acquisition = tokio::spawn(async move { mutex.acquire().await });
+            let acquisition = wait(&locks);
             stage.is_proposed(&before).await;
             if !late {
                 acquisition.abort();
@@ -263,38 +269,11 @@ async fn a_dropped_acquisition_leaves_no_ghost() {
             until("the node came and went", async || stage.changes().await == changes + 2).await;
             assert_eq!(children(&stage.client, "a").await.len(), 0, "{layout:?} {late}");
             let guard = other.mutex("a").try_acquire().await.unwrap().unwrap();
-            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            give_back(guard).await;
             stage.back(locks).await;
         }
     }
     drop(other);
-    stage.ends().await;
-}
-
-/// The node is its own, and not one to wait for.
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-#[ignore = "full: an ensemble"]
-async fn a_fixed_node_is_known_again() {
-    if ZooKeeper::lacks("counters of requests", (3, 6)) {
-        return;
-    }
-    let stage = Stage::new().await;
-    for by in [ZkWait::Watch, ZkWait::Poll] {
-        let locks = stage.locks(ZkLayout::Curator, ZkRecipe::Ephemeral(by)).await;
-        locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
-        let before = stage.nobody_agrees().await;
-        let mutex = locks.mutex("a");
-        let acquisition = tokio::spawn(async move { mutex.acquire().await.unwrap() });
-        stage.session_is_to_move(before).await;
-        sleep(Duration::from_millis(300)).await;
-        assert!(!acquisition.is_finished(), "{by:?}");
-        stage.all_agree();
-        let guard = timeout(PATIENCE, acquisition).await.unwrap().unwrap();
-        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
-        assert_eq!(stage.client.check_stat("/locks/a").await.unwrap(), None);
-        stage.back(locks).await;
-    }
     stage.ends().await;
 }
 
@@ -306,13 +285,13 @@ async fn a_try_at_a_follower_that_lags_may_fail_and_never_wins_wrongly() {
     let guard = theirs.mutex("a").acquire().await.unwrap();
     stage.is_level().await;
     stage.link(stage.follower).hold(Direction::ToClient);
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
     until_children(&stage.client, "a", 0).await;
     assert!(ours.mutex("a").try_acquire().await.unwrap().is_none(), "the follower still shows a holder");
     stage.link(stage.follower).deliver();
     stage.is_level().await;
     let guard = ours.mutex("a").try_acquire().await.unwrap().unwrap();
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
     stage.is_level().await;
 
     // Now it shows that the lock is free, and it is not.
@@ -327,7 +306,7 @@ async fn a_try_at_a_follower_that_lags_may_fail_and_never_wins_wrongly() {
     assert!(timeout(PATIENCE, trial).await.unwrap().unwrap().is_none(), "there are two holders");
     until_children(&stage.client, "a", 1).await;
     assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    give_back(guard).await;
     drop((ours, theirs));
     stage.ends().await;
 }
@@ -348,7 +327,7 @@ async fn a_waiter_at_a_follower_that_lags_gets_its_turn_later_and_keeps_its_plac
         sleep(Duration::from_millis(200)).await;
         stage.is_level().await;
         stage.link(stage.follower).hold(Direction::ToClient);
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        give_back(guard).await;
         until_children(&stage.client, "a", 1).await;
         assert!(theirs.mutex("a").try_acquire().await.unwrap().is_none(), "it is overtaken");
         sleep(Duration::from_millis(200)).await;
@@ -357,7 +336,7 @@ async fn a_waiter_at_a_follower_that_lags_gets_its_turn_later_and_keeps_its_plac
         let guard = timeout(PATIENCE, waiter).await.unwrap().unwrap();
         assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
         last = Some(guard.token());
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        give_back(guard).await;
     }
     drop((ours, theirs));
     stage.ends().await;

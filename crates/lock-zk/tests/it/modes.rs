@@ -1,7 +1,7 @@
 //! Readers, permits, and revocation requests, on a server without faults.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::common::*;
 use futures_util::stream::{StreamExt, iter};
@@ -15,26 +15,6 @@ use lock_zk::{ZkConfig, ZkLayout};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
-
-/// For what is on its way to arrive, or not to.
-const SETTLED: Duration = Duration::from_millis(150);
-const SOON: Duration = Duration::from_secs(10);
-
-async fn until(what: &str, holds: impl AsyncFn() -> bool) {
-    let start = Instant::now();
-    while !holds().await {
-        assert!(start.elapsed() < SOON, "{what}");
-        sleep(Duration::from_millis(5)).await;
-    }
-}
-
-async fn soon<T>(waiter: JoinHandle<lock_core::Result<T>>) -> T {
-    timeout(SOON, waiter).await.expect("its turn comes").unwrap().unwrap()
-}
-
-async fn give_back(guard: Guard) {
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
-}
 
 /// A client of its own for each, whose requests go through the proxy.
 async fn clients(proxy: &FaultProxy, count: usize) -> Vec<Locks> {
@@ -495,29 +475,6 @@ async fn a_waiter_for_one_of_many_permits_reads_little() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_for_fewer_permits_blocks_none_for_more_and_does_not_starve() {
-    let server = server().await;
-    let client = client(&server).await;
-    let [one, two, few, many] =
-        [connect(&server).await, connect(&server).await, connect(&server).await, connect(&server).await];
-    let first = one.semaphore("a", 2).acquire().await.unwrap();
-    let second = two.semaphore("a", 2).acquire().await.unwrap();
-    let semaphore = few.semaphore("a", 1);
-    let alone = tokio::spawn(async move { semaphore.acquire().await });
-    until_children(&client, "a", 3).await;
-    let last = many.semaphore("a", 9).try_acquire().await.unwrap().expect("two of nine are out");
-    give_back(second).await;
-    sleep(SETTLED).await;
-    assert!(!alone.is_finished());
-    give_back(first).await;
-    // It does not count the one that came later.
-    let alone = soon(alone).await;
-    assert!(alone.is_valid() && last.is_valid());
-    give_back(alone).await;
-    give_back(last).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holders_are_asked_to_give_the_lock_up() {
     let server = server().await;
     let (one, two, client) = (connect(&server).await, connect(&server).await, client(&server).await);
@@ -559,9 +516,7 @@ async fn a_waiter_that_is_asked_knows_it_when_it_holds_the_lock() {
     let server = server().await;
     let (one, two, client) = (connect(&server).await, connect(&server).await, client(&server).await);
     let guard = one.mutex("a").acquire().await.unwrap();
-    let mutex = two.mutex("a");
-    let waiter = tokio::spawn(async move { mutex.acquire().await });
-    until_children(&client, "a", 2).await;
+    let waiter = queue_up(&two, &client, 2).await;
     sleep(SETTLED).await;
     let node = format!("/locks/a/{}", children(&client, "a").await[1]);
     client.set_data(&node, b"__REVOKE__", None).await.unwrap();
@@ -570,30 +525,6 @@ async fn a_waiter_that_is_asked_knows_it_when_it_holds_the_lock() {
     let guard = soon(waiter).await;
     timeout(SOON, guard.revoke_requested()).await.unwrap();
     give_back(guard).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_learn_how_many_contenders_are_ahead() {
-    let server = server().await;
-    let client = client(&server).await;
-    let guard = connect(&server).await.mutex("a").acquire().await.unwrap();
-    let (sender, mut grants) = mpsc::unbounded_channel();
-    let mut waiters = Vec::new();
-    for at in 0..3 {
-        let sender = sender.clone();
-        let options = LockOptions::new().on_queued(move |before| sender.send((at, before)).unwrap());
-        let mutex = connect(&server).await.mutex_with("a", options).unwrap();
-        waiters.push(tokio::spawn(async move { mutex.acquire().await }));
-        assert_eq!(timeout(SOON, grants.recv()).await.unwrap(), Some((at, at + 1)));
-    }
-    assert_eq!(children(&client, "a").await.len(), 4);
-    sleep(SETTLED).await;
-    give_back(guard).await;
-    // A waiter that looks ahead knows more.
-    assert_eq!(timeout(SOON, grants.recv()).await.unwrap(), Some((1, 1)));
-    for waiter in waiters {
-        give_back(soon(waiter).await).await;
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -754,27 +685,5 @@ async fn whatever_request_of_a_waiter_is_lost_it_gets_its_turn() {
         }
         drop(locks);
         until("a watch is left", async || lock_watches(&server).await == 0).await;
-    }
-}
-
-/// A release whose answer is lost, of a sharer, frees it alone and for sure.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_answer_to_the_release_of_a_share_is_lost() {
-    for way in [Way::Read, Way::Permit] {
-        let server = server().await;
-        let (other, client, proxy) = (connect(&server).await, client(&server).await, proxy(&server));
-        let locks = through(&proxy).connect().await.unwrap();
-        for then in [Then::Reset, Then::Fin, Then::Hang] {
-            let (stays, goes) = (soon(way.wait(&other)).await, soon(way.wait(&locks)).await);
-            proxy.reset_counters();
-            proxy.swallow_when(zk_opcode(opcode::DELETE), then);
-            give_back(goes).await;
-            assert_eq!(proxy.fired(), 1);
-            until_children(&client, "a", 1).await;
-            assert!(other.mutex("a").try_acquire().await.unwrap().is_none());
-            assert!(stays.is_valid());
-            give_back(stays).await;
-            until_children(&client, "a", 0).await;
-        }
     }
 }

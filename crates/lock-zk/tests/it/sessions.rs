@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::common::{SHORT, Servers, TIMEOUT, client, proxy};
+use crate::common::{SHORT, Servers, TIMEOUT, black_hole, client, proxy};
 use lock_core::{ErrorKind, Guard, GuardState, LeaseKind, Locks, LossReason, Outcome, Released};
+use lock_testkit::ZooKeeper;
 use lock_testkit::proxy::Direction;
-use lock_testkit::{FaultProxy, ZooKeeper};
 use lock_zk::ZkConfig;
 use lock_zk::zookeeper_client::Client;
 
@@ -126,11 +126,6 @@ async fn until_watches(server: &ZooKeeper, count: usize) {
         tokio::time::sleep(Duration::from_millis(5)).await;
         watches = server.mntr().await.unwrap().remove("zk_watch_count").unwrap_or_default();
     }
-}
-
-fn black_hole(proxy: &FaultProxy, on: bool) {
-    proxy.black_hole(Direction::ToServer, on);
-    proxy.black_hole(Direction::ToClient, on);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -323,8 +318,7 @@ async fn every_full_session_is_replaced_after_its_end() {
     let client = client(&server).await;
     let before = by_session(&client, 5).await;
     assert_eq!(before.len(), 3);
-    proxy.black_hole(Direction::ToServer, true);
-    proxy.black_hole(Direction::ToClient, true);
+    black_hole(&proxy, true);
     for guard in &guards {
         guard.lost().await;
     }

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{
-    LONG, Server, Servers, TIMEOUT, children, client, config, proxy, through, until_children,
-};
+use crate::common::{LONG, Servers, TIMEOUT, children, client, config, proxy, through, until_children};
 use futures_util::FutureExt;
 use lock_core::{ErrorKind, GuardState, Locks, Token};
 use lock_testkit::ZooKeeper;
@@ -188,32 +186,6 @@ async fn a_raise_is_not_missed_while_cut_off() {
         last = next.token();
         next.release().await.unwrap();
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn tokens_grow_through_directories_that_come_and_go() {
-    let reaper = ZooKeeper::builder().property("znode.container.checkIntervalMs", "20");
-    let server = Server::from(reaper.start().await.unwrap());
-    let (locks, watcher) = (config(&server).connect().await.unwrap(), client(&server).await);
-    let (mut last, mut reaped) = (token(&locks, "a").await, 0);
-    for round in 0..12 {
-        if round % 4 == 3 {
-            while watcher.check_stat("/locks/a").await.unwrap().is_some() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-            reaped += 1;
-        }
-        if round == 6 {
-            raise(&locks, "a", REDIS).await;
-        }
-        let guard = locks.mutex("a").acquire().await.unwrap();
-        let sequence = children(&watcher, "a").await.pop().unwrap();
-        assert!(guard.token() > last, "round {round}: {} after {last} as {sequence}", guard.token());
-        assert!(round < 6 || guard.token() > REDIS);
-        last = guard.token();
-        guard.release().await.unwrap();
-    }
-    assert_eq!(reaped, 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

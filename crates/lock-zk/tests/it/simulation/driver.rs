@@ -233,6 +233,19 @@ impl Client {
             }
         })
     }
+
+    /// The answer to a request that is answered in this way.
+    fn ask_for<'a, T: Send + 'a>(
+        &self,
+        op: Op,
+        read: impl FnOnce(Response, Option<Watching>) -> Option<T> + Send + 'a,
+    ) -> Answer<'a, T> {
+        let answer = self.ask(op);
+        Box::pin(async {
+            let (response, watching) = answer.await?;
+            Ok(read(response, watching).expect("an answer of this kind"))
+        })
+    }
 }
 
 impl SessionClient for Client {
@@ -257,77 +270,57 @@ impl SessionClient for Client {
         mode: CreateMode,
         _acl: Acls<'a>,
     ) -> Answer<'a, (String, Stat)> {
-        let answer = self.ask(Op::Create { path: path.to_owned(), data: data.to_vec(), mode });
-        Box::pin(async {
-            match answer.await? {
-                (Response::Created(path, stat), _) => Ok((path, stat)),
-                other => panic!("{:?}", other.0),
-            }
+        let op = Op::Create { path: path.to_owned(), data: data.to_vec(), mode };
+        self.ask_for(op, |response, _| match response {
+            Response::Created(path, stat) => Some((path, stat)),
+            _ => None,
         })
     }
 
     fn delete<'a>(&'a self, path: &'a str, version: Option<i32>) -> Answer<'a, ()> {
-        let answer = self.ask(Op::Delete { path: path.to_owned(), version });
-        Box::pin(async { answer.await.map(drop) })
+        self.ask_for(Op::Delete { path: path.to_owned(), version }, |_, _| Some(()))
     }
 
     fn stat<'a>(&'a self, path: &'a str) -> Answer<'a, Option<Stat>> {
-        let answer = self.ask(Op::Stat { path: path.to_owned(), watch: false });
-        Box::pin(async {
-            match answer.await? {
-                (Response::Stat(stat), _) => Ok(stat),
-                other => panic!("{:?}", other.0),
-            }
+        self.ask_for(Op::Stat { path: path.to_owned(), watch: false }, |response, _| match response {
+            Response::Stat(stat) => Some(stat),
+            _ => None,
         })
     }
 
     fn watch_stat<'a>(&'a self, path: &'a str) -> Answer<'a, (Option<Stat>, Watching)> {
-        let answer = self.ask(Op::Stat { path: path.to_owned(), watch: true });
-        Box::pin(async {
-            match answer.await? {
-                (Response::Stat(stat), Some(watching)) => Ok((stat, watching)),
-                other => panic!("{:?}", other.0),
-            }
+        self.ask_for(Op::Stat { path: path.to_owned(), watch: true }, |response, watching| match response {
+            Response::Stat(stat) => Some((stat, watching?)),
+            _ => None,
         })
     }
 
     fn data<'a>(&'a self, path: &'a str) -> Answer<'a, (Vec<u8>, Stat)> {
-        let answer = self.ask(Op::Data { path: path.to_owned(), watch: false });
-        Box::pin(async {
-            match answer.await? {
-                (Response::Data(data, stat), _) => Ok((data, stat)),
-                other => panic!("{:?}", other.0),
-            }
+        self.ask_for(Op::Data { path: path.to_owned(), watch: false }, |response, _| match response {
+            Response::Data(data, stat) => Some((data, stat)),
+            _ => None,
         })
     }
 
     fn watch_data<'a>(&'a self, path: &'a str) -> Answer<'a, (Vec<u8>, Stat, Watching)> {
-        let answer = self.ask(Op::Data { path: path.to_owned(), watch: true });
-        Box::pin(async {
-            match answer.await? {
-                (Response::Data(data, stat), Some(watching)) => Ok((data, stat, watching)),
-                other => panic!("{:?}", other.0),
-            }
+        self.ask_for(Op::Data { path: path.to_owned(), watch: true }, |response, watching| match response {
+            Response::Data(data, stat) => Some((data, stat, watching?)),
+            _ => None,
         })
     }
 
     fn set_data<'a>(&'a self, path: &'a str, data: &'a [u8], version: Option<i32>) -> Answer<'a, Stat> {
-        let answer = self.ask(Op::Set { path: path.to_owned(), data: data.to_vec(), version });
-        Box::pin(async {
-            match answer.await? {
-                (Response::Stat(Some(stat)), _) => Ok(stat),
-                other => panic!("{:?}", other.0),
-            }
+        let op = Op::Set { path: path.to_owned(), data: data.to_vec(), version };
+        self.ask_for(op, |response, _| match response {
+            Response::Stat(stat) => stat,
+            _ => None,
         })
     }
 
     fn children<'a>(&'a self, path: &'a str) -> Answer<'a, (Vec<String>, Stat)> {
-        let answer = self.ask(Op::Children { path: path.to_owned() });
-        Box::pin(async {
-            match answer.await? {
-                (Response::Children(names, stat), _) => Ok((names, stat)),
-                other => panic!("{:?}", other.0),
-            }
+        self.ask_for(Op::Children { path: path.to_owned() }, |response, _| match response {
+            Response::Children(names, stat) => Some((names, stat)),
+            _ => None,
         })
     }
 
