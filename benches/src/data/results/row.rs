@@ -61,14 +61,25 @@ impl Row {
     /// Sets the confidence interval of the ratio by the value and the floor of each round.
     pub(crate) fn with_rounds(self, rounds: impl IntoIterator<Item = (f64, f64)>) -> Self {
         let ratios = rounds.into_iter().map(|(value, floor)| value / floor);
-        Self { interval: interval(ratios.filter(|ratio| ratio.is_finite()).collect()), ..self }
+        let interval = interval(ratios.filter(|ratio| ratio.is_finite()).collect());
+        Self { interval, ..self }.with_ratio_in_interval()
     }
 
     /// Sets the floor, in the same unit, and the ratio.
     pub(crate) fn with_floor(self, floor: f64) -> Self {
         // Four decimals are more than a run can resolve.
         let ratio = (self.value / floor * 1e4).round() / 1e4;
-        Self { floor: Some(floor), ratio: ratio.is_finite().then_some(ratio), ..self }
+        let ratio = ratio.is_finite().then_some(ratio);
+        Self { floor: Some(floor), ratio, ..self }.with_ratio_in_interval()
+    }
+
+    /// Widens the interval to the ratio: a high quantile of all rounds can be outside those of each.
+    fn with_ratio_in_interval(self) -> Self {
+        let interval = self.interval.map(|[least, most]| {
+            let ratio = self.ratio.unwrap_or(least);
+            [least.min(ratio), most.max(ratio)]
+        });
+        Self { interval, ..self }
     }
 }
 
@@ -79,3 +90,17 @@ pub(super) fn is_overlaps(row: &Row) -> bool {
 
 /// The metric behind the verdict.
 pub(super) const OVERLAPS: &str = "overlaps";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interval_contains_the_ratio() {
+        let row = Row::new("uncontended", "redis", "p99", "us", 3.0);
+        let rounds = [1.0, 1.2, 1.1, 1.3, 1.2].map(|value| (value, 1.0));
+        let late = row.clone().with_rounds(rounds).with_floor(2.0);
+        let row = row.with_floor(2.0).with_rounds(rounds);
+        assert_eq!([late.interval, row.interval], [Some([1.0, 1.5]); 2]);
+    }
+}
