@@ -1239,7 +1239,8 @@ async fn another_process_waits_for_sixteen_tasks_at_most() {
         }
         waiter.await.unwrap();
         println!("tasks in a row while another process waited: {rows:?}, and {row} after that");
-        assert!(rows[0] > 1 && rows.iter().all(|row| *row <= 16), "{rows:?}");
+        // The second time, it may come late: the tasks that it found done do not count.
+        assert!((2..=16).contains(&rows[0]) && rows.len() == 2, "{rows:?}");
         crew.site.nothing_is_left().await;
     }
 }
