@@ -4,9 +4,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lock_core::{Locks, Token};
-use lock_redlock::{Redlock, RedlockConfig, Votes};
+use lock_redlock::{Redlock, Votes};
 use lock_testkit::RedisFive;
 use tokio::time::{Instant, sleep, timeout};
+
+use crate::common::backend;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -14,10 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 async fn client(five: &RedisFive) -> (Arc<Redlock>, Locks) {
     // A master that a busy machine makes slow is not given up: what is counted are votes.
     let url = format!("{}?ttl=10s&master_timeout=10s&connect_timeout=20s", five.url());
-    let config = RedlockConfig::from_url(&url).unwrap();
-    let backend = Arc::new(Redlock::connect(config).await.unwrap());
-    let locks = Locks::from_dyn(Arc::<Redlock>::clone(&backend));
-    (backend, locks)
+    backend(&url).await
 }
 
 /// What the holders saw: when the lock was last released, how long the next one took to get it, and the last token.

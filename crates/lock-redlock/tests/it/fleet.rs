@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lock_core::{ErrorKind, FindingLevel, Holder, Locks, Result, ServerLockState};
+use lock_core::{ErrorKind, FindingLevel, Holder, Locks, ServerLockState};
 use lock_redlock::deadpool_redis::{Config, Runtime};
 use lock_redlock::redis::IntoConnectionInfo;
 use lock_redlock::{MasterConfig, RedlockConfig};
@@ -12,22 +12,14 @@ use lock_testkit::proxy::{Direction, Protocol, redis_command};
 use lock_testkit::{FaultProxy, RedisFive, RedisServer, acquiring, come, give_back, until};
 use tokio::time::{Instant, sleep, timeout};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::common::{connect, holder};
 
-async fn connect(url: &str) -> Result<Locks> {
-    RedlockConfig::from_url(url)?.connect().await
-}
+const PATIENCE: Duration = Duration::from_secs(20);
 
 async fn three() -> (RedisFive, Locks) {
     let three = RedisFive::start_n(3).await.unwrap();
     let locks = connect(&format!("{}?ttl=3s", three.url())).await.unwrap();
     (three, locks)
-}
-
-/// Who has the lock: the value begins with that.
-async fn holder(server: &RedisServer) -> Option<String> {
-    let value = server.command(&["GET", "lock:a"]).await.unwrap();
-    value.text().and_then(|value| value.split(' ').next()).map(str::to_owned)
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use lock_core::{ErrorKind, Guard, Locks, Token};
-use lock_redlock::RedlockConfig;
 use lock_testkit::{RedisFive, RedisServer, acquiring, come, give_back, until};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
+
+use crate::common::connect;
 
 const TTL: Duration = Duration::from_secs(1);
 
@@ -18,7 +19,7 @@ async fn masters() -> RedisFive {
 
 async fn client(masters: &RedisFive) -> Locks {
     let url = format!("{}?ttl=1s&longest_ttl=10s&connect_timeout=10s", masters.url());
-    RedlockConfig::from_url(&url).unwrap().connect().await.unwrap()
+    connect(&url).await.unwrap()
 }
 
 async fn limit(masters: &RedisFive, bytes: &str) {

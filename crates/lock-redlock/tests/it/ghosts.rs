@@ -6,18 +6,19 @@
 use std::time::Duration;
 
 use lock_core::Locks;
-use lock_redlock::RedlockConfig;
 use lock_testkit::{RedisFive, RedisServer, come, until};
 use tokio::time::{Instant, sleep, timeout};
+
+use crate::common::connect;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const LINE: &str = "polylock:line:{lock:a}";
 const GHOSTS: u32 = 40;
 
-async fn connect(five: &RedisFive) -> Locks {
+async fn client(five: &RedisFive) -> Locks {
     // A master that a busy machine makes slow is not given up.
     let url = format!("{}?ttl=20s&master_timeout=10s&connect_timeout=20s", five.url());
-    RedlockConfig::from_url(&url).unwrap().connect().await.unwrap()
+    connect(&url).await.unwrap()
 }
 
 async fn inbox(redis: &RedisServer) -> Option<String> {
@@ -28,7 +29,7 @@ async fn inbox(redis: &RedisServer) -> Option<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_handed_over_to_waiters_that_have_left_costs_nothing() {
     let five = RedisFive::start().await.unwrap();
-    let (holder, client) = (connect(&five).await, connect(&five).await);
+    let (holder, client) = (client(&five).await, client(&five).await);
     let mut took = Vec::new();
     for round in 0..12 {
         let guard = timeout(PATIENCE, holder.mutex("a").acquire()).await.unwrap().unwrap();
@@ -63,7 +64,7 @@ async fn what_is_handed_over_to_waiters_that_have_left_costs_nothing() {
 async fn what_frozen_masters_carry_out_late_is_taken_back() {
     let five = RedisFive::start().await.unwrap();
     let url = format!("{}?ttl=2s&master_timeout=300ms&connect_timeout=300ms", five.url());
-    let locks = RedlockConfig::from_url(&url).unwrap().connect().await.unwrap();
+    let locks = connect(&url).await.unwrap();
     timeout(PATIENCE, locks.mutex("a").acquire()).await.unwrap().unwrap().release().await.unwrap();
     let frozen = &five.servers()[..3];
     frozen.iter().for_each(RedisServer::stop);

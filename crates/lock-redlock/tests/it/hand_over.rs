@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use lock_core::{Guard, Locks, Released};
+use lock_redlock::Redlock;
 use lock_redlock::redis::{Client, aio::PubSub};
-use lock_redlock::{Redlock, RedlockConfig};
 use lock_testkit::cancel::{cancel_after, for_each_poll_count};
 use lock_testkit::{RedisFive, RedisServer, give_back, until};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
+
+use crate::common::backend;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long a master keeps a lock for a waiter that does not confirm.
@@ -22,9 +24,7 @@ const LINE: &str = "polylock:line:{lock:a}";
 /// A client of its own, as another process would be one. A master that a busy machine makes slow is not given up.
 async fn client(masters: &RedisFive, ttl: &str) -> (Arc<Redlock>, Locks) {
     let url = format!("{}?ttl={ttl}&longest_ttl={ttl}&master_timeout=5s&connect_timeout=10s", masters.url());
-    let backend = Arc::new(Redlock::connect(RedlockConfig::from_url(&url).unwrap()).await.unwrap());
-    let locks = Locks::from_dyn(Arc::<Redlock>::clone(&backend));
-    (backend, locks)
+    backend(&url).await
 }
 
 async fn acquire(locks: &Locks) -> Guard {

@@ -2,6 +2,7 @@
 
 #![allow(unreachable_pub, reason = "a test program is no library")]
 
+mod common;
 mod contention;
 mod fleet;
 mod full_memory;

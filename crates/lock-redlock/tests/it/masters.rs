@@ -8,18 +8,20 @@ use lock_testkit::proxy::{Direction, Protocol};
 use lock_testkit::{FaultProxy, RedisFive, RedisServer, acquiring, cancel_after, give_back, until};
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::common::{connect, holder};
+
 const PATIENCE: Duration = Duration::from_secs(20);
 const TOKENS: &str = "polylock:tokens:{lock:a}";
 
 async fn five() -> (RedisFive, Locks) {
     let five = RedisServer::builder().appendonly(true).start_n(5).await.unwrap();
-    let locks = connect(&five).await;
+    let locks = client(&five).await;
     (five, locks)
 }
 
 /// With a time to live that is longer than any test: what is left is not gone by itself.
-async fn connect(five: &RedisFive) -> Locks {
-    RedlockConfig::from_url(&format!("{}?ttl=60s", five.url())).unwrap().connect().await.unwrap()
+async fn client(five: &RedisFive) -> Locks {
+    connect(&format!("{}?ttl=60s", five.url())).await.unwrap()
 }
 
 async fn cycle(locks: &Locks) -> Token {
@@ -27,12 +29,6 @@ async fn cycle(locks: &Locks) -> Token {
     let token = guard.token();
     give_back(guard).await;
     token
-}
-
-/// Who has the lock on a master: the value begins with that.
-async fn holder(server: &RedisServer) -> Option<String> {
-    let value = server.command(&["GET", "lock:a"]).await.unwrap();
-    value.text().and_then(|value| value.split(' ').next()).map(str::to_owned)
 }
 
 async fn no_key_is_left(five: &RedisFive, masters: &[usize]) {
@@ -52,7 +48,7 @@ async fn connections_that_a_router_has_forgotten_cost_one_timeout_and_no_error()
     let proxies: Vec<_> = three.servers().iter().map(start).collect();
     let addrs: Vec<_> = proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
     let url = format!("redlock://{}?ttl=60s&master_timeout=400ms", addrs.join(","));
-    let locks = RedlockConfig::from_url(&url).unwrap().connect().await.unwrap();
+    let locks = connect(&url).await.unwrap();
     cycle(&locks).await;
     for _ in 0..3 {
         proxies.iter().for_each(FaultProxy::forget);
@@ -70,7 +66,7 @@ async fn a_hung_master_is_not_waited_for_until_it_is_back() {
     let masters = three.servers();
     let proxy = FaultProxy::start(masters[2].addr(), Protocol::Redis).unwrap();
     let url = format!("redlock://{},{},{}", masters[0].addr(), masters[1].addr(), proxy.addr());
-    let locks = RedlockConfig::from_url(&format!("{url}?ttl=3s")).unwrap().connect().await.unwrap();
+    let locks = connect(&format!("{url}?ttl=3s")).await.unwrap();
     cycle(&locks).await;
     proxy.hold(Direction::ToClient);
     cycle(&locks).await;
@@ -106,7 +102,7 @@ async fn a_release_does_not_wait_for_a_hung_minority() {
     let five = RedisFive::start().await.unwrap();
     // To wait for it would take as long as both together, twice.
     let url = format!("{}?ttl=30s&master_timeout=1s&connect_timeout=2s", five.url());
-    let locks = RedlockConfig::from_url(&url).unwrap().connect().await.unwrap();
+    let locks = connect(&url).await.unwrap();
     let masters = five.servers();
     cycle(&locks).await;
     masters[3].stop();
@@ -220,7 +216,7 @@ async fn a_master_that_refuses_after_the_quorum_is_asked_again() {
     let url = format!("redlock://{},{},{}", masters[0].addr(), masters[1].addr(), proxy.addr());
     // The first renewal is far away.
     let url = format!("{url}?ttl=200s&master_timeout=20s");
-    let locks = RedlockConfig::from_url(&url).unwrap().connect().await.unwrap();
+    let locks = connect(&url).await.unwrap();
     masters[2].command(&["SET", "lock:a", "theirs"]).await.unwrap();
     proxy.hold(Direction::ToClient);
     let guard = locks.mutex("a").acquire().await.unwrap();
@@ -247,7 +243,7 @@ async fn a_renewal_that_is_confirmed_too_late_heals_nothing() {
         masters.iter().map(|master| FaultProxy::start(master.addr(), Protocol::Redis).unwrap()).collect();
     let addrs: Vec<_> = proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
     let url = format!("redlock://{}?ttl=2s&master_timeout=20s", addrs.join(","));
-    let locks = RedlockConfig::from_url(&url).unwrap().connect().await.unwrap();
+    let locks = connect(&url).await.unwrap();
     let guard = locks.mutex("a").acquire().await.unwrap();
     sleep(Duration::from_millis(200)).await;
     masters[0].command(&["DEL", "lock:a"]).await.unwrap();
@@ -272,7 +268,7 @@ async fn a_minority_may_be_dead_from_the_start() {
     let five = RedisFive::start().await.unwrap();
     five.servers()[0].kill();
     five.servers()[4].kill();
-    let locks = connect(&five).await;
+    let locks = client(&five).await;
     let first = cycle(&locks).await;
     five.servers()[0].start_again().await.unwrap();
     assert!(cycle(&locks).await > first);
@@ -281,7 +277,7 @@ async fn a_minority_may_be_dead_from_the_start() {
 #[tokio::test(flavor = "multi_thread")]
 async fn of_seven_masters_three_may_be_dead_and_not_four() {
     let seven = RedisFive::start_n(7).await.unwrap();
-    let locks = connect(&seven).await;
+    let locks = client(&seven).await;
     for dead in [0, 3, 6] {
         seven.servers()[dead].kill();
         cycle(&locks).await;
@@ -296,7 +292,7 @@ async fn of_seven_masters_three_may_be_dead_and_not_four() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_survives_the_loss_of_a_minority_and_not_of_a_majority() {
     let five = RedisFive::start().await.unwrap();
-    let locks = RedlockConfig::from_url(&format!("{}?ttl=3s", five.url())).unwrap().connect().await.unwrap();
+    let locks = connect(&format!("{}?ttl=3s", five.url())).await.unwrap();
     let guard = locks.mutex("a").acquire().await.unwrap();
     five.servers()[0].kill();
     five.servers()[1].kill();
@@ -380,7 +376,7 @@ async fn the_holder_that_was_seen_is_broken_on_a_quorum_or_not_at_all() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_that_is_too_long_is_refused() {
     let three = RedisFive::start_n(3).await.unwrap();
-    let locks = RedlockConfig::from_url(&three.url()).unwrap().connect().await.unwrap();
+    let locks = connect(&three.url()).await.unwrap();
     for master in three.servers() {
         let script = "for i = 1, 110000 do redis.call('SET', 'lock:' .. i, 'x') end";
         master.command(&["EVAL", script, "0"]).await.unwrap();
@@ -412,7 +408,7 @@ async fn names_that_a_quorum_may_have_are_listed_and_waiters_are_shown_with_thei
     masters[4].cont();
 
     let before = std::time::SystemTime::now();
-    let waiting = connect(&five).await;
+    let waiting = client(&five).await;
     let waiter = acquiring(waiting.mutex("held"));
     let deadline = Instant::now() + PATIENCE;
     let state = loop {
@@ -517,7 +513,7 @@ async fn raised_tokens_are_on_a_quorum() {
     masters[4].cont();
     masters[0].stop();
     masters[1].stop();
-    let token = cycle(&connect(&five).await).await;
+    let token = cycle(&client(&five).await).await;
     assert!(token > floor, "{token} came after {floor}");
     masters[0].cont();
     masters[1].cont();
@@ -584,7 +580,7 @@ async fn tokens_grow_through_restarts_with_data() {
     let five = RedisServer::builder().appendonly(true).start_n(5).await.unwrap();
     // A master that has restarted does not vote for so long.
     let url = format!("{}?ttl=1s&longest_ttl=1s", five.url());
-    let locks = RedlockConfig::from_url(&url).unwrap().connect().await.unwrap();
+    let locks = connect(&url).await.unwrap();
     let mut last = Token::new(0);
     for master in 0..5 {
         let token = cycle_in_the_end(&locks).await;
@@ -621,10 +617,8 @@ async fn b06_a_release_does_not_overtake_a_slow_claim() {
     for (patience, late) in [("10s", 100), ("2s", 5000)] {
         let proxy = FaultProxy::start(masters[2].addr(), Protocol::Redis).unwrap();
         let url = format!("redlock://{},{},{}", masters[0].addr(), masters[1].addr(), proxy.addr());
-        let config =
-            RedlockConfig::from_url(&format!("{url}?ttl=60s&master_timeout={patience}&connect_timeout=20s"))
-                .unwrap();
-        let locks = config.connect().await.unwrap();
+        let options = format!("ttl=60s&master_timeout={patience}&connect_timeout=20s");
+        let locks = connect(&format!("{url}?{options}")).await.unwrap();
         proxy.hold(Direction::ToServer);
         let guard = timeout(PATIENCE, locks.mutex("a").acquire()).await.unwrap().unwrap();
         let release = tokio::spawn(guard.release());
@@ -638,7 +632,7 @@ async fn b06_a_release_does_not_overtake_a_slow_claim() {
 #[tokio::test(flavor = "multi_thread")]
 async fn b08_a_minority_is_given_back_before_the_next_attempt() {
     let three = RedisFive::start_n(3).await.unwrap();
-    let (one, two) = (connect(&three).await, connect(&three).await);
+    let (one, two) = (client(&three).await, client(&three).await);
     three.servers()[0].command(&["SET", "lock:a", "theirs"]).await.unwrap();
     three.servers()[1].command(&["SET", "lock:a", "theirs", "PX", "500"]).await.unwrap();
     // Both get the third master again and again; neither may keep it from the other.
@@ -652,7 +646,7 @@ async fn b08_a_minority_is_given_back_before_the_next_attempt() {
 #[tokio::test(flavor = "multi_thread")]
 async fn b09_one_vote_for_and_one_against_is_an_end() {
     let three = RedisFive::start_n(3).await.unwrap();
-    let locks = connect(&three).await;
+    let locks = client(&three).await;
     three.servers()[1].command(&["SET", "lock:a", "theirs"]).await.unwrap();
     three.servers()[2].kill();
     let started = Instant::now();
@@ -664,7 +658,7 @@ async fn b09_one_vote_for_and_one_against_is_an_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn b10_an_error_of_a_minority_is_no_error_of_the_quorum() {
     let three = RedisFive::start_n(3).await.unwrap();
-    let locks = connect(&three).await;
+    let locks = client(&three).await;
     three.servers()[0].command(&["HSET", TOKENS, "some", "data"]).await.unwrap();
     cycle(&locks).await;
     three.servers()[0].kill();

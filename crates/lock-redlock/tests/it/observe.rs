@@ -3,18 +3,19 @@
 use std::time::Duration;
 
 use lock_core::{Leader, Locks, Observer};
-use lock_redlock::RedlockConfig;
 use lock_testkit::{RedisFive, RedisServer};
 use tokio::time::timeout;
+
+use crate::common::connect;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Long enough for half a dozen looks of an observer that polls.
 const IDLE: Duration = Duration::from_secs(3);
 
-async fn connect(masters: &RedisFive) -> Locks {
+async fn client(masters: &RedisFive) -> Locks {
     // Longer than the test waits: what is seen earlier was notified.
     let url = format!("{}?ttl=60s", masters.url());
-    RedlockConfig::from_url(&url).unwrap().connect().await.unwrap()
+    connect(&url).await.unwrap()
 }
 
 async fn next(leaders: &mut Observer) -> Option<Leader> {
@@ -31,7 +32,7 @@ async fn idle_looks(leaders: &mut Observer, master: &RedisServer) -> u64 {
 #[tokio::test]
 async fn a_quorum_notifies_an_observer_that_does_not_poll() {
     let masters = RedisFive::start().await.unwrap();
-    let (watching, leading) = (connect(&masters).await, connect(&masters).await);
+    let (watching, leading) = (client(&masters).await, client(&masters).await);
     let mut leaders = watching.election("a").observe();
     assert_eq!(next(&mut leaders).await, None);
     for round in 0..4 {
@@ -68,7 +69,7 @@ async fn an_observer_without_notifications_of_a_quorum_polls() {
     for master in &masters.servers()[..3] {
         master.command(&["ACL", "SETUSER", "default", "-client|tracking"]).await.unwrap();
     }
-    let (watching, leading) = (connect(&masters).await, connect(&masters).await);
+    let (watching, leading) = (client(&masters).await, client(&masters).await);
     let mut leaders = watching.election("a").observe();
     assert_eq!(next(&mut leaders).await, None);
     assert!(idle_looks(&mut leaders, &masters.servers()[4]).await >= 3, "it has to poll");
@@ -81,7 +82,7 @@ async fn an_observer_without_notifications_of_a_quorum_polls() {
 #[tokio::test]
 async fn an_observer_survives_the_pause_of_a_quorum() {
     let masters = RedisFive::start().await.unwrap();
-    let (watching, leading) = (connect(&masters).await, connect(&masters).await);
+    let (watching, leading) = (client(&masters).await, client(&masters).await);
     let mut leaders = watching.election("a").observe();
     assert_eq!(next(&mut leaders).await, None);
     let leadership = leading.election("a").campaign("one").await.unwrap();

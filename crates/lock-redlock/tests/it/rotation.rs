@@ -2,16 +2,13 @@
 
 use std::time::Duration;
 
-use lock_core::{ErrorKind, Guard, Locks, Result};
-use lock_redlock::RedlockConfig;
+use lock_core::{ErrorKind, Guard, Locks};
 use lock_testkit::{RedisServer, SecretFile, give_back};
 use tokio::time::sleep;
 
-const TTL: Duration = Duration::from_secs(2);
+use crate::common::connect;
 
-async fn connect(url: &str) -> Result<Locks> {
-    RedlockConfig::from_url(url)?.connect().await
-}
+const TTL: Duration = Duration::from_secs(2);
 
 async fn send(server: &RedisServer, command: &str) {
     let reply = server.command(&command.split(' ').collect::<Vec<_>>()).await.unwrap();

@@ -1,12 +1,9 @@
 //! The ways to reach the masters, and what the doctor sees of them.
 
-use lock_core::{FindingLevel, Locks, Result};
-use lock_redlock::RedlockConfig;
+use lock_core::FindingLevel;
 use lock_testkit::{RedisFive, RedisServer, give_back};
 
-async fn connect(url: &str) -> Result<Locks> {
-    RedlockConfig::from_url(url)?.connect().await
-}
+use crate::common::connect;
 
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]

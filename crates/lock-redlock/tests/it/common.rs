@@ -1,0 +1,24 @@
+//! What many tests begin with.
+
+use std::sync::Arc;
+
+use lock_core::{Locks, Result};
+use lock_redlock::{Redlock, RedlockConfig};
+use lock_testkit::RedisServer;
+
+pub async fn connect(url: &str) -> Result<Locks> {
+    RedlockConfig::from_url(url)?.connect().await
+}
+
+/// The backend as well, for what locks do not show.
+pub async fn backend(url: &str) -> (Arc<Redlock>, Locks) {
+    let backend = Arc::new(Redlock::connect(RedlockConfig::from_url(url).unwrap()).await.unwrap());
+    let locks = Locks::from_dyn(Arc::<Redlock>::clone(&backend));
+    (backend, locks)
+}
+
+/// Who has the lock `a` on a master: the value begins with that.
+pub async fn holder(server: &RedisServer) -> Option<String> {
+    let value = server.command(&["GET", "lock:a"]).await.unwrap();
+    value.text().and_then(|value| value.split(' ').next()).map(str::to_owned)
+}
