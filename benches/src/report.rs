@@ -94,7 +94,7 @@ fn appendix(page: &mut String, results: &Results) {
     if results.promises.iter().any(|promise| promise.met.is_some()) {
         page.push_str("<section id=\"promises\">\n<h2>Our own targets</h2>\n");
         for backend in results.backends() {
-            if let Some((sheet, note)) = promises::sheet(results, backend) {
+            if let Some((sheet, note)) = promises::sheet(results, backend, true) {
                 let backend = escape(backend);
                 let _ = write!(page, "<h3>What {backend} promises</h3>\n{}", sheet.html(""));
                 if !note.is_empty() {

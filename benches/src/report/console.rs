@@ -11,7 +11,7 @@ use crate::data::{Results, Scenario};
 pub(crate) fn render(results: &Results, look: Look) -> String {
     let mut text = measured(results, 0, look);
     for backend in results.backends() {
-        if let Some((sheet, note)) = promises::sheet(results, backend) {
+        if let Some((sheet, note)) = promises::sheet(results, backend, false) {
             let _ = writeln!(text, "promises of {backend}\n{}\n{note}\n", sheet.text(look));
         }
     }
@@ -110,6 +110,9 @@ mod tests {
     fn promises_are_shown_with_the_measured_numbers() {
         let mut results = sample();
         assert!(!render(&results, Look::Plain).contains("promises"));
+        // The longest promise, and the longest verdict.
+        let row = Row::new("throughput", "redis 256 tasks", "pairs_per_s_minting", "1/s", 1.0);
+        results.push(row.with_floor(2.0));
         results.promises = promises::judge(&results, &Plan::new(Mode::Quick));
         let text = render(&results, Look::Plain);
         let line = text.lines().find(|line| line.contains("requests per grant")).expect("a line");
@@ -118,6 +121,8 @@ mod tests {
             "| requests per grant | contended | <= 4.20 | 3.42 | yes (8 processes) |"
         );
         assert!(text.contains(" were not measured in this run"), "{text}");
+        assert!(text.contains(" too short to tell "), "{text}");
+        assert_eq!(text.matches("\n| promise ").count(), text.matches("promises of ").count(), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
     }
 

@@ -4,8 +4,9 @@ use super::sheet::{Cell, Sheet};
 use super::tone::Tone;
 use crate::data::{PromiseResult, Results};
 
-/// What was measured of the targets of a backend, and how many targets were not measured; nothing if none was.
-pub(super) fn sheet(results: &Results, backend: &str) -> Option<(Sheet, String)> {
+/// What was measured of the targets of a backend, and how many targets were not measured; nothing if none was. A table with
+/// intervals is too wide for the console.
+pub(super) fn sheet(results: &Results, backend: &str, has_intervals: bool) -> Option<(Sheet, String)> {
     let (measured, others): (Vec<&PromiseResult>, Vec<&PromiseResult>) =
         results.promises_of(backend).partition(|result| result.met.is_some());
     if measured.is_empty() {
@@ -16,7 +17,8 @@ pub(super) fn sheet(results: &Results, backend: &str) -> Option<(Sheet, String)>
     for result in measured {
         let tone = if result.met == Some(true) { Tone::Held } else { Tone::Unchecked };
         let met = Cell::verdict(result.met(), tone);
-        let words = [result.about(), result.scenario.clone(), result.target(), result.seen()];
+        let seen = if has_intervals { result.seen_in_interval() } else { result.seen() };
+        let words = [result.about(), result.scenario.clone(), result.target(), seen];
         sheet.row(words.map(Cell::from).into_iter().chain([met]));
     }
     let note = match others.len() {

@@ -42,16 +42,21 @@ impl PromiseResult {
         format!("{} {}", self.bound, self.quantity(self.target))
     }
 
-    /// The measured number with its unit, and the interval.
+    /// The measured number with its unit.
     pub(crate) fn seen(&self) -> String {
-        let seen = self.seen.map_or_else(|| "-".into(), |seen| self.quantity(seen));
+        self.seen.map_or_else(|| "-".into(), |seen| self.quantity(seen))
+    }
+
+    /// The measured number with its unit, and the interval.
+    pub(crate) fn seen_in_interval(&self) -> String {
+        let seen = self.seen();
         match self.interval {
             Some([least, most]) => format!("{seen} ({least:.2} to {most:.2})"),
             None => seen,
         }
     }
 
-    /// `yes`, `NO`, that the run cannot tell, or `not measured`; with the size of a smaller run.
+    /// `yes`, `NO`, that the run cannot tell, or `not measured`; a yes with the size of a smaller run.
     pub(crate) fn met(&self) -> String {
         let word = match self.met {
             Some(true) => "yes",
@@ -62,7 +67,7 @@ impl PromiseResult {
             None => "not measured",
         };
         match &self.smaller {
-            Some(smaller) if self.met.is_some() => format!("{word} ({smaller})"),
+            Some(smaller) if self.met == Some(true) => format!("{word} ({smaller})"),
             _ => word.into(),
         }
     }
