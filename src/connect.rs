@@ -8,12 +8,14 @@ use lock_core::url::{LockUrl, similar};
 use lock_core::{Error, ErrorKind, MemoryConfig, Result};
 
 /// Every scheme, with the features that it needs.
-const SCHEMES: [(&str, Option<&str>); 14] = [
+const SCHEMES: [(&str, Option<&str>); 16] = [
     ("memory", None),
     ("flock", Some("flock")),
     ("redis", Some("redis")),
     ("redlock", Some("redlock")),
     ("zk", Some("zk")),
+    ("postgres", Some("postgres")),
+    ("postgresql", Some("postgres")),
     ("rediss", Some("redis,tls")),
     ("redis+unix", Some("redis")),
     ("redis+sentinel", Some("redis")),
@@ -46,6 +48,11 @@ macro_rules! with_config {
             #[cfg(feature = "redlock")]
             "redlock" | "redlocks" => {
                 let $config = lock_redlock::RedlockConfig::from_url(url)?;
+                $connect
+            }
+            #[cfg(feature = "postgres")]
+            "postgres" | "postgresql" => {
+                let $config = lock_postgres::PostgresConfig::from_url(url)?;
                 $connect
             }
             #[cfg(feature = "zk")]
@@ -94,6 +101,7 @@ impl Locks {
     /// | `redis+cluster://h1:p1,h2:p2,h3:p3` | a Redis Cluster |
     /// | `redlock://h1:p1,h2:p2,h3:p3,h4:p4,h5:p5` | a quorum of independent Redis servers; `redlocks://` with TLS |
     /// | `zk://h1:p1,h2:p2[/chroot]` | a ZooKeeper ensemble; `zks://` with TLS |
+    /// | `postgres://[user:password@]h1[:port],h2[:port][/database]` | a PostgreSQL database, of several servers the primary; `postgresql://` is the same |
     /// | `migrate://NAMESPACE?from=URL&to=URL` | both of these, while locks move from Redis to ZooKeeper |
     ///
     /// Options follow as in `?ttl=10s`; the configuration type of each backend lists its own.
@@ -238,6 +246,7 @@ mod tests {
     #[cfg(all(
         unix,
         feature = "flock",
+        feature = "postgres",
         feature = "redis",
         feature = "redlock",
         feature = "zk",

@@ -33,6 +33,11 @@ pub use lock_layers as layers;
 pub use lock_migrate as migrate;
 #[cfg(feature = "zk")]
 pub use lock_migrate::{Migration, MigrationConfig, Operator, Record, Rung};
+/// The PostgreSQL backend, with its driver, for configurations made in code.
+#[cfg(feature = "postgres")]
+pub use lock_postgres as postgres;
+#[cfg(feature = "postgres")]
+pub use lock_postgres::{Fence, Postgres, PostgresConfig, PostgresSync};
 /// The Redis backend, with its driver and pool, for configurations made in code.
 #[cfg(feature = "redis")]
 pub use lock_redis as redis;

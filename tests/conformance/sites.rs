@@ -2,6 +2,7 @@
 
 mod layers;
 mod migrate;
+mod postgres;
 mod redis;
 mod zk;
 
@@ -14,13 +15,14 @@ use std::time::Duration;
 use lock_core::Locks;
 use lock_testkit::conformance::{Connecting, Fault, Handle, Harness, MemoryHarness};
 use lock_testkit::proxy::{Direction, FaultProxy};
-use polylock::{MigrationConfig, Redis, RedisConfig, Rung, Zk, ZkConfig};
+use polylock::{MigrationConfig, PostgresConfig, Redis, RedisConfig, Rung, Zk, ZkConfig};
 
 use crate::broken_locks::{self, Defect};
 
 pub use layers::Layers;
 use layers::LayersHarness;
 pub use migrate::MigrateHarness;
+pub use postgres::PostgresHarness;
 pub use redis::{RedisHarness, Servers};
 pub use zk::ZkHarness;
 
@@ -28,8 +30,9 @@ pub use zk::ZkHarness;
 pub const WORKER: &str = "--worker";
 
 /// The backends, by the scheme of their URL, a recipe of `redis` that is one of its own, and the rungs of `migrate`.
-pub const BACKENDS: [&str; 10] = [
+pub const BACKENDS: [&str; 11] = [
     "memory",
+    "postgres",
     "redis",
     "redlock",
     "setnx",
@@ -59,7 +62,7 @@ pub const IN_THE_FULL_TIER: [&str; 8] = [
 pub fn is_in_the_deep_tier(backend: &str, flavour: &str) -> bool {
     match backend {
         "memory" | "redis" => false,
-        "redlock" | "setnx" | "zk" => !matches!(flavour, "dyn" | "layers-all"),
+        "postgres" | "redlock" | "setnx" | "zk" => !matches!(flavour, "dyn" | "layers-all"),
         "migrate-dual" | "migrate-move" | "migrate-new" | "migrate-dual-move" => flavour != "dyn",
         _ => true,
     }
@@ -146,7 +149,7 @@ impl Flavour {
     pub fn layers(backend: &str) -> &'static [Self] {
         match backend {
             "memory" => &Self::LAYERS,
-            "redis" | "zk" => &Self::LAYERS[..1],
+            "postgres" | "redis" | "zk" => &Self::LAYERS[..1],
             _ => &[],
         }
     }
@@ -156,7 +159,7 @@ impl Flavour {
     pub fn of(backend: &str) -> &'static [Self] {
         match backend {
             "migrate-old" | "migrate-shadow" | "migrate-dual" | "migrate-new" => &[Self::Dyn],
-            "memory" | "redis" => &Self::ALL,
+            "memory" | "postgres" | "redis" => &Self::ALL,
             "redlock" | "zk" => {
                 &[Self::Typed, Self::Dyn, Self::Write, Self::Permit, Self::Reentrant, Self::MultiOfTwo]
             }
@@ -204,7 +207,7 @@ impl fmt::Display for Flavour {
 ///
 /// `redis` are the servers of the backend of that name.
 pub fn harnesses(redis: &Arc<Servers>) -> Vec<Arc<dyn Harness>> {
-    let (redlock, zk, both) = (Arc::default(), Arc::default(), Arc::default());
+    let (redlock, zk, both, postgres) = (Arc::default(), Arc::default(), Arc::default(), Arc::default());
     let mut all: Vec<Arc<dyn Harness>> = Vec::new();
     for &flavour in Flavour::layers("memory") {
         let memory = MemoryHarness::new(format!("memory::{flavour}"), move |url| connect(flavour, url));
@@ -213,6 +216,8 @@ pub fn harnesses(redis: &Arc<Servers>) -> Vec<Arc<dyn Harness>> {
     let layers = Flavour::Layers(Layers::All);
     let over_redis = RedisHarness::new("redis", 1, layers, Arc::clone(redis));
     all.push(Arc::new(LayersHarness::new(layers, Box::new(over_redis))));
+    let over_postgres = PostgresHarness::new(layers, Arc::clone(&postgres));
+    all.push(Arc::new(LayersHarness::new(layers, Box::new(over_postgres))));
     let over_zk = ZkHarness::new(layers, Arc::clone(&zk));
     all.push(Arc::new(LayersHarness::new(layers, Box::new(over_zk))));
     for flavour in Flavour::ALL {
@@ -223,6 +228,7 @@ pub fn harnesses(redis: &Arc<Servers>) -> Vec<Arc<dyn Harness>> {
         };
         all.push(Arc::new(memory.by(flavour.handle())));
         all.push(Arc::new(RedisHarness::new("redis", 1, flavour, Arc::clone(redis))));
+        all.push(Arc::new(PostgresHarness::new(flavour, Arc::clone(&postgres))));
         if Flavour::of("setnx").contains(&flavour) {
             all.push(Arc::new(RedisHarness::setnx(flavour, Arc::clone(redis))));
         }
@@ -252,6 +258,7 @@ pub fn connect(flavour: Flavour, url: String) -> Connecting {
         let scheme = url.split(':').next().unwrap_or_default();
         match (flavour, scheme) {
             (Flavour::Typed, "memory") => polylock::MemoryConfig::from_url(&url)?.connect(),
+            (Flavour::Typed, "postgres") => PostgresConfig::from_url(&url)?.connect().await,
             (Flavour::Typed, "redis") => RedisConfig::from_url(&url)?.connect().await,
             (Flavour::Typed, "redlock") => polylock::RedlockConfig::from_url(&url)?.connect().await,
             (Flavour::Typed, "zk") => ZkConfig::from_url(&url)?.connect().await,

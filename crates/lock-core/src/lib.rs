@@ -13,6 +13,8 @@ mod capabilities;
 pub mod clock;
 mod connection;
 pub mod doctor;
+#[doc(hidden)]
+pub mod drift;
 mod election;
 pub mod error;
 pub mod guard;
@@ -51,10 +53,14 @@ pub mod secret;
 pub mod semaphore;
 #[doc(hidden)]
 pub mod single_flight;
+#[doc(hidden)]
+pub mod timeouts;
 pub mod token;
 mod token_block;
 pub mod url;
 mod validity;
+#[doc(hidden)]
+pub mod waiting;
 
 pub use backend::{
     AcquireRequest, Acquired, Backend, Capabilities, LeaseKind, LeasePolicy, Mode, OnQueued, Wait,

@@ -67,7 +67,7 @@ pub use fake::FakeRedis;
 pub use history::{EventKind, History, Recorder, now_ns};
 pub use log_capture::LogCapture;
 pub use migration::migration_url;
-pub use postgres::PostgresServer;
+pub use postgres::{PostgresOptions, PostgresServer};
 pub use proxy::{FaultProxy, Multiplexer};
 pub use redis::{RedisCluster, RedisFive, RedisSentinel, RedisServer};
 pub use secret_file::SecretFile;

@@ -1,25 +1,34 @@
-//! A real PostgreSQL server, as a resource that checks fencing tokens.
+//! A real PostgreSQL server: a store of locks, and a resource that checks fencing tokens.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::process::getuid;
+use rustix::process::{Pid, Signal, getuid, kill_process};
 
 use crate::error::{Error, Result};
+use crate::port::Port;
 use crate::process::{Child, Output, locate, off_thread, tail};
-use crate::server_process::{ServerProcess, StartError};
+use crate::server_process::{ServerProcess, StartError, on_free_ports};
 
-/// A `postgres` on its own Unix socket, with an empty database in its own temporary directory.
+/// A `postgres` on its own Unix socket and loopback port, with an empty database in its own temporary directory.
 ///
 /// It is shut down when this value is dropped and when the test process dies. PostgreSQL refuses to run as root: for root the
 /// server runs as the user `nobody`.
 #[derive(Debug)]
 pub struct PostgresServer {
     inner: Arc<Inner>,
+}
+
+/// The options of a [`PostgresServer`].
+#[derive(Clone, Debug, Default)]
+#[must_use = "options start nothing by themselves"]
+pub struct PostgresOptions {
+    settings: Vec<(String, String)>,
 }
 
 impl PostgresServer {
@@ -29,47 +38,156 @@ impl PostgresServer {
     ///
     /// [`Error::NotInstalled`] without PostgreSQL; otherwise the error carries the end of the server's log.
     pub async fn start() -> Result<Self> {
-        off_thread(|| {
-            let inner = Arc::new(Inner { process: ServerProcess::new("PostgreSQL".to_owned())? });
-            inner.launch().map_err(|error| error.into_error(&inner.process))?;
-            Ok(Self { inner })
-        })
-        .await
+        Self::builder().start().await
+    }
+
+    /// Options other than the default.
+    pub fn builder() -> PostgresOptions {
+        PostgresOptions::default()
     }
 
     /// The connection string, for drivers that understand those of libpq.
     pub fn connect_string(&self) -> String {
-        format!("host={} user={USER} dbname={DATABASE}", self.inner.process.dir().display())
+        let (dir, port) = (self.inner.process.dir().display(), self.inner.port.number());
+        format!("host={dir} port={port} user={USER} dbname={DATABASE}")
+    }
+
+    /// The port on 127.0.0.1, where no password is asked for.
+    pub fn port(&self) -> u16 {
+        self.inner.port.number()
+    }
+
+    /// The address.
+    pub fn addr(&self) -> SocketAddr {
+        self.inner.port.addr()
+    }
+
+    /// The directory of the Unix socket.
+    pub fn socket_dir(&self) -> &Path {
+        self.inner.process.dir()
+    }
+
+    /// `postgres://postgres@127.0.0.1:port/postgres`.
+    pub fn url(&self) -> String {
+        format!("postgres://{USER}@{}/{DATABASE}", self.addr())
     }
 
     /// The id of the server's process.
     pub fn pid(&self) -> u32 {
         self.inner.process.pid()
     }
+
+    /// Kills the server by SIGKILL, with the processes of its sessions. Its port stays reserved.
+    pub fn kill(&self) {
+        // It starts no others meanwhile.
+        self.inner.process.stop();
+        let sessions = self.inner.family();
+        self.inner.process.kill();
+        signal(&sessions, Signal::KILL);
+    }
+
+    /// Restarts a killed server on the same port, with its data.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start).
+    pub async fn start_again(&self) -> Result<()> {
+        let inner = Arc::clone(&self.inner);
+        off_thread(move || inner.launch().map_err(|error| error.into_error(&inner.process))).await
+    }
+
+    /// Stops the server by SIGSTOP, with the processes of its sessions: connections stay open, nothing is answered.
+    pub fn stop(&self) {
+        self.inner.process.stop();
+        signal(&self.inner.family(), Signal::STOP);
+    }
+
+    /// Continues a stopped server by SIGCONT.
+    pub fn cont(&self) {
+        signal(&self.inner.family(), Signal::CONT);
+        self.inner.process.cont();
+    }
+}
+
+impl PostgresOptions {
+    /// Sets an option of `postgresql.conf`.
+    pub fn config(mut self, name: &str, value: &str) -> Self {
+        self.settings.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Starts a server.
+    ///
+    /// # Errors
+    ///
+    /// As for [`PostgresServer::start`].
+    pub async fn start(self) -> Result<PostgresServer> {
+        off_thread(move || {
+            on_free_ports("PostgreSQL", || {
+                let port = Port::pick("PostgreSQL")?;
+                let process = ServerProcess::new(format!("PostgreSQL on port {}", port.number()))?;
+                let inner = Arc::new(Inner { process, port, settings: self.settings.clone() });
+                inner.make()?;
+                inner.launch()?;
+                Ok(PostgresServer { inner })
+            })
+        })
+        .await
+    }
 }
 
 #[derive(Debug)]
 struct Inner {
+    // The process goes before the claim on its port.
     process: ServerProcess,
+    port: Port,
+    settings: Vec<(String, String)>,
 }
 
 impl Inner {
-    fn launch(&self) -> Result<(), StartError> {
-        let (folder, data) = (self.process.dir(), self.process.dir().join("data"));
-        give_away(folder)?;
+    /// Makes an empty database.
+    fn make(&self) -> Result<()> {
+        give_away(self.process.dir())?;
         let mut init = as_a_user(&program("initdb")?)?;
         init.args(["--no-sync", "--no-instructions", "--auth", "trust", "--username", USER]);
-        init.args(["--locale", "C", "--encoding", "UTF8", "--pgdata"]).arg(&data);
-        self.finish(init.current_dir(folder))?;
+        init.args(["--locale", "C", "--encoding", "UTF8", "--pgdata"]).arg(self.data());
+        self.finish(init.current_dir(self.process.dir()))
+    }
 
+    fn launch(&self) -> Result<(), StartError> {
+        let (folder, data) = (self.process.dir(), self.data());
+        // Of a server that was killed: it would count as ready at once.
+        let _ = fs::remove_file(data.join("postmaster.pid"));
+        self.process.clear_log();
         let mut server = as_a_user(&program("postgres")?)?;
         server.arg("-D").arg(&data).arg("-k").arg(folder).current_dir(folder);
-        // No TCP port, and no shared memory that would outlive a server that was killed.
-        server.args(["-c", "listen_addresses=", "-c", "dynamic_shared_memory_type=mmap", "-c", "fsync=off"]);
+        server.args(["-p", &self.port.number().to_string()]);
+        // No shared memory that would outlive a server that was killed.
+        let fixed = [("listen_addresses", "127.0.0.1"), ("dynamic_shared_memory_type", "mmap"), ("fsync", "off")];
+        for (name, value) in fixed {
+            server.args(["-c", &format!("{name}={value}")]);
+        }
+        for (name, value) in &self.settings {
+            server.args(["-c", &format!("{name}={value}")]);
+        }
         self.process.launch(&server)?;
         // As `pg_ctl` does: a server that still recovers accepts connections, and refuses to serve them.
         let status = || fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
         self.process.wait_ready(|_| status().lines().any(|line| line.trim_end() == "ready"))
+    }
+
+    fn data(&self) -> PathBuf {
+        self.process.dir().join("data")
+    }
+
+    /// The processes that the server has started.
+    fn family(&self) -> Vec<u32> {
+        if !self.process.is_running() {
+            return Vec::new();
+        }
+        let pid = self.process.pid();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        children.split_whitespace().filter_map(|child| child.parse().ok()).collect()
     }
 
     /// Runs a program to its end.
@@ -85,8 +203,17 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        signal(&self.family(), Signal::CONT);
+        self.process.cont();
         // A killed server leaves a segment of System V shared memory behind.
         let _ = self.process.quit(QUIT_DEADLINE);
+    }
+}
+
+fn signal(processes: &[u32], signal: Signal) {
+    for pid in processes.iter().filter_map(|&pid| Pid::from_raw(pid as i32)) {
+        // It may have ended.
+        let _ = kill_process(pid, signal);
     }
 }
 

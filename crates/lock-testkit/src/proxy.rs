@@ -50,6 +50,9 @@ pub enum Protocol {
     Redis,
     /// ZooKeeper's client protocol. Four-letter words pass through.
     ZooKeeper,
+    /// PostgreSQL's protocol, without TLS. A request is what ends with Sync, or a simple query; a reply what ends with
+    /// ReadyForQuery. Notifications are pushes.
+    Postgres,
     /// Anything else: bytes are forwarded as they come, without requests.
     Opaque,
 }

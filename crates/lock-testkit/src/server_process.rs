@@ -93,6 +93,11 @@ impl ServerProcess {
         self.child().as_ref().expect("a started server has a process").pid()
     }
 
+    /// Whether the process was started and has not ended.
+    pub(crate) fn is_running(&self) -> bool {
+        self.child().as_ref().is_some_and(Child::is_running)
+    }
+
     /// Kills the process by SIGKILL.
     pub(crate) fn kill(&self) {
         self.child().as_ref().inspect(|child| child.kill());

@@ -58,6 +58,8 @@ impl Requests {
             Protocol::Opaque => Frame::Broken,
             Protocol::Redis => resp_request(bytes),
             Protocol::ZooKeeper => zk_frame(bytes),
+            Protocol::Postgres if !self.connected => pg_frame(bytes, 0),
+            Protocol::Postgres => pg_frame(bytes, 1),
         };
         let length = match settle(found, &mut self.protocol, bytes)? {
             Settled::Raw(length) => return Some((length, Request::Other)),
@@ -75,6 +77,10 @@ impl Requests {
                 (false, _) | (true, None | Some(ZK_PING)) => Request::Other,
                 (true, Some(xid)) => Request::Numbered(xid),
             },
+            Protocol::Postgres => match std::mem::replace(&mut self.connected, true) {
+                true if matches!(frame[0], PG_SYNC | PG_QUERY) => Request::InTurn,
+                _ => Request::Other,
+            },
         };
         Some((length, request))
     }
@@ -91,6 +97,7 @@ impl Replies {
             Protocol::Opaque => Frame::Broken,
             Protocol::Redis => resp_value(bytes, 0),
             Protocol::ZooKeeper => zk_frame(bytes),
+            Protocol::Postgres => pg_reply(bytes, self.connected),
         };
         let length = match settle(found, &mut self.protocol, bytes)? {
             Settled::Raw(length) => return Some((length, Reply::Other)),
@@ -113,6 +120,15 @@ impl Replies {
                 (true, Some(ZK_EVENT)) => Reply::Push { confirmation: false },
                 (true, Some(xid)) => Reply::Numbered(xid),
             },
+            Protocol::Postgres => {
+                let was_connected = self.connected;
+                self.connected |= ends_with_ready(frame);
+                match (frame[0], was_connected) {
+                    (PG_NOTIFICATION, _) => Reply::Push { confirmation: false },
+                    (_, true) if ends_with_ready(frame) => Reply::InTurn,
+                    _ => Reply::Other,
+                }
+            }
         };
         Some((length, reply))
     }
@@ -167,6 +183,37 @@ fn zk_frame(bytes: &[u8]) -> Frame {
         // Four-letter words and their answers look like absurd lengths.
         Ok(length) if length <= ZK_LONGEST => whole_if(bytes, 4 + length),
         _ => Frame::Broken,
+    }
+}
+
+/// A message of PostgreSQL with a type of this length, which the first one of a client has not.
+fn pg_frame(bytes: &[u8], kind: usize) -> Frame {
+    match int(bytes, kind).map(usize::try_from) {
+        None => Frame::Partial,
+        Some(Ok(length)) if (4..PG_LONGEST).contains(&length) => whole_if(bytes, kind + length),
+        Some(_) => Frame::Broken,
+    }
+}
+
+/// Whether a message of PostgreSQL is, or ends with, ReadyForQuery.
+fn ends_with_ready(frame: &[u8]) -> bool {
+    frame.len().checked_sub(6).is_some_and(|at| frame[at..at + 5] == [PG_READY, 0, 0, 0, 5])
+}
+
+/// What answers one request, or was not asked for. Until a session has begun, all up to that.
+fn pg_reply(bytes: &[u8], is_connected: bool) -> Frame {
+    let mut end = 0;
+    loop {
+        let Some(&kind) = bytes.get(end) else { return Frame::Partial };
+        let length = match pg_frame(&bytes[end..], 1) {
+            Frame::Whole(length) => length,
+            other => return other,
+        };
+        let is_alone = end == 0 && matches!(kind, PG_NOTIFICATION | PG_NOTICE | PG_PARAMETER | PG_AUTHENTICATION);
+        end += length;
+        if kind == PG_READY || is_alone && (is_connected || kind == PG_AUTHENTICATION) {
+            return Frame::Whole(end);
+        }
     }
 }
 
@@ -251,6 +298,14 @@ const MESSAGES: [&str; 3] = ["message", "pmessage", "smessage"];
 const ZK_EVENT: i32 = -1;
 const ZK_PING: i32 = -2;
 const ZK_LONGEST: usize = 64 << 20;
+const PG_LONGEST: usize = 64 << 20;
+const PG_SYNC: u8 = b'S';
+const PG_QUERY: u8 = b'Q';
+const PG_READY: u8 = b'Z';
+const PG_NOTIFICATION: u8 = b'A';
+const PG_NOTICE: u8 = b'N';
+const PG_PARAMETER: u8 = b'S';
+const PG_AUTHENTICATION: u8 = b'R';
 
 #[cfg(test)]
 mod tests {
@@ -339,6 +394,33 @@ mod tests {
         assert_eq!(replies.next(&frame(-1, 0)), Some((12, Reply::Push { confirmation: false })));
         assert_eq!(replies.next(&frame(7, 0)), Some((12, Reply::Numbered(7))));
         assert_eq!(Requests::new(Protocol::ZooKeeper).next(b"srvr"), Some((4, Request::Other)));
+    }
+
+    #[test]
+    fn postgres_requests_end_with_sync_and_replies_with_ready() {
+        fn message(kind: &[u8], rest: &[u8]) -> Vec<u8> {
+            [kind, &(4 + rest.len() as u32).to_be_bytes(), rest].concat()
+        }
+        let mut requests = Requests::new(Protocol::Postgres);
+        let start = message(b"", b"\0\x03\0\0user\0me\0\0");
+        assert_eq!(requests.next(&start), Some((start.len(), Request::Other)));
+        for (kind, request) in
+            [(b"p", Request::Other), (b"P", Request::Other), (b"S", Request::InTurn), (b"Q", Request::InTurn)]
+        {
+            assert_eq!(requests.next(&message(kind, b"x")[..5]), None);
+            assert_eq!(requests.next(&message(kind, b"x")), Some((6, request)));
+        }
+        let ready = message(b"Z", b"I");
+        let mut replies = Replies::new(Protocol::Postgres);
+        assert_eq!(replies.next(&message(b"R", b"\0\0\0\0")), Some((9, Reply::Other)));
+        let begin = [message(b"S", b"a\0b\0"), message(b"K", b"12345678"), ready.clone()].concat();
+        assert_eq!(replies.next(&begin[..begin.len() - 1]), None);
+        assert_eq!(replies.next(&begin), Some((begin.len(), Reply::Other)));
+        let answer = [message(b"1", b""), message(b"D", b"row"), message(b"C", b"SELECT 1\0"), ready].concat();
+        assert_eq!(replies.next(&answer[..answer.len() - 1]), None);
+        assert_eq!(replies.next(&answer), Some((answer.len(), Reply::InTurn)));
+        let told = [message(b"A", b"told"), answer].concat();
+        assert_eq!(replies.next(&told), Some((9, Reply::Push { confirmation: false })));
     }
 
     #[test]

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use lock_core::BootInstant;
+use crate::BootInstant;
 
 /// How much faster than the other one the clock of a server or of a client may run: by one part in this many, 1 %.
-pub(crate) const DRIFT: u32 = 100;
+pub const DRIFT: u32 = 100;
 
 /// The end of a lease that was requested at `sent`: the ttl minus the drift margin. The server's clock may run faster than the
-/// client's, and Redis counts in milliseconds.
+/// client's, and stores count in milliseconds.
 ///
 /// Source: the drift of the Redlock algorithm, Redis documentation, "Distributed Locks with Redis".
 #[must_use]

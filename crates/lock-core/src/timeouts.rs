@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result};
 
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(3600);
 

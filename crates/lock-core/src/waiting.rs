@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use lock_core::{Error, ErrorKind, Result, Wait};
 use rand::Rng;
 use tokio::time::{Instant, timeout_at};
+
+use crate::{Error, ErrorKind, Result, Wait, random};
 
 /// The server rounds the remaining ttl of a key.
 pub const ROUNDING: Duration = Duration::from_millis(1);
@@ -87,5 +88,5 @@ pub fn longest_pause() -> Duration {
 /// A random pause between these numbers of milliseconds.
 #[must_use]
 pub fn pause_between(shortest: u64, longest: u64) -> Duration {
-    Duration::from_millis(lock_core::random::rng().random_range(shortest..=longest))
+    Duration::from_millis(random::rng().random_range(shortest..=longest))
 }

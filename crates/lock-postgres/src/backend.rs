@@ -1,0 +1,231 @@
+//! The PostgreSQL backend.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use lock_core::backend::Support;
+use lock_core::renewal::Renewer;
+use lock_core::runtime::{self, Home};
+use lock_core::{
+    AcquireRequest, Acquired, Backend, Capabilities, DoctorReport, ErrorKind, Lazy, LeaseKind, LockName,
+    LockState, Locks, Result, Token,
+};
+
+use crate::acquire::acquire;
+use crate::config::PostgresConfig;
+use crate::context::Context;
+use crate::error::{BACKEND, Endpoint, MIN_TTL, NOT_INSTALLED};
+use crate::inbox::Inbox;
+use crate::link::Dialer;
+use crate::renew::RenewOnServer;
+use crate::schema;
+use crate::server::Server;
+use crate::sweep::Sweeper;
+
+/// The backend for a PostgreSQL database.
+///
+/// A lock is as durable as the database: after a failover to an asynchronous standby, two may hold it at once. Data in the same
+/// database is safe even then, and from holders that were paused: see [`Fence`](crate::Fence).
+///
+/// # Examples
+///
+/// ```no_run
+/// use lock_core::Locks;
+/// use lock_postgres::{Postgres, PostgresConfig};
+///
+/// # async fn example() -> lock_core::Result<()> {
+/// let postgres = Postgres::connect(PostgresConfig::from_url("postgres://me@localhost/shop")?).await?;
+/// let locks = Locks::new(postgres);
+/// let guard = locks.mutex("orders/42").acquire().await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// [`PostgresConfig::connect`] does the first two lines in one.
+#[derive(Debug)]
+pub struct Postgres {
+    capabilities: Capabilities,
+    context: Arc<Context>,
+}
+
+impl Postgres {
+    /// Connects to the server, and creates or upgrades the schema if that is needed and allowed.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`], [`ErrorKind::Unavailable`] or [`ErrorKind::Denied`];
+    /// [`ErrorKind::Unsupported`] if the schema is newer than this client.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the connection is closed, after `connect_timeout` at the latest. The schema may have been
+    /// created.
+    pub async fn connect(config: PostgresConfig) -> Result<Self> {
+        config.check()?;
+        runtime::current(BACKEND)?;
+        config.check_password().await?;
+        let endpoint = Endpoint { servers: config.servers(), schema: config.schema.clone() };
+        let home = Home::here();
+        let dialer = |target| Dialer {
+            target,
+            password: config.password_source().cloned(),
+            tls: config.tls.clone(),
+            connect_timeout: config.connect_timeout,
+            endpoint: endpoint.clone(),
+            home: home.clone(),
+        };
+        let requests = dialer(config.target()?);
+        let clock = config.clock.clone();
+        let server = Server::new(requests, config.pool, config.sync, config.command_timeout, clock.clone())?;
+        let server = Arc::new(server);
+        install(&server, &config).await?;
+        let listens = config.listen.then(|| config.listen_target()).transpose()?.map(dialer);
+        let context = Context {
+            inbox: Inbox::new(&server, listens),
+            renewer: Renewer::new(RenewOnServer { server: Arc::clone(&server) }, clock.clone()),
+            server,
+            sweeper: Sweeper::new(),
+            ttl: config.ttl,
+            local_handovers: config.local_handovers,
+            clock,
+            listens: config.listen,
+        };
+        Ok(Self { capabilities: capabilities(&config), context: Arc::new(context) })
+    }
+}
+
+/// Creates or upgrades the schema, if it is missing or older.
+async fn install(server: &Server, config: &PostgresConfig) -> Result<()> {
+    let found = match server.version().await {
+        Ok(version) if version > schema::VERSION => {
+            return Err(server.endpoint.too_new(version, schema::VERSION));
+        }
+        Ok(schema::VERSION) => return Ok(()),
+        Ok(version) => Some(version),
+        Err(error) if error.code() == NOT_INSTALLED => None,
+        Err(error) => return Err(error),
+    };
+    let is_enough = found.is_some_and(|version| version == schema::VERSION - 1);
+    if config.install {
+        match server.batch(&schema::install(&config.schema)).await {
+            Ok(()) => return Ok(()),
+            Err(error) if is_enough => {
+                tracing::debug!(%error, "the schema was not upgraded; its older version works");
+            }
+            Err(error) if error.kind() == ErrorKind::Denied => {
+                return Err(server.endpoint.not_installed("this role may not create it").caused_by(error));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    match found {
+        _ if is_enough => Ok(()),
+        Some(version) => Err(server.endpoint.not_installed(&format!("it has the old version {version}"))),
+        None => Err(server.endpoint.not_installed("it has no functions")),
+    }
+}
+
+#[async_trait]
+impl Backend for Postgres {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
+        acquire(&self.context, &request).await
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockState> {
+        self.context.inspect(name).await
+    }
+
+    async fn await_change(&self, name: &LockName, seen: &LockState) -> Result<LockState> {
+        self.context.await_change(name, seen).await
+    }
+
+    async fn break_lock(&self, name: &LockName) -> Result<bool> {
+        self.context.break_lock(name).await
+    }
+
+    async fn break_lock_if(&self, name: &LockName, token: Token) -> Result<bool> {
+        self.context.break_lock_if(name, token).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
+        self.context.list(prefix, &self.capabilities).await
+    }
+
+    async fn doctor(&self) -> Result<DoctorReport> {
+        self.context.doctor().await
+    }
+
+    async fn settle(&self) {
+        self.context.server.cleanup.settled().await;
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.context.renewer.stop_all();
+        self.context.inbox.close();
+        self.context.server.close();
+        Ok(())
+    }
+}
+
+impl PostgresConfig {
+    /// Connects to the server.
+    ///
+    /// # Errors
+    ///
+    /// As [`Postgres::connect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Postgres::connect`].
+    pub async fn connect(self) -> Result<Locks> {
+        Ok(Locks::new(Postgres::connect(self).await?))
+    }
+
+    /// The same locks without a connection: the first use connects, and returns the errors of connecting.
+    ///
+    /// For a service that starts before its server. This method needs no runtime; every use of the locks does.
+    ///
+    /// ```
+    /// # use lock_postgres::PostgresConfig;
+    /// let locks = PostgresConfig::from_url("postgres://localhost")?.connect_lazy()?;
+    /// let mutex = locks.mutex("orders/42"); // nothing is sent before mutex.acquire()
+    /// # let _ = mutex;
+    /// # Ok::<(), lock_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] for a bad option.
+    pub fn connect_lazy(self) -> Result<Locks> {
+        self.check()?;
+        Ok(Locks::new(Lazy::new(capabilities(&self), move || Postgres::connect(self.clone()))))
+    }
+
+    /// Creates or upgrades the schema: for a role that may, where the clients may not. [`schema::script`] has the SQL.
+    ///
+    /// # Errors
+    ///
+    /// As [`Postgres::connect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the schema may have been created.
+    pub async fn install_schema(self) -> Result<()> {
+        let postgres = Postgres::connect(self.install(true)).await?;
+        postgres.close().await
+    }
+}
+
+fn capabilities(config: &PostgresConfig) -> Capabilities {
+    let mut capabilities = Capabilities::new(BACKEND, LeaseKind::ttl(config.ttl, MIN_TTL));
+    capabilities.answer_timeout = config.answer_timeout();
+    (capabilities.fifo, capabilities.counts_waiters, capabilities.names_sharers) = (true, true, true);
+    (capabilities.shared, capabilities.permits) = (Support::Yes, Support::Yes);
+    (capabilities.breaks_one, capabilities.listing) = (Support::Yes, Support::Yes);
+    capabilities
+}

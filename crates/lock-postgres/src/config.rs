@@ -1,0 +1,556 @@
+//! The options of the PostgreSQL backend.
+
+use std::fmt;
+use std::time::Duration;
+
+use lock_core::timeouts::check_timeout;
+use lock_core::url::{LockUrl, OptionValue};
+use lock_core::{Clock, Password, Result, TokenBlock};
+
+use crate::error::{BACKEND, check_ttl, invalid};
+use crate::tls::Tls;
+
+const DEFAULT_PORT: u16 = 5432;
+/// Postgres cuts off longer names of schemas.
+const LONGEST_SCHEMA: usize = 63;
+const LARGEST_POOL: usize = 1000;
+const OPTIONS: [&str; 18] = [
+    "ttl",
+    "schema",
+    "sync",
+    "install",
+    "listen",
+    "listen_host",
+    "pool",
+    "local_handovers",
+    "password_file",
+    "connect_timeout",
+    "command_timeout",
+    "host",
+    "port",
+    "application_name",
+    "target_session_attrs",
+    "sslmode",
+    "sslrootcert",
+    "options",
+];
+
+/// What the server does before it says that a lock is granted: `synchronous_commit`, for the transactions of locks alone.
+///
+/// # Examples
+///
+/// ```
+/// use lock_postgres::{PostgresConfig, PostgresSync};
+///
+/// let config = PostgresConfig::new("localhost").sync(PostgresSync::RemoteApply);
+/// // The same as a URL option:
+/// let config = PostgresConfig::from_url("postgres://localhost?sync=remote_apply")?;
+/// # let _ = config;
+/// # Ok::<(), lock_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PostgresSync {
+    /// The grant is on the disk, and on that of the synchronous standbys, where there are some.
+    #[default]
+    On,
+    /// The grant is on the disk of the primary.
+    Local,
+    /// The grant is on the disk, and queries on the synchronous standbys see it.
+    RemoteApply,
+    /// The grant is in memory: a server that crashes may lose the grants of its last second.
+    Off,
+}
+
+impl PostgresSync {
+    /// The value of `synchronous_commit`.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::On => "on",
+            Self::Local => "local",
+            Self::RemoteApply => "remote_apply",
+            Self::Off => "off",
+        }
+    }
+}
+
+/// The configuration of the PostgreSQL backend.
+///
+/// # Examples
+///
+/// ```no_run
+/// use lock_postgres::PostgresConfig;
+/// use std::time::Duration;
+///
+/// # async fn example() -> lock_core::Result<()> {
+/// let config = PostgresConfig::from_url("postgres://me:s3cret@localhost/shop")?.ttl(Duration::from_secs(10));
+/// let locks = config.connect().await?;
+/// let guard = locks.mutex("orders/42").acquire().await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # URLs
+///
+/// As libpq has them, with `postgres` or `postgresql`:
+///
+/// * `postgres://[user[:password]@]host[:port][,host[:port]...][/database]`: of several servers, the primary.
+/// * `postgres://[user@]/[database]?host=/run/postgresql[&port=5432]`: a server, over its Unix socket.
+///
+/// Options follow, as in `?ttl=10s`.
+///
+/// | option | default | |
+/// |---|---|---|
+/// | `ttl` | `30s` | how long a lock outlives a holder that died |
+/// | `schema` | `polylock` | the schema of the tables and functions; all clients that share locks need the same |
+/// | `sync` | `on` | what a grant waits for: `on`, `local`, `remote_apply` or `off`, see [`PostgresSync`] |
+/// | `install` | `auto` | `auto` creates or upgrades the schema when that is needed and allowed; `off` never |
+/// | `listen` | `on` | `on`: a connection of its own notifies waiters; `off`: waiters ask again, after 2 s at most |
+/// | `listen_host` | none | `host[:port]` of the server for that connection, past a pooler |
+/// | `pool` | `4` | the most connections for requests, of this process |
+/// | `local_handovers` | `16` | how many tasks of one process may hold the lock in a row, for 10 ms at most, before other processes get a chance; with 0 or 1 every task asks the server |
+/// | `password_file` | none | a file with the password, instead of one in the URL; read at each connect, see [`Password`] |
+/// | `connect_timeout` | `2s` | how long to wait for a connection |
+/// | `command_timeout` | `2s` | how long to wait for an answer |
+/// | `application_name` | `polylock` | the name in `pg_stat_activity`; the connection that listens has one of its own |
+/// | `target_session_attrs` | `read-write` with several hosts, else `any` | `read-write` or `any` |
+/// | `sslmode` | `disable`, or `require` with `sslrootcert` | `require` and `verify-full` are the same: TLS, and the certificate is checked |
+/// | `sslrootcert` | the system's | file with the certificates of the authorities to trust, PEM; read at each connect |
+/// | `options` | none | settings of the sessions, as `-c name=value` |
+///
+/// `Debug` does not show the password.
+#[derive(Clone)]
+pub struct PostgresConfig {
+    hosts: String,
+    port: Option<u16>,
+    user: Option<String>,
+    password: Option<Password>,
+    database: Option<String>,
+    session_options: Option<String>,
+    pub(crate) application_name: String,
+    read_write: Option<bool>,
+    pub(crate) tls: Tls,
+    pub(crate) ttl: Duration,
+    pub(crate) schema: String,
+    pub(crate) sync: PostgresSync,
+    pub(crate) install: bool,
+    pub(crate) listen: bool,
+    listen_host: Option<String>,
+    pub(crate) pool: usize,
+    pub(crate) local_handovers: u32,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) command_timeout: Duration,
+    pub(crate) clock: Clock,
+}
+
+impl PostgresConfig {
+    /// The defaults for these servers (`host`, `host:port` or `/directory`, separated by commas; the default port is 5432).
+    #[must_use]
+    pub fn new(hosts: impl Into<String>) -> Self {
+        Self {
+            hosts: hosts.into(),
+            port: None,
+            user: None,
+            password: None,
+            database: None,
+            session_options: None,
+            application_name: String::from("polylock"),
+            read_write: None,
+            tls: Tls::default(),
+            ttl: Duration::from_secs(30),
+            schema: String::from("polylock"),
+            sync: PostgresSync::default(),
+            install: true,
+            listen: true,
+            listen_host: None,
+            pool: 4,
+            local_handovers: TokenBlock::USUAL_SERIES,
+            connect_timeout: Duration::from_secs(2),
+            command_timeout: Duration::from_secs(2),
+            clock: Clock::boot(),
+        }
+    }
+
+    /// Parses a [URL](Self#urls).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`](lock_core::ErrorKind::InvalidConfig) with a hint, or
+    /// [`ErrorKind::Unsupported`](lock_core::ErrorKind::Unsupported) for TLS in a build without it.
+    pub fn from_url(url: &str) -> Result<Self> {
+        let url = LockUrl::parse(url)?;
+        url.check_scheme(BACKEND, &["postgres", "postgresql"])?;
+        let mut config = Self::new(&url.hosts);
+        let (mut host, mut password_file) = (None, None);
+        url.options(BACKEND, &OPTIONS, |key, value| {
+            match key {
+                "host" => host = Some(value.text().to_owned()),
+                "password_file" => password_file = Some(value.text().to_owned()),
+                _ => config.set(key, value)?,
+            }
+            Ok(())
+        })?;
+        config.hosts = match (host, config.hosts.is_empty()) {
+            (Some(_), false) => {
+                return Err(invalid("the URL names hosts, and has host=", "leave one of them out"));
+            }
+            (Some(host), true) => host,
+            (None, _) => config.hosts,
+        };
+        config.user = Some(url.user.clone()).filter(|user| !user.is_empty());
+        config.password = url.password_or_file(BACKEND, password_file.as_deref())?;
+        config.database = Some(url.path.trim_start_matches('/').to_owned()).filter(|name| !name.is_empty());
+        config.check()?;
+        Ok(config)
+    }
+
+    fn set(&mut self, key: &str, value: OptionValue<'_>) -> Result<()> {
+        let text = || value.text().to_owned();
+        match key {
+            "ttl" => self.ttl = value.duration()?,
+            "schema" => self.schema = text(),
+            "sync" => {
+                self.sync = match value.text() {
+                    "on" => PostgresSync::On,
+                    "local" => PostgresSync::Local,
+                    "remote_apply" => PostgresSync::RemoteApply,
+                    "off" => PostgresSync::Off,
+                    _ => return Err(value.invalid("use on, local, remote_apply or off")),
+                };
+            }
+            "install" => self.install = switch(value, "auto", "off")?,
+            "listen" => self.listen = switch(value, "on", "off")?,
+            "listen_host" => self.listen_host = Some(text()),
+            "pool" => self.pool = value.parse("give a number of connections, such as 4")?,
+            "local_handovers" => self.local_handovers = value.parse("give a number, such as 16")?,
+            "port" => self.port = Some(value.parse("give a number up to 65535")?),
+            "application_name" => self.application_name = text(),
+            "target_session_attrs" => {
+                self.read_write = Some(match value.text() {
+                    "read-write" | "primary" => true,
+                    "any" => false,
+                    _ => return Err(value.invalid("use read-write or any: locks need a primary")),
+                });
+            }
+            "sslmode" | "sslrootcert" => self.tls.set(key, value)?,
+            "options" => self.session_options = Some(text()),
+            "connect_timeout" => self.connect_timeout = value.duration()?,
+            _ => self.command_timeout = value.duration()?,
+        }
+        Ok(())
+    }
+
+    /// The role to log in as. The default is the user of the process.
+    #[must_use]
+    pub fn user(mut self, user: impl Into<String>) -> Self {
+        self.user = Some(user.into());
+        self
+    }
+
+    /// The password. Every connect reads it: it can be [a file](Password::file) or [a function](Password::callback), and
+    /// change while the program runs.
+    ///
+    /// ```
+    /// # use lock_postgres::PostgresConfig;
+    /// use lock_core::Password;
+    ///
+    /// let config = PostgresConfig::from_url("postgres://me@localhost")?
+    ///     .password(Password::callback(|| async { Ok(std::env::var("PGPASSWORD")?) }));
+    /// # let _ = config;
+    /// # Ok::<(), lock_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn password(mut self, password: impl Into<Password>) -> Self {
+        self.password = Some(password.into());
+        self
+    }
+
+    /// The database. The default is the one with the name of the user.
+    #[must_use]
+    pub fn database(mut self, database: impl Into<String>) -> Self {
+        self.database = Some(database.into());
+        self
+    }
+
+    /// The default ttl: how long a lock outlives a holder that died.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// The schema of the tables and functions. All clients that share locks need the same.
+    #[must_use]
+    pub fn schema(mut self, schema: impl Into<String>) -> Self {
+        self.schema = schema.into();
+        self
+    }
+
+    /// What a grant waits for.
+    #[must_use]
+    pub fn sync(mut self, sync: PostgresSync) -> Self {
+        self.sync = sync;
+        self
+    }
+
+    /// Whether to create or upgrade the schema when that is needed and allowed. Default true.
+    #[must_use]
+    pub fn install(mut self, install: bool) -> Self {
+        self.install = install;
+        self
+    }
+
+    /// Whether a connection of its own notifies waiters. Default true. Without it, as behind a pooler in transaction mode,
+    /// waiters ask again, after 2 s at most.
+    #[must_use]
+    pub fn listen(mut self, listen: bool) -> Self {
+        self.listen = listen;
+        self
+    }
+
+    /// Where to listen, as `host[:port]`: the server itself, where requests go through a pooler.
+    #[must_use]
+    pub fn listen_host(mut self, host: impl Into<String>) -> Self {
+        self.listen_host = Some(host.into());
+        self
+    }
+
+    /// The most connections for requests. Default 4: commits that come together share one write to the disk.
+    #[must_use]
+    pub fn pool_size(mut self, connections: usize) -> Self {
+        self.pool = connections;
+        self
+    }
+
+    /// Limits how many tasks of this process may hold the lock in a row before other processes get a chance; they get it after
+    /// 10 ms in any case. Default 16. With 0 or 1 every task asks the server.
+    #[must_use]
+    pub fn local_handovers(mut self, most: u32) -> Self {
+        self.local_handovers = most;
+        self
+    }
+
+    /// How long to wait for a connection.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// How long to wait for an answer.
+    #[must_use]
+    pub fn command_timeout(mut self, timeout: Duration) -> Self {
+        self.command_timeout = timeout;
+        self
+    }
+
+    /// The clock of the leases.
+    #[must_use]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        check_ttl(self.ttl)?;
+        check_timeout(BACKEND, "connect_timeout", self.connect_timeout)?;
+        check_timeout(BACKEND, "command_timeout", self.command_timeout)?;
+        self.tls.check()?;
+        self.target()?;
+        self.listen_target()?;
+        if self.schema.is_empty() || self.schema.len() > LONGEST_SCHEMA || self.schema.contains('\0') {
+            let hint = format!("give it a name of at most {LONGEST_SCHEMA} bytes, such as polylock");
+            return Err(invalid("schema= names no schema", hint));
+        }
+        if self.pool == 0 || self.pool > LARGEST_POOL {
+            return Err(invalid(
+                format!("a pool of {} connections is not possible", self.pool),
+                format!("use 1 to {LARGEST_POOL}; 4 serve most processes"),
+            ));
+        }
+        if !self.listen && self.listen_host.is_some() {
+            return Err(invalid("listen_host= has no use with listen=off", "leave one of them out"));
+        }
+        Ok(())
+    }
+
+    /// Refuses a password that cannot be read, which may pass only later.
+    pub(crate) async fn check_password(&self) -> Result<()> {
+        let Some(password) = &self.password else { return Ok(()) };
+        let read = tokio::time::timeout(self.connect_timeout, password.read()).await;
+        let read = read.unwrap_or_else(|_| {
+            Err(lock_core::secret::Unreadable::new(format!("no password within {:?}", self.connect_timeout)))
+        });
+        read.map(drop)
+            .map_err(|unreadable| unreadable.error(lock_core::ErrorKind::InvalidConfig, BACKEND))
+    }
+
+    pub(crate) fn password_source(&self) -> Option<&Password> {
+        self.password.as_ref()
+    }
+
+    /// The time for a connection and an answer.
+    pub(crate) fn answer_timeout(&self) -> Duration {
+        self.connect_timeout + self.command_timeout
+    }
+
+    /// The servers, as errors show them.
+    pub(crate) fn servers(&self) -> String {
+        self.hosts.clone()
+    }
+
+    /// What the driver connects to for requests; the password is read at each connect.
+    pub(crate) fn target(&self) -> Result<tokio_postgres::Config> {
+        self.target_at(&self.hosts)
+    }
+
+    /// What the driver connects to for notifications.
+    pub(crate) fn listen_target(&self) -> Result<tokio_postgres::Config> {
+        self.target_at(self.listen_host.as_ref().unwrap_or(&self.hosts))
+    }
+
+    fn target_at(&self, hosts: &str) -> Result<tokio_postgres::Config> {
+        let mut target = tokio_postgres::Config::new();
+        let hosts: Vec<_> = hosts.split(',').collect();
+        for host in &hosts {
+            let (name, port) = self.host_and_port(host)?;
+            target.host(name).port(port);
+        }
+        if let Some(user) = &self.user {
+            target.user(user);
+        }
+        if let Some(database) = &self.database {
+            target.dbname(database);
+        }
+        if let Some(options) = &self.session_options {
+            target.options(options);
+        }
+        if self.read_write.unwrap_or(hosts.len() > 1) {
+            target.target_session_attrs(tokio_postgres::config::TargetSessionAttrs::ReadWrite);
+        }
+        target.application_name(&self.application_name).ssl_mode(self.tls.mode());
+        target.connect_timeout(self.connect_timeout).keepalives_idle(KEEPALIVE_TIME);
+        Ok(target)
+    }
+
+    fn host_and_port<'h>(&self, host: &'h str) -> Result<(&'h str, u16)> {
+        let default = self.port.unwrap_or(DEFAULT_PORT);
+        let (name, port) = match host.rsplit_once(':') {
+            Some((name, port)) if !port.contains([']', '/']) => {
+                let port = port.parse().map_err(|_| {
+                    // What stands in its place may be a password.
+                    invalid(
+                        format!("the port of the host {name:?} is not a number up to 65535"),
+                        "write it as host:port, and a password as user:password@host:port",
+                    )
+                })?;
+                (name, port)
+            }
+            _ => (host, default),
+        };
+        let name = name.trim_start_matches('[').trim_end_matches(']');
+        if name.is_empty() || name.contains(['=', '%']) {
+            return Err(invalid(
+                "the URL does not name the server",
+                "write it as postgres://host:port/database, or postgres:///database?host=/directory for a Unix socket",
+            ));
+        }
+        Ok((name, port))
+    }
+}
+
+/// How long a connection is idle before the kernel asks whether the other side still has it.
+const KEEPALIVE_TIME: Duration = Duration::from_secs(15);
+
+fn switch(value: OptionValue<'_>, on: &str, off: &str) -> Result<bool> {
+    match value.text() {
+        text if text == on => Ok(true),
+        text if text == off => Ok(false),
+        _ => Err(value.invalid(&format!("use {on} or {off}"))),
+    }
+}
+
+impl fmt::Debug for PostgresConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresConfig")
+            .field("hosts", &self.hosts)
+            .field("user", &self.user)
+            .field("database", &self.database)
+            .field("schema", &self.schema)
+            .field("ttl", &self.ttl)
+            .field("sync", &self.sync)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lock_core::ErrorKind;
+    use tokio_postgres::config::{Host, TargetSessionAttrs};
+
+    use super::*;
+
+    #[test]
+    fn urls() {
+        let config = PostgresConfig::from_url(
+            "postgres://me:s3cret@h1,[::1]:7/shop?ttl=5s&schema=locks&sync=off&install=off&listen=off&pool=2",
+        )
+        .unwrap();
+        assert_eq!((config.ttl, config.schema.as_str()), (Duration::from_secs(5), "locks"));
+        assert_eq!((config.sync, config.install, config.listen, config.pool), (PostgresSync::Off, false, false, 2));
+        let target = config.target().unwrap();
+        assert_eq!(target.get_hosts(), [Host::Tcp("h1".into()), Host::Tcp("::1".into())]);
+        assert_eq!(target.get_ports(), [5432, 7]);
+        assert_eq!((target.get_user(), target.get_dbname()), (Some("me"), Some("shop")));
+        assert_eq!(target.get_target_session_attrs(), TargetSessionAttrs::ReadWrite);
+        assert!(!format!("{config:?} {target:?}").contains("s3cret"));
+        let socket = PostgresConfig::from_url("postgresql:///?host=/run/pg&port=5433").unwrap().target().unwrap();
+        assert_eq!((socket.get_hosts(), socket.get_ports()), (&[Host::Unix("/run/pg".into())][..], &[5433][..]));
+        assert_eq!(socket.get_target_session_attrs(), TargetSessionAttrs::Any);
+        let past = PostgresConfig::from_url("postgres://pooler:6432?listen_host=db").unwrap();
+        assert_eq!(past.listen_target().unwrap().get_ports(), [5432]);
+    }
+
+    #[test]
+    fn bad_urls() {
+        for url in [
+            "postgres://",
+            "postgres://h:port",
+            "postgres://h1,,h2",
+            "postgres://%2Frun/db",
+            "postgres://h?host=/run",
+            "postgres://h?ttl=0s",
+            "postgres://h?ttl=1ms",
+            "postgres://h?sync=maybe",
+            "postgres://h?install=on",
+            "postgres://h?listen=auto",
+            "postgres://h?listen=off&listen_host=x",
+            "postgres://h?listen_host=x:y",
+            "postgres://h?pool=0",
+            "postgres://h?pool=100000",
+            "postgres://h?schema=",
+            "postgres://h?port=x",
+            "postgres://h?target_session_attrs=standby",
+            "postgres://h?sslmode=prefer",
+            "postgres://h?sslmode=disable&sslrootcert=/x",
+            "postgres://h?command_timeout=0s",
+            "postgres://h?connect_timeout=2h",
+            "postgres://me:s3cret@h?password_file=/x",
+            "postgres://h?shema=x",
+            "redis://h",
+        ] {
+            let error = PostgresConfig::from_url(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}: {error}");
+            assert!(error.to_string().starts_with("postgres: ") && !error.to_string().contains("s3cret"), "{error}");
+        }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn without_the_feature_tls_names_it() {
+        let error = PostgresConfig::from_url("postgres://h?sslmode=require").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("--features tls"), "{error}");
+    }
+}

@@ -1,0 +1,232 @@
+//! The errors of the server and of the driver, for users.
+
+use std::error::Error as _;
+use std::io;
+use std::time::Duration;
+
+use lock_core::{Capabilities, Error, ErrorKind, LeaseKind, Outcome, Result};
+use tokio_postgres::error::{DbError, Severity};
+
+/// The name of this backend in errors.
+pub(crate) const BACKEND: &str = "postgres";
+/// The shortest ttl: below it, the drift margin and a commit use up the lease.
+pub(crate) const MIN_TTL: Duration = Duration::from_millis(100);
+
+/// Rejects a ttl that is too short or too long.
+pub(crate) fn check_ttl(ttl: Duration) -> Result<()> {
+    Capabilities::new(BACKEND, LeaseKind::ttl(ttl, MIN_TTL)).check_ttl(ttl, MIN_TTL)
+}
+
+/// An error of the configuration.
+pub(crate) fn invalid(message: impl Into<String>, hint: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidConfig, BACKEND).with_message(message).with_hint(hint)
+}
+
+/// The answer with a grant came after the end of its lease.
+pub(crate) fn too_late(ttl: Duration) -> Error {
+    Error::new(ErrorKind::Unavailable, BACKEND)
+        .with_message(format!(
+            "the server granted the lock, but its answer took longer than the ttl of {ttl:?}"
+        ))
+        .with_hint("use a longer ttl; the lock is released")
+        .with_outcome(Outcome::Applied)
+}
+
+/// An answer that no version of the functions gives.
+pub(crate) fn unexpected(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Unexpected, BACKEND)
+        .with_message(what)
+        .with_hint("check that all clients and the schema are of this library")
+        .with_outcome(Outcome::Unknown)
+}
+
+/// The code of the error for a schema that is missing.
+pub(crate) const NOT_INSTALLED: &str = "not_installed";
+
+/// What the driver was doing when it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum During {
+    /// Nothing was sent yet.
+    Connecting,
+    /// A function was called.
+    Call,
+}
+
+/// The servers and the schema, as errors name them.
+#[derive(Clone, Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) servers: String,
+    pub(crate) schema: String,
+}
+
+impl Endpoint {
+    /// An error of this kind that names the servers.
+    pub(crate) fn error(&self, kind: ErrorKind, what: impl AsRef<str>) -> Error {
+        Error::new(kind, BACKEND).with_message(format!("{}: {}", self.servers, what.as_ref()))
+    }
+
+    /// No connection within the time.
+    pub(crate) fn no_connection(&self, limit: Duration) -> Error {
+        self.error(ErrorKind::Unavailable, format!("no connection within {limit:?}"))
+            .with_code("timeout")
+            .with_hint(REACH)
+    }
+
+    /// All connections of the pool were in use.
+    pub(crate) fn pool_is_busy(&self, size: usize, limit: Duration) -> Error {
+        self.error(ErrorKind::Unavailable, format!("all {size} connections were busy for {limit:?}"))
+            .with_code("timeout")
+            .with_hint("try again; raise pool= if that happens often, or find what makes the server slow")
+    }
+
+    /// A call was sent, and not answered within the time.
+    pub(crate) fn silent(&self, limit: Duration) -> Error {
+        self.error(ErrorKind::Unavailable, format!("no answer within {limit:?}"))
+            .with_code("timeout")
+            .with_hint("try again; check the load, the disk and the synchronous standbys of the server")
+            .with_outcome(Outcome::Unknown)
+    }
+
+    /// The schema was made by a newer version of this library.
+    pub(crate) fn too_new(&self, version: i32, known: i32) -> Error {
+        let what = format!("the schema {:?} has version {version}, and this client knows {known}", self.schema);
+        self.error(ErrorKind::Unsupported, what)
+            .with_hint("upgrade this client, or give it a schema of its own: schema=NAME")
+    }
+
+    fn too_new_to_install(&self, said: &str) -> Error {
+        self.error(ErrorKind::Unsupported, said).with_hint("upgrade this client")
+    }
+
+    /// The schema is missing, or too old.
+    pub(crate) fn not_installed(&self, what: &str) -> Error {
+        self.error(ErrorKind::InvalidConfig, format!("the schema {:?} is not installed: {what}", self.schema))
+            .with_hint(
+                "connect once as a role that may create it (install=auto), or let an administrator run what \
+                 `polylock install --url URL --print` prints; check the database and schema= in the URL",
+            )
+            .with_code(NOT_INSTALLED)
+            .with_can_pass(true)
+    }
+
+    /// The error of a fence in a transaction of the caller.
+    pub(crate) fn fence(&self, error: &tokio_postgres::Error) -> Error {
+        match error.as_db_error() {
+            Some(refusal) if refusal.code().code() == "PL001" => {
+                let why = refusal.detail().map(|detail| format!(" ({detail})")).unwrap_or_default();
+                self.error(ErrorKind::Lost, format!("{}{why}", refusal.message()))
+                    .with_hint("roll the transaction back, acquire the lock again, and repeat the work")
+            }
+            _ => self.of(During::Call, error),
+        }
+    }
+
+    /// The error of the driver.
+    pub(crate) fn of(&self, during: During, error: &tokio_postgres::Error) -> Error {
+        match error.as_db_error() {
+            Some(refusal) => self.refused(during, refusal),
+            None => self.broken(during, error),
+        }
+        .caused_by(Cause(error.to_string()))
+    }
+
+    /// What the server said.
+    fn refused(&self, during: During, refusal: &DbError) -> Error {
+        let code = refusal.code().code();
+        let is_fatal = matches!(refusal.parsed_severity(), Some(Severity::Fatal | Severity::Panic));
+        let said = |kind| self.error(kind, format!("{} (SQLSTATE {code})", refusal.message()));
+        // A call that ends with an error was rolled back. One whose connection is ended may have been committed before.
+        let outcome = match during {
+            During::Call if is_fatal => Outcome::Unknown,
+            _ => Outcome::NotApplied,
+        };
+        let error = match code {
+            "40001" | "40P01" | "55P03" | "57014" => {
+                said(ErrorKind::Unavailable).with_hint("try again: nothing was changed")
+            }
+            "25006" => self
+                .error(ErrorKind::Unavailable, "the server is a standby, or its transactions are read-only")
+                .with_code("replica")
+                .with_hint(PRIMARY),
+            "53300" => said(ErrorKind::Unavailable).with_code("too_many_connections").with_hint(
+                "raise max_connections, lower pool= (each process has so many connections, and one to listen), or use a \
+                 pooler such as PgBouncer",
+            ),
+            "57P01" | "57P02" | "57P03" | "57P04" | "57P05" => {
+                said(ErrorKind::Unavailable).with_code("broken").with_hint(RESTARTS)
+            }
+            "28000" | "28P01" => said(ErrorKind::Denied)
+                .with_hint("check user and password in the URL, and what pg_hba.conf allows from this host"),
+            "42501" => said(ErrorKind::Denied).with_hint(format!(
+                "grant the role what it needs: GRANT USAGE ON SCHEMA {0} TO role; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA \
+                 {0} TO role",
+                self.schema
+            )),
+            "3D000" => said(ErrorKind::InvalidConfig).with_hint(
+                "name a database that exists: postgres://user@host/DATABASE; without a name it is that of the user",
+            ),
+            "3F000" | "42883" | "42P01" | "42703" => self.not_installed(refusal.message()),
+            "PL002" => self.too_new_to_install(refusal.message()),
+            "22021" | "22P05" => said(ErrorKind::InvalidName)
+                .with_hint("the database cannot store this name: use one with the encoding UTF8, or names in ASCII"),
+            _ if code.starts_with("08") => {
+                said(ErrorKind::Unavailable).with_code("broken").with_hint(RESTARTS)
+            }
+            _ if code.starts_with("53") || code == "54000" => {
+                said(ErrorKind::Exhausted).with_hint("free disk or memory of the server, or raise its limit")
+            }
+            _ if is_fatal => said(ErrorKind::Unavailable).with_hint(RESTARTS),
+            _ => said(ErrorKind::Unexpected).with_hint("see the log of the server"),
+        };
+        error.with_outcome(outcome)
+    }
+
+    /// What the driver found without the server.
+    fn broken(&self, during: During, error: &tokio_postgres::Error) -> Error {
+        let io = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+        let what = io.map_or_else(|| error.to_string(), |io| format!("{error}: {io}").replace(": : ", ": "));
+        if during == During::Call {
+            return self
+                .error(ErrorKind::Unavailable, format!("the connection broke: {what}"))
+                .with_code("broken")
+                .with_hint("try again")
+                .with_outcome(Outcome::Unknown);
+        }
+        let (code, hint) = match io.map(io::Error::kind) {
+            Some(io::ErrorKind::ConnectionRefused) => ("refused", REACH),
+            Some(io::ErrorKind::NotFound) => ("no_socket", "check that the server runs, and the directory: ?host=/dir"),
+            // The driver's error for target_session_attrs.
+            Some(io::ErrorKind::PermissionDenied) if io.is_some_and(|io| io.raw_os_error().is_none()) => {
+                return self
+                    .error(ErrorKind::Unavailable, "none of the servers is a primary that allows writes")
+                    .with_code("replica")
+                    .with_hint(PRIMARY);
+            }
+            _ => ("unavailable", REACH),
+        };
+        let error = self.error(ErrorKind::Unavailable, format!("cannot connect: {what}"));
+        let error = if code == "unavailable" { error } else { error.with_code(code) };
+        error.with_hint(hint)
+    }
+}
+
+/// The hint for a failed connection.
+const REACH: &str = "check that the server runs, that host, port and sslmode in the URL are right, and that listen_addresses \
+                     and pg_hba.conf let this host in";
+/// The hint when no server accepts writes.
+const PRIMARY: &str = "wait for the failover to end; name all servers in the URL (postgres://h1,h2/db), so that the client finds \
+                       the primary";
+/// The hint for a server that ends connections.
+const RESTARTS: &str = "try again: the server or a pooler restarts, or an administrator ended the connection";
+
+/// The text of a driver error, without its type.
+#[derive(Debug)]
+struct Cause(String);
+
+impl std::fmt::Display for Cause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Cause {}

@@ -1,0 +1,76 @@
+//! The fence: a transaction of the caller that only the last holder of a lock can commit.
+
+use async_trait::async_trait;
+use lock_core::{Error, ErrorKind, Guard, Result};
+use tokio_postgres::Transaction;
+
+use crate::error::BACKEND;
+use crate::lease::PostgresLease;
+
+/// Fences transactions with the token of a guard.
+///
+/// A transaction that has called the fence commits only if no later holder was granted the lock, and while it is open, nobody is
+/// granted the lock. That is true with holders that were paused, leases that have expired and clocks that jump. Call it
+/// first in the transaction, and check nothing else.
+///
+/// # Examples
+///
+/// ```no_run
+/// use lock_postgres::Fence;
+///
+/// # async fn example(locks: lock_core::Locks, client: &mut tokio_postgres::Client)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// let guard = locks.mutex("account/7").acquire().await?;
+/// let transaction = client.transaction().await?;
+/// guard.fence(&transaction).await?;
+/// transaction.execute("UPDATE account SET cents = cents - 5 WHERE id = 7", &[]).await?;
+/// transaction.commit().await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[async_trait]
+pub trait Fence {
+    /// The statement that fences the transaction in which it is run, for any driver:
+    /// `SELECT "polylock".fence('account/7', 1795598823144368)`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] if the lock is not one of PostgreSQL.
+    fn fence_sql(&self) -> Result<String>;
+
+    /// Fences this transaction. It waits while another transaction with a fence of the same lock is open.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] if this token is not of the last grant: roll the transaction back.
+    /// [`ErrorKind::Unsupported`] if the lock is not one of PostgreSQL. Otherwise as the server says.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the transaction may be fenced.
+    async fn fence(&self, transaction: &Transaction<'_>) -> Result<()>;
+}
+
+#[async_trait]
+impl Fence for Guard {
+    fn fence_sql(&self) -> Result<String> {
+        lease(self).map(PostgresLease::fence_sql)
+    }
+
+    async fn fence(&self, transaction: &Transaction<'_>) -> Result<()> {
+        let lease = lease(self)?;
+        let fenced = transaction.query_typed(&lease.fence_sql(), &[]).await;
+        fenced.map(drop).map_err(|error| lease.fence_error(&error).during("fence").on(self.name()))
+    }
+}
+
+fn lease(guard: &Guard) -> Result<&PostgresLease> {
+    guard.lease_as().ok_or_else(|| {
+        Error::new(ErrorKind::Unsupported, BACKEND)
+            .with_message("the lock is not in PostgreSQL")
+            .with_hint("let the resource compare the token itself: docs/FENCING.md")
+            .during("fence")
+            .on(guard.name())
+    })
+}

@@ -1,0 +1,98 @@
+//! Inspects, breaks and lists locks.
+
+use std::num::NonZeroU32;
+use std::time::{Duration, SystemTime};
+
+use lock_core::backend::MAX_LISTED;
+use lock_core::{
+    Capabilities, Holder, HolderInfo, LockMode, LockName, LockState, OwnerId, Result, Token, WaiterInfo, stored_time,
+};
+use tokio_postgres::Row;
+
+use crate::context::Context;
+use crate::error::unexpected;
+use crate::locked_row::until_free;
+use crate::stored_name::{decode, stored};
+
+impl Context {
+    pub(crate) async fn inspect(&self, name: &LockName) -> Result<LockState> {
+        let rows = self.server.inspect(&stored(name.as_str())).await?;
+        let mut state = LockState::free();
+        for row in &rows {
+            add(&mut state, row).map_err(|error| unexpected(format!("the answer has another form: {error}")))?;
+        }
+        Ok(state)
+    }
+
+    pub(crate) async fn break_lock(&self, name: &LockName) -> Result<bool> {
+        let (server, name) = (&*self.server, Self::stored(name));
+        let broken = until_free(server, &name, server.command_timeout(), || server.break_lock(&name));
+        Ok(broken.await?.is_some())
+    }
+
+    pub(crate) async fn break_lock_if(&self, name: &LockName, token: Token) -> Result<bool> {
+        let (server, name) = (&*self.server, Self::stored(name));
+        let broken = until_free(server, &name, server.command_timeout(), || server.break_if(&name, token));
+        Ok(broken.await?.is_some())
+    }
+
+    pub(crate) async fn list(&self, prefix: &str, capabilities: &Capabilities) -> Result<Vec<LockName>> {
+        let one_more = i32::try_from(MAX_LISTED + 1).unwrap_or(i32::MAX);
+        let names = self.server.list(&stored(prefix), one_more).await?;
+        capabilities.check_listed(names.len())?;
+        Ok(names.iter().filter_map(|name| decode(name)).collect())
+    }
+}
+
+/// Adds what a row says.
+fn add(state: &mut LockState, row: &Row) -> std::result::Result<(), tokio_postgres::Error> {
+    let (mode, token): (Option<i32>, Option<i64>) = (row.try_get(2)?, row.try_get(3)?);
+    let token = token.and_then(|token| u64::try_from(token).ok()).filter(|token| *token > 0).map(Token::new);
+    let info: Option<&str> = row.try_get(6)?;
+    match row.try_get(0)? {
+        "lock" => {
+            state.waiters = mode.and_then(|waiters| usize::try_from(waiters).ok()).unwrap_or_default();
+            state.token = token;
+        }
+        "holder" => {
+            let mut holder = HolderInfo::new(identity(info, row.try_get(1)?), lock_mode(mode));
+            let remaining: Option<i64> = row.try_get(5)?;
+            (holder.token, holder.since) = (token, time(row.try_get(4)?));
+            holder.remaining = remaining.and_then(|left| u64::try_from(left).ok()).map(Duration::from_millis);
+            holder.id = row.try_get::<_, Option<&str>>(1)?.and_then(OwnerId::decode);
+            state.holders.push(holder);
+        }
+        "waiter" => {
+            let mut waiter = WaiterInfo::new(identity(info, row.try_get(1)?), lock_mode(mode));
+            waiter.since = time(row.try_get(4)?);
+            if state.queue.len() < LockState::MAX_QUEUE {
+                state.queue.push(waiter);
+            }
+        }
+        "fence" => {
+            let (pid, application): (Option<i32>, _) = (row.try_get(7)?, info.unwrap_or_default());
+            tracing::debug!(?pid, application, "a transaction with a fence has the row of the lock");
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn identity(info: Option<&str>, owner: Option<&str>) -> Holder {
+    match info.and_then(|info| serde_json::from_str(info).ok()) {
+        Some(owner) => Holder::Known(owner),
+        None => Holder::Unknown(owner.unwrap_or_default().to_owned()),
+    }
+}
+
+fn lock_mode(mode: Option<i32>) -> LockMode {
+    match mode {
+        Some(max @ 1..) => LockMode::permit(u32::try_from(max).ok().and_then(NonZeroU32::new)),
+        Some(-1) => LockMode::Shared,
+        _ => LockMode::Exclusive,
+    }
+}
+
+fn time(micros: Option<i64>) -> Option<SystemTime> {
+    micros.and_then(|micros| u64::try_from(micros).ok()).map(Duration::from_micros).and_then(stored_time)
+}

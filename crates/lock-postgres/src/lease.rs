@@ -1,0 +1,272 @@
+//! The lease of a lock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lock_core::renewal::{Renewal, Terms};
+use lock_core::{
+    AcquireRequest, BootInstant, Error, GuardState, HandOver, Lease, LossReason, Mode, Outcome, OwnerId,
+    Released, Result, Token, TokenBlock, Validity, ValidityCell,
+};
+
+use crate::context::Context;
+use crate::error::{BACKEND, check_ttl};
+use crate::inbox::Registration;
+use crate::locked_row::{LockedRow, until_free};
+use crate::renew::HeldLock;
+use crate::rollback::RollbackGuard;
+use crate::server::{Ask, Changed};
+
+/// The lease of a lock in the database. [`Fence`](crate::Fence) finds it behind a guard.
+#[derive(Debug)]
+pub struct PostgresLease {
+    context: Arc<Context>,
+    held: Arc<HeldLock>,
+    tokens: TokenBlock,
+    cell: ValidityCell,
+    validity: Validity,
+    renewal: Renewal,
+    pending: Option<PendingRelease>,
+    /// Whether the lock is, or may have become, a share.
+    may_be_shared: AtomicBool,
+    /// Keeps a late notification of this grant from returning it.
+    _registration: Option<Registration>,
+}
+
+/// A release that was sent and has no answer yet.
+#[derive(Clone, Copy, Debug)]
+struct PendingRelease {
+    was_valid: bool,
+    /// By then the lease has expired.
+    over: BootInstant,
+    /// Whether an earlier request may have released the lock.
+    maybe_done: bool,
+}
+
+impl PostgresLease {
+    /// Creates the lease of a lock that was requested at `sent` and is valid until `until`.
+    pub(crate) fn begin(
+        context: &Arc<Context>,
+        name: &Arc<str>,
+        request: &AcquireRequest,
+        (owner, token): (OwnerId, Token),
+        (sent, until): (BootInstant, BootInstant),
+    ) -> Self {
+        let hold_until = request.lease.max_hold.map_or(BootInstant::NEVER, |hold| sent + hold);
+        let cell = ValidityCell::new(context.clock.clone(), until.min(hold_until));
+        let mut terms = Terms::new(context.ttl_of(&request.lease));
+        (terms.auto, terms.hold_until) = (request.lease.renewed, hold_until);
+        let held = Arc::new(HeldLock { name: Arc::clone(name), owner });
+        Self {
+            context: Arc::clone(context),
+            renewal: context.renewer.add(Arc::clone(&held), terms, cell.clone()),
+            held,
+            tokens: TokenBlock::granted(token, context.local_handovers),
+            validity: cell.validity(),
+            cell,
+            pending: None,
+            may_be_shared: AtomicBool::new(request.mode != Mode::Exclusive),
+            _registration: None,
+        }
+    }
+
+    /// Takes over the registration of its acquisition.
+    pub(crate) fn registered(self, registration: Option<Registration>) -> Self {
+        Self { _registration: registration, ..self }
+    }
+
+    /// Confirms a grant in the background: renews the lock for its full ttl now.
+    pub(crate) fn confirm(&self) {
+        self.renewal.hasten();
+    }
+
+    /// The statement that fences this token.
+    pub(crate) fn fence_sql(&self) -> String {
+        self.context.server.fence_sql(&self.held.name, self.token())
+    }
+
+    /// The error of a call of the fence.
+    pub(crate) fn fence_error(&self, error: &tokio_postgres::Error) -> Error {
+        self.context.server.endpoint.fence(error)
+    }
+}
+
+#[async_trait]
+impl Lease for PostgresLease {
+    fn token(&self) -> Token {
+        self.tokens.token()
+    }
+
+    fn owner(&self) -> OwnerId {
+        self.held.owner
+    }
+
+    fn validity(&self) -> &Validity {
+        &self.validity
+    }
+
+    async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
+        check_ttl(ttl)?;
+        self.renewal.extend(ttl).await.deadline(BACKEND)
+    }
+
+    async fn verify(&self) -> Result<GuardState> {
+        if !self.context.server.holds(&self.held.name, self.held.owner).await? {
+            self.cell.lose(LossReason::Removed);
+        }
+        Ok(self.validity.state())
+    }
+
+    async fn downgrade(&mut self) -> Result<()> {
+        let (server, HeldLock { name, owner }) = (&self.context.server, &*self.held);
+        let ttl = self.renewal.longest_ttl();
+        // Whatever becomes of the request: no other task of this process gets the lock as an exclusive one.
+        self.may_be_shared.store(true, Ordering::Relaxed);
+        let shared = until_free(server, name, server.command_timeout(), || server.downgrade(name, *owner, ttl));
+        match shared.await? {
+            Some(()) => Ok(()),
+            None => Err(self.lost()),
+        }
+    }
+
+    async fn release(&mut self) -> Result<Released> {
+        self.renewal.stop().await;
+        let sent = match self.begin_release() {
+            Ok(sent) => sent,
+            Err(known) => return Ok(known),
+        };
+        let (server, HeldLock { name, owner }) = (&self.context.server, &*self.held);
+        let (mut locked, mut maybe_done) = (LockedRow::default(), sent.maybe_done);
+        let released = loop {
+            let on = server.connection().await?;
+            let released = server.release(&on, name, *owner).await;
+            drop(on);
+            match released {
+                Ok(Changed::Done(())) => break true,
+                Ok(Changed::NotHeld) => break maybe_done,
+                // The lease has expired: nobody waits for this any more.
+                Ok(Changed::Locked) if self.context.clock.now() >= sent.over => break true,
+                Ok(Changed::Locked) => locked.wait(server, name).await,
+                // The server may just have closed the connection as idle.
+                Err(error) if error.code() == "broken" && !maybe_done => maybe_done = true,
+                Err(error) => return Err(error),
+            }
+        };
+        self.cell.lose(LossReason::Released);
+        Ok(if released { sent.in_time() } else { Released::AlreadyLost })
+    }
+
+    fn pass_on(&mut self) -> bool {
+        self.can_stay() && self.tokens.advance(self.context.clock.now())
+    }
+
+    async fn hand_over(&mut self, next: &AcquireRequest) -> Result<HandOver> {
+        self.renewal.stop().await;
+        let now = self.context.clock.now();
+        if next.mode == Mode::Exclusive
+            && self.can_stay()
+            && self.tokens.may_stay(now)
+            && let Some(handed_over) = self.try_hand_over(next).await?
+        {
+            return Ok(handed_over);
+        }
+        Ok(HandOver::Released(self.release().await?))
+    }
+
+    async fn raise_token(&self, floor: Token) -> Result<()> {
+        let (server, HeldLock { name, owner }) = (&self.context.server, &*self.held);
+        let raised = until_free(server, name, server.command_timeout(), || server.raise(name, *owner, floor));
+        match raised.await? {
+            Some(()) => Ok(()),
+            None => Err(self.lost()),
+        }
+    }
+}
+
+impl PostgresLease {
+    fn lost(&self) -> Error {
+        self.cell.lose(LossReason::Removed);
+        Error::lost(BACKEND)
+    }
+
+    /// Notes that a request that releases the lock is about to be sent; `Err` if the outcome is known without one.
+    fn begin_release(&mut self) -> std::result::Result<PendingRelease, Released> {
+        let state = self.validity.state();
+        if state == GuardState::Lost(LossReason::Removed) {
+            return Err(Released::AlreadyLost);
+        }
+        let now = self.context.clock.now();
+        let over = now + self.renewal.longest_ttl() + self.context.server.command_timeout();
+        let was_valid = !matches!(state, GuardState::Lost(_));
+        let sent = *self.pending.get_or_insert(PendingRelease { was_valid, over, maybe_done: false });
+        if now >= sent.over {
+            return Err(sent.in_time());
+        }
+        self.pending = Some(PendingRelease { maybe_done: true, ..sent });
+        Ok(sent)
+    }
+
+    /// Whether the lock may stay in this process: once, and only by a valid lease.
+    fn can_stay(&self) -> bool {
+        !self.may_be_shared.load(Ordering::Relaxed) && self.pending.is_none() && self.validity.is_valid()
+    }
+
+    /// Hands the lock over in one request; `None` if a release has to follow.
+    async fn try_hand_over(&mut self, next: &AcquireRequest) -> Result<Option<HandOver>> {
+        let Ok(pending) = self.begin_release() else { return Ok(None) };
+        let (context, name) = (Arc::clone(&self.context), Arc::clone(&self.held.name));
+        let on = match context.server.connection().await {
+            Ok(on) => on,
+            Err(_) => {
+                self.pending = Some(pending);
+                return Ok(None);
+            }
+        };
+        let (ttl, info) = (context.ttl_of(&next.lease), serde_json::to_string(&*next.owner).unwrap_or_default());
+        let mut rollback = RollbackGuard::new(&context.server, &name, ttl);
+        rollback.arm(&on);
+        let sent = context.clock.now();
+        let to = Ask { name: &name, owner: rollback.owner, mode: next.mode, ttl, info: &info, queue: None };
+        match context.server.hand_over(&on, self.held.owner, &to).await {
+            Ok(Changed::Done(token)) => {
+                self.cell.lose(LossReason::Released);
+                let until = Context::valid_until(sent, ttl);
+                if context.clock.now() >= until {
+                    // The next task cannot use it: take it back.
+                    rollback.now().await;
+                    return Ok(Some(HandOver::Released(pending.in_time())));
+                }
+                let mut lease = Self::begin(&context, &name, next, (rollback.owner, token), (sent, until));
+                lease.tokens = self.tokens.succeeded_by(token, context.clock.now());
+                Ok(Some(HandOver::HandedOver(Box::new(lease.registered(rollback.disarm())))))
+            }
+            Ok(Changed::NotHeld) => {
+                rollback.answered(false);
+                self.cell.lose(LossReason::Removed);
+                Ok(Some(HandOver::Released(Released::AlreadyLost)))
+            }
+            Ok(Changed::Locked) => {
+                rollback.answered(false);
+                self.pending = Some(pending);
+                Ok(None)
+            }
+            Err(error) => {
+                if error.outcome() == Outcome::NotApplied {
+                    rollback.answered(false);
+                    self.pending = Some(pending);
+                }
+                tracing::debug!(%error, "the hand-over within the process failed; the lock is released");
+                Ok(None)
+            }
+        }
+    }
+}
+
+impl PendingRelease {
+    /// The result of a release that reached the server before the lease expired.
+    fn in_time(self) -> Released {
+        if self.was_valid { Released::Released } else { Released::AlreadyLost }
+    }
+}

@@ -1,0 +1,168 @@
+//! Rolls back an acquisition: removes what it may have left on the server.
+
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::background::Counted;
+use lock_core::{ErrorKind, OwnerId};
+use tokio::runtime::Handle;
+use tokio::time::sleep;
+
+use crate::inbox::Registration;
+use crate::server::{Changed, Connection, Server};
+
+/// How long a roll-back waits for a server that does not answer.
+const MAX_OUTAGE: Duration = Duration::from_secs(600);
+/// How many roll-backs may wait out an outage; more than these are tried for a shorter time.
+const MAX_OVER_AN_OUTAGE: usize = 1024;
+const FIRST_PAUSE: Duration = Duration::from_millis(25);
+const LAST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Rolls back one acquisition when it is dropped: removes its lock and its queue entry.
+#[derive(Debug)]
+pub(crate) struct RollbackGuard {
+    server: Arc<Server>,
+    name: Arc<str>,
+    pub(crate) owner: OwnerId,
+    ttl: Duration,
+    /// `None` if there is nothing to remove.
+    sent: Option<Sent>,
+    /// How many requests may have left something.
+    requests: u32,
+    /// Keeps the owner known to the inbox.
+    registration: Option<Registration>,
+    runtime: Option<Handle>,
+}
+
+/// What is known of the last request.
+#[derive(Debug)]
+enum Sent {
+    /// It was answered: at most an entry in the queue remains.
+    Answered,
+    /// It was sent on this connection, and not answered. What follows it there is run after it.
+    InDoubt(Connection),
+}
+
+impl RollbackGuard {
+    /// A guard with a fresh owner id, before its first request.
+    pub(crate) fn new(server: &Arc<Server>, name: &Arc<str>, ttl: Duration) -> Self {
+        Self {
+            server: Arc::clone(server),
+            name: Arc::clone(name),
+            owner: OwnerId::random(),
+            ttl,
+            sent: None,
+            requests: 0,
+            registration: None,
+            runtime: Handle::try_current().ok(),
+        }
+    }
+
+    /// Notes that a request is about to be sent on this connection.
+    pub(crate) fn arm(&mut self, on: &Connection) {
+        self.sent = Some(Sent::InDoubt(on.clone()));
+        self.requests += 1;
+    }
+
+    /// Keeps the owner known to the inbox until the roll-back has ended.
+    pub(crate) fn registers(&mut self, registration: Registration) {
+        self.registration = Some(registration);
+    }
+
+    /// Notes that the last request was answered, and whether something of this owner may remain.
+    pub(crate) fn answered(&mut self, may_remain: bool) {
+        self.sent = may_remain.then_some(Sent::Answered);
+    }
+
+    /// Ends the guard without a roll-back, and passes the registration on to the holder.
+    pub(crate) fn disarm(mut self) -> Option<Registration> {
+        self.sent = None;
+        self.registration.take()
+    }
+
+    /// Rolls back now with one request; if that is not enough, the rest runs in the background.
+    pub(crate) async fn now(mut self) {
+        let Ok(on) = self.server.connection().await else { return };
+        let removed = self.server.release(&on, &self.name, self.owner).await;
+        if matches!(removed, Ok(Changed::Done(()))) && self.requests == 1 {
+            self.sent = None;
+        }
+    }
+}
+
+impl Drop for RollbackGuard {
+    fn drop(&mut self) {
+        let (Some(sent), Some(runtime)) = (self.sent.take(), self.runtime.take()) else { return };
+        let rollback = Rollback {
+            server: Arc::clone(&self.server),
+            name: Arc::clone(&self.name),
+            owner: self.owner,
+            ttl: self.ttl,
+            is_alone: self.requests == 1,
+            _registration: self.registration.take(),
+        };
+        // Counted before the task starts, as the locks may be closed first.
+        let counted = self.server.cleanup.count();
+        drop(runtime.spawn(rollback.run(sent, counted)));
+    }
+}
+
+struct Rollback {
+    server: Arc<Server>,
+    name: Arc<str>,
+    owner: OwnerId,
+    ttl: Duration,
+    /// Whether the acquisition sent one request only: what was found once does not come again.
+    is_alone: bool,
+    _registration: Option<Registration>,
+}
+
+impl Rollback {
+    /// On the connection of a request in doubt, one removal is enough. If that connection has ended, the request may still be
+    /// in flight: the removal is repeated for the ttl and one command timeout. A request that the server runs even later leaves a
+    /// lock that expires. It counts as under way until the server has answered once.
+    async fn run(self, sent: Sent, counted: Counted) {
+        let (server, lasting) = (&self.server, self.ttl + self.server.command_timeout());
+        let mut counted = Some(counted);
+        let mut on = match sent {
+            Sent::InDoubt(connection) => Some(connection),
+            Sent::Answered => None,
+        };
+        let mut is_settled = on.is_none();
+        let outage = if server.cleanup.under_way() <= MAX_OVER_AN_OUTAGE { MAX_OUTAGE } else { Duration::ZERO };
+        let (mut until, mut has_answered) = (server.clock.now() + lasting + outage, false);
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let is_in_order = on.as_ref().is_some_and(|connection| connection.is_open());
+            let connection = match on.take() {
+                Some(connection) if is_in_order => Ok(connection),
+                _ => server.connection().await,
+            };
+            let removed = match &connection {
+                Ok(connection) => server.release(connection, &self.name, self.owner).await,
+                Err(error) => Err(error.clone()),
+            };
+            drop(connection);
+            let is_answer = match removed {
+                Ok(Changed::Done(())) if self.is_alone => return,
+                Ok(Changed::Done(()) | Changed::NotHeld) if is_settled || is_in_order => return,
+                Err(error) if error.kind() == ErrorKind::Closed => return,
+                Err(error) => error.kind() != ErrorKind::Unavailable,
+                Ok(_) => true,
+            };
+            if is_answer {
+                is_settled |= is_in_order;
+                drop(counted.take());
+                if !mem::replace(&mut has_answered, true) {
+                    until = until.min(server.clock.now() + lasting);
+                }
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LAST_PAUSE);
+            if server.clock.now() >= until {
+                return;
+            }
+        }
+    }
+}

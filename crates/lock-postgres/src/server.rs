@@ -1,0 +1,592 @@
+//! The functions of the schema: each call is one statement, in a transaction of its own.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool::Runtime;
+use deadpool::managed::{Object, Pool, PoolError, TimeoutType};
+use lock_core::background::Background;
+use lock_core::{Clock, Error, Mode, OwnerId, Result, Token};
+use tokio::time::timeout;
+use tokio_postgres::Row;
+use tokio_postgres::types::{ToSql, Type};
+
+use crate::config::PostgresSync;
+use crate::error::{BACKEND, During, Endpoint, unexpected};
+use crate::link::{Dialer, Link};
+
+/// The server, with the connections for requests.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pool: Pool<Dialer>,
+    pub(crate) endpoint: Endpoint,
+    /// The quoted name of the schema, and a dot.
+    schema: String,
+    sync: PostgresSync,
+    connect_timeout: Duration,
+    command_timeout: Duration,
+    pub(crate) clock: Clock,
+    /// The roll-backs that are under way.
+    pub(crate) cleanup: Background,
+}
+
+/// A connection that is out of the pool until its last clone is dropped.
+#[derive(Clone, Debug)]
+pub(crate) struct Connection(Arc<Object<Dialer>>);
+
+/// What an acquisition asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) owner: OwnerId,
+    pub(crate) mode: Mode,
+    pub(crate) ttl: Duration,
+    pub(crate) info: &'a str,
+    /// `None` for one that does not wait.
+    pub(crate) queue: Option<QueueUp<'a>>,
+}
+
+/// How an acquisition waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueueUp<'a> {
+    /// How long a granted lock is kept until the waiter confirms.
+    pub(crate) grace: Duration,
+    /// The inbox and the process of the server that listens for it; `None` for a waiter that polls.
+    pub(crate) inbox: Option<(&'a str, i32)>,
+}
+
+/// The answer to an acquisition.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Asked {
+    Granted(Token),
+    Busy {
+        /// The number of waiters ahead; `None` if this one is not in the queue.
+        ahead: Option<usize>,
+        /// When the lease in the way ends.
+        ends_in: Option<Duration>,
+    },
+    /// Another transaction has the row: nothing was changed.
+    Locked,
+}
+
+/// The answer to a call that changes what an owner has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Changed<T = ()> {
+    Done(T),
+    /// The owner does not hold the lock.
+    NotHeld,
+    /// Another transaction has the row: nothing was changed.
+    Locked,
+}
+
+/// A transaction that has the row of a lock.
+#[derive(Clone, Debug)]
+pub(crate) struct Blocker {
+    pid: i32,
+    application: Option<String>,
+    open: Option<Duration>,
+}
+
+impl Server {
+    pub(crate) fn new(
+        dialer: Dialer,
+        size: usize,
+        sync: PostgresSync,
+        command_timeout: Duration,
+        clock: Clock,
+    ) -> Result<Self> {
+        let (endpoint, connect_timeout) = (dialer.endpoint.clone(), dialer.connect_timeout);
+        let pool = Pool::builder(dialer)
+            .max_size(size)
+            .wait_timeout(Some(connect_timeout + command_timeout))
+            .runtime(Runtime::Tokio1)
+            .build();
+        let pool = pool.map_err(|error| unexpected(format!("the pool cannot be made: {error}")))?;
+        let schema = format!("{}.", quoted(&endpoint.schema));
+        let cleanup = Background::default();
+        Ok(Self { pool, endpoint, schema, sync, connect_timeout, command_timeout, clock, cleanup })
+    }
+
+    /// The time limit of one call.
+    pub(crate) fn command_timeout(&self) -> Duration {
+        self.command_timeout
+    }
+
+    /// What grants wait for.
+    pub(crate) fn sync(&self) -> PostgresSync {
+        self.sync
+    }
+
+    /// A connection of the pool.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe.
+    pub(crate) async fn connection(&self) -> Result<Connection> {
+        match self.pool.get().await {
+            Ok(object) => Ok(Connection(Arc::new(object))),
+            Err(PoolError::Backend(error)) => Err(error),
+            Err(PoolError::Closed) => Err(Error::closed(BACKEND)),
+            Err(PoolError::Timeout(TimeoutType::Wait)) => {
+                let size = self.pool.status().max_size;
+                Err(self.endpoint.pool_is_busy(size, self.connect_timeout + self.command_timeout))
+            }
+            Err(error) => Err(self.endpoint.no_connection(self.connect_timeout).caused_by(error)),
+        }
+    }
+
+    /// Closes all connections, and opens no more.
+    pub(crate) fn close(&self) {
+        self.pool.close();
+    }
+
+    /// The version of the schema.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe.
+    pub(crate) async fn version(&self) -> Result<i32> {
+        get(first(&self.read("SELECT {s}version()", &[]).await?)?, 0)
+    }
+
+    /// Runs statements that are not ours, as one transaction.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, they may have been run, all or none.
+    pub(crate) async fn batch(&self, sql: &str) -> Result<()> {
+        let connection = self.connection().await?;
+        // It waits for other installers, and writes catalogs.
+        let limit = self.command_timeout * 5;
+        match timeout(limit, connection.client.batch_execute(sql)).await {
+            Ok(done) => done.map_err(|error| self.endpoint.of(During::Call, &error)),
+            Err(_) => Err(self.silent(&connection, limit)),
+        }
+    }
+
+    /// Asks for a lock, queues up for it, or confirms a grant.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the lock may have been granted: [release](Self::release) it.
+    pub(crate) async fn ask(&self, on: &Connection, ask: &Ask<'_>) -> Result<Asked> {
+        const SQL: &str = "SELECT status, token, ahead, ends_in \
+                           FROM {s}ask($1, $2::text::uuid, $3, $4, $5, $6, $7, $8, $9)";
+        let (owner, mode, ttl) = (ask.owner.to_string(), mode_number(ask.mode), millis(ask.ttl));
+        let grace = ask.queue.map(|queue| millis(queue.grace));
+        let inbox = ask.queue.and_then(|queue| queue.inbox);
+        let (inbox, listener) = (inbox.map(|(id, _)| id), inbox.map(|(_, pid)| pid));
+        let row = self
+            .one(
+                on,
+                SQL,
+                &[
+                    (&ask.name, Type::TEXT),
+                    (&owner, Type::TEXT),
+                    (&mode, Type::INT4),
+                    (&ttl, Type::INT8),
+                    (&ask.info, Type::TEXT),
+                    (&self.sync.as_str(), Type::TEXT),
+                    (&grace, Type::INT8),
+                    (&inbox, Type::TEXT),
+                    (&listener, Type::INT4),
+                ],
+            )
+            .await?;
+        match get(&row, 0)? {
+            "granted" => Ok(Asked::Granted(token(get(&row, 1)?)?)),
+            "locked" => Ok(Asked::Locked),
+            "busy" => {
+                let ahead: Option<i32> = get(&row, 2)?;
+                let ends_in: Option<i64> = get(&row, 3)?;
+                Ok(Asked::Busy {
+                    ahead: ahead.and_then(|ahead| usize::try_from(ahead).ok()),
+                    ends_in: ends_in.and_then(|left| u64::try_from(left).ok()).map(Duration::from_millis),
+                })
+            }
+            other => Err(unknown_status(other)),
+        }
+    }
+
+    /// Removes what this owner has: a lock, a share, an entry in the queue. A lock goes to the next waiter.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, it may have been removed. Call it again.
+    pub(crate) async fn release(&self, on: &Connection, name: &str, owner: OwnerId) -> Result<Changed> {
+        const SQL: &str = "SELECT {s}release($1, $2::text::uuid, $3)";
+        self.change(on, SQL, name, owner, &[(&self.sync.as_str(), Type::TEXT)]).await
+    }
+
+    /// Extends leases, all in one call. The answers are in the order of the leases.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, any of them may have been extended.
+    pub(crate) async fn extend(&self, leases: &[(&str, OwnerId, Duration)]) -> Result<Vec<Changed>> {
+        const SQL: &str = "SELECT {s}extend($1, $2::text[]::uuid[], $3, $4)";
+        let names: Vec<_> = leases.iter().map(|(name, ..)| *name).collect();
+        let owners: Vec<_> = leases.iter().map(|(_, owner, _)| owner.to_string()).collect();
+        let ttls: Vec<_> = leases.iter().map(|(.., ttl)| millis(*ttl)).collect();
+        let row = self
+            .one(
+                &self.connection().await?,
+                SQL,
+                &[
+                    (&names, Type::TEXT_ARRAY),
+                    (&owners, Type::TEXT_ARRAY),
+                    (&ttls, Type::INT8_ARRAY),
+                    (&self.sync.as_str(), Type::TEXT),
+                ],
+            )
+            .await?;
+        let answers: Vec<i32> = get(&row, 0)?;
+        if answers.len() != leases.len() {
+            return Err(unexpected(format!("{} answers to {} leases", answers.len(), leases.len())));
+        }
+        let answers = answers.into_iter().map(|answer| match answer {
+            1 => Ok(Changed::Done(())),
+            0 => Ok(Changed::NotHeld),
+            -1 => Ok(Changed::Locked),
+            other => Err(unknown_status(&other.to_string())),
+        });
+        answers.collect()
+    }
+
+    /// Whether this owner holds the lock.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe.
+    pub(crate) async fn holds(&self, name: &str, owner: OwnerId) -> Result<bool> {
+        let owner = owner.to_string();
+        let sql = "SELECT {s}holds($1, $2::text::uuid)";
+        get(first(&self.read(sql, &[(&name, Type::TEXT), (&owner, Type::TEXT)]).await?)?, 0)
+    }
+
+    /// Hands a lock that is held alone over to another owner of this process.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, it may have been handed over.
+    pub(crate) async fn hand_over(
+        &self,
+        on: &Connection,
+        from: OwnerId,
+        to: &Ask<'_>,
+    ) -> Result<Changed<Token>> {
+        const SQL: &str = "SELECT status, token \
+                           FROM {s}hand_over($1, $2::text::uuid, $3::text::uuid, $4, $5, $6)";
+        let (from, owner, ttl) = (from.to_string(), to.owner.to_string(), millis(to.ttl));
+        let row = self
+            .one(
+                on,
+                SQL,
+                &[
+                    (&to.name, Type::TEXT),
+                    (&from, Type::TEXT),
+                    (&owner, Type::TEXT),
+                    (&ttl, Type::INT8),
+                    (&to.info, Type::TEXT),
+                    (&self.sync.as_str(), Type::TEXT),
+                ],
+            )
+            .await?;
+        match get(&row, 0)? {
+            "granted" => Ok(Changed::Done(token(get(&row, 1)?)?)),
+            status => changed(status).map(|changed| match changed {
+                Changed::Locked => Changed::Locked,
+                Changed::Done(()) | Changed::NotHeld => Changed::NotHeld,
+            }),
+        }
+    }
+
+    /// Makes a lock that is held alone a share of this owner.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, it may be shared. Call it again.
+    pub(crate) async fn downgrade(&self, name: &str, owner: OwnerId, ttl: Duration) -> Result<Changed> {
+        const SQL: &str = "SELECT {s}downgrade($1, $2::text::uuid, $3, $4)";
+        let (on, ttl) = (self.connection().await?, millis(ttl));
+        let more = [(&ttl as Value<'_>, Type::INT8), (&self.sync.as_str(), Type::TEXT)];
+        self.change(&on, SQL, name, owner, &more).await
+    }
+
+    /// Makes all later tokens larger than `floor`, if this owner holds the lock.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, they may have been raised.
+    pub(crate) async fn raise(&self, name: &str, owner: OwnerId, floor: Token) -> Result<Changed> {
+        const SQL: &str = "SELECT {s}raise($1, $2::text::uuid, $3, $4)";
+        let floor = number(floor);
+        let more = [(&floor as Value<'_>, Type::INT8), (&self.sync.as_str(), Type::TEXT)];
+        self.change(&self.connection().await?, SQL, name, owner, &more).await
+    }
+
+    /// Removes a lock from all holders.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, it may have been broken.
+    pub(crate) async fn break_lock(&self, name: &str) -> Result<Changed> {
+        let params = [(&name as Value<'_>, Type::TEXT), (&self.sync.as_str(), Type::TEXT)];
+        let row = self.one(&self.connection().await?, "SELECT {s}break_lock($1, $2)", &params).await?;
+        changed(get(&row, 0)?)
+    }
+
+    /// Removes a lock from the holder with this token.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, it may have been broken.
+    pub(crate) async fn break_if(&self, name: &str, token: Token) -> Result<Changed> {
+        let token = number(token);
+        let params = [
+            (&name as Value<'_>, Type::TEXT),
+            (&token, Type::INT8),
+            (&self.sync.as_str(), Type::TEXT),
+        ];
+        let row = self.one(&self.connection().await?, "SELECT {s}break_if($1, $2, $3)", &params).await?;
+        changed(get(&row, 0)?)
+    }
+
+    /// What there is of a lock, in rows.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe.
+    pub(crate) async fn inspect(&self, name: &str) -> Result<Vec<Row>> {
+        let sql = "SELECT kind, owner, mode, token, since, remaining, info, pid FROM {s}inspect($1)";
+        self.read(sql, &[(&name, Type::TEXT)]).await
+    }
+
+    /// The names of locks that begin so.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe.
+    pub(crate) async fn list(&self, prefix: &str, at_most: i32) -> Result<Vec<String>> {
+        let params = [(&prefix as Value<'_>, Type::TEXT), (&at_most, Type::INT4)];
+        let rows = self.read("SELECT {s}list($1, $2)", &params).await?;
+        rows.iter().map(|row| get(row, 0)).collect()
+    }
+
+    /// Who has the row of a lock.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe.
+    pub(crate) async fn blocker(&self, name: &str) -> Result<Option<Blocker>> {
+        let sql = "SELECT pid, application_name, open_ms FROM {s}blocker($1)";
+        let rows = self.read(sql, &[(&name, Type::TEXT)]).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let open: Option<i64> = get(row, 2)?;
+        let open = open.and_then(|open| u64::try_from(open).ok()).map(Duration::from_millis);
+        Ok(Some(Blocker { pid: get(row, 0)?, application: get(row, 1)?, open }))
+    }
+
+    /// Notifies this inbox of changes of the lock from now on, or no longer. Returns whether that is so: not if another
+    /// transaction has the row.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, it may or may not be so.
+    pub(crate) async fn observe(&self, name: &str, inbox: &str, listener: Option<i32>) -> Result<bool> {
+        let on = self.connection().await?;
+        let (name, inbox) = ((&name as Value<'_>, Type::TEXT), (&inbox as Value<'_>, Type::TEXT));
+        let row = match listener {
+            Some(pid) => self.one(&on, "SELECT {s}observe($1, $2, $3)", &[name, inbox, (&pid, Type::INT4)]).await?,
+            None => self.one(&on, "SELECT {s}unobserve($1, $2)", &[name, inbox]).await?,
+        };
+        Ok(get::<&str>(&row, 0)? != "locked")
+    }
+
+    /// Removes rows of names that are not in use, a few of those after `after`. Returns where to go on; `None` at the end.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe.
+    pub(crate) async fn sweep(&self, after: &str, at_most: i32, idle: Duration) -> Result<Option<String>> {
+        let idle = millis(idle);
+        let params =
+            [(&after as Value<'_>, Type::TEXT), (&at_most, Type::INT4), (&idle, Type::INT8)];
+        get(first(&self.read("SELECT next FROM {s}sweep($1, $2, $3)", &params).await?)?, 0)
+    }
+
+    /// What the server says of itself, in JSON.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe.
+    pub(crate) async fn doctor(&self) -> Result<String> {
+        get(first(&self.read("SELECT {s}doctor()", &[]).await?)?, 0)
+    }
+
+    /// Whether the server finds this listener, asked on its own connection.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe.
+    pub(crate) async fn hears(&self, link: &Link, inbox: &str) -> Result<Option<i32>> {
+        let sql = "SELECT {s}hears($1, pg_backend_pid()), pg_backend_pid()";
+        let rows = self.rows(link, sql, &[(&inbox, Type::TEXT)]).await?;
+        let hears: bool = get(first(&rows)?, 0)?;
+        Ok(if hears { Some(get(first(&rows)?, 1)?) } else { None })
+    }
+
+    /// The statement that fences a token of a lock.
+    pub(crate) fn fence_sql(&self, name: &str, token: Token) -> String {
+        format!("SELECT {}fence({}, {token})", self.schema, literal(name))
+    }
+
+    async fn change(
+        &self,
+        on: &Connection,
+        sql: &str,
+        name: &str,
+        owner: OwnerId,
+        more: &[(Value<'_>, Type)],
+    ) -> Result<Changed> {
+        let owner = owner.to_string();
+        let mut params = vec![(&name as Value<'_>, Type::TEXT), (&owner, Type::TEXT)];
+        params.extend_from_slice(more);
+        changed(get(&self.one(on, sql, &params).await?, 0)?)
+    }
+
+    async fn one(&self, on: &Connection, sql: &str, params: &[(Value<'_>, Type)]) -> Result<Row> {
+        let rows = self.rows(on, sql, params).await?;
+        rows.into_iter().next().ok_or_else(|| unexpected("the server returned no row"))
+    }
+
+    /// A call that can be repeated: once more, over another connection, where the server has just closed this one.
+    async fn read(&self, sql: &str, params: &[(Value<'_>, Type)]) -> Result<Vec<Row>> {
+        let on = self.connection().await?;
+        match self.rows(&on, sql, params).await {
+            Err(error) if error.code() == "broken" => {
+                drop(on);
+                let on = self.connection().await?;
+                self.rows(&on, sql, params).await
+            }
+            read => read,
+        }
+    }
+
+    /// Calls a function: unnamed and typed, so that a pooler may choose another session for each call.
+    async fn rows(&self, on: &Link, sql: &str, params: &[(Value<'_>, Type)]) -> Result<Vec<Row>> {
+        let sql = sql.replacen("{s}", &self.schema, 1);
+        match timeout(self.command_timeout, on.client.query_typed(&sql, params)).await {
+            Ok(answer) => answer.map_err(|error| self.endpoint.of(During::Call, &error)),
+            Err(_) => {
+                on.note_silence();
+                Err(self.endpoint.silent(self.command_timeout))
+            }
+        }
+    }
+
+    fn silent(&self, on: &Link, limit: Duration) -> Error {
+        on.note_silence();
+        self.endpoint.silent(limit)
+    }
+}
+
+type Value<'a> = &'a (dyn ToSql + Sync);
+
+impl Deref for Connection {
+    type Target = Link;
+
+    fn deref(&self) -> &Link {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for Blocker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "process {} of the server", self.pid)?;
+        if let Some(name) = self.application.as_ref().filter(|name| !name.is_empty()) {
+            write!(f, " ({name:?})")?;
+        }
+        self.open.map_or(Ok(()), |open| write!(f, ", since {open:?}"))
+    }
+}
+
+/// The number of a mode in the calls.
+fn mode_number(mode: Mode) -> i32 {
+    match mode {
+        Mode::Permit { max } => i32::try_from(max.get()).unwrap_or(i32::MAX),
+        Mode::Shared => -1,
+        _ => 0,
+    }
+}
+
+fn changed(status: &str) -> Result<Changed> {
+    match status {
+        "released" | "shared" | "raised" | "broken" => Ok(Changed::Done(())),
+        "lost" | "free" => Ok(Changed::NotHeld),
+        "locked" => Ok(Changed::Locked),
+        other => Err(unknown_status(other)),
+    }
+}
+
+fn first(rows: &[Row]) -> Result<&Row> {
+    rows.first().ok_or_else(|| unexpected("the server returned no row"))
+}
+
+fn unknown_status(status: &str) -> Error {
+    unexpected(format!("the server answered {status:?}"))
+}
+
+fn get<'r, T: tokio_postgres::types::FromSql<'r>>(row: &'r Row, column: usize) -> Result<T> {
+    row.try_get(column).map_err(|error| unexpected(format!("the answer has another form: {error}")))
+}
+
+fn token(number: i64) -> Result<Token> {
+    let number = u64::try_from(number).map_err(|_| unexpected(format!("the token {number} is negative")))?;
+    Ok(Token::new(number))
+}
+
+fn number(token: Token) -> i64 {
+    i64::try_from(token.get()).unwrap_or(i64::MAX)
+}
+
+/// A fraction counts: a lease is never shorter on the server.
+fn millis(time: Duration) -> i64 {
+    let up = time.saturating_add(Duration::from_nanos(999_999));
+    i64::try_from(up.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// An identifier in SQL.
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// A text in SQL, whatever `standard_conforming_strings` is.
+fn literal(text: &str) -> String {
+    let doubled = text.replace('\'', "''");
+    if doubled.contains('\\') {
+        return format!("E'{}'", doubled.replace('\\', "\\\\"));
+    }
+    format!("'{doubled}'")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_texts_cannot_leave_their_quotes() {
+        assert_eq!(quoted(r#"a"b"#), r#""a""b""#);
+        assert_eq!(literal("orders/42"), "'orders/42'");
+        assert_eq!(literal(r"it's"), "'it''s'");
+        assert_eq!(literal(r"\'"), r"E'\\'''");
+    }
+
+    #[test]
+    fn a_fraction_of_a_millisecond_counts() {
+        assert_eq!(millis(Duration::from_micros(1_500)), 2);
+        assert_eq!(millis(Duration::from_millis(2)), 2);
+        assert_eq!(millis(Duration::MAX), i64::MAX);
+    }
+}

@@ -1,0 +1,82 @@
+-- Whether an owner holds the lock, exclusively or shared.
+CREATE OR REPLACE FUNCTION holds(p_name text, p_owner uuid) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+  RETURN EXISTS (SELECT FROM lock l JOIN lease e USING (name, owner)
+      WHERE l.name = p_name AND l.owner = p_owner AND e.expires_at > clock_timestamp())
+    OR EXISTS (SELECT FROM sharer WHERE name = p_name AND owner = p_owner AND expires_at > clock_timestamp());
+END
+$$;
+
+-- Extends many leases. Never acquires a lock, and locks no row of one. Returns for each lease 1, 0 if it is lost, or -1 while
+-- another transaction has its row.
+CREATE OR REPLACE FUNCTION extend(p_names text[], p_owners uuid[], p_ttls bigint[], p_sync text) RETURNS int[]
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+  v_now timestamptz := clock_timestamp();
+  v_answers int[];
+BEGIN
+  PERFORM commit_by(p_sync);
+  WITH asked AS (
+    SELECT * FROM unnest(p_names, p_owners, p_ttls) WITH ORDINALITY AS a(name, owner, ttl, nr)
+  ), mine AS (
+    SELECT a.* FROM asked a JOIN lease e USING (name, owner) JOIN lock l USING (name, owner)
+    WHERE e.expires_at > v_now FOR NO KEY UPDATE OF e SKIP LOCKED
+  ), extended AS (
+    UPDATE lease e SET expires_at = v_now + m.ttl * interval '1 ms' FROM mine m WHERE e.name = m.name RETURNING m.nr
+  ), shares AS (
+    SELECT a.* FROM asked a JOIN sharer s USING (name, owner) WHERE s.expires_at > v_now FOR NO KEY UPDATE OF s SKIP LOCKED
+  ), shared AS (
+    UPDATE sharer s SET expires_at = v_now + h.ttl * interval '1 ms' FROM shares h
+    WHERE s.name = h.name AND s.owner = h.owner RETURNING h.nr
+  )
+  SELECT array_agg((nr IN (SELECT nr FROM extended UNION ALL SELECT nr FROM shared))::int ORDER BY nr) INTO v_answers FROM asked;
+  IF 0 = ANY (v_answers) THEN
+    SELECT array_agg(CASE WHEN answer = 0 AND holds(name, owner) THEN -1 ELSE answer END ORDER BY nr) INTO v_answers
+    FROM unnest(p_names, p_owners, v_answers) WITH ORDINALITY AS a(name, owner, answer, nr);
+  END IF;
+  RETURN v_answers;
+END
+$$;
+
+-- Makes an exclusive lock a shared one, and admits the readers at the head of the queue. When called again it extends the share.
+CREATE OR REPLACE FUNCTION downgrade(p_name text, p_owner uuid, p_ttl bigint, p_sync text) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+  v_now timestamptz := clock_timestamp();
+  l lock := enter(p_name, v_now);
+BEGIN
+  IF l.owner IS DISTINCT FROM p_owner THEN
+    RETURN CASE extend(ARRAY[p_name], ARRAY[p_owner], ARRAY[p_ttl], p_sync)
+      WHEN '{1}' THEN CASE WHEN l.name IS NULL THEN 'locked' ELSE 'shared' END WHEN '{0}' THEN 'lost' ELSE 'locked' END;
+  ELSIF NOT lock_lease(p_name) THEN
+    RETURN 'locked';
+  END IF;
+  PERFORM commit_by(p_sync);
+  UPDATE lock SET owner = NULL, shared = -1 WHERE name = p_name;
+  UPDATE lease SET owner = NULL, expires_at = '-infinity' WHERE name = p_name;
+  INSERT INTO sharer VALUES (p_name, p_owner, -1, l.token, l.since, l.info, v_now + p_ttl * interval '1 ms');
+  PERFORM advance(p_name, NULL, v_now);
+  RETURN 'shared';
+END
+$$;
+
+-- Raises the last token to a floor if the owner holds the lock, so that later tokens are larger.
+CREATE OR REPLACE FUNCTION raise(p_name text, p_owner uuid, p_floor bigint, p_sync text) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+  IF p_floor > 1::bigint << 62 THEN
+    RAISE EXCEPTION 'no token is larger than %', 1::bigint << 62 USING ERRCODE = 'numeric_value_out_of_range';
+  ELSIF NOT holds(p_name, p_owner) THEN
+    RETURN 'lost';
+  END IF;
+  UPDATE lock SET last = greatest(last, p_floor)
+  WHERE name = (SELECT l.name FROM lock l WHERE l.name = p_name FOR NO KEY UPDATE SKIP LOCKED);
+  IF NOT FOUND THEN
+    RETURN 'locked';
+  END IF;
+  PERFORM commit_by(p_sync);
+  -- Once more: until the row was locked, another owner may have got the lock.
+  RETURN CASE WHEN holds(p_name, p_owner) THEN 'raised' ELSE 'lost' END;
+END
+$$;

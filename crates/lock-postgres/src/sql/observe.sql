@@ -1,0 +1,34 @@
+-- Registers an inbox, which is notified of other holders until its listener ends.
+CREATE OR REPLACE FUNCTION observe(p_name text, p_inbox text, p_listener int) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+  v_now timestamptz := clock_timestamp();
+  l lock;
+BEGIN
+  IF EXISTS (SELECT FROM lock WHERE name = p_name) OR add_name(p_name) THEN
+    SELECT * INTO l FROM lock WHERE name = p_name FOR NO KEY UPDATE SKIP LOCKED;
+  END IF;
+  IF l.name IS NULL THEN
+    RETURN 'locked';
+  END IF;
+  PERFORM commit_by('off');
+  INSERT INTO observer VALUES (p_name, p_inbox, p_listener) ON CONFLICT (name, inbox) DO UPDATE SET listener = p_listener;
+  UPDATE lock SET observed = true WHERE name = p_name AND NOT observed;
+  RETURN 'observed';
+END
+$$;
+
+-- Ends that.
+CREATE OR REPLACE FUNCTION unobserve(p_name text, p_inbox text) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+  PERFORM FROM lock WHERE name = p_name FOR NO KEY UPDATE SKIP LOCKED;
+  IF NOT FOUND AND EXISTS (SELECT FROM lock WHERE name = p_name) THEN
+    RETURN 'locked';
+  END IF;
+  PERFORM commit_by('off');
+  DELETE FROM observer WHERE name = p_name AND inbox = p_inbox;
+  UPDATE lock SET observed = false WHERE name = p_name AND NOT EXISTS (SELECT FROM observer o WHERE o.name = p_name);
+  RETURN 'done';
+END
+$$;

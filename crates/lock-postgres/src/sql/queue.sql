@@ -1,0 +1,164 @@
+-- What the requests below have in common. Not for callers: they have no right on the tables.
+
+-- The next block of 16 tokens after `p_last`, from the clock if that is ahead.
+CREATE OR REPLACE FUNCTION mint(p_last bigint, p_now timestamptz) RETURNS bigint
+LANGUAGE sql STABLE AS
+'SELECT greatest(p_last + 16, (extract(epoch FROM p_now) * 1000000)::bigint) >> 4 << 4';
+
+-- Whether the process of an inbox listens: the server's process that does so still exists.
+CREATE OR REPLACE FUNCTION hears(p_inbox text, p_listener int) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+  RETURN EXISTS (SELECT FROM pg_stat_get_activity(p_listener) a WHERE a.application_name = 'polylock_' || p_inbox);
+END
+$$;
+
+-- Sets what the commit of this transaction waits for.
+CREATE OR REPLACE FUNCTION commit_by(p_sync text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+  IF p_sync IS NOT NULL THEN
+    p_sync := set_config('synchronous_commit', p_sync, true);
+  END IF;
+END
+$$;
+
+-- Adds a name. False while another transaction adds it.
+CREATE OR REPLACE FUNCTION add_name(p_name text) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+  -- An insertion would wait for that transaction.
+  IF NOT pg_try_advisory_xact_lock(hashtextextended('polylock:' || p_name, 0)) THEN
+    RETURN false;
+  END IF;
+  INSERT INTO lock (name, last) SELECT p_name, floor FROM meta ON CONFLICT DO NOTHING;
+  INSERT INTO lease (name) VALUES (p_name) ON CONFLICT DO NOTHING;
+  RETURN true;
+END
+$$;
+
+-- Locks the row of a lease, after that of its lock. False while a renewal has it.
+CREATE OR REPLACE FUNCTION lock_lease(p_name text) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM FROM lease WHERE name = p_name FOR NO KEY UPDATE SKIP LOCKED;
+  RETURN FOUND;
+END
+$$;
+
+-- Locks the row of a lock, removes holders whose lease has expired, and returns the row. The lease is locked too, unless an
+-- exclusive holder has it. Null if there is no such row, or another transaction has it or a lease that matters.
+CREATE OR REPLACE FUNCTION enter(p_name text, p_now timestamptz) RETURNS lock
+LANGUAGE plpgsql AS $$
+DECLARE
+  l lock;
+BEGIN
+  SELECT * INTO l FROM lock WHERE name = p_name FOR NO KEY UPDATE SKIP LOCKED;
+  IF NOT FOUND OR EXISTS (SELECT FROM lease e WHERE e.name = p_name AND e.owner = l.owner AND e.expires_at > p_now) THEN
+    RETURN l;
+  END IF;
+  -- A renewal that is under way may have come in time. It has the row locked until it can be seen.
+  IF NOT lock_lease(p_name) THEN
+    RETURN NULL;
+  END IF;
+  IF l.owner IS NOT NULL AND NOT EXISTS (SELECT FROM lease e WHERE e.name = p_name AND e.owner = l.owner AND e.expires_at > p_now) THEN
+    l.owner := NULL;
+    UPDATE lock SET owner = NULL WHERE name = p_name;
+  ELSIF l.shared <> 0 THEN
+    DELETE FROM sharer WHERE name = p_name AND owner IN (
+      SELECT s.owner FROM sharer s WHERE s.name = p_name AND s.expires_at <= p_now FOR NO KEY UPDATE SKIP LOCKED);
+    l.shared := settle(p_name);
+  END IF;
+  RETURN l;
+END
+$$;
+
+-- Ends a shared lock without sharers, and returns the kind of sharers that there are.
+CREATE OR REPLACE FUNCTION settle(p_name text) RETURNS smallint
+LANGUAGE plpgsql AS $$
+BEGIN
+  UPDATE lock SET shared = 0 WHERE name = p_name AND NOT EXISTS (SELECT FROM sharer s WHERE s.name = p_name);
+  RETURN (SELECT shared FROM lock WHERE name = p_name);
+END
+$$;
+
+-- Whether a lock can be granted in this mode now.
+CREATE OR REPLACE FUNCTION has_room(p_name text, p_mode int) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN (SELECT owner IS NULL AND (shared = 0 OR p_mode <> 0 AND shared = sign(p_mode)
+      AND (p_mode < 0 OR p_mode > (SELECT count(*) FROM sharer s WHERE s.name = p_name)))
+    FROM lock WHERE name = p_name);
+END
+$$;
+
+-- Grants a lock; the caller has checked for room. Returns the token.
+CREATE OR REPLACE FUNCTION admit(p_name text, p_owner uuid, p_mode int, p_ttl bigint, p_info text, p_now timestamptz) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_ends timestamptz := p_now + p_ttl * interval '1 ms';
+  l lock;
+BEGIN
+  DELETE FROM waiter WHERE name = p_name AND owner = p_owner;
+  UPDATE lock SET owner = CASE WHEN p_mode = 0 THEN p_owner END, shared = sign(p_mode), token = mint(last, p_now),
+    last = mint(last, p_now), since = p_now, info = p_info, queued = EXISTS (SELECT FROM waiter w WHERE w.name = p_name)
+  WHERE name = p_name RETURNING * INTO l;
+  IF p_mode = 0 THEN
+    UPDATE lease SET owner = p_owner, expires_at = v_ends WHERE name = p_name;
+  ELSE
+    INSERT INTO sharer VALUES (p_name, p_owner, p_mode, l.token, p_now, p_info, v_ends);
+  END IF;
+  IF l.observed THEN
+    PERFORM notify_observers(p_name);
+  END IF;
+  RETURN l.token;
+END
+$$;
+
+-- Hands the lock over to waiters in order, while there is room, and removes dead ones. Those that wait for a smaller number of
+-- permits let others pass. Returns whether nobody is before `p_me`, which the caller grants if there is room.
+CREATE OR REPLACE FUNCTION advance(p_name text, p_me uuid, p_now timestamptz) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+  w waiter;
+  v_passed int := 0;
+BEGIN
+  FOR w IN SELECT * FROM waiter WHERE name = p_name ORDER BY seq LOOP
+    IF w.owner = p_me THEN
+      RETURN true;
+    ELSIF NOT (CASE WHEN w.inbox IS NULL THEN w.renewed > p_now - interval '5 s' ELSE hears(w.inbox, w.listener) END) THEN
+      DELETE FROM waiter WHERE name = p_name AND seq = w.seq;
+    ELSIF has_room(p_name, w.mode) THEN
+      IF w.inbox IS NULL THEN
+        -- Kept free until it asks.
+        RETURN false;
+      END IF;
+      PERFORM pg_notify('polylock_' || w.inbox, format('granted %s %s %s %s', replace(w.owner::text, '-', ''),
+        admit(p_name, w.owner, w.mode, w.grace, w.info, p_now), w.grace, p_name));
+    ELSIF w.mode > 0 AND v_passed < 64 AND (SELECT shared FROM lock WHERE name = p_name) > 0 THEN
+      v_passed := v_passed + 1;
+    ELSE
+      RETURN false;
+    END IF;
+  END LOOP;
+  UPDATE lock SET queued = false WHERE name = p_name AND queued AND NOT EXISTS (SELECT FROM waiter b WHERE b.name = p_name);
+  RETURN true;
+END
+$$;
+
+-- Notifies the observers of a lock of other holders.
+CREATE OR REPLACE FUNCTION notify_observers(p_name text) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+  o observer;
+BEGIN
+  FOR o IN SELECT * FROM observer WHERE name = p_name LOOP
+    IF hears(o.inbox, o.listener) THEN
+      PERFORM pg_notify('polylock_' || o.inbox, 'changed ' || p_name);
+    ELSE
+      DELETE FROM observer WHERE name = p_name AND inbox = o.inbox;
+    END IF;
+  END LOOP;
+  UPDATE lock SET observed = false WHERE name = p_name AND NOT EXISTS (SELECT FROM observer b WHERE b.name = p_name);
+END
+$$;

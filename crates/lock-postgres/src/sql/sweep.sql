@@ -1,0 +1,37 @@
+-- Looks at the next names after `p_after`. Ends what has expired, and removes names that nobody has used for `p_idle` ms and whose
+-- last token is behind the clock.
+CREATE OR REPLACE FUNCTION sweep(p_after text, p_at_most int, p_idle bigint, OUT removed int, OUT next text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+  v_now timestamptz := clock_timestamp();
+  v_names text[];
+  v_name text;
+  v_last bigint;
+BEGIN
+  removed := 0;
+  next := p_after;
+  IF NOT pg_try_advisory_xact_lock(hashtextextended('polylock sweep ' || current_schema, 0)) THEN
+    RETURN;
+  END IF;
+  v_names := ARRAY(SELECT name FROM lock WHERE name > p_after ORDER BY name LIMIT p_at_most);
+  next := CASE WHEN cardinality(v_names) = p_at_most THEN v_names[p_at_most] END;
+  FOR v_name IN SELECT name FROM lock WHERE name = ANY (v_names) AND (shared <> 0 OR queued OR observed) LOOP
+    IF (enter(v_name, v_now)).name IS NOT NULL THEN
+      PERFORM advance(v_name, NULL, v_now);
+    END IF;
+  END LOOP;
+  WITH idle AS (
+    SELECT l.name, l.last FROM lock l JOIN lease e USING (name)
+    WHERE l.name = ANY (v_names) AND (l.owner IS NULL OR e.expires_at <= v_now) AND l.shared = 0 AND NOT l.queued AND NOT l.observed
+      AND l.last + 16 < micros(v_now) - p_idle * 1000
+    FOR UPDATE SKIP LOCKED
+  ), names AS (
+    DELETE FROM lock USING idle WHERE lock.name = idle.name
+  ), leases AS (
+    DELETE FROM lease USING idle WHERE lease.name = idle.name
+  )
+  SELECT count(*), max(last) INTO removed, v_last FROM idle;
+  -- Also if the clock is set back, the next token of such a name is larger.
+  UPDATE meta SET floor = v_last WHERE v_last > floor;
+END
+$$;

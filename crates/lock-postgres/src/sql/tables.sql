@@ -1,0 +1,84 @@
+-- The tables. No index is on a column that changes, and pages keep room, so that updates are HOT.
+CREATE TABLE IF NOT EXISTS meta (
+  -- The version of these tables and functions.
+  version int NOT NULL,
+  -- No token is smaller: the largest last token of the names that were removed.
+  floor bigint NOT NULL DEFAULT 0
+);
+
+DO $$
+BEGIN
+  IF (SELECT version FROM meta) > @version@ THEN
+    RAISE EXCEPTION 'the schema % has version % of the locks, which is newer than @version@', current_schema, (SELECT version FROM meta)
+      USING ERRCODE = 'PL002', HINT = 'use a version of polylock that knows it; older ones work until the upgrade after that';
+  END IF;
+END
+$$;
+
+-- A name. Who changes a lock in any way but by a renewal locks this row first.
+CREATE TABLE IF NOT EXISTS lock (
+  name text COLLATE "C" PRIMARY KEY,
+  -- The exclusive holder, unless its lease has expired.
+  owner uuid,
+  -- The block of the last grant, in any mode; 0 after it was broken.
+  token bigint NOT NULL DEFAULT 0,
+  -- The last token, or the floor to which it was raised.
+  last bigint NOT NULL,
+  -- The largest token that a transaction was fenced with.
+  fenced bigint NOT NULL DEFAULT 0,
+  since timestamptz,
+  info text,
+  -- What kind of sharers there may be: -1 readers, 1 permits, 0 none.
+  shared smallint NOT NULL DEFAULT 0,
+  -- Whether there may be waiters, or observers.
+  queued boolean NOT NULL DEFAULT false,
+  observed boolean NOT NULL DEFAULT false
+) WITH (fillfactor = 50);
+
+-- The lease of the exclusive holder. Apart from the lock, so that a renewal does not wait for an open fenced transaction.
+CREATE TABLE IF NOT EXISTS lease (
+  name text COLLATE "C" PRIMARY KEY,
+  owner uuid,
+  expires_at timestamptz NOT NULL DEFAULT '-infinity'
+) WITH (fillfactor = 50);
+
+-- A reader or the holder of a permit, with its own lease.
+CREATE TABLE IF NOT EXISTS sharer (
+  name text COLLATE "C",
+  owner uuid,
+  mode int NOT NULL,
+  token bigint NOT NULL,
+  since timestamptz NOT NULL,
+  info text,
+  expires_at timestamptz NOT NULL,
+  PRIMARY KEY (name, owner)
+) WITH (fillfactor = 50);
+
+-- The wait queue in order of arrival.
+CREATE TABLE IF NOT EXISTS waiter (
+  name text COLLATE "C",
+  seq bigint GENERATED ALWAYS AS IDENTITY,
+  owner uuid NOT NULL,
+  mode int NOT NULL,
+  -- For how many ms a hand-over lasts until it is confirmed.
+  grace bigint NOT NULL,
+  -- Its inbox, and the backend that listens to it; null for a waiter that polls.
+  inbox text,
+  listener int,
+  info text,
+  since timestamptz NOT NULL,
+  -- When it last asked.
+  renewed timestamptz NOT NULL,
+  PRIMARY KEY (name, seq)
+) WITH (fillfactor = 70);
+
+-- A process that is notified of other holders.
+CREATE TABLE IF NOT EXISTS observer (
+  name text COLLATE "C",
+  inbox text,
+  listener int NOT NULL,
+  PRIMARY KEY (name, inbox)
+);
+
+CREATE OR REPLACE FUNCTION version() RETURNS int
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS 'SELECT version FROM meta';

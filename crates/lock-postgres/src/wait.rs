@@ -1,0 +1,253 @@
+//! Waits for a busy lock.
+
+use std::time::Duration;
+
+use lock_core::waiting::{WaitState, longest_pause, pause_between, within};
+use lock_core::{Acquired, BootInstant, Error, ErrorKind, Outcome, Result, Token, Wait};
+use tokio::sync::watch;
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep_until};
+
+use crate::attempt::{Acquisition, Attempt};
+use crate::context::Context;
+use crate::lease::PostgresLease;
+use crate::locked_row::LockedRow;
+use crate::server::Asked;
+
+/// How long a call that does not wait goes on while another transaction has the row: that may be another request.
+const MOMENT: Duration = Duration::from_millis(20);
+/// The server rounds the remaining time of a lease.
+const ROUNDING: Duration = Duration::from_millis(2);
+
+/// One acquisition of a lock that is busy.
+pub(crate) struct Waiting<'a> {
+    what: Acquisition<'a>,
+    attempt: Option<Attempt>,
+    /// Reports when the inbox opens or closes.
+    listener: Option<watch::Receiver<Option<i32>>>,
+    /// When to ask again without a notification.
+    again_at: Instant,
+    /// The row is taken, until this time for a call that does not wait.
+    locked: LockedRow,
+    locked_until: Instant,
+    is_locked: bool,
+    /// The token of a grant that was notified.
+    granted: Option<Token>,
+    state: WaitState,
+}
+
+/// The outcome of one request.
+enum RequestOutcome {
+    Granted(PostgresLease),
+    Busy,
+    /// The connection broke or is silent; the request is being rolled back.
+    Unanswered(Error),
+}
+
+impl<'a> Waiting<'a> {
+    pub(crate) fn new(what: Acquisition<'a>) -> Self {
+        let now = Instant::now();
+        Self {
+            what,
+            attempt: None,
+            listener: None,
+            again_at: now,
+            locked: LockedRow::default(),
+            locked_until: now + MOMENT,
+            is_locked: false,
+            granted: None,
+            state: WaitState::default(),
+        }
+    }
+
+    /// Continues after the first answer. An outage is tolerated only once the server has answered that the lock is busy.
+    pub(crate) async fn go_on(
+        mut self,
+        attempt: Attempt,
+        sent: BootInstant,
+        first: Result<Asked>,
+    ) -> Result<Acquired> {
+        let asked = self.answered(attempt, sent, first).await?;
+        let mut lease = self.once_more(asked).await?;
+        loop {
+            if let Some(lease) = lease {
+                return Ok(Acquired::Held(Box::new(lease)));
+            }
+            if !self.wait().await {
+                return self.state.into_outage().map_or(Ok(Acquired::Busy), Err);
+            }
+            lease = self.ask().await?;
+        }
+    }
+
+    /// Asks for the lock: `None` if it is busy, or during a tolerated outage.
+    ///
+    /// # Errors
+    ///
+    /// An error that ends the wait.
+    async fn ask(&mut self) -> Result<Option<PostgresLease>> {
+        if let Some((lease, attempt)) = self.take_over() {
+            // The caller may block this thread from now on. Yield first, so that the confirmation is sent: once for the
+            // renewal task and once for the connection.
+            yield_now().await;
+            yield_now().await;
+            return Ok(Some(lease.registered(attempt.rollback.disarm())));
+        }
+        let deadline = self.state.deadline(self.what.request.wait).map(|end| end.max(self.locked_until));
+        match within(deadline, self.ask_twice()).await {
+            Some(Ok(lease)) => Ok(lease),
+            Some(Err(error)) => self.failed(error).map(|()| None),
+            None => Ok(None),
+        }
+    }
+
+    /// Waits until it is worth asking again, and reports whether there is time left.
+    async fn wait(&mut self) -> bool {
+        let end = self.what.request.wait.deadline();
+        let end = if self.is_locked { end.map(|end| end.max(self.locked_until)) } else { end };
+        let at = end.map_or(self.again_at, |end| end.min(self.again_at));
+        let mailbox = self.attempt.as_mut().and_then(|attempt| attempt.mailbox.as_mut());
+        let granted = async {
+            match mailbox {
+                Some(mailbox) => mailbox.granted().await,
+                None => std::future::pending().await,
+            }
+        };
+        let reported = async {
+            let Some(listener) = &mut self.listener else { return std::future::pending().await };
+            if listener.changed().await.is_err() {
+                std::future::pending().await
+            }
+        };
+        tokio::select! {
+            biased;
+            token = granted => self.granted = Some(token),
+            () = reported => {}
+            () = sleep_until(at) => {}
+        }
+        self.granted.is_some() || end.is_none_or(|end| Instant::now() < end)
+    }
+
+    /// Takes over the lock after a grant, if enough of its time is surely left. The first renewal confirms it in the background.
+    /// The attempt that is returned rolls it back until it has a holder.
+    ///
+    /// The notification may have been delayed for any time. But the grant is younger than the last answer that the lock is
+    /// busy, and lasts for the grace period.
+    fn take_over(&mut self) -> Option<(PostgresLease, Attempt)> {
+        let token = self.granted.take()?;
+        let (context, grace) = (self.what.context, self.what.grace());
+        let since = self.attempt.as_ref()?.since?;
+        let (until, now) = (Context::valid_until(since, grace), context.clock.now());
+        if !self.what.request.lease.renewed || now + grace / 4 > until {
+            return None;
+        }
+        let attempt = self.attempt.take()?;
+        let lease = PostgresLease::begin(
+            context,
+            &self.what.name,
+            self.what.request,
+            (attempt.rollback.owner, token),
+            (now, until),
+        );
+        lease.confirm();
+        Some((lease, attempt))
+    }
+
+    async fn ask_twice(&mut self) -> Result<Option<PostgresLease>> {
+        let asked = self.ask_once().await?;
+        self.once_more(asked).await
+    }
+
+    /// Asks once more, over a new connection, after one that broke or is silent: the server may just have closed it as idle, or
+    /// a router on the way may have forgotten it.
+    async fn once_more(&mut self, mut asked: RequestOutcome) -> Result<Option<PostgresLease>> {
+        if matches!(asked, RequestOutcome::Unanswered(_)) {
+            asked = self.ask_once().await?;
+        }
+        match asked {
+            RequestOutcome::Granted(lease) => Ok(Some(lease)),
+            RequestOutcome::Busy => Ok(None),
+            RequestOutcome::Unanswered(error) => Err(error),
+        }
+    }
+
+    async fn ask_once(&mut self) -> Result<RequestOutcome> {
+        let mut attempt = self.attempt.take().unwrap_or_else(|| self.what.attempt());
+        let (sent, answer) = attempt.ask(&self.what).await;
+        self.answered(attempt, sent, answer).await
+    }
+
+    async fn answered(
+        &mut self,
+        mut attempt: Attempt,
+        sent: BootInstant,
+        answer: Result<Asked>,
+    ) -> Result<RequestOutcome> {
+        self.is_locked = matches!(answer, Ok(Asked::Locked));
+        match answer {
+            Ok(Asked::Granted(token)) => attempt.granted(&self.what, sent, token).map(RequestOutcome::Granted),
+            Ok(Asked::Busy { ahead, ends_in }) => {
+                self.attempt = Some(attempt);
+                self.busy(ahead, ends_in);
+                Ok(RequestOutcome::Busy)
+            }
+            Ok(Asked::Locked) => {
+                self.attempt = Some(attempt);
+                self.state.busy(&self.what.name, None);
+                self.again_at = Instant::now() + self.locked.next_pause();
+                Ok(RequestOutcome::Busy)
+            }
+            Err(error) if is_silence(&error) => {
+                // At once, so that it does not block the next attempt. If this fails, that one fails too, and reports why.
+                attempt.rollback.now().await;
+                Ok(RequestOutcome::Unanswered(error))
+            }
+            Err(error) => {
+                if attempt.failed(&error) {
+                    self.attempt = Some(attempt);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn busy(&mut self, ahead: Option<usize>, ends_in: Option<Duration>) {
+        self.state.busy(&self.what.name, None);
+        self.locked.end();
+        if let Some(ahead) = ahead {
+            // The holder is not in the queue.
+            self.what.request.report_position(ahead + 1);
+        }
+        let longest = match (self.listens(), ahead) {
+            (true, _) => longest_pause(),
+            (false, Some(1..)) => pause_between(250, 1_000),
+            (false, _) => pause_between(50, 250),
+        };
+        // Not all at once: the first of those that ask then passes an expired lock on.
+        let spread = ahead.map_or(Duration::ZERO, |ahead| Duration::from_millis(10) * ahead.min(50) as u32);
+        let pause = ends_in.map_or(longest, |left| longest.min(left + ROUNDING + spread));
+        self.again_at = Instant::now() + pause;
+    }
+
+    /// Whether this waiter is notified; opens the inbox if necessary, which reports when that is done.
+    fn listens(&mut self) -> bool {
+        if !self.what.context.listens || matches!(self.what.request.wait, Wait::Never) {
+            return false;
+        }
+        let mut listener = self.what.context.inbox.open();
+        let is_open = listener.borrow_and_update().is_some();
+        self.listener = Some(listener);
+        is_open && self.attempt.as_ref().is_some_and(|attempt| attempt.mailbox.is_some())
+    }
+
+    fn failed(&mut self, error: Error) -> Result<()> {
+        self.state.failed(error, self.what.context.ttl, false)?;
+        self.again_at = Instant::now() + pause_between(50, 250);
+        Ok(())
+    }
+}
+
+/// Whether a request was sent and got no answer in time.
+fn is_silence(error: &Error) -> bool {
+    error.kind() == ErrorKind::Unavailable && error.outcome() == Outcome::Unknown
+}

@@ -1,0 +1,128 @@
+//! One PostgreSQL server.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lock_core::backend::Support;
+use lock_core::{Capabilities, LeaseKind, Locks};
+use lock_testkit::PostgresServer;
+use lock_testkit::conformance::{Fault, Handle, Harness};
+use lock_testkit::proxy::{FaultProxy, Protocol};
+use polylock::postgres::tokio_postgres::{Client, NoTls, connect as connect_to};
+use tokio::sync::OnceCell;
+
+use super::{Flavour, connect, option, set_fault, worker};
+
+/// A server that is started when it is first needed.
+pub type Server = OnceCell<PostgresServer>;
+
+/// The backend `postgres`.
+#[derive(Debug)]
+pub struct PostgresHarness {
+    name: String,
+    flavour: Flavour,
+    server: Arc<Server>,
+    proxy: Vec<FaultProxy>,
+}
+
+impl PostgresHarness {
+    pub fn new(flavour: Flavour, server: Arc<Server>) -> Self {
+        Self { name: format!("postgres::{flavour}"), flavour, server, proxy: Vec::new() }
+    }
+
+    async fn server(&self) -> &PostgresServer {
+        // All clients of all cases share it.
+        let start = || PostgresServer::builder().config("max_connections", "1000").start();
+        let server = self.server.get_or_try_init(start).await;
+        server.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    async fn url(&self, lease: Duration) -> String {
+        let server = self.server().await;
+        let addr = self.proxy.first().map_or_else(|| server.addr(), FaultProxy::addr);
+        format!("postgres://postgres@{addr}/postgres?ttl={}", option(lease))
+    }
+
+    async fn client(&self) -> Client {
+        let (client, connection) =
+            connect_to(&self.server().await.connect_string(), NoTls).await.expect("the server answers");
+        drop(tokio::spawn(connection));
+        client
+    }
+}
+
+#[async_trait]
+impl Harness for PostgresHarness {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn handle(&self) -> Handle {
+        self.flavour.handle()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let times = LeaseKind::ttl(Duration::from_secs(30), Duration::from_millis(100));
+        let mut capabilities = Capabilities::new("postgres", times);
+        (capabilities.fifo, capabilities.counts_waiters, capabilities.names_sharers) = (true, true, true);
+        (capabilities.shared, capabilities.permits) = (Support::Yes, Support::Yes);
+        (capabilities.breaks_one, capabilities.listing) = (Support::Yes, Support::Yes);
+        capabilities
+    }
+
+    fn short_lease(&self) -> Duration {
+        Duration::from_millis(1600)
+    }
+
+    async fn connect(&self, lease: Duration) -> lock_core::Result<Locks> {
+        connect(self.flavour, self.url(lease).await).await
+    }
+
+    async fn worker(&self, lease: Duration) -> Command {
+        worker(self.flavour, &self.url(lease).await)
+    }
+
+    /// Holders and waiters. The rows of names stay, with their last tokens.
+    async fn leftovers(&self, part: &str) -> Vec<String> {
+        let held = "SELECT 'held: ' || name FROM polylock.lock JOIN polylock.lease USING (name, owner) \
+                    WHERE strpos(name, $1) > 0 AND expires_at > clock_timestamp() \
+                    UNION ALL SELECT 'shared: ' || name FROM polylock.sharer \
+                    WHERE strpos(name, $1) > 0 AND expires_at > clock_timestamp() \
+                    UNION ALL SELECT 'waited for: ' || name FROM polylock.waiter WHERE strpos(name, $1) > 0";
+        let rows = self.client().await.query(held, &[&part]).await.expect("the server answers");
+        rows.iter().map(|row| row.get(0)).collect()
+    }
+
+    async fn delete_behind_the_back(&self, name: &str) {
+        let mut client = self.client().await;
+        let transaction = client.transaction().await.expect("the server answers");
+        for table in ["lock", "lease", "sharer"] {
+            let delete = format!("DELETE FROM polylock.{table} WHERE name = $1");
+            let deleted = transaction.execute(&delete, &[&name]).await.expect("the server answers");
+            assert!(deleted > 0 || table == "sharer", "{name} was not held");
+        }
+        transaction.commit().await.expect("the server answers");
+    }
+
+    async fn link(&self) -> Box<dyn Harness> {
+        let proxy = FaultProxy::start(self.server().await.addr(), Protocol::Postgres);
+        let proxy = vec![proxy.unwrap_or_else(|error| panic!("{error}"))];
+        Box::new(Self { proxy, ..Self::new(self.flavour, Arc::clone(&self.server)) })
+    }
+
+    async fn private(&self) -> Box<dyn Harness> {
+        Box::new(Self::new(self.flavour, Arc::default()))
+    }
+
+    async fn fault(&self, fault: Fault) {
+        set_fault(&self.proxy, fault);
+    }
+
+    async fn restart(&self) {
+        let server = self.server().await;
+        server.kill();
+        server.start_again().await.unwrap_or_else(|error| panic!("{error}"));
+    }
+}
