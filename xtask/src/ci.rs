@@ -41,8 +41,9 @@ pub(crate) fn run() -> Result<(), Failure> {
             steps.leave_out(format!("lints for {target}: it is not installed (rustup target add {target})"));
             continue;
         }
-        let mut lints =
-            cargo(words("clippy --package polylock --features blocking,flock,redis,redlock,zk,sasl"));
+        let mut lints = cargo(words(
+            "clippy --package polylock --features blocking,flock,postgres,redis,redlock,zk,sasl",
+        ));
         lints.args(["--target", target, "--", "-D", "warnings"]);
         steps.command(&format!("lints for {target}"), lints)?;
     }
@@ -90,9 +91,10 @@ const TREES: &[Tree] = &[
     tree("", &["lock-core"], &[STORES, &["lock-flock", "lock-layers"]]),
     tree("blocking", &["lock-core"], &[STORES]),
     tree("flock", &["lock-flock"], &[STORES]),
-    tree("redis", &["lock-redis"], &[ZK, &["rustls"]]),
-    tree("redlock", &["lock-redlock"], &[ZK, &["rustls"]]),
-    tree("zk", &["lock-zk"], &[REDIS]),
+    tree("redis", &["lock-redis"], &[ZK, POSTGRES, &["rustls"]]),
+    tree("redlock", &["lock-redlock"], &[ZK, POSTGRES, &["rustls"]]),
+    tree("zk", &["lock-zk"], &[REDIS, POSTGRES]),
+    tree("postgres", &["lock-postgres"], &[REDIS, ZK, &["rustls"]]),
     tree("redis,tls", &["lock-redis", "rustls"], &[ZK, &["lock-redlock", "native-tls", "openssl"]]),
     tree("tls", &["lock-core"], &[STORES, &["rustls"]]),
     tree("layers-prefix", &["lock-layers"], &[STORES, &["metrics"]]),
@@ -102,8 +104,17 @@ const TREES: &[Tree] = &[
 ];
 const REDIS: &[&str] = &["lock-redis", "lock-redlock", "redis", "deadpool-redis"];
 const ZK: &[&str] = &["lock-zk", "zookeeper-client"];
-const STORES: &[&str] =
-    &["lock-redis", "lock-redlock", "redis", "deadpool-redis", "lock-zk", "zookeeper-client"];
+const POSTGRES: &[&str] = &["lock-postgres", "tokio-postgres"];
+const STORES: &[&str] = &[
+    "lock-redis",
+    "lock-redlock",
+    "redis",
+    "deadpool-redis",
+    "lock-zk",
+    "zookeeper-client",
+    "lock-postgres",
+    "tokio-postgres",
+];
 
 const fn tree(
     feature: &'static str,

@@ -39,7 +39,7 @@ pub(crate) fn ensure() -> Result<(), Failure> {
 ///
 /// As for [`ensure`].
 pub(crate) fn ensure_for_tests() -> Result<(), Failure> {
-    ensure_parts(&[servers(), vec![Part::Postgres]].concat())
+    ensure_parts(&[servers(), vec![Part::Postgres, Part::PgBouncer]].concat())
 }
 
 /// As [`ensure`], for other parts.

@@ -7,7 +7,7 @@ use lock_core::{AcquireRequest, BootInstant, Error, Outcome, Result, Token};
 
 use crate::context::Context;
 use crate::error::too_late;
-use crate::inbox::Mailbox;
+use crate::inbox::{Listening, Mailbox};
 use crate::lease::PostgresLease;
 use crate::rollback::RollbackGuard;
 use crate::server::{Ask, Asked, QueueUp};
@@ -37,7 +37,13 @@ pub(crate) struct Attempt {
 impl<'a> Acquisition<'a> {
     pub(crate) fn new(context: &'a Arc<Context>, request: &'a AcquireRequest) -> Self {
         let info = serde_json::to_string(&*request.owner).unwrap_or_default();
-        Self { context, name: Context::stored(&request.name), request, info, ttl: context.ttl_of(&request.lease) }
+        Self {
+            context,
+            name: Context::stored(&request.name),
+            request,
+            info,
+            ttl: context.ttl_of(&request.lease),
+        }
     }
 
     /// A new attempt, with its own owner id.
@@ -60,8 +66,11 @@ impl Attempt {
             Ok(on) => on,
             Err(error) => return (context.clock.now(), Err(error)),
         };
-        let waits = !request.wait.is_expired();
-        let listener = context.inbox.listener().filter(|_| waits);
+        let (waits, listener) = match context.inbox.listening() {
+            _ if request.wait.is_expired() => (false, None),
+            Listening::By(listener) => (true, Some(listener)),
+            Listening::Soon | Listening::Not => (true, None),
+        };
         if listener.is_some() && self.mailbox.is_none() {
             let (mailbox, registration) = context.inbox.register(self.rollback.owner);
             self.mailbox = Some(mailbox);

@@ -91,6 +91,8 @@ impl Postgres {
             clock,
             listens: config.listen,
         };
+        // Until then, waiters would poll. It goes on in the background.
+        context.inbox.opened(config.connect_timeout).await;
         Ok(Self { capabilities: capabilities(&config), context: Arc::new(context) })
     }
 }

@@ -382,8 +382,7 @@ impl PostgresConfig {
         let read = read.unwrap_or_else(|_| {
             Err(lock_core::secret::Unreadable::new(format!("no password within {:?}", self.connect_timeout)))
         });
-        read.map(drop)
-            .map_err(|unreadable| unreadable.error(lock_core::ErrorKind::InvalidConfig, BACKEND))
+        read.map(drop).map_err(|unreadable| unreadable.error(lock_core::ErrorKind::InvalidConfig, BACKEND))
     }
 
     pub(crate) fn password_source(&self) -> Option<&Password> {
@@ -498,15 +497,22 @@ mod tests {
         )
         .unwrap();
         assert_eq!((config.ttl, config.schema.as_str()), (Duration::from_secs(5), "locks"));
-        assert_eq!((config.sync, config.install, config.listen, config.pool), (PostgresSync::Off, false, false, 2));
+        assert_eq!(
+            (config.sync, config.install, config.listen, config.pool),
+            (PostgresSync::Off, false, false, 2)
+        );
         let target = config.target().unwrap();
         assert_eq!(target.get_hosts(), [Host::Tcp("h1".into()), Host::Tcp("::1".into())]);
         assert_eq!(target.get_ports(), [5432, 7]);
         assert_eq!((target.get_user(), target.get_dbname()), (Some("me"), Some("shop")));
         assert_eq!(target.get_target_session_attrs(), TargetSessionAttrs::ReadWrite);
         assert!(!format!("{config:?} {target:?}").contains("s3cret"));
-        let socket = PostgresConfig::from_url("postgresql:///?host=/run/pg&port=5433").unwrap().target().unwrap();
-        assert_eq!((socket.get_hosts(), socket.get_ports()), (&[Host::Unix("/run/pg".into())][..], &[5433][..]));
+        let socket =
+            PostgresConfig::from_url("postgresql:///?host=/run/pg&port=5433").unwrap().target().unwrap();
+        assert_eq!(
+            (socket.get_hosts(), socket.get_ports()),
+            (&[Host::Unix("/run/pg".into())][..], &[5433][..])
+        );
         assert_eq!(socket.get_target_session_attrs(), TargetSessionAttrs::Any);
         let past = PostgresConfig::from_url("postgres://pooler:6432?listen_host=db").unwrap();
         assert_eq!(past.listen_target().unwrap().get_ports(), [5432]);
@@ -542,7 +548,10 @@ mod tests {
         ] {
             let error = PostgresConfig::from_url(url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}: {error}");
-            assert!(error.to_string().starts_with("postgres: ") && !error.to_string().contains("s3cret"), "{error}");
+            assert!(
+                error.to_string().starts_with("postgres: ") && !error.to_string().contains("s3cret"),
+                "{error}"
+            );
         }
     }
 

@@ -28,7 +28,7 @@ impl Context {
         findings.fences(&facts);
         if !self.listens {
             findings.note("waiters poll, as listen=off says", "");
-        } else if !self.inbox.is_heard(HEARD_WITHIN).await {
+        } else if !self.inbox.opened(HEARD_WITHIN).await {
             findings.warn(
                 "the server cannot notify this process, perhaps because of a pooler in transaction mode: waiters poll",
                 "give the server's own address, past the pooler, as listen_host=, or accept that with listen=off",
@@ -62,10 +62,16 @@ impl Findings {
 
     fn durability(&mut self, facts: &Value, sync: PostgresSync) {
         if facts["fsync"] == false {
-            self.warn("fsync is off: a crash of the machine may lose granted locks, and corrupt the database", "set fsync = on");
+            self.warn(
+                "fsync is off: a crash of the machine may lose granted locks, and corrupt the database",
+                "set fsync = on",
+            );
         }
         if facts["full_page_writes"] == false {
-            self.warn("full_page_writes is off: a crash of the machine may corrupt the database", "set it on");
+            self.warn(
+                "full_page_writes is off: a crash of the machine may corrupt the database",
+                "set it on",
+            );
         }
         if sync == PostgresSync::Off {
             self.warn(
@@ -87,7 +93,10 @@ impl Findings {
         let number = |key: &str| facts[key].as_u64().unwrap_or_default();
         let (connections, most) = (number("connections"), number("max_connections"));
         if most > 0 && connections * 10 >= most * 9 {
-            self.warn(&format!("{connections} of {most} connections are in use"), "raise max_connections, or use a pooler");
+            self.warn(
+                &format!("{connections} of {most} connections are in use"),
+                "raise max_connections, or use a pooler",
+            );
         }
         if facts["notify_queue"].as_f64().is_some_and(|usage| usage > 0.5) {
             self.warn(

@@ -89,7 +89,8 @@ impl Endpoint {
 
     /// The schema was made by a newer version of this library.
     pub(crate) fn too_new(&self, version: i32, known: i32) -> Error {
-        let what = format!("the schema {:?} has version {version}, and this client knows {known}", self.schema);
+        let what =
+            format!("the schema {:?} has version {version}, and this client knows {known}", self.schema);
         self.error(ErrorKind::Unsupported, what)
             .with_hint("upgrade this client, or give it a schema of its own: schema=NAME")
     }
@@ -194,7 +195,9 @@ impl Endpoint {
         }
         let (code, hint) = match io.map(io::Error::kind) {
             Some(io::ErrorKind::ConnectionRefused) => ("refused", REACH),
-            Some(io::ErrorKind::NotFound) => ("no_socket", "check that the server runs, and the directory: ?host=/dir"),
+            Some(io::ErrorKind::NotFound) => {
+                ("no_socket", "check that the server runs, and the directory: ?host=/dir")
+            }
             // The driver's error for target_session_attrs.
             Some(io::ErrorKind::PermissionDenied) if io.is_some_and(|io| io.raw_os_error().is_none()) => {
                 return self

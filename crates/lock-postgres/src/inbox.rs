@@ -26,7 +26,7 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
 /// How long the server is asked for changes of a lock after the last observer has gone: the next one often follows.
 const OBSERVED_FOR: Duration = Duration::from_secs(10);
 
-/// The inbox of one `Locks`. Its connection is opened when somebody waits for the first time.
+/// The inbox of one `Locks`.
 pub(crate) struct Inbox {
     shared: Arc<Shared>,
     /// `None` if this process shall not listen.
@@ -38,12 +38,22 @@ struct Shared {
     /// 32 hexadecimal digits.
     id: String,
     server: Arc<Server>,
-    /// The process of the server that listens for us, while it does.
-    listener: watch::Sender<Option<i32>>,
+    listening: watch::Sender<Listening>,
     /// Acquisitions, from their first request on until nothing can be granted to them.
     owners: Mutex<HashMap<OwnerId, watch::Sender<Option<Token>>>>,
     /// Locks whose changes are observed, by their stored names.
     observed: Mutex<HashMap<Arc<str>, Observed>>,
+}
+
+/// Whether the server notifies this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Listening {
+    /// By this process of the server.
+    By(i32),
+    /// The first connection is being opened.
+    Soon,
+    /// It shall not, or cannot for the time being.
+    Not,
 }
 
 struct Observed {
@@ -73,7 +83,7 @@ impl Inbox {
         let shared = Shared {
             id: OwnerId::random().to_string(),
             server: Arc::clone(server),
-            listener: watch::Sender::new(None),
+            listening: watch::Sender::new(if dialer.is_some() { Listening::Soon } else { Listening::Not }),
             owners: Mutex::default(),
             observed: Mutex::default(),
         };
@@ -85,23 +95,22 @@ impl Inbox {
         &self.shared.id
     }
 
-    /// The process of the server that listens, while it does.
-    pub(crate) fn listener(&self) -> Option<i32> {
-        *self.shared.listener.borrow()
+    /// Whether the server notifies this process now.
+    pub(crate) fn listening(&self) -> Listening {
+        *self.shared.listening.borrow()
     }
 
     /// Opens the connection in the background, if that is still to be done. Returns where its state is reported.
-    pub(crate) fn open(&self) -> watch::Receiver<Option<i32>> {
-        let listener = self.shared.listener.subscribe();
-        let Some(dialer) = &self.dialer else { return listener };
+    pub(crate) fn open(&self) -> watch::Receiver<Listening> {
+        let listening = self.shared.listening.subscribe();
+        let Some(dialer) = &self.dialer else { return listening };
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         // Its runtime may have been shut down.
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
-            self.shared.listener.send_replace(None);
-            let listening = Arc::clone(&self.shared).listen(Arc::clone(dialer));
-            *task = Some(dialer.home.driver().spawn(listening));
+            self.shared.listening.send_replace(Listening::Not);
+            *task = Some(dialer.home.driver().spawn(Arc::clone(&self.shared).listen(Arc::clone(dialer))));
         }
-        listener
+        listening
     }
 
     /// Closes the connection for good.
@@ -109,13 +118,14 @@ impl Inbox {
         if let Some(task) = self.task.lock().unwrap_or_else(PoisonError::into_inner).take() {
             task.abort();
         }
-        self.shared.listener.send_replace(None);
+        self.shared.listening.send_replace(Listening::Not);
     }
 
-    /// Waits until the inbox is open, or has failed to be within this time. For operators.
-    pub(crate) async fn is_heard(&self, limit: Duration) -> bool {
-        let mut listener = self.open();
-        timeout(limit, listener.wait_for(Option::is_some)).await.is_ok_and(|heard| heard.is_ok())
+    /// Waits until the inbox is open, or could not be opened, for this time at most. Returns whether the server notifies us.
+    pub(crate) async fn opened(&self, limit: Duration) -> bool {
+        let mut listening = self.open();
+        let opened = timeout(limit, listening.wait_for(|listening| *listening != Listening::Soon)).await;
+        opened.is_ok_and(|opened| opened.is_ok_and(|listening| matches!(*listening, Listening::By(_))))
     }
 
     /// A mailbox for an acquisition.
@@ -129,14 +139,18 @@ impl Inbox {
     /// Asks the server to notify this inbox of changes of a lock. `None` if this process does not listen now.
     pub(crate) async fn observe(&self, name: &Arc<str>) -> Result<Option<Changes>> {
         drop(self.open());
-        let Some(listener) = self.listener() else { return Ok(None) };
+        let Listening::By(listener) = self.listening() else { return Ok(None) };
         let changes = {
             let mut observed = lock(&self.shared.observed);
             let entry = observed
                 .entry(Arc::clone(name))
                 .or_insert_with(|| Observed { changes: watch::Sender::new(()), observers: 0 });
             entry.observers += 1;
-            Changes { name: Arc::clone(name), changes: entry.changes.subscribe(), shared: Arc::clone(&self.shared) }
+            Changes {
+                name: Arc::clone(name),
+                changes: entry.changes.subscribe(),
+                shared: Arc::clone(&self.shared),
+            }
         };
         let is_observed = self.shared.server.observe(name, &self.shared.id, Some(listener)).await?;
         Ok(is_observed.then_some(changes))
@@ -149,8 +163,7 @@ impl Shared {
         let mut pause = FIRST_PAUSE;
         loop {
             let ended = self.listen_once(&dialer).await;
-            let had_listened = self.listener.send_replace(None).is_some();
-            if had_listened {
+            if matches!(self.listening.send_replace(Listening::Not), Listening::By(_)) {
                 pause = FIRST_PAUSE;
             }
             match ended {
@@ -182,9 +195,8 @@ impl Shared {
         let limit = self.server.command_timeout();
         let listen = format!("LISTEN {channel}");
         match timeout(limit, link.client.batch_execute(&listen)).await {
-            Ok(listens) => listens.map_err(|error| {
-                Unheard::Error(dialer.endpoint.of(crate::error::During::Call, &error))
-            })?,
+            Ok(listens) => listens
+                .map_err(|error| Unheard::Error(dialer.endpoint.of(crate::error::During::Call, &error)))?,
             Err(_) => {
                 link.note_silence();
                 return Err(Unheard::Error(dialer.endpoint.silent(limit)));
@@ -194,7 +206,7 @@ impl Shared {
         // A pooler may choose another session for the second question.
         let second = self.server.hears(&link, &self.id).await?;
         let (Some(pid), true) = (first, first == second) else { return Err(Unheard::BehindAPooler) };
-        self.listener.send_replace(Some(pid));
+        self.listening.send_replace(Listening::By(pid));
         self.deliver_all(&link, &mut notifications).await;
         Ok(())
     }
@@ -348,7 +360,7 @@ fn lock<K: Eq + Hash, V>(map: &Mutex<HashMap<K, V>>) -> MutexGuard<'_, HashMap<K
 
 impl fmt::Debug for Inbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inbox").field("listener", &self.listener()).finish_non_exhaustive()
+        f.debug_struct("Inbox").field("listening", &self.listening()).finish_non_exhaustive()
     }
 }
 

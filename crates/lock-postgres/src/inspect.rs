@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use lock_core::backend::MAX_LISTED;
 use lock_core::{
-    Capabilities, Holder, HolderInfo, LockMode, LockName, LockState, OwnerId, Result, Token, WaiterInfo, stored_time,
+    Capabilities, Holder, HolderInfo, LockMode, LockName, LockState, OwnerId, Result, Token, WaiterInfo,
+    stored_time,
 };
 use tokio_postgres::Row;
 
@@ -19,7 +20,8 @@ impl Context {
         let rows = self.server.inspect(&stored(name.as_str())).await?;
         let mut state = LockState::free();
         for row in &rows {
-            add(&mut state, row).map_err(|error| unexpected(format!("the answer has another form: {error}")))?;
+            add(&mut state, row)
+                .map_err(|error| unexpected(format!("the answer has another form: {error}")))?;
         }
         Ok(state)
     }

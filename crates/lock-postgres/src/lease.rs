@@ -124,7 +124,8 @@ impl Lease for PostgresLease {
         let ttl = self.renewal.longest_ttl();
         // Whatever becomes of the request: no other task of this process gets the lock as an exclusive one.
         self.may_be_shared.store(true, Ordering::Relaxed);
-        let shared = until_free(server, name, server.command_timeout(), || server.downgrade(name, *owner, ttl));
+        let shared =
+            until_free(server, name, server.command_timeout(), || server.downgrade(name, *owner, ttl));
         match shared.await? {
             Some(()) => Ok(()),
             None => Err(self.lost()),
@@ -224,7 +225,8 @@ impl PostgresLease {
                 return Ok(None);
             }
         };
-        let (ttl, info) = (context.ttl_of(&next.lease), serde_json::to_string(&*next.owner).unwrap_or_default());
+        let (ttl, info) =
+            (context.ttl_of(&next.lease), serde_json::to_string(&*next.owner).unwrap_or_default());
         let mut rollback = RollbackGuard::new(&context.server, &name, ttl);
         rollback.arm(&on);
         let sent = context.clock.now();

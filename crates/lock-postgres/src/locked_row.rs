@@ -42,7 +42,10 @@ impl LockedRow {
         let is_long = self.since.is_some_and(|since| since.elapsed() >= IS_LONG);
         if is_long && !std::mem::replace(&mut self.is_reported, true) {
             let blocker = whose(server, name).await;
-            tracing::warn!(lock = name, "the lock waits for the end of a transaction that has its row: {blocker}");
+            tracing::warn!(
+                lock = name,
+                "the lock waits for the end of a transaction that has its row: {blocker}"
+            );
         }
     }
 
@@ -77,7 +80,9 @@ where
                     .endpoint
                     .error(ErrorKind::Unavailable, what)
                     .with_code("locked")
-                    .with_hint("end that transaction: it has called fence() and is still open; then try again")
+                    .with_hint(
+                        "end that transaction: it has called fence() and is still open; then try again",
+                    )
                     .with_outcome(Outcome::NotApplied));
             }
             Changed::Locked => locked.wait(server, name).await,

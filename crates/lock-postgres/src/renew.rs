@@ -47,7 +47,8 @@ impl RenewOnServer {
         let mut renewed: Vec<_> = part.iter().map(|_| Renewed::Unknown(locked())).collect();
         let (mut left, mut row): (Vec<usize>, _) = ((0..part.len()).collect(), LockedRow::default());
         for _ in 0..TRIES {
-            let leases: Vec<_> = left.iter().map(|&at| (&*part[at].0.name, part[at].0.owner, part[at].1)).collect();
+            let leases: Vec<_> =
+                left.iter().map(|&at| (&*part[at].0.name, part[at].0.owner, part[at].1)).collect();
             let sent = self.server.clock.now();
             let answers = match self.server.extend(&leases).await {
                 Ok(answers) => answers,
@@ -63,7 +64,12 @@ impl RenewOnServer {
                     Changed::Locked => {}
                 }
             }
-            left = left.into_iter().zip(answers).filter(|(_, answer)| *answer == Changed::Locked).map(|(at, _)| at).collect();
+            left = left
+                .into_iter()
+                .zip(answers)
+                .filter(|(_, answer)| *answer == Changed::Locked)
+                .map(|(at, _)| at)
+                .collect();
             if left.is_empty() {
                 break;
             }

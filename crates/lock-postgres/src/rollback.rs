@@ -83,10 +83,16 @@ impl RollbackGuard {
 
     /// Rolls back now with one request; if that is not enough, the rest runs in the background.
     pub(crate) async fn now(mut self) {
+        let is_settled = match &self.sent {
+            None => return,
+            Some(Sent::Answered) => true,
+            Some(Sent::InDoubt(_)) => false,
+        };
         let Ok(on) = self.server.connection().await else { return };
-        let removed = self.server.release(&on, &self.name, self.owner).await;
-        if matches!(removed, Ok(Changed::Done(()))) && self.requests == 1 {
-            self.sent = None;
+        match self.server.release(&on, &self.name, self.owner).await {
+            Ok(Changed::Done(())) if self.requests == 1 => self.sent = None,
+            Ok(Changed::Done(()) | Changed::NotHeld) if is_settled => self.sent = None,
+            _ => {}
         }
     }
 }
@@ -130,7 +136,8 @@ impl Rollback {
             Sent::Answered => None,
         };
         let mut is_settled = on.is_none();
-        let outage = if server.cleanup.under_way() <= MAX_OVER_AN_OUTAGE { MAX_OUTAGE } else { Duration::ZERO };
+        let outage =
+            if server.cleanup.under_way() <= MAX_OVER_AN_OUTAGE { MAX_OUTAGE } else { Duration::ZERO };
         let (mut until, mut has_answered) = (server.clock.now() + lasting + outage, false);
         let mut pause = FIRST_PAUSE;
         loop {

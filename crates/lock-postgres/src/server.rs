@@ -344,11 +344,8 @@ impl Server {
     /// When the future is dropped, it may have been broken.
     pub(crate) async fn break_if(&self, name: &str, token: Token) -> Result<Changed> {
         let token = number(token);
-        let params = [
-            (&name as Value<'_>, Type::TEXT),
-            (&token, Type::INT8),
-            (&self.sync.as_str(), Type::TEXT),
-        ];
+        let params =
+            [(&name as Value<'_>, Type::TEXT), (&token, Type::INT8), (&self.sync.as_str(), Type::TEXT)];
         let row = self.one(&self.connection().await?, "SELECT {s}break_if($1, $2, $3)", &params).await?;
         changed(get(&row, 0)?)
     }
@@ -398,7 +395,9 @@ impl Server {
         let on = self.connection().await?;
         let (name, inbox) = ((&name as Value<'_>, Type::TEXT), (&inbox as Value<'_>, Type::TEXT));
         let row = match listener {
-            Some(pid) => self.one(&on, "SELECT {s}observe($1, $2, $3)", &[name, inbox, (&pid, Type::INT4)]).await?,
+            Some(pid) => {
+                self.one(&on, "SELECT {s}observe($1, $2, $3)", &[name, inbox, (&pid, Type::INT4)]).await?
+            }
             None => self.one(&on, "SELECT {s}unobserve($1, $2)", &[name, inbox]).await?,
         };
         Ok(get::<&str>(&row, 0)? != "locked")
@@ -411,8 +410,7 @@ impl Server {
     /// This method is cancel safe.
     pub(crate) async fn sweep(&self, after: &str, at_most: i32, idle: Duration) -> Result<Option<String>> {
         let idle = millis(idle);
-        let params =
-            [(&after as Value<'_>, Type::TEXT), (&at_most, Type::INT4), (&idle, Type::INT8)];
+        let params = [(&after as Value<'_>, Type::TEXT), (&at_most, Type::INT4), (&idle, Type::INT8)];
         get(first(&self.read("SELECT next FROM {s}sweep($1, $2, $3)", &params).await?)?, 0)
     }
 

@@ -47,9 +47,12 @@ mod tests {
 
     #[test]
     fn names_are_escaped_reversibly() {
-        for (name, text) in
-            [("orders/42", "orders/42"), ("a\0b", "a\u{1}0b"), ("\u{1}0", "\u{1}10"), ("\0\u{1}", "\u{1}0\u{1}1")]
-        {
+        for (name, text) in [
+            ("orders/42", "orders/42"),
+            ("a\0b", "a\u{1}0b"),
+            ("\u{1}0", "\u{1}10"),
+            ("\0\u{1}", "\u{1}0\u{1}1"),
+        ] {
             assert_eq!(stored(name), text);
             assert_eq!(decode(text), LockName::new(name).ok());
         }

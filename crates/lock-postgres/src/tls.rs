@@ -68,7 +68,8 @@ impl Tls {
         }
         let Some(file) = &self.root_cert else {
             let native = tokio_postgres_rustls::MakeRustlsConnect::with_native_certs();
-            let native = native.map_err(|error| Unreadable::new(format!("the system's certificates: {error:?}")));
+            let native =
+                native.map_err(|error| Unreadable::new(format!("the system's certificates: {error:?}")));
             return native.map(|(connector, _)| connector);
         };
         let pem = lock_core::secret::read_file(std::path::Path::new(file)).await?;

@@ -6,16 +6,19 @@ use lock_core::waiting::{WaitState, longest_pause, pause_between, within};
 use lock_core::{Acquired, BootInstant, Error, ErrorKind, Outcome, Result, Token, Wait};
 use tokio::sync::watch;
 use tokio::task::yield_now;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::attempt::{Acquisition, Attempt};
 use crate::context::Context;
+use crate::inbox::Listening;
 use crate::lease::PostgresLease;
 use crate::locked_row::LockedRow;
 use crate::server::Asked;
 
 /// How long a call that does not wait goes on while another transaction has the row: that may be another request.
-const MOMENT: Duration = Duration::from_millis(20);
+const MOMENT: Duration = Duration::from_millis(250);
+/// How long a caller is kept whose time is over: the library grants 100 ms.
+const AT_THE_END: Duration = Duration::from_millis(50);
 /// The server rounds the remaining time of a lease.
 const ROUNDING: Duration = Duration::from_millis(2);
 
@@ -24,7 +27,7 @@ pub(crate) struct Waiting<'a> {
     what: Acquisition<'a>,
     attempt: Option<Attempt>,
     /// Reports when the inbox opens or closes.
-    listener: Option<watch::Receiver<Option<i32>>>,
+    listening: Option<watch::Receiver<Listening>>,
     /// When to ask again without a notification.
     again_at: Instant,
     /// The row is taken, until this time for a call that does not wait.
@@ -50,7 +53,7 @@ impl<'a> Waiting<'a> {
         Self {
             what,
             attempt: None,
-            listener: None,
+            listening: None,
             again_at: now,
             locked: LockedRow::default(),
             locked_until: now + MOMENT,
@@ -74,10 +77,19 @@ impl<'a> Waiting<'a> {
                 return Ok(Acquired::Held(Box::new(lease)));
             }
             if !self.wait().await {
-                return self.state.into_outage().map_or(Ok(Acquired::Busy), Err);
+                return self.give_up().await;
             }
             lease = self.ask().await?;
         }
+    }
+
+    /// Leaves the queue before it answers: else the lock might be kept for this waiter for a moment.
+    async fn give_up(self) -> Result<Acquired> {
+        if let Some(attempt) = self.attempt {
+            // In the background, if the server is slow.
+            let _ = timeout(AT_THE_END, attempt.rollback.now()).await;
+        }
+        self.state.into_outage().map_or(Ok(Acquired::Busy), Err)
     }
 
     /// Asks for the lock: `None` if it is busy, or during a tolerated outage.
@@ -93,7 +105,7 @@ impl<'a> Waiting<'a> {
             yield_now().await;
             return Ok(Some(lease.registered(attempt.rollback.disarm())));
         }
-        let deadline = self.state.deadline(self.what.request.wait).map(|end| end.max(self.locked_until));
+        let deadline = self.state.deadline(self.what.request.wait).map(|end| self.end(end));
         match within(deadline, self.ask_twice()).await {
             Some(Ok(lease)) => Ok(lease),
             Some(Err(error)) => self.failed(error).map(|()| None),
@@ -103,8 +115,7 @@ impl<'a> Waiting<'a> {
 
     /// Waits until it is worth asking again, and reports whether there is time left.
     async fn wait(&mut self) -> bool {
-        let end = self.what.request.wait.deadline();
-        let end = if self.is_locked { end.map(|end| end.max(self.locked_until)) } else { end };
+        let end = self.what.request.wait.deadline().map(|end| self.end(end));
         let at = end.map_or(self.again_at, |end| end.min(self.again_at));
         let mailbox = self.attempt.as_mut().and_then(|attempt| attempt.mailbox.as_mut());
         let granted = async {
@@ -114,8 +125,8 @@ impl<'a> Waiting<'a> {
             }
         };
         let reported = async {
-            let Some(listener) = &mut self.listener else { return std::future::pending().await };
-            if listener.changed().await.is_err() {
+            let Some(listening) = &mut self.listening else { return std::future::pending().await };
+            if listening.changed().await.is_err() {
                 std::future::pending().await
             }
         };
@@ -126,6 +137,11 @@ impl<'a> Waiting<'a> {
             () = sleep_until(at) => {}
         }
         self.granted.is_some() || end.is_none_or(|end| Instant::now() < end)
+    }
+
+    /// The end of the wait: later, if the last answer was that another transaction has the row.
+    fn end(&self, end: Instant) -> Instant {
+        if self.is_locked { end.max(self.locked_until) } else { end }
     }
 
     /// Takes over the lock after a grant, if enough of its time is surely left. The first renewal confirms it in the background.
@@ -185,7 +201,9 @@ impl<'a> Waiting<'a> {
     ) -> Result<RequestOutcome> {
         self.is_locked = matches!(answer, Ok(Asked::Locked));
         match answer {
-            Ok(Asked::Granted(token)) => attempt.granted(&self.what, sent, token).map(RequestOutcome::Granted),
+            Ok(Asked::Granted(token)) => {
+                attempt.granted(&self.what, sent, token).map(RequestOutcome::Granted)
+            }
             Ok(Asked::Busy { ahead, ends_in }) => {
                 self.attempt = Some(attempt);
                 self.busy(ahead, ends_in);
@@ -234,9 +252,9 @@ impl<'a> Waiting<'a> {
         if !self.what.context.listens || matches!(self.what.request.wait, Wait::Never) {
             return false;
         }
-        let mut listener = self.what.context.inbox.open();
-        let is_open = listener.borrow_and_update().is_some();
-        self.listener = Some(listener);
+        let mut listening = self.what.context.inbox.open();
+        let is_open = matches!(*listening.borrow_and_update(), Listening::By(_));
+        self.listening = Some(listening);
         is_open && self.attempt.as_ref().is_some_and(|attempt| attempt.mailbox.is_some())
     }
 

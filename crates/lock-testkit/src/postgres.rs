@@ -163,7 +163,8 @@ impl Inner {
         server.arg("-D").arg(&data).arg("-k").arg(folder).current_dir(folder);
         server.args(["-p", &self.port.number().to_string()]);
         // No shared memory that would outlive a server that was killed.
-        let fixed = [("listen_addresses", "127.0.0.1"), ("dynamic_shared_memory_type", "mmap"), ("fsync", "off")];
+        let fixed =
+            [("listen_addresses", "127.0.0.1"), ("dynamic_shared_memory_type", "mmap"), ("fsync", "off")];
         for (name, value) in fixed {
             server.args(["-c", &format!("{name}={value}")]);
         }
@@ -218,7 +219,7 @@ fn signal(processes: &[u32], signal: Signal) {
 }
 
 /// The command that runs a program as a user other than root, which ends in order when this process dies.
-fn as_a_user(program: &Path) -> Result<Command> {
+pub(crate) fn as_a_user(program: &Path) -> Result<Command> {
     let mut command = Command::new(locate("setpriv", "apt-get install util-linux")?);
     if getuid().is_root() {
         command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]);
@@ -229,13 +230,22 @@ fn as_a_user(program: &Path) -> Result<Command> {
 }
 
 /// Gives the folder to the user of the server.
-fn give_away(folder: &Path) -> Result<()> {
+pub(crate) fn give_away(folder: &Path) -> Result<()> {
     if !getuid().is_root() {
         return Ok(());
     }
     let nobody = NOBODY.parse().expect("the id is a number");
     chown(folder, Some(nobody), Some(nobody))
         .map_err(|error| Error::io(format!("give {} to the user nobody", folder.display()), error))
+}
+
+/// Finds a program in `PATH`, or where its package of Debian puts it.
+pub(crate) fn program_in(name: &str, folder: &str, package: &str) -> Result<PathBuf> {
+    let packaged = Path::new(folder).join(name);
+    match locate(name, &format!("apt-get install {package}")) {
+        Err(_) if packaged.is_file() => Ok(packaged),
+        found => found,
+    }
 }
 
 /// Finds a program of the server in `PATH`, or in the newest version of Debian's packages.

@@ -84,13 +84,16 @@ impl Harness for PostgresHarness {
         worker(self.flavour, &self.url(lease).await)
     }
 
-    /// Holders and waiters. The rows of names stay, with their last tokens.
+    /// Holders and waiters. The rows of names stay, with their last tokens; those of dead waiters until somebody looks at the
+    /// queue.
     async fn leftovers(&self, part: &str) -> Vec<String> {
         let held = "SELECT 'held: ' || name FROM polylock.lock JOIN polylock.lease USING (name, owner) \
                     WHERE strpos(name, $1) > 0 AND expires_at > clock_timestamp() \
                     UNION ALL SELECT 'shared: ' || name FROM polylock.sharer \
                     WHERE strpos(name, $1) > 0 AND expires_at > clock_timestamp() \
-                    UNION ALL SELECT 'waited for: ' || name FROM polylock.waiter WHERE strpos(name, $1) > 0";
+                    UNION ALL SELECT 'waited for: ' || name FROM polylock.waiter WHERE strpos(name, $1) > 0 \
+                    AND CASE WHEN inbox IS NULL THEN renewed > clock_timestamp() - interval '5 s' \
+                        ELSE polylock.hears(inbox, listener) END";
         let rows = self.client().await.query(held, &[&part]).await.expect("the server answers");
         rows.iter().map(|row| row.get(0)).collect()
     }

@@ -1,6 +1,6 @@
 //! Installs packages of Debian.
 //!
-//! The packaged services of Redis, PostgreSQL and etcd must not run, as the tests start their own servers. Without systemd (a
+//! The packaged services of Redis, PostgreSQL, PgBouncer and etcd must not run, as the tests start their own servers. Without systemd (a
 //! container) Debian does not start them; under systemd a unit is masked while its package is installed and disabled
 //! afterwards. The package `zookeeper` has no service.
 

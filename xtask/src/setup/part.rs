@@ -6,8 +6,10 @@ pub(crate) enum Part {
     Redis,
     Java,
     ZooKeeper,
-    /// A resource that checks fencing tokens.
+    /// A store of locks, and a resource that checks fencing tokens.
     Postgres,
+    /// A pooler between clients and PostgreSQL.
+    PgBouncer,
     /// Ends a server with the test that started it.
     Setpriv,
     /// With its modules for virtual environments, a separate package of Debian.
@@ -53,6 +55,9 @@ impl Part {
                 "postgresql",
                 [Some("postgresql-server"), Some("postgresql"), Some("postgresql")],
             ),
+            Self::PgBouncer => {
+                ("pgbouncer", "pgbouncer", [Some("pgbouncer"), Some("pgbouncer"), Some("pgbouncer")])
+            }
             Self::Setpriv => ("setpriv", "util-linux", [Some("util-linux"), Some("util-linux"), None]),
             Self::Python => {
                 ("python3 with venv", "python3-venv", [Some("python3"), Some("python"), Some("python")])
@@ -76,6 +81,7 @@ impl Part {
         match self {
             Self::Redis => Some("redis-server.service"),
             Self::Postgres => Some("postgresql.service"),
+            Self::PgBouncer => Some("pgbouncer.service"),
             Self::Etcd => Some("etcd.service"),
             _ => None,
         }

@@ -26,6 +26,7 @@ fn version(part: Part) -> Result<Option<String>, Failure> {
         Part::Redis => (in_path("redis-server"), &["--version"], "v="),
         Part::Java => (in_path("java"), &["-version"], "version \""),
         Part::Postgres => (in_path("postgres").or_else(packaged_postgres), &["--version"], "(PostgreSQL) "),
+        Part::PgBouncer => (in_path("pgbouncer").or_else(packaged_pgbouncer), &["--version"], "PgBouncer "),
         Part::Setpriv => (in_path("setpriv"), &["--version"], "util-linux "),
         Part::Python => (in_path("python3"), &["-c", PYTHON_VERSION], ""),
         Part::Node => (in_path("node"), &["--version"], "v"),
@@ -96,6 +97,11 @@ fn zookeeper_version() -> Result<Option<String>, Failure> {
 fn packaged_postgres() -> Option<PathBuf> {
     let folders = std::fs::read_dir(DEBIAN_POSTGRES).into_iter().flatten().flatten();
     folders.map(|version| version.path().join("bin/postgres")).find(|program| program.is_file())
+}
+
+/// Debian puts it where only root looks.
+fn packaged_pgbouncer() -> Option<PathBuf> {
+    Some(PathBuf::from("/usr/sbin/pgbouncer")).filter(|program| program.is_file())
 }
 
 fn require(what: &str, version: &str, minimum: (u32, u32), for_what: &str) -> Result<(), Failure> {

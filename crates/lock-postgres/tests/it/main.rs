@@ -1,0 +1,8 @@
+//! The PostgreSQL backend on real servers: what is special about it. What all backends promise is in the conformance suite.
+
+mod bad_input;
+mod connections;
+mod fence;
+mod load;
+mod pooler;
+mod site;

@@ -209,7 +209,8 @@ fn pg_reply(bytes: &[u8], is_connected: bool) -> Frame {
             Frame::Whole(length) => length,
             other => return other,
         };
-        let is_alone = end == 0 && matches!(kind, PG_NOTIFICATION | PG_NOTICE | PG_PARAMETER | PG_AUTHENTICATION);
+        let is_alone =
+            end == 0 && matches!(kind, PG_NOTIFICATION | PG_NOTICE | PG_PARAMETER | PG_AUTHENTICATION);
         end += length;
         if kind == PG_READY || is_alone && (is_connected || kind == PG_AUTHENTICATION) {
             return Frame::Whole(end);
@@ -416,7 +417,8 @@ mod tests {
         let begin = [message(b"S", b"a\0b\0"), message(b"K", b"12345678"), ready.clone()].concat();
         assert_eq!(replies.next(&begin[..begin.len() - 1]), None);
         assert_eq!(replies.next(&begin), Some((begin.len(), Reply::Other)));
-        let answer = [message(b"1", b""), message(b"D", b"row"), message(b"C", b"SELECT 1\0"), ready].concat();
+        let answer =
+            [message(b"1", b""), message(b"D", b"row"), message(b"C", b"SELECT 1\0"), ready].concat();
         assert_eq!(replies.next(&answer[..answer.len() - 1]), None);
         assert_eq!(replies.next(&answer), Some((answer.len(), Reply::InTurn)));
         let told = [message(b"A", b"told"), answer].concat();

@@ -1,0 +1,93 @@
+//! Connections that break, and servers that restart or stand still.
+
+use std::time::Duration;
+
+use lock_core::{ErrorKind, GuardState};
+use tokio::time::{sleep, timeout};
+
+use crate::site::{PATIENCE, Site, take, until};
+
+const END_ALL: &str = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+                       WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name LIKE 'polylock%'";
+
+#[tokio::test]
+async fn sessions_that_an_administrator_ends_are_opened_again() {
+    let site = Site::open().await;
+    let (one, two) = (site.locks("").await, site.locks("").await);
+    let guard = take(&one, "orders").await;
+    let waiter = tokio::spawn({
+        let two = two.clone();
+        async move { take(&two, "orders").await }
+    });
+    until("a waiter", async || one.inspect("orders").await.unwrap().waiters == 1).await;
+    assert!(site.number(END_ALL).await >= 4, "two that listen, and two for requests");
+    sleep(Duration::from_secs(4)).await;
+    assert!(guard.is_valid(), "it is renewed over new connections");
+    assert!(!waiter.is_finished());
+    site.number(END_ALL).await;
+    guard.release().await.unwrap();
+    let next = timeout(PATIENCE, waiter).await.expect("the waiter goes on").unwrap();
+    site.number(END_ALL).await;
+    next.release().await.unwrap();
+    take(&one, "orders").await.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_is_killed_keeps_locks_and_tokens() {
+    let site = Site::private().await;
+    let (one, two) = (site.locks("&ttl=20s").await, site.locks("&ttl=20s").await);
+    let guard = take(&one, "orders").await;
+    let waiter = tokio::spawn(async move { take(&two, "orders").await });
+    until("a waiter", async || one.inspect("orders").await.unwrap().waiters == 1).await;
+    site.server.kill();
+    let error = one.inspect("orders").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    site.server.start_again().await.unwrap();
+    assert!(guard.is_valid());
+    let token = guard.token();
+    guard.release().await.unwrap();
+    let next = timeout(PATIENCE, waiter).await.expect("the waiter goes on").unwrap();
+    assert!(next.token() > token);
+    next.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_stands_still_ends_leases_and_then_goes_on() {
+    let site = Site::private().await;
+    let locks = site.locks("").await;
+    let guard = take(&locks, "orders").await;
+    site.server.stop();
+    until("a doubt", async || guard.state() != GuardState::Valid).await;
+    let error = locks.mutex("other").try_acquire().await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (ErrorKind::Unavailable, "timeout"), "{error}");
+    timeout(PATIENCE, guard.lost()).await.expect("no lease is treated as valid for longer than its ttl");
+    site.server.cont();
+    // What was asked for meanwhile is rolled back.
+    timeout(PATIENCE, locks.backend().settle()).await.expect("the roll-back ends");
+    take(&locks, "other").await.release().await.unwrap();
+    take(&locks, "orders").await.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn waiters_that_do_not_listen_poll() {
+    let site = Site::open().await;
+    let (one, two) = (site.locks("&listen=off").await, site.locks("&listen=off").await);
+    for _ in 0..3 {
+        let guard = take(&one, "orders").await;
+        let waiter = tokio::spawn({
+            let two = two.clone();
+            async move { take(&two, "orders").await }
+        });
+        until("a waiter", async || one.inspect("orders").await.unwrap().waiters == 1).await;
+        guard.release().await.unwrap();
+        timeout(Duration::from_secs(5), waiter)
+            .await
+            .expect("it asks again")
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+    }
+    let listeners = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'polylock\\_%'";
+    assert_eq!(site.number(listeners).await, 0);
+}

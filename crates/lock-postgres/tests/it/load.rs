@@ -1,0 +1,74 @@
+//! Many locks, and many tasks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::sleep;
+
+use crate::site::{Site, take};
+
+const CONNECTIONS: &str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'polylock%'";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_of_several_clients_exclude_each_other() {
+    let site = Site::open().await;
+    let (inside, done) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let mut tasks = Vec::new();
+    for _ in 0..4 {
+        let locks = site.locks("").await;
+        for _ in 0..5 {
+            let (locks, inside, done) = (locks.clone(), Arc::clone(&inside), Arc::clone(&done));
+            tasks.push(tokio::spawn(async move {
+                let mut last = None;
+                for _ in 0..10 {
+                    let guard = take(&locks, "orders").await;
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two hold the lock");
+                    assert!(last < Some(guard.token()), "tokens grow");
+                    last = Some(guard.token());
+                    tokio::task::yield_now().await;
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    guard.release().await.unwrap();
+                    done.fetch_add(1, Ordering::SeqCst);
+                }
+            }));
+        }
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(done.load(Ordering::SeqCst), 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "full: it holds 10 000 locks for a while"]
+async fn ten_thousand_held_locks_need_five_connections() {
+    let site = Site::open().await;
+    let locks = site.locks("&ttl=30s").await;
+    let mut guards = Vec::new();
+    for first in (0..10_000).step_by(500) {
+        let locks = &locks;
+        guards.extend(
+            join_all((first..first + 500).map(async |n| take(locks, &format!("lock/{n}")).await)).await,
+        );
+    }
+    let began = cpu();
+    sleep(Duration::from_secs(35)).await;
+    let share = (cpu() - began).as_secs_f64() / 35.0;
+    assert!(guards.iter().all(|guard| guard.is_valid()), "a lock was lost");
+    assert!(site.number(CONNECTIONS).await <= 5);
+    eprintln!("10 000 held locks: the client needs {:.1} % of a core", share * 100.0);
+    join_all(guards.into_iter().map(|guard| guard.release()))
+        .await
+        .into_iter()
+        .for_each(|released| drop(released.unwrap()));
+}
+
+/// The time that this process has computed.
+fn cpu() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("the tests run on Linux");
+    let words: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks: u64 = words[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum();
+    Duration::from_millis(ticks * 10)
+}

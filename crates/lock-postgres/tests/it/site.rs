@@ -1,0 +1,103 @@
+//! The server of the tests, and clients of it.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use lock_core::{Guard, Locks};
+use lock_postgres::PostgresConfig;
+use lock_testkit::PostgresServer;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_postgres::{Client, NoTls};
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(10);
+
+static SERVER: Mutex<Weak<PostgresServer>> = Mutex::const_new(Weak::new());
+static DATABASES: AtomicUsize = AtomicUsize::new(0);
+
+/// A database of its own on a server, which tests that run at the same time share.
+pub(crate) struct Site {
+    pub(crate) server: Arc<PostgresServer>,
+    pub(crate) database: String,
+}
+
+impl Site {
+    pub(crate) async fn open() -> Self {
+        let mut shared = SERVER.lock().await;
+        let server = match shared.upgrade() {
+            Some(server) => server,
+            None => {
+                let server = Arc::new(start().await);
+                *shared = Arc::downgrade(&server);
+                server
+            }
+        };
+        drop(shared);
+        Self::on(server).await
+    }
+
+    /// On a server of its own, which a test may kill.
+    pub(crate) async fn private() -> Self {
+        Self::on(Arc::new(start().await)).await
+    }
+
+    async fn on(server: Arc<PostgresServer>) -> Self {
+        let database = format!("site{}", DATABASES.fetch_add(1, Relaxed));
+        let client = client(&server.connect_string()).await;
+        client.batch_execute(&format!("CREATE DATABASE {database}")).await.unwrap();
+        Self { server, database }
+    }
+
+    /// The URL, to which options can be added.
+    pub(crate) fn url(&self) -> String {
+        self.url_of("postgres")
+    }
+
+    pub(crate) fn url_of(&self, user: &str) -> String {
+        format!("postgres://{user}@{}/{}?ttl=3s", self.server.addr(), self.database)
+    }
+
+    pub(crate) async fn locks(&self, options: &str) -> Locks {
+        connect(&format!("{}{options}", self.url())).await.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        client(&format!("{} dbname={}", self.server.connect_string(), self.database)).await
+    }
+
+    /// The first column of the first row.
+    pub(crate) async fn number(&self, sql: &str) -> i64 {
+        self.client().await.query_one(sql, &[]).await.unwrap().get(0)
+    }
+}
+
+async fn start() -> PostgresServer {
+    let started = PostgresServer::builder().config("max_connections", "300").start().await;
+    started.unwrap_or_else(|error| panic!("{error}"))
+}
+
+pub(crate) async fn connect(url: &str) -> lock_core::Result<Locks> {
+    PostgresConfig::from_url(url)?.connect().await
+}
+
+pub(crate) async fn client(parameters: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(parameters, NoTls).await.unwrap();
+    drop(tokio::spawn(connection));
+    client
+}
+
+pub(crate) async fn take(locks: &Locks, name: &str) -> Guard {
+    let taken = timeout(PATIENCE, locks.mutex(name).acquire()).await.expect("the lock is granted");
+    taken.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Waits until this is so.
+pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so().await {
+        assert!(Instant::now() < deadline, "never: {what}");
+        sleep(POLL).await;
+    }
+}
