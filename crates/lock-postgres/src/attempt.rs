@@ -12,8 +12,8 @@ use crate::lease::PostgresLease;
 use crate::rollback::RollbackGuard;
 use crate::server::{Ask, Asked, QueueUp};
 
-/// How long a lock that was granted to a waiter is kept until that confirms: longer than a waiter that is notified waits before
-/// it asks again, so that it may rely on a grant at once.
+/// How long a lock that was granted to a waiter is kept until that confirms. After a shorter wait it may rely on the grant at
+/// once.
 const GRACE: Duration = Duration::from_millis(2_500);
 
 /// What an acquisition asks for.
@@ -28,7 +28,7 @@ pub(crate) struct Acquisition<'a> {
 /// An owner id and what is known of it. It is given up after the first request with an unknown outcome.
 pub(crate) struct Attempt {
     pub(crate) rollback: RollbackGuard,
-    /// No grant that is not known yet is older.
+    /// When the first request was sent: no grant is older.
     pub(crate) since: Option<BootInstant>,
     pub(crate) mailbox: Option<Mailbox>,
     is_queued: bool,
@@ -86,11 +86,7 @@ impl Attempt {
         // Boxed, to keep the future of an acquisition small.
         let answer = Box::pin(context.server.ask(&on, &ask)).await;
         match answer {
-            Ok(Asked::Busy { .. }) => {
-                self.since = Some(sent);
-                self.rollback.answered(self.is_queued);
-            }
-            Ok(Asked::Locked) => self.rollback.answered(self.is_queued),
+            Ok(Asked::Busy { .. } | Asked::Locked) => self.rollback.answered(self.is_queued),
             Ok(Asked::Granted(_)) | Err(_) => {}
         }
         (sent, answer)

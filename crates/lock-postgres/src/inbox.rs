@@ -25,6 +25,8 @@ const UNHEARD_PAUSE: Duration = Duration::from_secs(60);
 const HEARTBEAT: Duration = Duration::from_secs(5);
 /// How long the server is asked for changes of a lock after the last observer has gone: the next one often follows.
 const OBSERVED_FOR: Duration = Duration::from_secs(10);
+/// What a process notifies itself of, to find out whether it is notified.
+const OPENED: &str = "opened";
 
 /// The inbox of one `Locks`.
 pub(crate) struct Inbox {
@@ -107,7 +109,7 @@ impl Inbox {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         // Its runtime may have been shut down.
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
-            self.shared.listening.send_replace(Listening::Not);
+            self.shared.listening.send_replace(Listening::Soon);
             *task = Some(dialer.home.driver().spawn(Arc::clone(&self.shared).listen(Arc::clone(dialer))));
         }
         listening
@@ -198,14 +200,17 @@ impl Shared {
             Ok(listens) => listens
                 .map_err(|error| Unheard::Error(dialer.endpoint.of(crate::error::During::Call, &error)))?,
             Err(_) => {
-                link.note_silence();
+                link.give_up();
                 return Err(Unheard::Error(dialer.endpoint.silent(limit)));
             }
         }
-        let first = self.server.hears(&link, &self.id).await?;
-        // A pooler may choose another session for the second question.
-        let second = self.server.hears(&link, &self.id).await?;
-        let (Some(pid), true) = (first, first == second) else { return Err(Unheard::BehindAPooler) };
+        let listener = self.server.hears(&link, &self.id).await?;
+        // From another session: a pooler delivers to whoever has this one then.
+        self.server.notify(&channel, OPENED).await?;
+        let opened =
+            async { while notifications.recv().await.is_some_and(|told| told.payload() != OPENED) {} };
+        let is_told = timeout(limit, opened).await.is_ok() && link.is_open();
+        let Some(pid) = listener.filter(|_| is_told) else { return Err(Unheard::BehindAPooler) };
         self.listening.send_replace(Listening::By(pid));
         self.deliver_all(&link, &mut notifications).await;
         Ok(())
@@ -221,7 +226,7 @@ impl Shared {
                 },
                 () = sleep(HEARTBEAT), if self.is_awaited() => {
                     if !matches!(self.server.hears(link, &self.id).await, Ok(Some(_))) {
-                        link.note_silence();
+                        link.give_up();
                         return;
                     }
                 }

@@ -33,8 +33,8 @@ pub(crate) struct Dialer {
 pub(crate) struct Link {
     pub(crate) client: Client,
     driver: AbortHandle,
-    /// A call was not answered in time: what follows it would not be, either.
-    is_silent: AtomicBool,
+    /// A call was not answered in time, or the server is ending it: nothing else is sent.
+    is_given_up: AtomicBool,
 }
 
 impl Dialer {
@@ -71,7 +71,7 @@ impl Dialer {
         let connecting = self.home.driver().spawn(async move {
             let (client, connection) = timeout(limit, target.connect(tls)).await??;
             let driver = tokio::spawn(drive(connection, notifications)).abort_handle();
-            Ok::<_, Failed>(Link { client, driver, is_silent: AtomicBool::new(false) })
+            Ok::<_, Failed>(Link { client, driver, is_given_up: AtomicBool::new(false) })
         });
         match connecting.await {
             Ok(Ok(link)) => Ok(link),
@@ -128,21 +128,21 @@ where
 }
 
 impl Link {
-    /// Notes that a call was not answered.
-    pub(crate) fn note_silence(&self) {
-        self.is_silent.store(true, Ordering::Relaxed);
+    /// Sends nothing else.
+    pub(crate) fn give_up(&self) {
+        self.is_given_up.store(true, Ordering::Relaxed);
     }
 
     /// Whether requests can be sent.
     pub(crate) fn is_open(&self) -> bool {
-        !self.client.is_closed() && !self.is_silent.load(Ordering::Relaxed)
+        !self.client.is_closed() && !self.is_given_up.load(Ordering::Relaxed)
     }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
-        if self.is_silent.load(Ordering::Relaxed) {
-            // Else it would wait for the answer.
+        if self.is_given_up.load(Ordering::Relaxed) {
+            // Else it might wait for an answer.
             self.driver.abort();
         }
     }

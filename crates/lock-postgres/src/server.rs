@@ -435,6 +435,16 @@ impl Server {
         Ok(if hears { Some(get(first(&rows)?, 1)?) } else { None })
     }
 
+    /// Notifies a channel.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, it may have been notified.
+    pub(crate) async fn notify(&self, channel: &str, payload: &str) -> Result<()> {
+        let params = [(&channel as Value<'_>, Type::TEXT), (&payload, Type::TEXT)];
+        self.read("SELECT pg_notify($1, $2)", &params).await.map(drop)
+    }
+
     /// The statement that fences a token of a lock.
     pub(crate) fn fence_sql(&self, name: &str, token: Token) -> String {
         format!("SELECT {}fence({}, {token})", self.schema, literal(name))
@@ -476,16 +486,22 @@ impl Server {
     async fn rows(&self, on: &Link, sql: &str, params: &[(Value<'_>, Type)]) -> Result<Vec<Row>> {
         let sql = sql.replacen("{s}", &self.schema, 1);
         match timeout(self.command_timeout, on.client.query_typed(&sql, params)).await {
-            Ok(answer) => answer.map_err(|error| self.endpoint.of(During::Call, &error)),
-            Err(_) => {
-                on.note_silence();
-                Err(self.endpoint.silent(self.command_timeout))
+            Ok(Ok(rows)) => Ok(rows),
+            Ok(Err(error)) => {
+                let error = self.endpoint.of(During::Call, &error);
+                if error.code() == "broken" {
+                    on.give_up();
+                    // The others have hardly outlived it, as where the server was restarted.
+                    self.pool.retain(|_, _| false);
+                }
+                Err(error)
             }
+            Err(_) => Err(self.silent(on, self.command_timeout)),
         }
     }
 
     fn silent(&self, on: &Link, limit: Duration) -> Error {
-        on.note_silence();
+        on.give_up();
         self.endpoint.silent(limit)
     }
 }

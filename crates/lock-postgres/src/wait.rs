@@ -147,8 +147,8 @@ impl<'a> Waiting<'a> {
     /// Takes over the lock after a grant, if enough of its time is surely left. The first renewal confirms it in the background.
     /// The attempt that is returned rolls it back until it has a holder.
     ///
-    /// The notification may have been delayed for any time. But the grant is younger than the last answer that the lock is
-    /// busy, and lasts for the grace period.
+    /// The notification may have been delayed for any time. But the grant is not older than the attempt's first request, and lasts for
+    /// the grace period. After a longer wait the lock is asked for once more, which confirms the grant.
     fn take_over(&mut self) -> Option<(PostgresLease, Attempt)> {
         let token = self.granted.take()?;
         let (context, grace) = (self.what.context, self.what.grace());

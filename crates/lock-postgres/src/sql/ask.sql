@@ -52,6 +52,7 @@ BEGIN
   END IF;
   IF l.name IS NULL THEN
     status := 'locked';
+    ends_in := NULL;
     RETURN;
   END IF;
 
@@ -90,8 +91,8 @@ BEGIN
   status := 'busy';
   ahead := -1;
   SELECT coalesce(extract(epoch FROM CASE WHEN p_mode > 0 THEN min(t) ELSE max(t) END - v_now) * 1000, -1) INTO ends_in FROM (
-    SELECT e.expires_at FROM lease e JOIN lock k USING (name, owner) WHERE e.name = p_name
-    UNION ALL SELECT s.expires_at FROM sharer s WHERE s.name = p_name) AS ends(t);
+    SELECT greatest(e.expires_at, v_now) FROM lease e JOIN lock k USING (name, owner) WHERE e.name = p_name
+    UNION ALL SELECT greatest(s.expires_at, v_now) FROM sharer s WHERE s.name = p_name) AS ends(t);
   IF p_grace IS NULL THEN
     RETURN;
   END IF;

@@ -133,8 +133,9 @@ BEGIN
         -- Kept free until it asks.
         RETURN false;
       END IF;
+      -- By the clock of now, with the row locked: not before this waiter asked, from when it counts its grace period.
       PERFORM pg_notify('polylock_' || w.inbox, format('granted %s %s %s %s', replace(w.owner::text, '-', ''),
-        admit(p_name, w.owner, w.mode, w.grace, w.info, p_now), w.grace, p_name));
+        admit(p_name, w.owner, w.mode, w.grace, w.info, clock_timestamp()), w.grace, p_name));
     ELSIF w.mode > 0 AND v_passed < 64 AND (SELECT shared FROM lock WHERE name = p_name) > 0 THEN
       v_passed := v_passed + 1;
     ELSE

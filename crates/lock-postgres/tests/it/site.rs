@@ -56,11 +56,12 @@ impl Site {
     }
 
     pub(crate) fn url_of(&self, user: &str) -> String {
-        format!("postgres://{user}@{}/{}?ttl=3s", self.server.addr(), self.database)
+        format!("postgres://{user}@{}/{}?", self.server.addr(), self.database)
     }
 
     pub(crate) async fn locks(&self, options: &str) -> Locks {
-        connect(&format!("{}{options}", self.url())).await.unwrap_or_else(|error| panic!("{error}"))
+        let ttl = if options.contains("&ttl=") { "" } else { "&ttl=3s" };
+        connect(&format!("{}{ttl}{options}", self.url())).await.unwrap_or_else(|error| panic!("{error}"))
     }
 
     pub(crate) async fn client(&self) -> Client {
