@@ -238,7 +238,10 @@ mod tests {
     async fn an_unknown_scheme_is_refused_with_the_known_ones() {
         let error = Locks::connect("etcd://localhost").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
-        assert!(error.to_string().contains("memory://, flock://, redis://, redlock://, zk://"), "{error}");
+        assert!(
+            error.to_string().contains("memory://, flock://, redis://, redlock://, zk://, postgres://"),
+            "{error}"
+        );
         let error = Locks::connect("redsi://localhost").await.unwrap_err();
         assert!(error.to_string().contains("did you mean redis://?"), "{error}");
     }

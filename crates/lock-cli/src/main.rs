@@ -10,6 +10,7 @@ mod findings;
 #[cfg(target_os = "linux")]
 mod hold;
 mod holders;
+mod install;
 #[cfg(target_os = "linux")]
 mod job_control;
 mod manual;
@@ -61,6 +62,7 @@ fn execute(options: Options, output: Output) -> Result<Exit, Failure> {
             Command::Holders(options) => holders::run(options, output).await,
             Command::Break(options) => breaking::run(options, output).await,
             Command::Doctor(options) => doctor::run(options, output).await,
+            Command::Install(options) => install::run(options, output).await,
             Command::Migrate(options) => migrate::run(options, output).await,
             Command::Completions(options) => manual::completions(&options),
             Command::Man(options) => manual::man(&options),

@@ -11,13 +11,14 @@ use crate::failure::{EXITS, Exit, Failure};
 #[cfg(target_os = "linux")]
 use crate::hold::HoldOptions;
 use crate::holders::HoldersOptions;
+use crate::install::InstallOptions;
 use crate::manual::{CompletionsOptions, ManOptions};
 use crate::migrate::MigrateOptions;
 use crate::output::{Output, printable};
 #[cfg(target_os = "linux")]
 use crate::run::RunOptions;
 
-/// Distributed locks over ZooKeeper and Redis: runs programs under them, and shows and moves them.
+/// Distributed locks over ZooKeeper, Redis and PostgreSQL: runs programs under them, and shows and moves them.
 #[derive(Debug, Parser)]
 #[command(name = "polylock", version, propagate_version = true, max_term_width = 100)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXITS}"))]
@@ -45,6 +46,8 @@ pub(crate) enum Command {
     Break(BreakOptions),
     /// Check the servers for what endangers locks; exits with 1 if there is a warning
     Doctor(DoctorOptions),
+    /// Create or upgrade the tables and functions that keep locks in PostgreSQL
+    Install(InstallOptions),
     /// Move the locks of a running fleet from Redis to ZooKeeper, and back
     Migrate(MigrateOptions),
     /// Print the completions of a shell

@@ -41,6 +41,7 @@ pub struct Capabilities {
     /// | backend | |
     /// |---|---|
     /// | redis | `connect_timeout` and `command_timeout`, and the timeout of `wait_replicas` |
+    /// | postgres | `connect_timeout` and `command_timeout` |
     /// | redlock | `connect_timeout`, and twice `master_timeout` |
     /// | zk | the session timeout |
     /// | migrate | twice that of both stores together |

@@ -299,16 +299,19 @@ impl Error {
     /// |---|---|---|---|
     /// | `invalid_name` `invalid_config` `unsupported` `unavailable` `denied` `lost` `exhausted` `closed` `unexpected` | the same | no narrower code is known | all |
     /// | `dns` | `Unavailable` | the host name could not be resolved | redis, redlock |
-    /// | `refused` | `Unavailable` | no server listens at the port | redis, redlock |
-    /// | `no_socket` | `Unavailable` | the Unix socket does not exist | redis, redlock |
+    /// | `refused` | `Unavailable` | no server listens at the port | postgres, redis, redlock |
+    /// | `no_socket` | `Unavailable` | the Unix socket does not exist | postgres, redis, redlock |
     /// | `no_tls` | `Unavailable` | the port does not speak TLS | redis, redlock |
     /// | `bad_certificate` | `InvalidConfig` | one side does not trust the certificate of the other | redis, redlock |
-    /// | `no_credentials` | `InvalidConfig` at the first connect, `Unavailable` later | a password or a file of TLS cannot be read | redis, redlock, zk |
+    /// | `no_credentials` | `InvalidConfig` at the first connect, `Unavailable` later | a password or a file of TLS cannot be read | postgres, redis, redlock, zk |
     /// | `timeout` | `Unavailable` | no answer in time | all |
-    /// | `broken` | `Unavailable` | the connection broke | redis, redlock; zk for some requests |
+    /// | `broken` | `Unavailable` | the connection broke | postgres, redis, redlock; zk for some requests |
     /// | `no_quorum` | any | too few masters agreed | redlock |
     /// | `wrong_server` | `InvalidConfig` | a sentinel, a plain server or a cluster node where another of these is expected | redis, redlock |
-    /// | `replica` | `Unavailable` | the server is a replica | redis, redlock |
+    /// | `replica` | `Unavailable` | the server is a replica, or read-only | postgres, redis, redlock |
+    /// | `not_installed` | `InvalidConfig` | the schema of the locks is missing, or too old | postgres |
+    /// | `too_many_connections` | `Unavailable` | the server has no connection left | postgres |
+    /// | `locked` | `Unavailable` | an open transaction with a fence has the lock for long | postgres |
     /// | `injected` | `Unavailable` | a fault of the chaos layer | any, in tests |
     /// | `refused_step` | `InvalidConfig` | the migration does not allow this step where it is | migrate |
     ///

@@ -516,11 +516,17 @@ impl Guard {
         true
     }
 
-    /// The lease behind the guard, if it is of this type: for operations that one backend only has.
+    /// The lease behind the guard, if it is of this type, also through layers: for operations that one backend only has.
     #[must_use]
     pub fn lease_as<T: Lease>(&self) -> Option<&T> {
-        let lease: &dyn Any = self.lease();
-        lease.downcast_ref()
+        let mut lease = self.lease();
+        loop {
+            let any: &dyn Any = lease;
+            if let Some(found) = any.downcast_ref() {
+                return Some(found);
+            }
+            lease = lease.inner()?;
+        }
     }
 
     fn signals(&self) -> &Signals {

@@ -16,7 +16,7 @@ use crate::{Mode, OwnerId, OwnerInfo, Token};
 ///
 /// What a store does not keep is `None` or absent:
 ///
-/// | | memory | redis | redlock | zk |
+/// | | memory, postgres | redis | redlock | zk |
 /// |---|---|---|---|---|
 /// | holders | all | all | one | all |
 /// | their identity | yes | of several sharers only the last one granted; of the others mode and expiry | yes | yes |

@@ -43,6 +43,12 @@ pub trait Lease: Any + Debug + Send + Sync {
         None
     }
 
+    /// The lease that this one wraps, in a layer; `None` in a backend. [`Guard::lease_as`](crate::Guard::lease_as) finds what one
+    /// backend only has through it.
+    fn inner(&self) -> Option<&dyn Lease> {
+        None
+    }
+
     /// Sets a new time to live and returns the new deadline: a lock with a fixed ttl expires `ttl` from now, another one is
     /// renewed with this ttl from now on. Where a session keeps the lock, the backend deletes it at a fixed end.
     ///

@@ -69,6 +69,10 @@ impl<H: Hold> Lease for LayeredLease<H> {
         self.inner.revocation()
     }
 
+    fn inner(&self) -> Option<&dyn Lease> {
+        Some(&*self.inner)
+    }
+
     #[cfg(unix)]
     fn locked_file(&self) -> Option<std::os::fd::OwnedFd> {
         self.inner.locked_file()

@@ -208,7 +208,13 @@ impl PostgresConfig {
         Ok(Locks::new(Lazy::new(capabilities(&self), move || Postgres::connect(self.clone()))))
     }
 
-    /// Creates or upgrades the schema: for a role that may, where the clients may not. [`schema::script`] has the SQL.
+    /// The SQL that [`install_schema`](Self::install_schema) runs, for an administrator and `psql`.
+    #[must_use]
+    pub fn schema_sql(&self) -> String {
+        schema::script(&self.schema)
+    }
+
+    /// Creates or upgrades the schema: for a role that may, where the clients may not.
     ///
     /// # Errors
     ///

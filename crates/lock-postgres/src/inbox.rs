@@ -335,7 +335,7 @@ impl Changes {
     /// This method is cancel safe.
     pub(crate) async fn next(&mut self) {
         if self.changes.changed().await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

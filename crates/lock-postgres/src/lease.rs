@@ -218,12 +218,9 @@ impl PostgresLease {
     async fn try_hand_over(&mut self, next: &AcquireRequest) -> Result<Option<HandOver>> {
         let Ok(pending) = self.begin_release() else { return Ok(None) };
         let (context, name) = (Arc::clone(&self.context), Arc::clone(&self.held.name));
-        let on = match context.server.connection().await {
-            Ok(on) => on,
-            Err(_) => {
-                self.pending = Some(pending);
-                return Ok(None);
-            }
+        let Ok(on) = context.server.connection().await else {
+            self.pending = Some(pending);
+            return Ok(None);
         };
         let (ttl, info) =
             (context.ttl_of(&next.lease), serde_json::to_string(&*next.owner).unwrap_or_default());

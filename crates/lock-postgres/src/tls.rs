@@ -50,7 +50,7 @@ impl Tls {
     }
 
     pub(crate) fn is_required(&self) -> bool {
-        self.required.unwrap_or(self.root_cert.is_some())
+        self.required.unwrap_or_else(|| self.root_cert.is_some())
     }
 
     /// The connector, with the certificates that the file has now.

@@ -127,7 +127,7 @@ impl<'a> Waiting<'a> {
         let reported = async {
             let Some(listening) = &mut self.listening else { return std::future::pending().await };
             if listening.changed().await.is_err() {
-                std::future::pending().await
+                std::future::pending::<()>().await;
             }
         };
         tokio::select! {
