@@ -2,7 +2,7 @@
 -- last call.
 CREATE OR REPLACE FUNCTION ask(p_name text, p_owner uuid, p_mode int, p_ttl bigint, p_info text, p_sync text, p_grace bigint,
   p_inbox text, p_listener int, OUT status text, OUT token bigint, OUT ahead int, OUT ends_in bigint)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
   v_ends timestamptz;
@@ -15,13 +15,13 @@ BEGIN
   -- The common case: the name exists, and its lock is free.
   IF p_mode = 0 THEN
     WITH free AS (
-      SELECT f.name FROM lock f JOIN lease USING (name)
+      SELECT f.name, mint(f.last, v_now) AS minted FROM lock f JOIN lease USING (name)
       WHERE f.name = p_name AND f.owner IS NULL AND f.shared = 0 AND NOT f.queued AND NOT f.observed
       FOR NO KEY UPDATE SKIP LOCKED
     ), leased AS (
       UPDATE lease e SET owner = p_owner, expires_at = v_now + p_ttl * interval '1 ms' FROM free WHERE e.name = free.name
     )
-    UPDATE lock g SET owner = p_owner, token = mint(g.last, v_now), last = mint(g.last, v_now), since = v_now, info = p_info
+    UPDATE lock g SET owner = p_owner, token = free.minted, last = free.minted, since = v_now, info = p_info
     FROM free WHERE g.name = free.name RETURNING g.token INTO token;
     IF FOUND THEN
       status := 'granted';

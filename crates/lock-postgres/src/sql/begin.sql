@@ -12,5 +12,6 @@ BEGIN
   END IF;
 END
 $$;
--- The functions keep this path: nothing that a caller has defined is in their way.
+-- The functions keep this path: nothing that a caller has defined is in their way. They scan no table either: a plan that was made
+-- while there were few names, or many dead rows, would be kept when that has changed.
 SELECT set_config('search_path', @path@, true);

@@ -1,11 +1,11 @@
 -- Refuses the caller's transaction unless this token is of the last grant, and keeps everybody else from getting the lock until
 -- the transaction ends. It is the only function that waits for a row: for a request, or for another transaction of the holder.
 CREATE OR REPLACE FUNCTION fence(p_name text, p_token bigint) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
   l lock;
 BEGIN
-  UPDATE lock SET fenced = p_token WHERE name = p_name AND token >> 4 = p_token >> 4 AND fenced <= p_token;
+  UPDATE lock SET fenced = p_token WHERE name = p_name AND token > 0 AND token >> 4 = p_token >> 4 AND fenced <= p_token;
   IF FOUND THEN
     RETURN p_token;
   END IF;

@@ -1,6 +1,6 @@
 -- Releases what an owner has: the lock, its share of it, or its queue entry. Hands the lock over to the next waiters.
 CREATE OR REPLACE FUNCTION release(p_name text, p_owner uuid, p_sync text) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
   v_held boolean;
@@ -54,19 +54,19 @@ $$;
 -- Hands the lock over from an exclusive holder to another owner of the same process.
 CREATE OR REPLACE FUNCTION hand_over(p_name text, p_owner uuid, p_next uuid, p_ttl bigint, p_info text, p_sync text,
   OUT status text, OUT token bigint)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
   v_observed boolean;
 BEGIN
   WITH mine AS (
-    SELECT f.name FROM lock f JOIN lease e USING (name, owner)
+    SELECT f.name, mint(f.last, v_now) AS minted FROM lock f JOIN lease e USING (name, owner)
     WHERE f.name = p_name AND f.owner = p_owner AND e.expires_at > v_now
     FOR NO KEY UPDATE SKIP LOCKED
   ), leased AS (
     UPDATE lease e SET owner = p_next, expires_at = v_now + p_ttl * interval '1 ms' FROM mine WHERE e.name = mine.name
   )
-  UPDATE lock g SET owner = p_next, token = mint(g.last, v_now), last = mint(g.last, v_now), since = v_now, info = p_info
+  UPDATE lock g SET owner = p_next, token = mine.minted, last = mine.minted, since = v_now, info = p_info
   FROM mine WHERE g.name = mine.name RETURNING g.token, g.observed INTO token, v_observed;
   IF NOT FOUND THEN
     status := CASE WHEN holds(p_name, p_owner) THEN 'locked' ELSE 'lost' END;

@@ -4,5 +4,7 @@ mod bad_input;
 mod connections;
 mod fence;
 mod load;
+mod models;
+mod outcomes;
 mod pooler;
 mod site;

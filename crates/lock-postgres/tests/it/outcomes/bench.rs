@@ -1,0 +1,234 @@
+//! A server with the functions, and calls as text.
+//!
+//! | text | the call |
+//! |---|---|
+//! | `ask me 0` | asks for the lock alone for 300 s, without waiting; `-1` is a reader, `2` one of 2 permits |
+//! | `ask me 0 wait`, `ask me 0 poll` | the same, and joins the queue |
+//! | `hand_over me ann`, `raise me 2000`, `break_if 1603` | with the next owner, a floor, a token |
+//!
+//! Another transaction has the row of the lock with `row/ask me 0`, that of the lease with `lease/..`, and those of all sharers
+//! with `share/..`.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use lock_postgres::schema::install;
+use lock_testkit::postgres::PostgresServer;
+use tokio::sync::OnceCell;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::timeout;
+use tokio_postgres::{AsyncMessage, Client, NoTls};
+
+use super::state::{owner, read, write};
+
+pub(super) struct Bench {
+    /// A schema of its own on the server of all tests.
+    pub(super) schema: String,
+    inbox: String,
+    pub(super) client: Client,
+    _listener: Client,
+    pub(super) listener: i32,
+    notifications: UnboundedReceiver<String>,
+    names: u32,
+}
+
+/// State, call, answer, notifications, state after.
+pub(super) type Row = (&'static str, &'static str, &'static str, &'static str, &'static str);
+
+impl Bench {
+    pub(super) async fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(1);
+        let count = COUNT.fetch_add(1, Relaxed);
+        let (schema, inbox) = (format!("\"schema\" {count}"), format!("{count:032x}"));
+        let client = open("public").await;
+        client.batch_execute(&install(&schema)).await.unwrap();
+        client.batch_execute(&search(&schema)).await.unwrap();
+        let (listener, notifications) = listen(&inbox).await;
+        let pid = pid(&listener).await;
+        Self { schema, inbox, client, _listener: listener, listener: pid, notifications, names: 0 }
+    }
+
+    /// Another connection, which finds tables and functions.
+    pub(super) async fn connection(&self) -> Client {
+        open(&self.schema).await
+    }
+
+    pub(super) async fn check(&mut self, rows: &[Row]) {
+        for (number, (before, call, answer, notified, after)) in rows.iter().enumerate() {
+            let name = self.name(before).await;
+            let (lock, call) = call.split_once('/').map_or((None, *call), |(lock, call)| (Some(lock), call));
+            let blocker = self.connection().await;
+            if let Some(lock) = lock {
+                let table = ["row", "lease", "share"]
+                    .iter()
+                    .position(|it| *it == lock)
+                    .map(|at| ["lock", "lease", "sharer"][at]);
+                let sql =
+                    format!("BEGIN; SELECT FROM {} WHERE name = '{name}' FOR NO KEY UPDATE", table.unwrap());
+                blocker.batch_execute(&sql).await.unwrap();
+            }
+            let tokens = self.tokens(&name).await;
+            let got = timeout(Duration::from_secs(30), self.call(&name, call)).await.expect("no call waits");
+            let seen =
+                (got.as_str(), self.notified(&name).await, read(&self.client, &name, self.listener).await);
+            let wanted = (*answer, (*notified).to_owned(), (*after).to_owned());
+            assert_eq!(seen, wanted, "row {number}: {before}; {}{call}", lock.unwrap_or(""));
+            self.check_tokens(&name, tokens, before, after, call).await;
+        }
+    }
+
+    /// A new name in this state.
+    pub(super) async fn name(&mut self, state: &str) -> String {
+        self.names += 1;
+        let name = format!("a name {}", self.names);
+        write(&self.client, &name, state, (&self.inbox, self.listener)).await;
+        name
+    }
+
+    /// The block of the last grant, and the last token.
+    pub(super) async fn tokens(&self, name: &str) -> (i64, i64) {
+        let row =
+            self.client.query_opt("SELECT token, last FROM lock WHERE name = $1", &[&name]).await.unwrap();
+        row.map_or((0, 0), |row| (row.get(0), row.get(1)))
+    }
+
+    /// Whoever is new among the holders has a new block; else tokens stay, unless they are raised or broken.
+    async fn check_tokens(&self, name: &str, before: (i64, i64), old: &str, new: &str, call: &str) {
+        let holders = |state: &'static str| state.split(" | ").next().unwrap_or("").split(' ');
+        let who = |holder: &'static str| holder.split(':').next();
+        let (old, new): (&'static str, &'static str) = (leak(old), leak(new));
+        let is_new = |holder: &str| {
+            let is_held = |before: &str| before.ends_with(":0") || who(leak(before)) != who(leak(holder));
+            holder.contains(':') && !holder.ends_with(":0") && holders(old).all(is_held)
+        };
+        let (token, last) = self.tokens(name).await;
+        if holders(new).any(is_new) {
+            assert!(
+                token % 16 == 0 && token > before.1 && token == last,
+                "{token} of {last} after {before:?}"
+            );
+        } else if call.starts_with("break") {
+            assert_eq!(last, before.1);
+        } else if !call.starts_with("raise") && new != "none" && old != "none" {
+            assert_eq!((token, last), before, "{call}");
+        }
+    }
+
+    /// Makes a call, and returns its answer: times in seconds, rounded up to tens.
+    pub(super) async fn call(&self, name: &str, call: &str) -> String {
+        let words: Vec<_> = call.split(' ').collect();
+        let id = words.get(1).map(|who| owner(who)).unwrap_or_default();
+        let sql = match words.as_slice() {
+            ["ask", _, mode, wait @ ..] => {
+                let queue = match wait {
+                    [] => "NULL, NULL, NULL".to_owned(),
+                    ["poll"] => "100000, NULL, NULL".to_owned(),
+                    _ => format!("100000, '{}', {}", self.inbox, self.listener),
+                };
+                format!(
+                    "SELECT concat_ws(' ', status, ahead, CASE WHEN ends_in > 0 THEN ceil((ends_in - 1000) / 10000.0) * 10 ELSE ends_in END)
+                     FROM ask('{name}', '{id}', {mode}, 300000, 'info', 'off', {queue})"
+                )
+            }
+            ["release", _] => format!("SELECT release('{name}', '{id}', 'off')"),
+            ["extend", _] => {
+                format!(
+                    "SELECT extend('{{{name},other}}', '{{{id},{id}}}', '{{300000,300000}}', 'off')::text"
+                )
+            }
+            ["holds", _] => format!("SELECT holds('{name}', '{id}')::text"),
+            ["hand_over", _, next] => {
+                format!(
+                    "SELECT status FROM hand_over('{name}', '{id}', '{}', 300000, 'info', 'off')",
+                    owner(next)
+                )
+            }
+            ["downgrade", _] => format!("SELECT downgrade('{name}', '{id}', 300000, 'off')"),
+            ["raise", _, floor] => format!("SELECT raise('{name}', '{id}', {floor}, 'off')"),
+            ["break"] => format!("SELECT break_lock('{name}', 'off')"),
+            ["break_if", token] => format!("SELECT break_if('{name}', {token}, 'off')"),
+            ["observe"] => format!("SELECT observe('{name}', '{}', {})", self.inbox, self.listener),
+            ["unobserve"] => format!("SELECT unobserve('{name}', '{}')", self.inbox),
+            ["fence", token] => format!("SELECT fence('{name}', {token})::text"),
+            ["list"] => format!("SELECT list('{name}', 10)"),
+            ["sweep"] => "SELECT concat_ws(' ', removed, next) FROM sweep('', 1000000, 0)".to_owned(),
+            other => panic!("{other:?}"),
+        };
+        match self.client.query_opt(&sql, &[]).await {
+            Ok(row) => row.map_or(String::new(), |row| row.get(0)),
+            Err(error) => error.code().unwrap_or_else(|| panic!("{error}")).code().to_owned(),
+        }
+    }
+
+    /// What the inbox was notified of, in order.
+    async fn notified(&mut self, name: &str) -> String {
+        self.client
+            .execute("SELECT pg_notify('polylock_' || $1::text, 'end')", &[&self.inbox])
+            .await
+            .unwrap();
+        let mut all = Vec::new();
+        loop {
+            let next = timeout(Duration::from_secs(30), self.notifications.recv());
+            let payload = next.await.expect("it is notified").unwrap();
+            match payload.splitn(5, ' ').collect::<Vec<_>>().as_slice() {
+                ["end"] => return all.join(", "),
+                ["changed", "a", rest @ ..] => {
+                    assert_eq!(format!("a {}", rest.join(" ")), name);
+                    all.push("changed".to_owned());
+                }
+                ["granted", id, token, "100000", of] => {
+                    assert_eq!(*of, name);
+                    let who = ["me", "ann", "bob", "carl"].into_iter().find(|who| owner(who) == *id);
+                    let last = self.tokens(name).await.1;
+                    assert!(token.parse::<i64>().unwrap() <= last);
+                    all.push(format!("granted {}", who.unwrap()));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+fn leak(text: &str) -> &'static str {
+    String::leak(text.to_owned())
+}
+
+async fn server() -> &'static PostgresServer {
+    static SERVER: OnceCell<PostgresServer> = OnceCell::const_new();
+    SERVER.get_or_init(|| async { PostgresServer::start().await.unwrap() }).await
+}
+
+/// A connection that finds what is in this schema.
+pub(super) async fn open(schema: &str) -> Client {
+    let (client, connection) =
+        tokio_postgres::connect(&server().await.connect_string(), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client.batch_execute(&search(schema)).await.unwrap();
+    client
+}
+
+fn search(schema: &str) -> String {
+    format!("SET search_path = \"{}\"", schema.replace('"', "\"\""))
+}
+
+/// A connection that listens to the inbox.
+async fn listen(inbox: &str) -> (Client, UnboundedReceiver<String>) {
+    let connect = format!("{} application_name=polylock_{inbox}", server().await.connect_string());
+    let (client, mut connection) = tokio_postgres::connect(&connect, NoTls).await.unwrap();
+    let (sender, receiver) = unbounded_channel();
+    tokio::spawn(async move {
+        let mut messages = stream::poll_fn(move |context| connection.poll_message(context));
+        while let Some(Ok(message)) = messages.next().await {
+            if let AsyncMessage::Notification(notification) = message {
+                let _ = sender.send(notification.payload().to_owned());
+            }
+        }
+    });
+    client.batch_execute(&format!("LISTEN polylock_{inbox}")).await.unwrap();
+    (client, receiver)
+}
+
+pub(super) async fn pid(client: &Client) -> i32 {
+    client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0)
+}

@@ -1,0 +1,153 @@
+//! The installation: repeated, at once, refused, without rights; and what a role needs.
+
+use lock_postgres::schema::{VERSION, install, script};
+use lock_testkit::postgres::PostgresServer;
+use tokio_postgres::{Client, NoTls};
+
+use super::bench::{Bench, open};
+
+async fn state_of(client: &Client, sql: &str) -> String {
+    match client.batch_execute(sql).await {
+        Ok(()) => "ok".to_owned(),
+        Err(error) => error.code().unwrap().code().to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn it_may_be_repeated_and_keeps_the_locks() {
+    let mut bench = Bench::new().await;
+    let name = bench.name("me:200").await;
+    for sql in [install(&bench.schema), script(&bench.schema)] {
+        assert_eq!(state_of(&bench.client, &sql).await, "ok");
+        bench.client.batch_execute("ROLLBACK").await.unwrap();
+    }
+    assert_eq!(bench.call(&name, "ask me 0").await, "granted");
+    let version = bench.client.query_one("SELECT version()", &[]).await;
+    // Not that of PostgreSQL, which comes first in a search path.
+    assert!(version.unwrap().get::<_, String>(0).starts_with("PostgreSQL"));
+    let own = format!("SELECT \"{}\".version()", bench.schema.replace('"', "\"\""));
+    assert_eq!(bench.client.query_one(&own, &[]).await.unwrap().get::<_, i32>(0), VERSION);
+}
+
+#[tokio::test]
+async fn several_processes_install_at_once() {
+    let clients = [open("public").await, open("public").await, open("public").await, open("public").await];
+    let sql = install("at once");
+    let all = clients.iter().map(|client| client.batch_execute(&sql));
+    for outcome in futures_util::future::join_all(all).await {
+        outcome.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused_and_stays() {
+    let bench = Bench::new().await;
+    bench.client.batch_execute("UPDATE meta SET version = version + 1").await.unwrap();
+    assert_eq!(state_of(&bench.client, &install(&bench.schema)).await, "PL002");
+    let row = bench.client.query_one("SELECT version FROM meta", &[]).await.unwrap();
+    assert_eq!(row.get::<_, i32>(0), VERSION + 1);
+}
+
+/// A role that may connect locks and fences, and sees no table.
+#[tokio::test]
+async fn a_role_needs_no_right_on_the_tables() {
+    let mut bench = Bench::new().await;
+    let name = bench.name("free").await;
+    bench.client.batch_execute("CREATE ROLE guest").await.unwrap();
+    let client = bench.connection().await;
+    client.batch_execute("SET ROLE guest").await.unwrap();
+    for table in ["lock", "lease", "sharer", "waiter", "observer", "meta"] {
+        assert_eq!(state_of(&client, &format!("SELECT FROM {table}")).await, "42501", "{table}");
+    }
+    for internal in
+        ["admit('x', NULL, 0, 1, '', now())", "remove_holders('x', NULL, NULL)", "advance('x', NULL, now())"]
+    {
+        assert_eq!(state_of(&client, &format!("SELECT {internal}")).await, "42501", "{internal}");
+    }
+    assert_eq!(state_of(&client, &install("of a guest")).await, "42501");
+    assert_eq!(state_of(&client, &install(&bench.schema)).await, "42501");
+    // Objects of the caller are in nobody's way.
+    client
+        .batch_execute(
+            "CREATE TEMPORARY TABLE lock (name text, owner uuid);
+             CREATE FUNCTION pg_temp.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS 'SELECT now() - interval ''1 year''';
+             SET search_path = pg_temp, pg_catalog",
+        )
+        .await
+        .unwrap();
+    let own = bench.schema.replace('"', "\"\"");
+    let sql = format!(
+        "SELECT \"{own}\".fence('{name}', token) FROM \"{own}\".ask('{name}', '00000000000000000000000000000001', 0, 300000, '', 'off', NULL, NULL, NULL)"
+    );
+    assert_eq!(state_of(&client, &sql).await, "ok");
+    assert_eq!(bench.call(&name, "ask me 0").await, "busy -1 300");
+}
+
+/// What a later clock, a name that is removed and a clock that is set back make of tokens.
+#[tokio::test]
+async fn unused_names_are_removed_and_their_tokens_remembered() {
+    let mut bench = Bench::new().await;
+    let mut names = Vec::new();
+    for state in ["free", "me:200", "me:0", "r me:200", "r me:0", "free | ann", "free | ann!", "free *"] {
+        names.push((bench.name(state).await, state));
+    }
+    let ahead = bench.name("free").await;
+    bench.client.execute("UPDATE lock SET last = 1::bigint << 60 WHERE name = $1", &[&ahead]).await.unwrap();
+    let last = bench.name("free").await;
+    bench.client.execute("UPDATE lock SET last = 1000000000000000 WHERE name = $1", &[&last]).await.unwrap();
+    assert_eq!(bench.call("", "sweep").await, "5");
+    let left = bench.client.query("SELECT name FROM lock ORDER BY name", &[]).await.unwrap();
+    let left: Vec<String> = left.iter().map(|row| row.get(0)).collect();
+    let stays = ["me:200", "r me:200", "free | ann", "free *"];
+    let mut wanted: Vec<_> =
+        names.iter().filter(|(_, state)| stays.contains(state)).map(|(name, _)| name.clone()).collect();
+    wanted.push(ahead);
+    wanted.sort();
+    assert_eq!(left, wanted);
+    for table in ["lease", "lock"] {
+        let count = bench.client.query_one(&format!("SELECT count(*) FROM {table}"), &[]).await.unwrap();
+        assert_eq!(count.get::<_, i64>(0), 5);
+    }
+    let floor = bench.client.query_one("SELECT floor FROM meta", &[]).await.unwrap();
+    assert_eq!(floor.get::<_, i64>(0), 1_000_000_000_000_000);
+    // As if the clock was set back.
+    bench.client.batch_execute("UPDATE meta SET floor = 1::bigint << 60").await.unwrap();
+    assert_eq!(bench.call("a new name", "ask me 0").await, "granted");
+    assert_eq!(bench.tokens("a new name").await.0, (1 << 60) + 16);
+}
+
+#[tokio::test]
+async fn a_sweep_walks_all_names_a_few_at_a_time() {
+    let mut bench = Bench::new().await;
+    for _ in 0..5 {
+        bench.name("free").await;
+    }
+    let (mut after, mut removed) = (Some(String::new()), Vec::new());
+    while let Some(name) = after {
+        let row =
+            bench.client.query_one("SELECT removed, next FROM sweep($1, 2, 0)", &[&name]).await.unwrap();
+        removed.push(row.get::<_, i32>(0));
+        after = row.get(1);
+    }
+    assert_eq!(removed, [2, 2, 1]);
+}
+
+/// A server that does not sync, with one open fence.
+#[tokio::test]
+async fn the_doctor_reports() {
+    let server = PostgresServer::start().await.unwrap();
+    let (client, connection) = tokio_postgres::connect(&server.connect_string(), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client.batch_execute(&install("polylock")).await.unwrap();
+    let row = client.query_one("SELECT polylock.doctor()", &[]).await.unwrap();
+    let report = row.get::<_, String>(0);
+    for fact in [
+        r#""schema_version" : 1"#,
+        r#""standby" : false"#,
+        r#""fsync" : false"#,
+        r#""names" : 0"#,
+        r#""fences" : []"#,
+    ] {
+        assert!(report.contains(fact), "{fact} in {report}");
+    }
+}

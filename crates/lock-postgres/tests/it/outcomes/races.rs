@@ -1,0 +1,124 @@
+//! Connections that acquire, extend, pause, fence, release and are killed at random, on one lock with short leases.
+
+use std::time::{Duration, Instant};
+
+use lock_testkit::by_tier;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tokio::time::sleep;
+use tokio_postgres::{Client, Error};
+
+use super::bench::{Bench, open};
+
+const CLIENTS: u64 = 6;
+const TTL: Duration = Duration::from_millis(150);
+
+/// A token, and from when to when its holder treated the lock as valid.
+#[derive(Debug)]
+struct Hold {
+    token: i64,
+    start: Instant,
+    end: Instant,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "full: races for some seconds"]
+async fn holds_never_overlap_and_commits_are_never_stale() {
+    let bench = Bench::new().await;
+    bench.client.batch_execute("CREATE TABLE journal (nr bigserial, token bigint NOT NULL)").await.unwrap();
+    let until = Instant::now() + Duration::from_secs(by_tier(4, 6, 60));
+    let tasks: Vec<_> =
+        (0..CLIENTS).map(|seed| tokio::spawn(race(bench.schema.clone(), seed, until))).collect();
+    while Instant::now() < until {
+        sleep(Duration::from_millis(200)).await;
+        // Any of them, and at any time.
+        let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                   WHERE query LIKE '%race%' AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1";
+        bench.client.query(sql, &[]).await.unwrap();
+    }
+    let mut holds = Vec::new();
+    for task in tasks {
+        holds.extend(task.await.unwrap());
+    }
+    holds.sort_by_key(|hold| hold.start);
+    for pair in holds.windows(2) {
+        assert!(pair[0].end <= pair[1].start && pair[0].token < pair[1].token, "{pair:#?}");
+    }
+    let rows = bench.client.query("SELECT token FROM journal ORDER BY nr", &[]).await.unwrap();
+    let commits: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+    assert!(commits.is_sorted(), "an earlier holder has committed after a later one: {commits:?}");
+    let commits = commits.len();
+    println!("{} holds, {commits} commits", holds.len());
+    assert!(holds.len() > 5 && commits > 2);
+}
+
+async fn race(schema: String, seed: u64, until: Instant) -> Vec<Hold> {
+    let mut random = StdRng::seed_from_u64(seed);
+    let (mut holds, mut count) = (Vec::new(), 0);
+    let mut client = open(&schema).await;
+    while Instant::now() < until {
+        count += 1;
+        let owner = format!("{seed:016x}{count:016x}");
+        let tried = attempt(&client, &owner, &mut random, &mut holds).await;
+        if tried.is_err_and(|error| error.is_closed() || error.code().is_none()) {
+            client = open(&schema).await;
+        }
+        sleep(Duration::from_millis(random.random_range(0..4))).await;
+    }
+    holds
+}
+
+/// Acquires the lock, and does with it what comes.
+async fn attempt(
+    client: &Client,
+    owner: &str,
+    random: &mut StdRng,
+    holds: &mut Vec<Hold>,
+) -> Result<(), Error> {
+    let ttl = TTL.as_millis();
+    let sent = Instant::now();
+    let sql =
+        format!("SELECT status, token FROM ask('race', '{owner}', 0, {ttl}, '', 'off', NULL, NULL, NULL)");
+    let row = client.query_one(&sql, &[]).await?;
+    if row.get::<_, &str>(0) != "granted" {
+        return Ok(());
+    }
+    let (token, start, mut end) = (row.get(1), Instant::now(), sent + TTL);
+    if random.random() {
+        let sent = Instant::now();
+        let sql = format!("SELECT extend('{{race}}', '{{{owner}}}', '{{{ttl}}}', 'off')");
+        let answer = client.query_one(&sql, &[]).await;
+        if answer.is_ok_and(|row| row.get::<_, Vec<i32>>(0) == [1]) {
+            end = sent + TTL;
+        }
+    }
+    if random.random_ratio(1, 4) {
+        // A pause that may be longer than the lease.
+        sleep(Duration::from_millis(random.random_range(0..300))).await;
+    }
+    let fenced = if random.random() { write(client, token, random).await } else { Ok(()) };
+    let released = Instant::now();
+    holds.extend((start < end.min(released)).then(|| Hold { token, start, end: end.min(released) }));
+    fenced?;
+    if random.random_ratio(3, 4) {
+        client.query_one(&format!("SELECT release('race', '{owner}', 'off')"), &[]).await?;
+    }
+    Ok(())
+}
+
+/// Writes to the journal in a fenced transaction, which finds no later token there, before and after a pause.
+async fn write(client: &Client, token: i64, random: &mut StdRng) -> Result<(), Error> {
+    let pause = if random.random_ratio(1, 3) { 3 * TTL } else { Duration::ZERO };
+    client.batch_execute("BEGIN").await?;
+    let fenced = async {
+        client.batch_execute(&format!("SELECT fence('race', {token})")).await?;
+        for _ in 0..2 {
+            let row = client.query_one("SELECT coalesce(max(token), 0) FROM journal", &[]).await?;
+            assert!(row.get::<_, i64>(0) <= token, "a later holder has committed before {token}");
+            sleep(pause / 2).await;
+        }
+        client.execute("INSERT INTO journal (token) VALUES ($1)", &[&token]).await
+    };
+    let end = if fenced.await.is_ok() { "COMMIT" } else { "ROLLBACK" };
+    client.batch_execute(end).await
+}
