@@ -24,6 +24,8 @@ struct Sample {
     micros: u64,
     /// When the answer had arrived.
     at: BootInstant,
+    /// When somebody was told that it is old, and asks again.
+    asked: Option<BootInstant>,
 }
 
 /// The lower bound at some moment.
@@ -31,7 +33,7 @@ struct Sample {
 pub(crate) struct ServerTime {
     /// In microseconds since 1970.
     pub(crate) micros: u64,
-    /// Whether the server should be asked again: the bound falls behind by the drift.
+    /// Whether the caller should ask the server again: the bound falls behind by the drift. One of all callers is told.
     pub(crate) is_old: bool,
     /// Whether the server has to be asked before: last tokens may be forgotten that are larger than the bound.
     pub(crate) is_too_old: bool,
@@ -40,15 +42,22 @@ pub(crate) struct ServerTime {
 impl ServerClock {
     /// The lower bound now, of the server behind this connection.
     pub(crate) fn now(&self, generation: u64, now: BootInstant) -> Option<ServerTime> {
-        let sample = (*self.lock()).filter(|sample| sample.generation == generation)?;
+        let mut sample = self.lock();
+        let sample = sample.as_mut().filter(|sample| sample.generation == generation)?;
         let age = now.saturating_duration_since(sample.at);
-        Some(ServerTime { micros: sample.bound(now), is_old: age > FRESH, is_too_old: age > USABLE })
+        // Again if there was no answer.
+        let is_asked = sample.asked.is_some_and(|asked| now.saturating_duration_since(asked) <= FRESH);
+        let is_old = age > FRESH && !is_asked;
+        if is_old {
+            sample.asked = Some(now);
+        }
+        Some(ServerTime { micros: sample.bound(now), is_old, is_too_old: age > USABLE })
     }
 
     /// Notes an answer to TIME that has just arrived. Of two bounds, the larger one counts, unless that is outdated: the
     /// clock may have been set back.
     pub(crate) fn note(&self, generation: u64, micros: u64, now: BootInstant) {
-        let new = Sample { generation, micros, at: now };
+        let new = Sample { generation, micros, at: now, asked: None };
         let mut sample = self.lock();
         let old_counts = sample.is_some_and(|old| {
             let age = now.saturating_duration_since(old.at);
@@ -107,6 +116,16 @@ mod tests {
         assert_eq!(clock.now(2, at(100)), None, "another connection, perhaps to another server");
         let is_too_old = |millis: u64| clock.now(1, at(100 + millis)).unwrap().is_too_old;
         assert!(!is_too_old(3_600_000) && is_too_old(3_600_001));
+    }
+
+    #[test]
+    fn of_many_that_find_the_bound_old_one_asks() {
+        let clock = ServerClock::default();
+        clock.note(1, 0, at(0));
+        let asks = |millis| clock.now(1, at(millis)).unwrap().is_old;
+        assert_eq!([50, 51, 52, 101, 102, 103].map(asks), [false, true, false, false, true, false]);
+        clock.note(1, 104_000, at(104));
+        assert_eq!([154, 155, 156].map(asks), [false, true, false]);
     }
 
     /// As long as the clocks differ by no more than a lease allows for.
