@@ -1,4 +1,7 @@
 //! The functions of the schema: each call is one statement, in a transaction of its own.
+//!
+//! A call whose future is dropped may be run all the same. What only reads is cancel safe; what changes something is called again,
+//! or rolled back by a [release](Server::release).
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -83,9 +86,9 @@ pub(crate) enum Changed<T = ()> {
 /// A transaction that has the row of a lock.
 #[derive(Clone, Debug)]
 pub(crate) struct Blocker {
-    pid: i32,
+    pub(crate) pid: i32,
     application: Option<String>,
-    open: Option<Duration>,
+    pub(crate) open: Option<Duration>,
 }
 
 impl Server {
@@ -119,10 +122,6 @@ impl Server {
     }
 
     /// A connection of the pool.
-    ///
-    /// # Cancel safety
-    ///
-    /// This method is cancel safe.
     pub(crate) async fn connection(&self) -> Result<Connection> {
         match self.pool.get().await {
             Ok(object) => Ok(Connection(Arc::new(object))),
@@ -142,19 +141,11 @@ impl Server {
     }
 
     /// The version of the schema.
-    ///
-    /// # Cancel safety
-    ///
-    /// This method is cancel safe.
     pub(crate) async fn version(&self) -> Result<i32> {
         get(first(&self.read("SELECT {s}version()", &[]).await?)?, 0)
     }
 
     /// Runs statements that are not ours, as one transaction.
-    ///
-    /// # Cancel safety
-    ///
-    /// When the future is dropped, they may have been run, all or none.
     pub(crate) async fn batch(&self, sql: &str) -> Result<()> {
         let connection = self.connection().await?;
         // It waits for other installers, and writes catalogs.
@@ -166,10 +157,6 @@ impl Server {
     }
 
     /// Asks for a lock, queues up for it, or confirms a grant.
-    ///
-    /// # Cancel safety
-    ///
-    /// When the future is dropped, the lock may have been granted: [release](Self::release) it.
     pub(crate) async fn ask(&self, on: &Connection, ask: &Ask<'_>) -> Result<Asked> {
         const SQL: &str = "SELECT status, token, ahead, ends_in \
                            FROM {s}ask($1, $2::text::uuid, $3, $4, $5, $6, $7, $8, $9)";
@@ -210,20 +197,12 @@ impl Server {
     }
 
     /// Removes what this owner has: a lock, a share, an entry in the queue. A lock goes to the next waiter.
-    ///
-    /// # Cancel safety
-    ///
-    /// When the future is dropped, it may have been removed. Call it again.
     pub(crate) async fn release(&self, on: &Connection, name: &str, owner: OwnerId) -> Result<Changed> {
         const SQL: &str = "SELECT {s}release($1, $2::text::uuid, $3)";
         self.change(on, SQL, name, owner, &[(&self.sync.as_str(), Type::TEXT)]).await
     }
 
     /// Extends leases, all in one call. The answers are in the order of the leases.
-    ///
-    /// # Cancel safety
-    ///
-    /// When the future is dropped, any of them may have been extended.
     pub(crate) async fn extend(&self, leases: &[(&str, OwnerId, Duration)]) -> Result<Vec<Changed>> {
         const SQL: &str = "SELECT {s}extend($1, $2::text[]::uuid[], $3, $4)";
         let names: Vec<_> = leases.iter().map(|(name, ..)| *name).collect();
@@ -255,10 +234,6 @@ impl Server {
     }
 
     /// Whether this owner holds the lock.
-    ///
-    /// # Cancel safety
-    ///
-    /// This method is cancel safe.
     pub(crate) async fn holds(&self, name: &str, owner: OwnerId) -> Result<bool> {
         let owner = owner.to_string();
         let sql = "SELECT {s}holds($1, $2::text::uuid)";
@@ -266,10 +241,6 @@ impl Server {
     }
 
     /// Hands a lock that is held alone over to another owner of this process.
-    ///
-    /// # Cancel safety
-    ///
-    /// When the future is dropped, it may have been handed over.
     pub(crate) async fn hand_over(
         &self,
         on: &Connection,
@@ -303,10 +274,6 @@ impl Server {
     }
 
     /// Makes a lock that is held alone a share of this owner.
-    ///
-    /// # Cancel safety
-    ///
-    /// When the future is dropped, it may be shared. Call it again.
     pub(crate) async fn downgrade(&self, name: &str, owner: OwnerId, ttl: Duration) -> Result<Changed> {
         const SQL: &str = "SELECT {s}downgrade($1, $2::text::uuid, $3, $4)";
         let (on, ttl) = (self.connection().await?, millis(ttl));
@@ -315,10 +282,6 @@ impl Server {
     }
 
     /// Makes all later tokens larger than `floor`, if this owner holds the lock.
-    ///
-    /// # Cancel safety
-    ///
-    /// When the future is dropped, they may have been raised.
     pub(crate) async fn raise(&self, name: &str, owner: OwnerId, floor: Token) -> Result<Changed> {
         const SQL: &str = "SELECT {s}raise($1, $2::text::uuid, $3, $4)";
         let floor = number(floor);
@@ -327,10 +290,6 @@ impl Server {
     }
 
     /// Removes a lock from all holders.
-    ///
-    /// # Cancel safety
-    ///
-    /// When the future is dropped, it may have been broken.
     pub(crate) async fn break_lock(&self, name: &str) -> Result<Changed> {
         let params = [(&name as Value<'_>, Type::TEXT), (&self.sync.as_str(), Type::TEXT)];
         let row = self.one(&self.connection().await?, "SELECT {s}break_lock($1, $2)", &params).await?;
@@ -338,10 +297,6 @@ impl Server {
     }
 
     /// Removes a lock from the holder with this token.
-    ///
-    /// # Cancel safety
-    ///
-    /// When the future is dropped, it may have been broken.
     pub(crate) async fn break_if(&self, name: &str, token: Token) -> Result<Changed> {
         let token = number(token);
         let params =
@@ -351,20 +306,12 @@ impl Server {
     }
 
     /// What there is of a lock, in rows.
-    ///
-    /// # Cancel safety
-    ///
-    /// This method is cancel safe.
     pub(crate) async fn inspect(&self, name: &str) -> Result<Vec<Row>> {
         let sql = "SELECT kind, owner, mode, token, since, remaining, info, pid FROM {s}inspect($1)";
         self.read(sql, &[(&name, Type::TEXT)]).await
     }
 
     /// The names of locks that begin so.
-    ///
-    /// # Cancel safety
-    ///
-    /// This method is cancel safe.
     pub(crate) async fn list(&self, prefix: &str, at_most: i32) -> Result<Vec<String>> {
         let params = [(&prefix as Value<'_>, Type::TEXT), (&at_most, Type::INT4)];
         let rows = self.read("SELECT {s}list($1, $2)", &params).await?;
@@ -372,10 +319,6 @@ impl Server {
     }
 
     /// Who has the row of a lock.
-    ///
-    /// # Cancel safety
-    ///
-    /// This method is cancel safe.
     pub(crate) async fn blocker(&self, name: &str) -> Result<Option<Blocker>> {
         let sql = "SELECT pid, application_name, open_ms FROM {s}blocker($1)";
         let rows = self.read(sql, &[(&name, Type::TEXT)]).await?;
@@ -387,10 +330,6 @@ impl Server {
 
     /// Notifies this inbox of changes of the lock from now on, or no longer. Returns whether that is so: not if another
     /// transaction has the row.
-    ///
-    /// # Cancel safety
-    ///
-    /// When the future is dropped, it may or may not be so.
     pub(crate) async fn observe(&self, name: &str, inbox: &str, listener: Option<i32>) -> Result<bool> {
         let on = self.connection().await?;
         let (name, inbox) = ((&name as Value<'_>, Type::TEXT), (&inbox as Value<'_>, Type::TEXT));
@@ -404,10 +343,6 @@ impl Server {
     }
 
     /// Removes rows of names that are not in use, a few of those after `after`. Returns where to go on; `None` at the end.
-    ///
-    /// # Cancel safety
-    ///
-    /// This method is cancel safe.
     pub(crate) async fn sweep(&self, after: &str, at_most: i32, idle: Duration) -> Result<Option<String>> {
         let idle = millis(idle);
         let params = [(&after as Value<'_>, Type::TEXT), (&at_most, Type::INT4), (&idle, Type::INT8)];
@@ -415,19 +350,11 @@ impl Server {
     }
 
     /// What the server says of itself, in JSON.
-    ///
-    /// # Cancel safety
-    ///
-    /// This method is cancel safe.
     pub(crate) async fn doctor(&self) -> Result<String> {
         get(first(&self.read("SELECT {s}doctor()", &[]).await?)?, 0)
     }
 
     /// Whether the server finds this listener, asked on its own connection.
-    ///
-    /// # Cancel safety
-    ///
-    /// This method is cancel safe.
     pub(crate) async fn hears(&self, link: &Link, inbox: &str) -> Result<Option<i32>> {
         let sql = "SELECT {s}hears($1, pg_backend_pid()), pg_backend_pid()";
         let rows = self.rows(link, sql, &[(&inbox, Type::TEXT)]).await?;
@@ -436,10 +363,6 @@ impl Server {
     }
 
     /// Notifies a channel.
-    ///
-    /// # Cancel safety
-    ///
-    /// When the future is dropped, it may have been notified.
     pub(crate) async fn notify(&self, channel: &str, payload: &str) -> Result<()> {
         let params = [(&channel as Value<'_>, Type::TEXT), (&payload, Type::TEXT)];
         self.read("SELECT pg_notify($1, $2)", &params).await.map(drop)

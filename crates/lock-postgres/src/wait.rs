@@ -15,8 +15,8 @@ use crate::lease::PostgresLease;
 use crate::locked_row::LockedRow;
 use crate::server::Asked;
 
-/// How long a call that does not wait goes on while another transaction has the row: that may be another request.
-const MOMENT: Duration = Duration::from_millis(250);
+/// How long another request has the row of a lock, at most: a transaction that has it for longer is one of a user.
+const MOMENT: Duration = Duration::from_millis(100);
 /// How long a caller is kept whose time is over: the library grants 100 ms.
 const AT_THE_END: Duration = Duration::from_millis(50);
 /// The server rounds the remaining time of a lease.
@@ -28,12 +28,18 @@ pub(crate) struct Waiting<'a> {
     attempt: Option<Attempt>,
     /// Reports when the inbox opens or closes.
     listening: Option<watch::Receiver<Listening>>,
+    began: Instant,
     /// When to ask again without a notification.
     again_at: Instant,
-    /// The row is taken, until this time for a call that does not wait.
     locked: LockedRow,
-    locked_until: Instant,
+    /// Whether the last answer was that another transaction has the row.
     is_locked: bool,
+    /// Until when a call that does not wait goes on then.
+    locked_until: Instant,
+    /// Whose session that was when it was last looked at.
+    blocker: Option<i32>,
+    /// Whether there was another answer: the lock is busy.
+    was_busy: bool,
     /// The token of a grant that was notified.
     granted: Option<Token>,
     state: WaitState,
@@ -54,10 +60,13 @@ impl<'a> Waiting<'a> {
             what,
             attempt: None,
             listening: None,
+            began: now,
             again_at: now,
             locked: LockedRow::default(),
-            locked_until: now + MOMENT,
             is_locked: false,
+            locked_until: now + MOMENT,
+            blocker: None,
+            was_busy: false,
             granted: None,
             state: WaitState::default(),
         }
@@ -136,12 +145,31 @@ impl<'a> Waiting<'a> {
             () = reported => {}
             () = sleep_until(at) => {}
         }
-        self.granted.is_some() || end.is_none_or(|end| Instant::now() < end)
+        let is_left = self.granted.is_some() || end.is_none_or(|end| Instant::now() < end);
+        is_left || self.asks_on().await
     }
 
-    /// The end of the wait: later, if the last answer was that another transaction has the row.
+    /// Whether to ask again though the time is over, as nothing is known but that another request has the row.
+    async fn asks_on(&mut self) -> bool {
+        let (context, name) = (self.what.context, &self.what.name);
+        if !self.is_locked || self.was_busy || self.began.elapsed() >= context.server.command_timeout() {
+            return false;
+        }
+        let is_long = match context.server.blocker(name).await {
+            Ok(Some(blocker)) => {
+                let is_same = self.blocker.replace(blocker.pid) == Some(blocker.pid);
+                blocker.open.map_or(is_same, |open| open >= MOMENT)
+            }
+            Ok(None) => false,
+            Err(_) => true,
+        };
+        self.locked_until = Instant::now() + MOMENT;
+        !is_long
+    }
+
+    /// The end of the wait: later, if nothing is known but that another transaction has the row.
     fn end(&self, end: Instant) -> Instant {
-        if self.is_locked { end.max(self.locked_until) } else { end }
+        if self.is_locked && !self.was_busy { end.max(self.locked_until) } else { end }
     }
 
     /// Takes over the lock after a grant, if enough of its time is surely left. The first renewal confirms it in the background.
@@ -231,6 +259,7 @@ impl<'a> Waiting<'a> {
 
     fn busy(&mut self, ahead: Option<usize>, ends_in: Option<Duration>) {
         self.state.busy(&self.what.name, None);
+        self.was_busy = true;
         self.locked.end();
         if let Some(ahead) = ahead {
             // The holder is not in the queue.
