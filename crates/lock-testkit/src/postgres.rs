@@ -6,7 +6,8 @@ use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, getuid, kill_process};
 
@@ -84,6 +85,11 @@ impl PostgresServer {
         let sessions = self.inner.family();
         self.inner.process.kill();
         signal(&sessions, Signal::KILL);
+        // They keep the shared memory, without which no other server starts.
+        let deadline = Instant::now() + QUIT_DEADLINE;
+        while sessions.iter().any(|&pid| runs(pid)) && Instant::now() < deadline {
+            thread::sleep(POLL);
+        }
     }
 
     /// Restarts a killed server on the same port, with its data.
@@ -218,6 +224,12 @@ fn signal(processes: &[u32], signal: Signal) {
     }
 }
 
+/// Whether a process has not ended; one that nobody has waited for has.
+fn runs(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
+}
+
 /// The command that runs a program as a user other than root, which ends in order when this process dies.
 pub(crate) fn as_a_user(program: &Path) -> Result<Command> {
     let mut command = Command::new(locate("setpriv", "apt-get install util-linux")?);
@@ -269,4 +281,5 @@ const DATABASE: &str = "postgres";
 /// The id of the user and of its group. Their names differ among distributions.
 const NOBODY: &str = "65534";
 const DEBIAN_VERSIONS: &str = "/usr/lib/postgresql";
+const POLL: Duration = Duration::from_millis(2);
 const QUIT_DEADLINE: Duration = Duration::from_secs(5);
