@@ -60,6 +60,13 @@ const SCHEMA: &str = "
 CREATE TABLE account (id bigint PRIMARY KEY, cents bigint NOT NULL, fence bigint NOT NULL DEFAULT 0);
 CREATE TABLE fence (lock text PRIMARY KEY, token bigint NOT NULL);
 ";
+/// With the token of a guard in place of `:token`.
+const FENCED: &str = "
+BEGIN;
+SELECT polylock.fence('account/7', :token);
+UPDATE account SET cents = cents - 5 WHERE id = 7;
+COMMIT;
+";
 static SERVER: Mutex<Weak<PostgresServer>> = Mutex::const_new(Weak::new());
 static BANKS: AtomicUsize = AtomicUsize::new(0);
 
@@ -237,4 +244,19 @@ async fn a_transaction_over_many_rows_is_fenced_as_a_whole() {
     assert!(fence(&transaction, "account/7", current).await.unwrap(), "the holder's second transaction");
     transaction.rollback().await.unwrap();
     assert_eq!(bank.cents().await, 120);
+}
+
+#[tokio::test]
+async fn a_transaction_is_fenced_by_the_locks_of_its_database() {
+    let mut bank = Bank::open().await;
+    bank.locks =
+        Locks::connect(&format!("postgres://postgres@{}/{}", bank.server.addr(), bank.name)).await.unwrap();
+    let (stale, current) = bank.stale_and_current().await;
+    let client = bank.client().await;
+    let fenced = |token: Token| FENCED.replace(":token", &token.to_string());
+    let refused = client.batch_execute(&fenced(stale)).await.unwrap_err();
+    assert_eq!(refused.code().map(SqlState::code), Some("PL001"), "{refused}");
+    client.batch_execute("ROLLBACK").await.unwrap();
+    client.batch_execute(&fenced(current)).await.unwrap();
+    assert_eq!(bank.cents().await, 95);
 }
