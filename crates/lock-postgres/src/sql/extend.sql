@@ -11,7 +11,8 @@ $$;
 -- Extends many leases. Never acquires a lock, and locks no row of one. Returns for each lease 1, 0 if it is lost, or -1 while
 -- another transaction has its row.
 CREATE OR REPLACE FUNCTION extend(p_names text[], p_owners uuid[], p_ttls bigint[], p_sync text) RETURNS int[]
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off
+  SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
   v_answers int[];
@@ -20,12 +21,16 @@ BEGIN
   WITH asked AS (
     SELECT * FROM unnest(p_names, p_owners, p_ttls) WITH ORDINALITY AS a(name, owner, ttl, nr)
   ), mine AS (
-    SELECT a.* FROM asked a JOIN lease e USING (name, owner) JOIN lock l USING (name, owner)
-    WHERE e.expires_at > v_now FOR NO KEY UPDATE OF e SKIP LOCKED
+    -- Row by row, each by its name, whatever the planner takes the table for.
+    SELECT a.nr, a.ttl, own.name FROM asked a CROSS JOIN LATERAL (
+      SELECT e.name FROM lease e JOIN lock l USING (name, owner) WHERE e.name = a.name AND e.owner = a.owner AND e.expires_at > v_now
+      FOR NO KEY UPDATE OF e SKIP LOCKED) AS own
   ), extended AS (
     UPDATE lease e SET expires_at = v_now + m.ttl * interval '1 ms' FROM mine m WHERE e.name = m.name RETURNING m.nr
   ), shares AS (
-    SELECT a.* FROM asked a JOIN sharer s USING (name, owner) WHERE s.expires_at > v_now FOR NO KEY UPDATE OF s SKIP LOCKED
+    SELECT a.nr, a.ttl, own.* FROM asked a CROSS JOIN LATERAL (
+      SELECT s.name, s.owner FROM sharer s WHERE s.name = a.name AND s.owner = a.owner AND s.expires_at > v_now
+      FOR NO KEY UPDATE SKIP LOCKED) AS own
   ), shared AS (
     UPDATE sharer s SET expires_at = v_now + h.ttl * interval '1 ms' FROM shares h
     WHERE s.name = h.name AND s.owner = h.owner RETURNING h.nr
