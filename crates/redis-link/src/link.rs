@@ -167,7 +167,8 @@ impl Link {
             time = Box::pin(self.ask_time(&mut connection, generation)).await?;
         }
         let mut commands = commands(time.micros)?;
-        if time.is_old {
+        let asks = self.server_clock.is_to_be_asked(generation, self.settings.clock.now());
+        if asks {
             commands.cmd("TIME");
         }
         let answers = connection.send_all(&commands).await;
@@ -175,7 +176,7 @@ impl Link {
             Ok(answers) => answers,
             Err(error) => return Some(Err(self.failure(error, generation))),
         };
-        if let Some(answer) = time.is_old.then(|| answers.pop()).flatten() {
+        if let Some(answer) = asks.then(|| answers.pop()).flatten() {
             self.note_time(generation, wire::time(&answer).map(|time| (time, self.settings.clock.now())));
         }
         Some(Ok(answers))

@@ -24,6 +24,9 @@ use crate::reply::next_reply;
 /// How much is read at a time.
 const READ: usize = 16 * 1024;
 
+/// How much may wait to be written. The server has taken nothing for long by then.
+const MOST_UNWRITTEN: usize = 64 * 1024 * 1024;
+
 /// A stream that all clones share. Requests that are not sent when the last clone is dropped may be lost.
 #[derive(Clone)]
 pub(crate) struct Multiplexer {
@@ -121,6 +124,9 @@ impl Shared {
         if queue.is_closed {
             return Err(closed());
         }
+        if queue.bytes.len() > MOST_UNWRITTEN {
+            return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+        }
         let is_first = queue.bytes.is_empty();
         pack(&mut queue.bytes);
         queue.requests.push(Request { missing: count, answers: Vec::with_capacity(count), to });
@@ -171,9 +177,11 @@ impl<S: Stream> Task<S> {
     async fn run(mut self) {
         let Err(error) = std::future::poll_fn(|context| self.poll(context)).await else { return };
         self.shared.queue().is_closed = true;
+        // The first is told why. For the others the connection broke, after which a request may be sent once more.
+        let mut error = Some(error);
         for request in self.requests.drain(..) {
             // Nobody may wait for it any more.
-            let _ = request.to.send(Err(error.clone()));
+            let _ = request.to.send(Err(error.take().unwrap_or_else(closed)));
         }
     }
 

@@ -33,8 +33,6 @@ struct Sample {
 pub(crate) struct ServerTime {
     /// In microseconds since 1970.
     pub(crate) micros: u64,
-    /// Whether the caller should ask the server again: the bound falls behind by the drift. One of all callers is told.
-    pub(crate) is_old: bool,
     /// Whether the server has to be asked before: last tokens may be forgotten that are larger than the bound.
     pub(crate) is_too_old: bool,
 }
@@ -42,16 +40,25 @@ pub(crate) struct ServerTime {
 impl ServerClock {
     /// The lower bound now, of the server behind this connection.
     pub(crate) fn now(&self, generation: u64, now: BootInstant) -> Option<ServerTime> {
-        let mut sample = self.lock();
-        let sample = sample.as_mut().filter(|sample| sample.generation == generation)?;
+        let sample = (*self.lock()).filter(|sample| sample.generation == generation)?;
         let age = now.saturating_duration_since(sample.at);
+        Some(ServerTime { micros: sample.bound(now), is_too_old: age > USABLE })
+    }
+
+    /// Whether the caller, who is about to send something, should ask the server again: the bound falls behind by the drift. One
+    /// of all callers is told.
+    pub(crate) fn is_to_be_asked(&self, generation: u64, now: BootInstant) -> bool {
+        let is_old = |since: BootInstant| now.saturating_duration_since(since) > FRESH;
+        let mut sample = self.lock();
+        let Some(sample) = sample.as_mut().filter(|sample| sample.generation == generation) else {
+            return false;
+        };
         // Again if there was no answer.
-        let is_asked = sample.asked.is_some_and(|asked| now.saturating_duration_since(asked) <= FRESH);
-        let is_old = age > FRESH && !is_asked;
-        if is_old {
+        let asks = is_old(sample.at) && sample.asked.is_none_or(is_old);
+        if asks {
             sample.asked = Some(now);
         }
-        Some(ServerTime { micros: sample.bound(now), is_old, is_too_old: age > USABLE })
+        asks
     }
 
     /// Notes an answer to TIME that has just arrived. Of two bounds, the larger one counts, unless that is outdated: the
@@ -101,18 +108,9 @@ mod tests {
         let clock = ServerClock::default();
         assert_eq!(clock.now(1, at(0)), None);
         clock.note(1, 5_000_000, at(100));
-        assert_eq!(
-            clock.now(1, at(100)),
-            Some(ServerTime { micros: 5_000_000, is_old: false, is_too_old: false })
-        );
-        assert_eq!(
-            clock.now(1, at(2_100)),
-            Some(ServerTime { micros: 6_980_000, is_old: true, is_too_old: false })
-        );
-        assert_eq!(
-            clock.now(1, at(50)),
-            Some(ServerTime { micros: 5_000_000, is_old: false, is_too_old: false })
-        );
+        assert_eq!(clock.now(1, at(100)), Some(ServerTime { micros: 5_000_000, is_too_old: false }));
+        assert_eq!(clock.now(1, at(2_100)), Some(ServerTime { micros: 6_980_000, is_too_old: false }));
+        assert_eq!(clock.now(1, at(50)), Some(ServerTime { micros: 5_000_000, is_too_old: false }));
         assert_eq!(clock.now(2, at(100)), None, "another connection, perhaps to another server");
         let is_too_old = |millis: u64| clock.now(1, at(100 + millis)).unwrap().is_too_old;
         assert!(!is_too_old(3_600_000) && is_too_old(3_600_001));
@@ -122,7 +120,7 @@ mod tests {
     fn of_many_that_find_the_bound_old_one_asks() {
         let clock = ServerClock::default();
         clock.note(1, 0, at(0));
-        let asks = |millis| clock.now(1, at(millis)).unwrap().is_old;
+        let asks = |millis| clock.is_to_be_asked(1, at(millis));
         assert_eq!([50, 51, 52, 101, 102, 103].map(asks), [false, true, false, false, true, false]);
         clock.note(1, 104_000, at(104));
         assert_eq!([154, 155, 156].map(asks), [false, true, false]);

@@ -389,6 +389,12 @@ async fn a_renewal_keeps_the_last_token_for_no_shorter_than_before() {
         guard.extend(Duration::from_secs(20)).await.unwrap();
         assert!((lead..2 * lead).contains(&pttl().await), "{recipe}: {}", pttl().await);
         give_back(guard).await;
+        assert!((lead..2 * lead).contains(&pttl().await), "{recipe}: {}", pttl().await);
+        // The next grant is ahead of the clock, too.
+        let next = locks.mutex(recipe).acquire().await.unwrap();
+        assert!(next.token() > floor, "{recipe}: {} after {floor}", next.token());
+        assert!((lead..2 * lead).contains(&pttl().await), "{recipe}: {}", pttl().await);
+        give_back(next).await;
     }
 }
 
