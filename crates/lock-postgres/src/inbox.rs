@@ -33,8 +33,12 @@ pub(crate) struct Inbox {
     shared: Arc<Shared>,
     /// `None` if this process shall not listen.
     dialer: Option<Arc<Dialer>>,
-    task: Mutex<Option<JoinHandle<()>>>,
+    /// The task that listens. `Err` once the inbox is closed.
+    task: Mutex<std::result::Result<Option<JoinHandle<()>>, Closed>>,
 }
+
+#[derive(Debug)]
+struct Closed;
 
 struct Shared {
     /// 32 hexadecimal digits.
@@ -89,7 +93,7 @@ impl Inbox {
             owners: Mutex::default(),
             observed: Mutex::default(),
         };
-        Self { shared: Arc::new(shared), dialer: dialer.map(Arc::new), task: Mutex::default() }
+        Self { shared: Arc::new(shared), dialer: dialer.map(Arc::new), task: Mutex::new(Ok(None)) }
     }
 
     /// The id of the inbox.
@@ -108,7 +112,9 @@ impl Inbox {
         let Some(dialer) = &self.dialer else { return listening };
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         // Its runtime may have been shut down.
-        if task.as_ref().is_none_or(JoinHandle::is_finished) {
+        if let Ok(task) = &mut *task
+            && task.as_ref().is_none_or(JoinHandle::is_finished)
+        {
             self.shared.listening.send_replace(Listening::Soon);
             *task = Some(dialer.home.driver().spawn(Arc::clone(&self.shared).listen(Arc::clone(dialer))));
         }
@@ -117,9 +123,11 @@ impl Inbox {
 
     /// Closes the connection for good.
     pub(crate) fn close(&self) {
-        if let Some(task) = self.task.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Ok(Some(task)) = std::mem::replace(&mut *task, Err(Closed)) {
             task.abort();
         }
+        drop(task);
         self.shared.listening.send_replace(Listening::Not);
     }
 
@@ -156,6 +164,13 @@ impl Inbox {
         };
         let is_observed = self.shared.server.observe(name, &self.shared.id, Some(listener)).await?;
         Ok(is_observed.then_some(changes))
+    }
+}
+
+impl Drop for Inbox {
+    /// Else the task would listen, and keep the pool, for as long as its runtime lives.
+    fn drop(&mut self) {
+        self.close();
     }
 }
 

@@ -42,6 +42,8 @@ enum Sent {
     Answered,
     /// It was sent on this connection, and not answered. What follows it there is run after it.
     InDoubt(Connection),
+    /// The same, and the connection has ended: its place in the pool is given back.
+    Lost,
 }
 
 impl RollbackGuard {
@@ -83,12 +85,25 @@ impl RollbackGuard {
 
     /// Rolls back now with one request; if that is not enough, the rest runs in the background.
     pub(crate) async fn now(mut self) {
-        let is_settled = match &self.sent {
+        let (is_settled, on) = match self.sent.take() {
             None => return,
-            Some(Sent::Answered) => true,
-            Some(Sent::InDoubt(_)) => false,
+            Some(Sent::Answered) => (true, None),
+            Some(Sent::InDoubt(on)) if on.is_open() => (true, Some(on)),
+            // Given back before another one is waited for: there may be no more.
+            Some(Sent::InDoubt(_) | Sent::Lost) => (false, None),
         };
-        let Ok(on) = self.server.connection().await else { return };
+        self.sent = Some(match &on {
+            Some(on) => Sent::InDoubt(on.clone()),
+            None if is_settled => Sent::Answered,
+            None => Sent::Lost,
+        });
+        let on = match on {
+            Some(on) => on,
+            None => match self.server.connection().await {
+                Ok(on) => on,
+                Err(_) => return,
+            },
+        };
         match self.server.release(&on, &self.name, self.owner).await {
             Ok(Changed::Done(())) if self.requests == 1 => self.sent = None,
             Ok(Changed::Done(()) | Changed::NotHeld) if is_settled => self.sent = None,
@@ -131,20 +146,22 @@ impl Rollback {
     async fn run(self, sent: Sent, counted: Counted) {
         let (server, lasting) = (&self.server, self.ttl + self.server.command_timeout());
         let mut counted = Some(counted);
+        let mut is_settled = matches!(sent, Sent::Answered);
         let mut on = match sent {
             Sent::InDoubt(connection) => Some(connection),
-            Sent::Answered => None,
+            Sent::Answered | Sent::Lost => None,
         };
-        let mut is_settled = on.is_none();
         let outage =
             if server.cleanup.under_way() <= MAX_OVER_AN_OUTAGE { MAX_OUTAGE } else { Duration::ZERO };
         let (mut until, mut has_answered) = (server.clock.now() + lasting + outage, false);
         let mut pause = FIRST_PAUSE;
         loop {
-            let is_in_order = on.as_ref().is_some_and(|connection| connection.is_open());
-            let connection = match on.take() {
-                Some(connection) if is_in_order => Ok(connection),
-                _ => server.connection().await,
+            // One that has ended is given back first: there may be no more.
+            let open = on.take().filter(|connection| connection.is_open());
+            let is_in_order = open.is_some();
+            let connection = match open {
+                Some(connection) => Ok(connection),
+                None => server.connection().await,
             };
             let removed = match &connection {
                 Ok(connection) => server.release(connection, &self.name, self.owner).await,

@@ -10,12 +10,16 @@ pub const VERSION: i32 = 1;
 #[must_use]
 pub fn install(schema: &str) -> String {
     let identifier = format!("\"{}\"", schema.replace('"', "\"\""));
-    PARTS
-        .join("\n")
-        .replace("@version@", &VERSION.to_string())
-        .replace("@path@", &literal(&format!("{identifier}, pg_temp")))
-        .replace("@name@", &literal(schema))
-        .replace("@schema@", &identifier)
+    // In one pass: a name may look like one of the places.
+    let sql = PARTS.join("\n");
+    let parts = sql.split('@').map(|part| match part {
+        "version" => VERSION.to_string(),
+        "path" => literal(&format!("{identifier}, pg_temp")),
+        "name" => literal(schema),
+        "schema" => identifier.clone(),
+        text => text.to_owned(),
+    });
+    parts.collect()
 }
 
 /// The same for `psql`, which would send each statement by itself.
@@ -59,5 +63,7 @@ mod tests {
             assert!(sql.contains(quoted), "{quoted}");
         }
         assert!(!sql.contains('@'));
+        // A name that looks like one of the places.
+        assert!(install("@schema@'").contains(r#"E'"@schema@''", pg_temp'"#));
     }
 }

@@ -345,8 +345,13 @@ impl Server {
     /// Removes rows of names that are not in use, a few of those after `after`. Returns where to go on; `None` at the end.
     pub(crate) async fn sweep(&self, after: &str, at_most: i32, idle: Duration) -> Result<Option<String>> {
         let idle = millis(idle);
-        let params = [(&after as Value<'_>, Type::TEXT), (&at_most, Type::INT4), (&idle, Type::INT8)];
-        get(first(&self.read("SELECT next FROM {s}sweep($1, $2, $3)", &params).await?)?, 0)
+        let params = [
+            (&after as Value<'_>, Type::TEXT),
+            (&at_most, Type::INT4),
+            (&idle, Type::INT8),
+            (&self.sync.as_str(), Type::TEXT),
+        ];
+        get(first(&self.read("SELECT next FROM {s}sweep($1, $2, $3, $4)", &params).await?)?, 0)
     }
 
     /// What the server says of itself, in JSON.

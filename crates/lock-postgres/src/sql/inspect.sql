@@ -40,7 +40,9 @@ CREATE OR REPLACE FUNCTION list(p_prefix text, p_at_most int) RETURNS SETOF text
 LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 SELECT l.name FROM lock l
 -- Beyond the last name with this prefix, as names have at most 256 characters of four bytes.
-WHERE l.name >= p_prefix AND l.name <= p_prefix || repeat(chr(1114111), 256) AND starts_with(l.name, p_prefix)
+WHERE l.name >= p_prefix AND starts_with(l.name, p_prefix)
+  AND (getdatabaseencoding() <> 'UTF8'
+    OR l.name <= p_prefix || repeat(chr(CASE getdatabaseencoding() WHEN 'UTF8' THEN 1114111 ELSE 127 END), 256))
   AND (l.queued
     OR EXISTS (SELECT FROM lease e WHERE e.name = l.name AND e.owner = l.owner AND e.expires_at > clock_timestamp())
     OR l.shared <> 0 AND EXISTS (SELECT FROM sharer s WHERE s.name = l.name AND s.expires_at > clock_timestamp()))

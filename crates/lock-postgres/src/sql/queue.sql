@@ -64,6 +64,8 @@ BEGIN
   IF l.owner IS NOT NULL AND NOT EXISTS (SELECT FROM lease e WHERE e.name = p_name AND e.owner = l.owner AND e.expires_at > p_now) THEN
     l.owner := NULL;
     UPDATE lock SET owner = NULL WHERE name = p_name;
+    -- Else a renewal that read the lock before would still find its lease.
+    UPDATE lease SET owner = NULL WHERE name = p_name;
   ELSIF l.shared <> 0 THEN
     DELETE FROM sharer WHERE name = p_name AND owner IN (
       SELECT s.owner FROM sharer s WHERE s.name = p_name AND s.expires_at <= p_now FOR NO KEY UPDATE SKIP LOCKED);

@@ -1,6 +1,6 @@
 -- Looks at the next names after `p_after`. Ends what has expired, and removes names that nobody has used for `p_idle` ms and whose
 -- last token is behind the clock.
-CREATE OR REPLACE FUNCTION sweep(p_after text, p_at_most int, p_idle bigint, OUT removed int, OUT next text)
+CREATE OR REPLACE FUNCTION sweep(p_after text, p_at_most int, p_idle bigint, p_sync text, OUT removed int, OUT next text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
@@ -13,6 +13,8 @@ BEGIN
   IF NOT pg_try_advisory_xact_lock(hashtextextended('polylock sweep ' || current_schema, 0)) THEN
     RETURN;
   END IF;
+  -- What it hands over is a grant like any other.
+  PERFORM commit_by(p_sync);
   v_names := ARRAY(SELECT name FROM lock WHERE name > p_after ORDER BY name LIMIT p_at_most);
   next := CASE WHEN cardinality(v_names) = p_at_most THEN v_names[p_at_most] END;
   FOR v_name IN SELECT name FROM lock WHERE name = ANY (v_names) AND (shared <> 0 OR queued OR observed) LOOP

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use lock_core::{ErrorKind, GuardState};
 use tokio::time::{sleep, timeout};
 
@@ -90,4 +91,41 @@ async fn waiters_that_do_not_listen_poll() {
     }
     let listeners = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'polylock\\_%'";
     assert_eq!(site.number(listeners).await, 0);
+}
+
+#[tokio::test]
+async fn locks_that_are_dropped_leave_no_session() {
+    let site = Site::open().await;
+    let locks = site.locks("").await;
+    take(&locks, "orders").await.release().await.unwrap();
+    drop(locks);
+    until("its sessions end", async || {
+        let sessions = "SELECT count(*) FROM pg_stat_activity
+                        WHERE datname = current_database() AND application_name LIKE 'polylock%'";
+        site.number(sessions).await == 0
+    })
+    .await;
+}
+
+/// The requests in doubt have all places of the pool when the connections break.
+#[tokio::test]
+async fn a_held_lock_outlives_a_pause_of_the_server_in_which_all_connections_are_in_use() {
+    let site = Site::private().await;
+    let locks = site.locks("&ttl=10s").await;
+    let guard = take(&locks, "held").await;
+    let warm_up = async |number| take(&locks, &format!("warm {number}")).await.release().await.unwrap();
+    join_all((0..24).map(warm_up)).await;
+    site.server.stop();
+    let tasks: Vec<_> = (0..4)
+        .map(|number| {
+            let locks = locks.clone();
+            tokio::spawn(async move { locks.mutex(format!("other {number}")).acquire().await })
+        })
+        .collect();
+    sleep(Duration::from_millis(2_300)).await;
+    site.server.cont();
+    for task in tasks {
+        task.await.unwrap().unwrap();
+    }
+    assert!(guard.is_valid());
 }

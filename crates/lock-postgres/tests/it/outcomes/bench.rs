@@ -152,7 +152,7 @@ impl Bench {
             ["unobserve"] => format!("SELECT unobserve('{name}', '{}')", self.inbox),
             ["fence", token] => format!("SELECT fence('{name}', {token})::text"),
             ["list"] => format!("SELECT list('{name}', 10)"),
-            ["sweep"] => "SELECT concat_ws(' ', removed, next) FROM sweep('', 1000000, 0)".to_owned(),
+            ["sweep"] => "SELECT concat_ws(' ', removed, next) FROM sweep('', 1000000, 0, NULL)".to_owned(),
             other => panic!("{other:?}"),
         };
         match self.client.query_opt(&sql, &[]).await {

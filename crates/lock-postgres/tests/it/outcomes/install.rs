@@ -124,8 +124,11 @@ async fn a_sweep_walks_all_names_a_few_at_a_time() {
     }
     let (mut after, mut removed) = (Some(String::new()), Vec::new());
     while let Some(name) = after {
-        let row =
-            bench.client.query_one("SELECT removed, next FROM sweep($1, 2, 0)", &[&name]).await.unwrap();
+        let row = bench
+            .client
+            .query_one("SELECT removed, next FROM sweep($1, 2, 0, NULL)", &[&name])
+            .await
+            .unwrap();
         removed.push(row.get::<_, i32>(0));
         after = row.get(1);
     }

@@ -52,6 +52,19 @@ async fn holds_never_overlap_and_commits_are_never_stale() {
     assert!(holds.len() > 5 && commits > 2);
 }
 
+/// Else a renewal that has read the lock before, and gets the row of its lease after that, would extend it.
+#[tokio::test]
+async fn whoever_ends_an_expired_lease_takes_its_owner_away() {
+    let mut bench = Bench::new().await;
+    for call in ["ask ann -1", "ask ann 2", "release ann", "break"] {
+        let name = bench.name("me:0").await;
+        bench.call(&name, call).await;
+        let sql = "SELECT owner IS NULL FROM lease WHERE name = $1";
+        let is_free: bool = bench.client.query_one(sql, &[&name]).await.unwrap().get(0);
+        assert!(is_free, "{call}");
+    }
+}
+
 async fn race(schema: String, seed: u64, until: Instant) -> Vec<Hold> {
     let mut random = StdRng::seed_from_u64(seed);
     let (mut holds, mut count) = (Vec::new(), 0);
