@@ -15,7 +15,8 @@ use crate::time::DAY;
 /// # Examples
 ///
 /// ```no_run
-/// # /// # use lock_core::{Locks, backend::Backend};
+/// # use std::sync::Arc;
+/// # use lock_core::{Locks, backend::Backend};
 /// # use lock_migrate::{MigrationConfig, Rung};
 /// # async fn example(redis: Arc<dyn Backend>, zk: Arc<dyn Backend>) -> lock_core::Result<()> {
 /// let locks = Locks::new(MigrationConfig::new("shop").rung(Rung::Dual).open(redis, zk).await?);
@@ -46,7 +47,7 @@ impl MigrationConfig {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for a malformed URL, an unknown or a missing option.
+    /// [`InvalidConfig`](lock_core::ErrorKind::InvalidConfig) for a malformed URL, an unknown or a missing option.
     ///
     /// # Examples
     ///

@@ -114,7 +114,8 @@ impl Operator {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] if locks cannot move to this store, [`ErrorKind::Unavailable`] if it does not answer.
+    /// [`InvalidConfig`](lock_core::ErrorKind::InvalidConfig) if locks cannot move to this store,
+    /// [`Unavailable`](lock_core::ErrorKind::Unavailable) if it does not answer.
     ///
     /// # Cancel safety
     ///
@@ -136,7 +137,8 @@ impl Operator {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for the record of another migration, [`ErrorKind::Unexpected`] for one of a later version;
+    /// [`InvalidConfig`](lock_core::ErrorKind::InvalidConfig) for the record of another migration,
+    /// [`Unexpected`](lock_core::ErrorKind::Unexpected) for one of a later version;
     /// when the new store is unavailable.
     pub async fn record(&self) -> Result<Option<Record>> {
         Ok(self.stored().await?.map(|(record, _)| record))
