@@ -125,7 +125,7 @@ async fn a_held_lock_outlives_a_pause_of_the_server_in_which_all_connections_are
     sleep(Duration::from_millis(2_300)).await;
     site.server.cont();
     for task in tasks {
-        task.await.unwrap().unwrap();
+        task.await.unwrap().unwrap().release().await.unwrap();
     }
     assert!(guard.is_valid());
 }
