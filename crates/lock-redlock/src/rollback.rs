@@ -66,7 +66,7 @@ impl Removal {
         let vacate = || async {
             let asked = Instant::now();
             let answer = match &self.for_all {
-                Some(request) => master.voter.vacate(request).await,
+                Some(request) => Box::pin(master.voter.vacate(request)).await,
                 None => Box::pin(self.vacate_from(master)).await,
             };
             let vacated = master.noted(asked, answer)?;

@@ -63,6 +63,7 @@ const KNOWN: &[Known] = &[
     Known { has_peers: true, ..mimic("interop", "polylock", "tests/interop", Tier::Full) },
     libtest("redis", "lock-redis", "crates/lock-redis/tests/it", &["simulation"]),
     libtest("facade", "polylock", "tests/it", &[]),
+    libtest("postgres", "lock-postgres", "crates/lock-postgres/tests/it", &["models"]),
     libtest("migrate", "lock-migrate", "crates/lock-migrate/tests/it", &["models"]),
     libtest("cli", "lock-cli", "crates/lock-cli/tests/it", &[]),
     libtest(

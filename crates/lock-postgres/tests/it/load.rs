@@ -41,34 +41,39 @@ async fn tasks_of_several_clients_exclude_each_other() {
     assert_eq!(done.load(Ordering::SeqCst), 200);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "full: it holds 10 000 locks for a while"]
-async fn ten_thousand_held_locks_need_five_connections() {
-    let site = Site::open().await;
-    let locks = site.locks("&ttl=30s").await;
-    let mut guards = Vec::new();
-    for first in (0..10_000).step_by(50) {
-        let locks = &locks;
-        guards.extend(
-            join_all((first..first + 50).map(async |n| take(locks, &format!("lock/{n}")).await)).await,
-        );
-    }
-    let began = cpu();
-    sleep(Duration::from_secs(35)).await;
-    let share = (cpu() - began).as_secs_f64() / 35.0;
-    assert!(guards.iter().all(|guard| guard.is_valid()), "a lock was lost");
-    assert!(site.number(CONNECTIONS).await <= 5);
-    eprintln!("10 000 held locks: the client needs {:.1} % of a core", share * 100.0);
-    join_all(guards.into_iter().map(|guard| guard.release()))
-        .await
-        .into_iter()
-        .for_each(|released| assert!(released.is_ok()));
-}
+/// Measured at night.
+mod deep {
+    use super::*;
 
-/// The time that this process has computed.
-fn cpu() -> Duration {
-    let stat = std::fs::read_to_string("/proc/self/stat").expect("the tests run on Linux");
-    let words: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks: u64 = words[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum();
-    Duration::from_millis(ticks * 10)
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[ignore = "deep: it holds 10 000 locks for a while"]
+    async fn ten_thousand_held_locks_need_five_connections() {
+        let site = Site::open().await;
+        let locks = site.locks("&ttl=30s").await;
+        let mut guards = Vec::new();
+        for first in (0..10_000).step_by(50) {
+            let locks = &locks;
+            guards.extend(
+                join_all((first..first + 50).map(async |n| take(locks, &format!("lock/{n}")).await)).await,
+            );
+        }
+        let began = cpu();
+        sleep(Duration::from_secs(35)).await;
+        let share = (cpu() - began).as_secs_f64() / 35.0;
+        assert!(guards.iter().all(|guard| guard.is_valid()), "a lock was lost");
+        assert!(site.number(CONNECTIONS).await <= 5);
+        eprintln!("10 000 held locks: the client needs {:.1} % of a core", share * 100.0);
+        join_all(guards.into_iter().map(|guard| guard.release()))
+            .await
+            .into_iter()
+            .for_each(|released| assert!(released.is_ok()));
+    }
+
+    /// The time that this process has computed.
+    fn cpu() -> Duration {
+        let stat = std::fs::read_to_string("/proc/self/stat").expect("the tests run on Linux");
+        let words: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        let ticks: u64 = words[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum();
+        Duration::from_millis(ticks * 10)
+    }
 }
