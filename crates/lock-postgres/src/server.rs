@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool::Runtime;
-use deadpool::managed::{Object, Pool, PoolError, TimeoutType};
+use deadpool::managed::{Object, Pool, PoolError, QueueMode, TimeoutType};
 use lock_core::background::Background;
 use lock_core::{Clock, Error, Mode, OwnerId, Result, Token};
 use tokio::time::timeout;
@@ -102,6 +102,8 @@ impl Server {
         let (endpoint, connect_timeout) = (dialer.endpoint.clone(), dialer.connect_timeout);
         let pool = Pool::builder(dialer)
             .max_size(size)
+            // The session that was used last: in a new one, the first call of a function has to compile it.
+            .queue_mode(QueueMode::Lifo)
             .wait_timeout(Some(connect_timeout + command_timeout))
             .runtime(Runtime::Tokio1)
             .build();
