@@ -238,7 +238,7 @@ const PROMISES: &[Promise] = &[
     Promise::tasks(REDLOCK),
     Promise::load(REDLOCK, "redlock 256 tasks", "pairs_per_s", "pairs/s against fan-outs to a quorum")
         .at_least(0.7),
-    Promise::load(REDLOCK, "redlock 256 tasks", "pairs_per_s_rslock", "pairs/s against rslock").at_least(1.5),
+    Promise::load(REDLOCK, "redlock 256 tasks", "pairs_per_s_rslock", "pairs/s against rslock").at_least(1.0),
     Promise::ratio(REDLOCK, "contended", "handoff_p50", "hand-off p50 of 8 processes against PING p50")
         .at_most(6.0)
         .at(Size::FewProcesses),

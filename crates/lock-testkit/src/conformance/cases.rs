@@ -87,12 +87,17 @@ impl Trial {
     ///
     /// When the backend fails the case or hangs.
     pub fn run(&self) {
+        self.run_within(LONGEST);
+    }
+
+    /// Runs the case, which hangs if it has not ended in this time.
+    pub(super) fn run_within(&self, longest: Duration) {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.expect("the system has threads to spare");
         let ended =
-            runtime.block_on(async { tokio::time::timeout(LONGEST, (self.case.run)(&*self.harness)).await });
+            runtime.block_on(async { tokio::time::timeout(longest, (self.case.run)(&*self.harness)).await });
         runtime.shutdown_timeout(FAREWELL);
-        assert!(ended.is_ok(), "{} has not ended after {LONGEST:?}", self.name);
+        assert!(ended.is_ok(), "{} has not ended after {longest:?}", self.name);
     }
 }
 
