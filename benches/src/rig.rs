@@ -9,6 +9,7 @@ pub(crate) mod keep_awake;
 pub(crate) mod measured_lock;
 pub(crate) mod memory;
 pub(crate) mod peers;
+mod process_family;
 mod progress;
 mod proxies;
 pub(crate) mod stuck;

@@ -254,6 +254,7 @@ async fn describe(target: &Target, meta: &mut Meta, progress: &Progress) {
         BackendName::Memory => {}
         BackendName::Redis | BackendName::Redlock => meta.redis = version,
         BackendName::Zk => meta.zookeeper = version,
+        BackendName::Postgres => meta.postgres = version,
     }
 }
 
@@ -316,7 +317,10 @@ fn note(results: &mut Results, name: &str, between: &str, text: &str) {
 
 fn servers(options: &Options) -> String {
     let zookeeper = if options.ensemble { "three ZooKeeper servers" } else { "one ZooKeeper server" };
-    format!("one Redis server, five of them for redlock, {zookeeper}, all on this machine, without fsync")
+    format!(
+        "one Redis server, five of them for redlock, {zookeeper}, without fsync; one PostgreSQL server, with fsync; all on this \
+         machine"
+    )
 }
 
 /// About how long a claim takes, for the time left.

@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn everything_by_default_and_the_short_ones_in_quick() {
         let all = parse("").unwrap();
-        assert_eq!(all.backends().len(), 4);
+        assert_eq!(all.backends().len(), 5);
         assert_eq!(all.scenarios().len(), 11);
         assert_eq!(parse("--quick").unwrap().scenarios().len(), 4);
         let some = parse("--quick --scenario held --scenario crash --backend zk --backend memory").unwrap();

@@ -216,7 +216,7 @@ mod tests {
         let top: Vec<&String> = json.as_object().unwrap().keys().collect();
         assert_eq!(top, ["baseline", "claims", "failures", "faults", "meta", "promises", "rows", "schema"]);
         let meta: Vec<&str> = json["meta"].as_object().unwrap().keys().map(String::as_str).collect();
-        let expected = "command cores cpu date duration_s interrupted kernel mode note redis repeats settings version zookeeper";
+        let expected = "command cores cpu date duration_s interrupted kernel mode note postgres redis repeats settings version zookeeper";
         assert_eq!(meta.join(" "), expected);
         assert_eq!(json["meta"]["mode"], "quick");
     }

@@ -34,7 +34,8 @@ pub(crate) fn render(results: &Results, look: Look) -> String {
         meta.cpu,
         meta.kernel
     );
-    for (server, version) in [("Redis", &meta.redis), ("ZooKeeper", &meta.zookeeper)] {
+    let servers = [("Redis", &meta.redis), ("ZooKeeper", &meta.zookeeper), ("PostgreSQL", &meta.postgres)];
+    for (server, version) in servers {
         if let Some(version) = version {
             let _ = write!(text, ", {server} {version}");
         }

@@ -36,7 +36,7 @@ pub(super) fn render(results: &Results) -> String {
     }
     let _ = writeln!(
         text,
-        "polylock {}, {} run of {} on {}, {} cores ({}), {}, Redis {}, ZooKeeper {}. Measured by `{}`.",
+        "polylock {}, {} run of {} on {}, {} cores ({}), {}, Redis {}, ZooKeeper {}, PostgreSQL {}. Measured by `{}`.",
         meta.version,
         meta.mode,
         quantity(meta.duration_s, "s"),
@@ -46,6 +46,7 @@ pub(super) fn render(results: &Results) -> String {
         plain(&meta.kernel),
         meta.redis.as_deref().unwrap_or("not measured"),
         meta.zookeeper.as_deref().unwrap_or("not measured"),
+        meta.postgres.as_deref().unwrap_or("not measured"),
         meta.command.replace('`', "'"),
     );
     text

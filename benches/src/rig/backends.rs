@@ -1,12 +1,13 @@
 //! The measured backends and their servers.
 
+pub(crate) mod postgres;
 pub(crate) mod redis;
 pub(crate) mod zk;
 
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lock_testkit::{RedisFive, RedisServer, ZkEnsemble, ZooKeeper};
+use lock_testkit::{PostgresServer, RedisFive, RedisServer, ZkEnsemble, ZooKeeper};
 use polylock::{DoctorReport, Locks};
 use tokio::time::timeout;
 
@@ -29,6 +30,7 @@ enum Servers {
     Five(RedisFive),
     ZooKeeper(ZooKeeper),
     Ensemble(ZkEnsemble),
+    Postgres(PostgresServer),
     /// Running servers, given by `--url`.
     Foreign,
 }
@@ -74,7 +76,7 @@ impl Target {
         }
     }
 
-    /// The process ids of our own servers.
+    /// The process ids of our own servers, without the processes that these have started.
     pub(crate) fn processes(&self) -> Vec<u32> {
         match &self.servers {
             Servers::None | Servers::Foreign => Vec::new(),
@@ -82,6 +84,7 @@ impl Target {
             Servers::Five(five) => five.servers().iter().map(RedisServer::pid).collect(),
             Servers::ZooKeeper(server) => vec![server.pid()],
             Servers::Ensemble(ensemble) => ensemble.nodes().iter().map(ZooKeeper::pid).collect(),
+            Servers::Postgres(server) => vec![server.pid()],
         }
     }
 
@@ -92,6 +95,7 @@ impl Target {
                 BackendName::Memory => None,
                 BackendName::Redis | BackendName::Redlock => redis::version(&self.url, &host).await.ok(),
                 BackendName::Zk => zk::version(&host).await.ok(),
+                BackendName::Postgres => postgres::version(&self.url).await.ok(),
             }
         };
         timeout(PATIENCE, asking).await.ok().flatten()
@@ -117,6 +121,7 @@ impl Target {
                 BackendName::Memory => Ok(()),
                 BackendName::Redis | BackendName::Redlock => redis::clean(&self.url, run).await,
                 BackendName::Zk => zk::clean(&self.url, run).await,
+                BackendName::Postgres => postgres::clean(&self.url, run).await,
             }
         };
         let cleaned = timeout(PATIENCE, cleaning).await;
@@ -150,10 +155,18 @@ impl Target {
                 let server = ZooKeeper::builder().for_load(true).start().await?;
                 (server.url(), Servers::ZooKeeper(server))
             }
+            (None, BackendName::Postgres) => {
+                // As services have it: what is committed is on the disk.
+                let server = PostgresServer::builder().config("fsync", "on");
+                let server = server.config("max_connections", MOST_SESSIONS).start().await?;
+                (server.url(), Servers::Postgres(server))
+            }
         };
         Ok(Self { backend, url, servers })
     }
 }
 
+/// Of hundreds of processes that each have a pool.
+const MOST_SESSIONS: &str = "2000";
 /// The timeout of requests that are not measured.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -1,11 +1,13 @@
 //! The floors: the bare commands that a lock needs at least, as a careful client would send them by hand.
 
 mod memory;
+mod postgres;
 mod redis;
 mod redlock;
 mod zk;
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
@@ -15,6 +17,7 @@ use polylock::backend::{LeaseKind, LockUrl};
 use zookeeper_client::Client;
 
 use self::memory::BareMutex;
+use self::postgres::{BarePostgres, Sessions};
 use self::redis::BareRedis;
 use self::redlock::BareRedlock;
 use self::zk::BareZk;
@@ -46,6 +49,8 @@ pub(crate) enum Bare {
     Redlock(BareRedlock),
     /// The requests of a ZooKeeper session.
     Zk(BareZk),
+    /// The statements of a PostgreSQL session.
+    Postgres(BarePostgres),
 }
 
 impl Bare {
@@ -84,6 +89,7 @@ pub(crate) enum BareConnections {
     Redlock(Vec<MultiplexedConnection>),
     /// The sessions, which take turns.
     Zk(Vec<Client>),
+    Postgres(Arc<Sessions>),
 }
 
 impl BareConnections {
@@ -91,6 +97,7 @@ impl BareConnections {
     pub(crate) async fn open(url: &str, session_timeout: Duration) -> Outcome<Self> {
         match LockUrl::parse(url)?.scheme.as_str() {
             "zk" => Self::sessions(url, session_timeout, 1).await,
+            "postgres" => Ok(Self::Postgres(Arc::new(Sessions::open(url).await?))),
             "redlock" => {
                 let connect = url::hosts(url).into_iter().map(|host| redis_servers::connect(url, host));
                 Ok(Self::Redlock(try_join_all(connect).await?))
@@ -113,6 +120,7 @@ impl BareConnections {
             }
             Self::Redlock(masters) => Bare::Redlock(BareRedlock::on(masters, name, owner, ttl).await?),
             Self::Zk(sessions) => Bare::Zk(BareZk::on(sessions.clone(), name).await?),
+            Self::Postgres(sessions) => Bare::Postgres(BarePostgres::on(sessions, name, owner, ttl)?),
         })
     }
 
@@ -138,6 +146,7 @@ impl Floor for Bare {
             Self::Redis(floor) => floor.acquire().await,
             Self::Redlock(floor) => floor.acquire().await,
             Self::Zk(floor) => floor.acquire().await,
+            Self::Postgres(floor) => floor.acquire().await,
         }
     }
 
@@ -147,13 +156,14 @@ impl Floor for Bare {
             Self::Redis(floor) => floor.release().await,
             Self::Redlock(floor) => floor.release().await,
             Self::Zk(floor) => floor.release().await,
+            Self::Postgres(floor) => floor.release().await,
         }
     }
 
     async fn settle(&mut self) -> Outcome<()> {
         match self {
             Self::Redlock(floor) => floor.settle().await,
-            Self::Memory(_) | Self::Redis(_) | Self::Zk(_) => Ok(()),
+            Self::Memory(_) | Self::Redis(_) | Self::Zk(_) | Self::Postgres(_) => Ok(()),
         }
     }
 
@@ -163,6 +173,7 @@ impl Floor for Bare {
             Self::Redis(floor) => floor.clean().await,
             Self::Redlock(floor) => floor.clean().await,
             Self::Zk(floor) => floor.clean().await,
+            Self::Postgres(floor) => floor.clean().await,
         }
     }
 }

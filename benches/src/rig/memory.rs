@@ -1,20 +1,28 @@
 //! The memory of processes.
 
+use super::process_family::children;
 use crate::data::{Failure, Outcome};
 
 /// The anonymous memory of this process that is resident, in bytes.
 pub(crate) fn of_this_process() -> Outcome<u64> {
-    of(&[std::process::id()])
+    of_one(std::process::id())
 }
 
-/// The sum of the anonymous memory of these processes that is resident, in bytes.
-pub(crate) fn of(pids: &[u32]) -> Outcome<u64> {
-    let mut kilobytes = 0;
-    for pid in pids {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-        kilobytes +=
-            anonymous(&status).ok_or_else(|| Failure::new(format!("/proc/{pid}/status has no RssAnon")))?;
+/// The sum of the anonymous memory of these servers that is resident, in bytes, with that of the processes that they have started.
+pub(crate) fn of(servers: &[u32]) -> Outcome<u64> {
+    let mut bytes = 0;
+    for &pid in servers {
+        // A child may have ended meanwhile.
+        let of_children: u64 = children(pid).into_iter().filter_map(|child| of_one(child).ok()).sum();
+        bytes += of_one(pid)? + of_children;
     }
+    Ok(bytes)
+}
+
+fn of_one(pid: u32) -> Outcome<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let kilobytes =
+        anonymous(&status).ok_or_else(|| Failure::new(format!("/proc/{pid}/status has no RssAnon")))?;
     Ok(kilobytes * 1024)
 }
 

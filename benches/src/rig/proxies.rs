@@ -20,13 +20,21 @@ pub(crate) struct Counts {
 
 impl Proxies {
     pub(crate) async fn start(backend: BackendName, url: &str) -> Outcome<Self> {
-        let protocol = if backend == BackendName::Zk { Protocol::ZooKeeper } else { Protocol::Redis };
+        let protocol = match backend {
+            BackendName::Zk => Protocol::ZooKeeper,
+            BackendName::Postgres => Protocol::Postgres,
+            _ => Protocol::Redis,
+        };
         Self::start_with(protocol, url).await
     }
 
     /// As [`start`](Self::start), with another protocol than that of the backend: what TLS hides cannot be counted.
     pub(crate) async fn start_with(protocol: Protocol, url: &str) -> Outcome<Self> {
-        let backend = if protocol == Protocol::ZooKeeper { BackendName::Zk } else { BackendName::Redis };
+        let backend = match protocol {
+            Protocol::ZooKeeper => BackendName::Zk,
+            Protocol::Postgres => BackendName::Postgres,
+            _ => BackendName::Redis,
+        };
         let mut proxies = Vec::new();
         for host in url::hosts(url) {
             proxies.push(FaultProxy::start(url::resolve(host, backend).await?, protocol)?);

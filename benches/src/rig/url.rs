@@ -48,7 +48,11 @@ pub(crate) fn with_hosts(url: &str, hosts: &[SocketAddr]) -> String {
 
 /// Resolves a host; the port defaults to that of the backend.
 pub(crate) async fn resolve(host: &str, backend: BackendName) -> Outcome<SocketAddr> {
-    let default = if backend == BackendName::Zk { 2181 } else { 6379 };
+    let default = match backend {
+        BackendName::Zk => 2181,
+        BackendName::Postgres => 5432,
+        _ => 6379,
+    };
     let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
     let host = if has_port { host.to_owned() } else { format!("{host}:{default}") };
     let mut found = tokio::net::lookup_host(&host)
@@ -92,6 +96,7 @@ mod tests {
         for (host, backend, address) in [
             ("127.0.0.1", BackendName::Redis, "127.0.0.1:6379"),
             ("127.0.0.1", BackendName::Zk, "127.0.0.1:2181"),
+            ("127.0.0.1", BackendName::Postgres, "127.0.0.1:5432"),
             ("[::1]:7", BackendName::Redlock, "[::1]:7"),
             ("[::1]", BackendName::Redlock, "[::1]:6379"),
         ] {

@@ -17,6 +17,8 @@ pub(crate) enum BackendName {
     Redlock,
     /// ZooKeeper.
     Zk,
+    /// One PostgreSQL server.
+    Postgres,
 }
 
 impl BackendName {
@@ -27,6 +29,7 @@ impl BackendName {
             Self::Redis => "redis",
             Self::Redlock => "redlock",
             Self::Zk => "zk",
+            Self::Postgres => "postgres",
         }
     }
 }

@@ -16,6 +16,8 @@ pub(crate) struct Meta {
     pub(crate) kernel: String,
     pub(crate) redis: Option<String>,
     pub(crate) zookeeper: Option<String>,
+    #[serde(default)]
+    pub(crate) postgres: Option<String>,
     pub(crate) mode: Mode,
     pub(crate) command: String,
     pub(crate) duration_s: f64,
@@ -38,6 +40,7 @@ impl Meta {
             kernel: kernel(),
             redis: None,
             zookeeper: None,
+            postgres: None,
             mode,
             command: command_line(std::env::args().skip(1)),
             duration_s: 0.0,

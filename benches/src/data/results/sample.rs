@@ -13,6 +13,7 @@ pub(crate) fn sample() -> Results {
         kernel: "Linux 6.1.0".into(),
         redis: Some("7.0.15".into()),
         zookeeper: Some("3.8.0".into()),
+        postgres: Some("15.14".into()),
         mode: Mode::Quick,
         command: "cargo xtask compare --quick".into(),
         duration_s: 31.4,

@@ -67,6 +67,7 @@ pub(super) fn of(fault: FaultName, backend: BackendName) -> Cell {
         BackendName::Redis => redis(fault),
         BackendName::Redlock => redlock(fault),
         BackendName::Zk => zk(fault),
+        BackendName::Postgres => Cell::NoMeaning("not run"),
     }
 }
 

@@ -36,6 +36,7 @@ impl Trials {
             BackendName::Redis => SoakBackend::Redis,
             BackendName::Redlock => SoakBackend::Redlock,
             BackendName::Zk => SoakBackend::Zk,
+            BackendName::Postgres => return Err(Failure::new("no faults are injected into PostgreSQL")),
         };
         let linked = fault == FaultName::LeaderCutOff;
         let mut servers = match self.ensemble.take() {

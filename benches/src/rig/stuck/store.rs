@@ -12,7 +12,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::time::timeout;
 
 use crate::data::Outcome;
-use crate::rig::backends::{redis as redis_servers, zk as zk_servers};
+use crate::rig::backends::{postgres as postgres_servers, redis as redis_servers, zk as zk_servers};
 use crate::rig::url;
 
 /// The state of these locks, by URL and name.
@@ -33,6 +33,9 @@ async fn look_at(url: &str, lock: &str) -> String {
     }
     if scheme == "zk" {
         section(&mut text, "nodes", zookeeper(url, lock)).await;
+    }
+    if scheme == "postgres" {
+        section(&mut text, "rows and sessions", postgres(url, lock)).await;
     }
     text
 }
@@ -120,6 +123,25 @@ async fn zookeeper(url: &str, lock: &str) -> Outcome<String> {
                     data.escape_ascii()
                 );
             }
+        }
+    }
+    Ok(text)
+}
+
+/// All rows of the lock, and the sessions.
+async fn postgres(url: &str, lock: &str) -> Outcome<String> {
+    let (client, schema) = (postgres_servers::connect(url).await?, postgres_servers::schema_of(url));
+    let mut text = String::new();
+    for (title, from) in [
+        ("lock", format!("{schema}.lock AS r WHERE name = $1")),
+        ("lease", format!("{schema}.lease AS r WHERE name = $1")),
+        ("sharer", format!("{schema}.sharer AS r WHERE name = $1")),
+        ("waiter", format!("{schema}.waiter AS r WHERE name = $1")),
+        ("session", "pg_stat_activity AS r WHERE $1 <> '' AND datid IS NOT NULL".into()),
+    ] {
+        let query = format!("SELECT to_jsonb(r)::text FROM {from} LIMIT {MOST_KEYS}");
+        for row in client.query(&query, &[&lock]).await? {
+            let _ = writeln!(text, "{title}: {}", row.get::<_, &str>(0));
         }
     }
     Ok(text)

@@ -7,10 +7,11 @@ use polylock::backend::LockUrl;
 use rand::Rng;
 use redis::aio::MultiplexedConnection;
 use tokio::time::sleep;
+use tokio_postgres::Client as Session;
 use zookeeper_client::Client;
 
 use crate::data::{Outcome, Window};
-use crate::rig::backends::{redis as redis_servers, zk as zk_servers};
+use crate::rig::backends::{postgres, redis as redis_servers, zk as zk_servers};
 use crate::rig::url;
 
 pub(crate) enum Pinger {
@@ -18,14 +19,17 @@ pub(crate) enum Pinger {
     Redis(MultiplexedConnection),
     /// `exists /`, which every server answers by itself.
     Zk(Client),
+    /// An empty query.
+    Postgres(Session),
 }
 
 impl Pinger {
     pub(crate) async fn connect(url: &str) -> Outcome<Self> {
-        if LockUrl::parse(url)?.scheme == "zk" {
-            return Ok(Self::Zk(zk_servers::connect(url, SESSION).await?));
-        }
-        Ok(Self::Redis(redis_servers::connect(url, url::first_host(url)).await?))
+        Ok(match LockUrl::parse(url)?.scheme.as_str() {
+            "zk" => Self::Zk(zk_servers::connect(url, SESSION).await?),
+            "postgres" => Self::Postgres(postgres::connect(url).await?),
+            _ => Self::Redis(redis_servers::connect(url, url::first_host(url)).await?),
+        })
     }
 
     /// Sends a ping every few milliseconds in the window, and returns the times in nanoseconds.
@@ -47,6 +51,7 @@ impl Pinger {
         match self {
             Self::Redis(connection) => redis::cmd("PING").exec_async(connection).await?,
             Self::Zk(client) => drop(client.check_stat("/").await?),
+            Self::Postgres(session) => session.batch_execute("").await?,
         }
         Ok(())
     }
