@@ -7,7 +7,7 @@
 //!   be killed, restarted with or without their data, and stopped. They start in milliseconds (Redis) or half a second
 //!   (ZooKeeper), so that every test can have its own, and end with the test whatever happens to it.
 //! * [`etcd`]: a real etcd server in the same way, for comparisons.
-//! * [`postgres`]: a real PostgreSQL server, for resources that check fencing tokens.
+//! * [`postgres`]: a real PostgreSQL server, alone or with a standby.
 //! * `fake`, with the feature of that name: a Redis in memory, on tokio's clock, over links with faults by seed.
 //! * `simulation`, with the same feature: backends in virtual time.
 //! * `stories`, with the feature `models`: models that are searched exhaustively, and their counterexamples in the docs.
@@ -69,7 +69,7 @@ pub use history::{EventKind, History, Recorder, now_ns};
 pub use log_capture::LogCapture;
 pub use migration::migration_url;
 pub use pgbouncer::PgBouncer;
-pub use postgres::{PostgresOptions, PostgresServer};
+pub use postgres::{PostgresOptions, PostgresPair, PostgresServer};
 pub use proxy::{FaultProxy, Multiplexer};
 pub use redis::{RedisCluster, RedisFive, RedisSentinel, RedisServer};
 pub use secret_file::SecretFile;

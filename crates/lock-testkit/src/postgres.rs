@@ -1,19 +1,22 @@
 //! A real PostgreSQL server: a store of locks, and a resource that checks fencing tokens.
 
+mod pair;
+
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, getuid, kill_process};
 
+pub use self::pair::PostgresPair;
 use crate::error::{Error, Result};
 use crate::port::Port;
-use crate::process::{Child, Output, locate, off_thread, tail};
+use crate::process::{Child, Output, locate, off_thread, spawn, tail};
 use crate::server_process::{ServerProcess, StartError, on_free_ports};
 
 /// A `postgres` on its own Unix socket and loopback port, with an empty database in its own temporary directory.
@@ -30,6 +33,8 @@ pub struct PostgresServer {
 #[must_use = "options start nothing by themselves"]
 pub struct PostgresOptions {
     settings: Vec<(String, String)>,
+    /// In megabytes.
+    disk: Option<u32>,
 }
 
 impl PostgresServer {
@@ -78,6 +83,69 @@ impl PostgresServer {
         self.inner.process.pid()
     }
 
+    /// Runs statements, each in a transaction of its own, by `psql`. Returns what they return, a line for each row.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Protocol`] with what the server says.
+    pub async fn sql(&self, statements: &[&str]) -> Result<String> {
+        let (parameters, name) = (self.connect_string(), self.inner.process.name().to_owned());
+        let statements: Vec<_> = statements.iter().map(|&statement| statement.to_owned()).collect();
+        off_thread(move || {
+            let mut psql = Command::new(program("psql")?);
+            psql.args(["--no-psqlrc", "--quiet", "--no-align", "--tuples-only", "--set", "ON_ERROR_STOP=1"]);
+            psql.arg("--dbname").arg(format!("{parameters} connect_timeout=10"));
+            for statement in &statements {
+                psql.args(["--command", statement]);
+            }
+            let running = spawn(&psql, Stdio::null(), Stdio::piped(), Stdio::piped())?;
+            let ended = running.wait_with_output().map_err(|error| Error::io("run psql", error))?;
+            if ended.status.success() {
+                return Ok(String::from_utf8_lossy(&ended.stdout).trim_end().to_owned());
+            }
+            Err(Error::Protocol { peer: name, what: String::from_utf8_lossy(&ended.stderr).into_owned() })
+        })
+        .await
+    }
+
+    /// Sets an option of `postgresql.conf` while the server runs. One that it was started with stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// As for [`sql`](Self::sql).
+    pub async fn set(&self, name: &str, value: &str) -> Result<()> {
+        let set = format!("ALTER SYSTEM SET {name} = '{value}'");
+        self.sql(&[&set, "SELECT pg_reload_conf()"]).await.map(drop)
+    }
+
+    /// Makes a standby a primary, and waits until it is one.
+    ///
+    /// # Errors
+    ///
+    /// The error carries the end of the server's log.
+    pub async fn promote(&self) -> Result<()> {
+        self.control("promote", &[]).await
+    }
+
+    /// Shuts the server down in order: standbys that are connected get everything.
+    ///
+    /// # Errors
+    ///
+    /// The error carries the end of the server's log.
+    pub async fn shut_down(&self) -> Result<()> {
+        self.control("stop", &["--mode", "fast"]).await
+    }
+
+    async fn control(&self, what: &'static str, options: &'static [&str]) -> Result<()> {
+        let inner = Arc::clone(&self.inner);
+        off_thread(move || {
+            let mut control = as_a_user(&program("pg_ctl")?)?;
+            control.arg(what).args(options).arg("--wait").arg("--pgdata").arg(inner.data());
+            inner.finish(control.current_dir(inner.process.dir()))
+        })
+        .await
+    }
+
     /// Kills the server by SIGKILL, with the processes of its sessions. Its port stays reserved.
     pub fn kill(&self) {
         // It starts no others meanwhile.
@@ -122,18 +190,30 @@ impl PostgresOptions {
         self
     }
 
+    /// Keeps the data on a disk of its own with so many megabytes: one in memory, which ends with the server. Needs root.
+    pub fn disk(mut self, megabytes: u32) -> Self {
+        self.disk = Some(megabytes);
+        self
+    }
+
     /// Starts a server.
     ///
     /// # Errors
     ///
     /// As for [`PostgresServer::start`].
     pub async fn start(self) -> Result<PostgresServer> {
+        self.start_on(Inner::make).await
+    }
+
+    /// Starts a server on the data that `make` makes.
+    async fn start_on(self, make: impl Fn(&Inner) -> Result<()> + Send + 'static) -> Result<PostgresServer> {
         off_thread(move || {
             on_free_ports("PostgreSQL", || {
                 let port = Port::pick("PostgreSQL")?;
                 let process = ServerProcess::new(format!("PostgreSQL on port {}", port.number()))?;
-                let inner = Arc::new(Inner { process, port, settings: self.settings.clone() });
-                inner.make()?;
+                let inner = Arc::new(Inner { process, port, options: self.clone() });
+                give_away(inner.process.dir())?;
+                make(&inner)?;
                 inner.launch()?;
                 Ok(PostgresServer { inner })
             })
@@ -147,17 +227,21 @@ struct Inner {
     // The process goes before the claim on its port.
     process: ServerProcess,
     port: Port,
-    settings: Vec<(String, String)>,
+    options: PostgresOptions,
 }
 
 impl Inner {
-    /// Makes an empty database.
+    /// Makes an empty database, unless its disk is still to be made.
     fn make(&self) -> Result<()> {
-        give_away(self.process.dir())?;
+        if self.options.disk.is_some() { Ok(()) } else { self.finish(&self.init()?) }
+    }
+
+    fn init(&self) -> Result<Command> {
         let mut init = as_a_user(&program("initdb")?)?;
         init.args(["--no-sync", "--no-instructions", "--auth", "trust", "--username", USER]);
         init.args(["--locale", "C", "--encoding", "UTF8", "--pgdata"]).arg(self.data());
-        self.finish(init.current_dir(self.process.dir()))
+        init.current_dir(self.process.dir());
+        Ok(init)
     }
 
     fn launch(&self) -> Result<(), StartError> {
@@ -174,13 +258,36 @@ impl Inner {
         for (name, value) in fixed {
             server.args(["-c", &format!("{name}={value}")]);
         }
-        for (name, value) in &self.settings {
+        for (name, value) in &self.options.settings {
             server.args(["-c", &format!("{name}={value}")]);
         }
+        if let Some(megabytes) = self.options.disk {
+            server = self.on_disk(megabytes, &server)?;
+        }
         self.process.launch(&server)?;
-        // As `pg_ctl` does: a server that still recovers accepts connections, and refuses to serve them.
-        let status = || fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
-        self.process.wait_ready(|_| status().lines().any(|line| line.trim_end() == "ready"))
+        self.process.wait_ready(|pid| {
+            // As `pg_ctl` does: a server that still recovers accepts connections, and refuses to serve them.
+            let status = match self.options.disk {
+                None => fs::read_to_string(data.join("postmaster.pid")),
+                Some(_) => fs::read_to_string(format!("/proc/{pid}/root{}/postmaster.pid", data.display())),
+            };
+            status.unwrap_or_default().lines().any(|line| matches!(line.trim_end(), "ready" | "standby"))
+        })
+    }
+
+    /// The command that mounts a new disk, makes an empty database there, and becomes the server. Nobody else sees the disk.
+    fn on_disk(&self, megabytes: u32, server: &Command) -> Result<Command> {
+        let data = self.data();
+        fs::create_dir_all(&data).map_err(|error| Error::io(format!("make {}", data.display()), error))?;
+        let script = format!(
+            "mount -t tmpfs -o size={megabytes}m,mode=0700,uid={NOBODY},gid={NOBODY} tmpfs '{}' && {} && exec {}",
+            data.display(),
+            words(&self.init()?),
+            words(server)
+        );
+        let mut command = Command::new(locate("unshare", "apt-get install util-linux")?);
+        command.args(["--mount", "sh", "-c", &script]).current_dir(self.process.dir());
+        Ok(command)
     }
 
     fn data(&self) -> PathBuf {
@@ -215,6 +322,12 @@ impl Drop for Inner {
         // A killed server leaves a segment of System V shared memory behind.
         let _ = self.process.quit(QUIT_DEADLINE);
     }
+}
+
+/// A command for a shell. Its words have no quotes.
+fn words(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| format!("'{}'", word.display())).collect::<Vec<_>>().join(" ")
 }
 
 fn signal(processes: &[u32], signal: Signal) {
@@ -260,19 +373,23 @@ pub(crate) fn program_in(name: &str, folder: &str, package: &str) -> Result<Path
     }
 }
 
-/// Finds a program of the server in `PATH`, or in the newest version of Debian's packages.
+/// Finds a program of PostgreSQL, of one version for all: that of the `postgres` in `PATH`, or the newest of Debian's packages.
 fn program(name: &str) -> Result<PathBuf> {
-    let missing = match locate(name, "apt-get install postgresql") {
-        Ok(path) => return Ok(path),
-        Err(missing) => missing,
+    let server = match locate("postgres", "apt-get install postgresql") {
+        // Debian's other programs in `PATH` choose a version by themselves.
+        Ok(server) => fs::canonicalize(&server).unwrap_or(server),
+        Err(missing) => newest_of_debian().ok_or(missing)?,
     };
+    Ok(server.with_file_name(name))
+}
+
+fn newest_of_debian() -> Option<PathBuf> {
     let versions = fs::read_dir(DEBIAN_VERSIONS).into_iter().flatten().flatten();
     versions
         .map(|version| version.path())
-        .filter(|version| version.join("bin").join(name).is_file())
+        .filter(|version| version.join("bin/postgres").is_file())
         .max_by_key(|version| version.file_name()?.to_str()?.parse::<u32>().ok())
-        .map(|version| version.join("bin").join(name))
-        .ok_or(missing)
+        .map(|version| version.join("bin/postgres"))
 }
 
 const USER: &str = "postgres";

@@ -9,7 +9,7 @@ use std::{env, fs};
 
 use crate::Error;
 use crate::Worker;
-use crate::postgres::PostgresServer;
+use crate::postgres::{PostgresPair, PostgresServer};
 use crate::proxy::Direction;
 use crate::redis::{RedisFive, RedisServer, Reply};
 use crate::zookeeper::{ZkEnsemble, ZooKeeper};
@@ -241,6 +241,50 @@ async fn postgres_answers_queries_and_leaves_nothing_behind() {
     assert!(!runs(pid) && !has_shared_memory(pid));
     assert!(!Path::new(&data).exists());
     connection.await.unwrap().unwrap_err();
+}
+
+#[tokio::test]
+#[ignore = "full: three starts of PostgreSQL"]
+async fn a_standby_of_postgres_takes_over_and_back() {
+    let pair = timed("PostgreSQL with a standby", PostgresPair::start_synchronous()).await.unwrap();
+    let [primary, standby] = pair.servers();
+    primary.sql(&["CREATE TABLE seen (n int)", "INSERT INTO seen VALUES (1)"]).await.unwrap();
+    let count = async |server: &PostgresServer| server.sql(&["SELECT count(*) FROM seen"]).await.unwrap();
+    pair.catch_up().await.unwrap();
+    assert_eq!(count(standby).await, "1");
+    let refused = standby.sql(&["INSERT INTO seen VALUES (2)"]).await.unwrap_err();
+    assert!(refused.to_string().contains("read-only"), "{refused}");
+
+    primary.shut_down().await.unwrap();
+    standby.promote().await.unwrap();
+    standby.sql(&["INSERT INTO seen VALUES (2)"]).await.unwrap();
+    primary.follow(standby).await.unwrap();
+    eventually("the standby has caught up", async || (count(primary).await == "2").then_some(())).await;
+}
+
+#[tokio::test]
+#[ignore = "full: a start of PostgreSQL"]
+async fn a_disk_of_postgres_can_be_full() {
+    let server = PostgresServer::builder().disk(100).start().await.unwrap();
+    let fill = "COPY (SELECT repeat('x', 100000) FROM generate_series(1, 1000)) TO '/tmp/ballast'";
+    let fill = fill.replace("/tmp", &server.sql(&["SHOW data_directory"]).await.unwrap());
+    let full = server.sql(&[&fill]).await.unwrap_err();
+    assert!(full.to_string().contains("No space left on device"), "{full}");
+    assert_eq!(server.sql(&["SELECT 1"]).await.unwrap(), "1");
+}
+
+#[tokio::test]
+#[ignore = "full: two servers of PostgreSQL"]
+async fn a_detached_standby_of_postgres_lacks_what_follows() {
+    let pair = PostgresPair::start().await.unwrap();
+    let [primary, standby] = pair.servers();
+    primary.sql(&["CREATE TABLE before ()"]).await.unwrap();
+    pair.detach().await.unwrap();
+    primary.sql(&["CREATE TABLE after ()"]).await.unwrap();
+    primary.kill();
+    standby.promote().await.unwrap();
+    let tables = "SELECT to_regclass('before') IS NOT NULL, to_regclass('after') IS NULL";
+    assert_eq!(standby.sql(&[tables]).await.unwrap(), "t|t");
 }
 
 /// The process that starts servers is killed as hard as can be, so nothing of its own can clean up.
