@@ -67,20 +67,21 @@ impl Postgres {
         config.check_password().await?;
         let endpoint = Endpoint { servers: config.servers(), schema: config.schema.clone() };
         let home = Home::here();
-        let dialer = |target| Dialer {
-            target,
+        let dialer = |targets| Dialer {
+            targets,
             password: config.password_source().cloned(),
             tls: config.tls.clone(),
             connect_timeout: config.connect_timeout,
             endpoint: endpoint.clone(),
             home: home.clone(),
+            distrusted: Arc::default(),
         };
-        let requests = dialer(config.target()?);
+        let requests = dialer(config.targets()?);
         let clock = config.clock.clone();
         let server = Server::new(requests, config.pool, config.sync, config.command_timeout, clock.clone())?;
         let server = Arc::new(server);
         install(&server, &config).await?;
-        let listens = config.listen.then(|| config.listen_target()).transpose()?.map(dialer);
+        let listens = config.listen.then(|| config.listen_targets()).transpose()?.map(dialer);
         let context = Context {
             inbox: Inbox::new(&server, listens),
             renewer: Renewer::new(RenewOnServer { server: Arc::clone(&server) }, clock.clone()),

@@ -95,7 +95,8 @@ impl PostgresSync {
 ///
 /// As libpq has them, with `postgres` or `postgresql`:
 ///
-/// * `postgres://[user[:password]@]host[:port][,host[:port]...][/database]`: of several servers, the primary.
+/// * `postgres://[user[:password]@]host[:port][,host[:port]...][/database]`: of several servers, the primary. They are asked in this
+///   order, and the next one also when one is slow, so a primary that stands still keeps no client from its successor.
 /// * `postgres://[user@]/[database]?host=/run/postgresql[&port=5432]`: a server, over its Unix socket.
 ///
 /// Options follow, as in `?ttl=10s`.
@@ -108,7 +109,7 @@ impl PostgresSync {
 /// | `install` | `auto` | `auto` creates or upgrades the schema when that is needed and allowed; `off` never |
 /// | `listen` | `on` | `on`: a connection of its own notifies waiters; `off`: waiters ask again, after 2 s at most |
 /// | `listen_host` | none | `host[:port]` of the server for that connection, past a pooler |
-/// | `pool` | `4` | the most connections for requests, of this process |
+/// | `pool` | `4` | the most connections for requests, of this process; one more renews locks while all of them are in use |
 /// | `local_handovers` | `16` | how many tasks of one process may hold the lock in a row, for 10 ms at most, before other processes get a chance; with 0 or 1 every task asks the server |
 /// | `password_file` | none | a file with the password, instead of one in the URL; read at each connect, see [`Password`] |
 /// | `connect_timeout` | `2s` | how long to wait for a connection |
@@ -357,8 +358,8 @@ impl PostgresConfig {
         check_timeout(BACKEND, "connect_timeout", self.connect_timeout)?;
         check_timeout(BACKEND, "command_timeout", self.command_timeout)?;
         self.tls.check()?;
-        self.target()?;
-        self.listen_target()?;
+        self.targets()?;
+        self.listen_targets()?;
         if self.schema.is_empty() || self.schema.len() > LONGEST_SCHEMA || self.schema.contains('\0') {
             let hint = format!("give it a name of at most {LONGEST_SCHEMA} bytes, such as polylock");
             return Err(invalid("schema= names no schema", hint));
@@ -399,23 +400,25 @@ impl PostgresConfig {
         self.hosts.clone()
     }
 
-    /// What the driver connects to for requests; the password is read at each connect.
-    pub(crate) fn target(&self) -> Result<tokio_postgres::Config> {
-        self.target_at(&self.hosts)
+    /// What the driver connects to for requests, one of them; the password is read at each connect.
+    pub(crate) fn targets(&self) -> Result<Vec<tokio_postgres::Config>> {
+        self.targets_at(&self.hosts)
     }
 
     /// What the driver connects to for notifications.
-    pub(crate) fn listen_target(&self) -> Result<tokio_postgres::Config> {
-        self.target_at(self.listen_host.as_ref().unwrap_or(&self.hosts))
+    pub(crate) fn listen_targets(&self) -> Result<Vec<tokio_postgres::Config>> {
+        self.targets_at(self.listen_host.as_ref().unwrap_or(&self.hosts))
     }
 
-    fn target_at(&self, hosts: &str) -> Result<tokio_postgres::Config> {
-        let mut target = tokio_postgres::Config::new();
+    fn targets_at(&self, hosts: &str) -> Result<Vec<tokio_postgres::Config>> {
         let hosts: Vec<_> = hosts.split(',').collect();
-        for host in &hosts {
-            let (name, port) = self.host_and_port(host)?;
-            target.host(name).port(port);
-        }
+        hosts.iter().map(|host| self.target_at(host, hosts.len() > 1)).collect()
+    }
+
+    fn target_at(&self, host: &str, is_one_of_several: bool) -> Result<tokio_postgres::Config> {
+        let mut target = tokio_postgres::Config::new();
+        let (name, port) = self.host_and_port(host)?;
+        target.host(name).port(port);
         if let Some(user) = &self.user {
             target.user(user);
         }
@@ -425,7 +428,7 @@ impl PostgresConfig {
         if let Some(options) = &self.session_options {
             target.options(options);
         }
-        if self.read_write.unwrap_or(hosts.len() > 1) {
+        if self.read_write.unwrap_or(is_one_of_several) {
             target.target_session_attrs(tokio_postgres::config::TargetSessionAttrs::ReadWrite);
         }
         target.application_name(&self.application_name).ssl_mode(self.tls.mode());
@@ -501,21 +504,25 @@ mod tests {
             (config.sync, config.install, config.listen, config.pool),
             (PostgresSync::Off, false, false, 2)
         );
-        let target = config.target().unwrap();
-        assert_eq!(target.get_hosts(), [Host::Tcp("h1".into()), Host::Tcp("::1".into())]);
-        assert_eq!(target.get_ports(), [5432, 7]);
-        assert_eq!((target.get_user(), target.get_dbname()), (Some("me"), Some("shop")));
-        assert_eq!(target.get_target_session_attrs(), TargetSessionAttrs::ReadWrite);
-        assert!(!format!("{config:?} {target:?}").contains("s3cret"));
-        let socket =
-            PostgresConfig::from_url("postgresql:///?host=/run/pg&port=5433").unwrap().target().unwrap();
+        let targets = config.targets().unwrap();
+        for (target, host, port) in [(&targets[0], "h1", 5432), (&targets[1], "::1", 7)] {
+            assert_eq!(
+                (target.get_hosts(), target.get_ports()),
+                (&[Host::Tcp(host.into())][..], &[port][..])
+            );
+            assert_eq!((target.get_user(), target.get_dbname()), (Some("me"), Some("shop")));
+            assert_eq!(target.get_target_session_attrs(), TargetSessionAttrs::ReadWrite);
+            assert!(!format!("{config:?} {target:?}").contains("s3cret"));
+        }
+        let socket = PostgresConfig::from_url("postgresql:///?host=/run/pg&port=5433").unwrap();
+        let socket = socket.targets().unwrap().remove(0);
         assert_eq!(
             (socket.get_hosts(), socket.get_ports()),
             (&[Host::Unix("/run/pg".into())][..], &[5433][..])
         );
         assert_eq!(socket.get_target_session_attrs(), TargetSessionAttrs::Any);
         let past = PostgresConfig::from_url("postgres://pooler:6432?listen_host=db").unwrap();
-        assert_eq!(past.listen_target().unwrap().get_ports(), [5432]);
+        assert_eq!(past.listen_targets().unwrap()[0].get_ports(), [5432]);
     }
 
     #[test]

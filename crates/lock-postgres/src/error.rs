@@ -198,8 +198,7 @@ impl Endpoint {
             Some(io::ErrorKind::NotFound) => {
                 ("no_socket", "check that the server runs, and the directory: ?host=/dir")
             }
-            // The driver's error for target_session_attrs.
-            Some(io::ErrorKind::PermissionDenied) if io.is_some_and(|io| io.raw_os_error().is_none()) => {
+            _ if is_no_primary(error) => {
                 return self
                     .error(ErrorKind::Unavailable, "none of the servers is a primary that allows writes")
                     .with_code("replica")
@@ -211,6 +210,12 @@ impl Endpoint {
         let error = if code == "unavailable" { error } else { error.with_code(code) };
         error.with_hint(hint)
     }
+}
+
+/// Whether the server is a standby, and a primary is wanted: the driver's error for `target_session_attrs`.
+pub(crate) fn is_no_primary(error: &tokio_postgres::Error) -> bool {
+    let io = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+    io.is_some_and(|io| io.kind() == io::ErrorKind::PermissionDenied && io.raw_os_error().is_none())
 }
 
 /// The hint for a failed connection.

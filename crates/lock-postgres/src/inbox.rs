@@ -204,11 +204,13 @@ impl Shared {
     /// Opens the connection, and delivers notifications until it ends.
     async fn listen_once(&self, dialer: &Dialer) -> std::result::Result<(), Unheard> {
         let channel = format!("polylock_{}", self.id);
-        let mut target = dialer.target.clone();
+        let mut targets = dialer.targets.clone();
         // By this name, the server finds the session of a waiter.
-        target.application_name(&channel);
+        for target in &mut targets {
+            target.application_name(&channel);
+        }
         let (sender, mut notifications) = unbounded_channel();
-        let link = dialer.open_as(target, Some(sender)).await?;
+        let link = dialer.open_as(targets, Some(sender)).await?;
         let limit = self.server.command_timeout();
         let listen = format!("LISTEN {channel}");
         match timeout(limit, link.client.batch_execute(&listen)).await {
@@ -239,14 +241,20 @@ impl Shared {
                     Some(notification) => self.deliver(notification.payload()),
                     None => return,
                 },
-                () = sleep(HEARTBEAT), if self.is_awaited() => {
-                    if !matches!(self.server.hears(link, &self.id).await, Ok(Some(_))) {
+                () = sleep(HEARTBEAT) => {
+                    if self.is_awaited() && !self.is_heard(link).await {
                         link.give_up();
                         return;
                     }
                 }
             }
         }
+    }
+
+    /// Whether the server answers on this connection, and is the one that requests go to: it may have a successor.
+    async fn is_heard(&self, link: &Link) -> bool {
+        let Ok(Some(listener)) = self.server.hears(link, &self.id).await else { return false };
+        self.server.finds(&self.id, listener).await.unwrap_or(true)
     }
 
     fn is_awaited(&self) -> bool {

@@ -33,6 +33,7 @@ mod context;
 mod doctor;
 mod error;
 mod fence;
+mod hosts;
 mod inbox;
 mod inspect;
 mod lease;

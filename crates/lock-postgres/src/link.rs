@@ -3,7 +3,8 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use deadpool::managed::{Manager, Metrics, RecycleError, RecycleResult};
 use lock_core::runtime::Home;
@@ -16,17 +17,22 @@ use tokio::time::timeout;
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Notification};
 
 use crate::error::{BACKEND, During, Endpoint};
+use crate::hosts::{self, Failed};
 use crate::tls::Tls;
 
 /// Opens connections, with the password and the certificates of the moment.
+#[derive(Clone)]
 pub(crate) struct Dialer {
-    pub(crate) target: Config,
+    /// Those of which one is the primary.
+    pub(crate) targets: Vec<Config>,
     pub(crate) password: Option<Password>,
     pub(crate) tls: Tls,
     pub(crate) connect_timeout: Duration,
     pub(crate) endpoint: Endpoint,
     /// The runtime that drives the connections.
     pub(crate) home: Home,
+    /// Connections that were opened before are used no more: one of them has shown that the server ended them, or has a successor.
+    pub(crate) distrusted: Arc<Mutex<Option<Instant>>>,
 }
 
 /// A connection, and the task that drives it.
@@ -38,19 +44,24 @@ pub(crate) struct Link {
 }
 
 impl Dialer {
+    /// Has no connection of now be used again.
+    pub(crate) fn distrust_all(&self) {
+        *self.distrusted.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
     /// Opens a connection. What the server notifies it of goes to `notifications`, which is dropped when the connection ends.
     ///
     /// # Cancel safety
     ///
     /// When the future is dropped, the connection is closed, after the connect timeout at the latest.
     pub(crate) async fn open(&self, notifications: Option<UnboundedSender<Notification>>) -> Result<Link> {
-        self.open_as(self.target.clone(), notifications).await
+        self.open_as(self.targets.clone(), notifications).await
     }
 
     /// As [`open`](Self::open), with another name in the list of sessions.
     pub(crate) async fn open_as(
         &self,
-        mut target: Config,
+        mut targets: Vec<Config>,
         notifications: Option<UnboundedSender<Notification>>,
     ) -> Result<Link> {
         let limit = self.connect_timeout;
@@ -66,10 +77,12 @@ impl Dialer {
         let read = read.unwrap_or_else(|_| Err(Unreadable::new(format!("no password within {limit:?}"))));
         let (tls, password) = read.map_err(|unread| unread.error(ErrorKind::Unavailable, BACKEND))?;
         if let Some(password) = password {
-            target.password(password);
+            for target in &mut targets {
+                target.password(&password);
+            }
         }
         let connecting = self.home.driver().spawn(async move {
-            let (client, connection) = timeout(limit, target.connect(tls)).await??;
+            let (client, connection) = hosts::connect(targets, tls, limit).await?;
             let driver = tokio::spawn(drive(connection, notifications)).abort_handle();
             Ok::<_, Failed>(Link { client, driver, is_given_up: AtomicBool::new(false) })
         });
@@ -83,23 +96,6 @@ impl Dialer {
                 .with_hint("try again")
                 .caused_by(ended)),
         }
-    }
-}
-
-enum Failed {
-    TimedOut,
-    Driver(tokio_postgres::Error),
-}
-
-impl From<tokio::time::error::Elapsed> for Failed {
-    fn from(_: tokio::time::error::Elapsed) -> Self {
-        Self::TimedOut
-    }
-}
-
-impl From<tokio_postgres::Error> for Failed {
-    fn from(error: tokio_postgres::Error) -> Self {
-        Self::Driver(error)
     }
 }
 
@@ -162,8 +158,10 @@ impl Manager for Dialer {
         self.open(None).await
     }
 
-    async fn recycle(&self, link: &mut Link, _: &Metrics) -> RecycleResult<Error> {
-        if link.is_open() { Ok(()) } else { Err(RecycleError::message("the connection ended")) }
+    async fn recycle(&self, link: &mut Link, metrics: &Metrics) -> RecycleResult<Error> {
+        let distrusted = *self.distrusted.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_trusted = distrusted.is_none_or(|before| metrics.created > before);
+        if link.is_open() && is_trusted { Ok(()) } else { Err(RecycleError::message("the connection ended")) }
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool::Runtime;
-use deadpool::managed::{Object, Pool, PoolError, QueueMode, TimeoutType};
+use deadpool::managed::{Object, Pool, PoolError, QueueMode, TimeoutType, Timeouts};
 use lock_core::background::Background;
 use lock_core::{Clock, Error, Mode, OwnerId, Result, Token};
 use tokio::time::timeout;
@@ -23,6 +23,8 @@ use crate::link::{Dialer, Link};
 #[derive(Debug)]
 pub(crate) struct Server {
     pool: Pool<Dialer>,
+    /// One more connection, for renewals while all of the pool are in use.
+    reserve: Pool<Dialer>,
     pub(crate) endpoint: Endpoint,
     /// The quoted name of the schema, and a dot.
     schema: String,
@@ -100,17 +102,11 @@ impl Server {
         clock: Clock,
     ) -> Result<Self> {
         let (endpoint, connect_timeout) = (dialer.endpoint.clone(), dialer.connect_timeout);
-        let pool = Pool::builder(dialer)
-            .max_size(size)
-            // The session that was used last: in a new one, the first call of a function has to compile it.
-            .queue_mode(QueueMode::Lifo)
-            .wait_timeout(Some(connect_timeout + command_timeout))
-            .runtime(Runtime::Tokio1)
-            .build();
-        let pool = pool.map_err(|error| unexpected(format!("the pool cannot be made: {error}")))?;
+        let limit = connect_timeout + command_timeout;
+        let (pool, reserve) = (pool(dialer.clone(), size, limit)?, pool(dialer, 1, limit)?);
         let schema = format!("{}.", quoted(&endpoint.schema));
         let cleanup = Background::default();
-        Ok(Self { pool, endpoint, schema, sync, connect_timeout, command_timeout, clock, cleanup })
+        Ok(Self { pool, reserve, endpoint, schema, sync, connect_timeout, command_timeout, clock, cleanup })
     }
 
     /// The time limit of one call.
@@ -125,7 +121,21 @@ impl Server {
 
     /// A connection of the pool.
     pub(crate) async fn connection(&self) -> Result<Connection> {
-        match self.pool.get().await {
+        self.opened(self.pool.get().await)
+    }
+
+    /// A connection for a renewal. It does not wait for those of the pool: a thread that computes keeps the ones that its tasks have,
+    /// or are next in line for, and the lease would expire meanwhile.
+    async fn connection_of_renewals(&self) -> Result<Connection> {
+        let at_once = Timeouts { wait: Some(Duration::ZERO), ..self.pool.timeouts() };
+        match self.pool.timeout_get(&at_once).await {
+            Err(PoolError::Timeout(TimeoutType::Wait)) => self.opened(self.reserve.get().await),
+            got => self.opened(got),
+        }
+    }
+
+    fn opened(&self, got: std::result::Result<Object<Dialer>, PoolError<Error>>) -> Result<Connection> {
+        match got {
             Ok(object) => Ok(Connection(Arc::new(object))),
             Err(PoolError::Backend(error)) => Err(error),
             Err(PoolError::Closed) => Err(Error::closed(BACKEND)),
@@ -140,6 +150,7 @@ impl Server {
     /// Closes all connections, and opens no more.
     pub(crate) fn close(&self) {
         self.pool.close();
+        self.reserve.close();
     }
 
     /// The version of the schema.
@@ -212,7 +223,7 @@ impl Server {
         let ttls: Vec<_> = leases.iter().map(|(.., ttl)| millis(*ttl)).collect();
         let row = self
             .one(
-                &self.connection().await?,
+                &self.connection_of_renewals().await?,
                 SQL,
                 &[
                     (&names, Type::TEXT_ARRAY),
@@ -369,6 +380,12 @@ impl Server {
         Ok(if hears { Some(get(first(&rows)?, 1)?) } else { None })
     }
 
+    /// Whether the server that requests go to finds this listener.
+    pub(crate) async fn finds(&self, inbox: &str, listener: i32) -> Result<bool> {
+        let params = [(&inbox as Value<'_>, Type::TEXT), (&listener, Type::INT4)];
+        get(first(&self.read("SELECT {s}hears($1, $2)", &params).await?)?, 0)
+    }
+
     /// Notifies a channel.
     pub(crate) async fn notify(&self, channel: &str, payload: &str) -> Result<()> {
         let params = [(&channel as Value<'_>, Type::TEXT), (&payload, Type::TEXT)];
@@ -403,7 +420,7 @@ impl Server {
     async fn read(&self, sql: &str, params: &[(Value<'_>, Type)]) -> Result<Vec<Row>> {
         let on = self.connection().await?;
         match self.rows(&on, sql, params).await {
-            Err(error) if error.code() == "broken" => {
+            Err(error) if has_ended(&error) => {
                 drop(on);
                 let on = self.connection().await?;
                 self.rows(&on, sql, params).await
@@ -419,10 +436,8 @@ impl Server {
             Ok(Ok(rows)) => Ok(rows),
             Ok(Err(error)) => {
                 let error = self.endpoint.of(During::Call, &error);
-                if error.code() == "broken" {
-                    on.give_up();
-                    // The others have hardly outlived it, as where the server was restarted.
-                    self.pool.retain(|_, _| false);
+                if has_ended(&error) {
+                    self.leave(on);
                 }
                 Err(error)
             }
@@ -431,9 +446,30 @@ impl Server {
     }
 
     fn silent(&self, on: &Link, limit: Duration) -> Error {
-        on.give_up();
+        self.leave(on);
         self.endpoint.silent(limit)
     }
+
+    /// Uses neither this connection nor the others again: they have hardly outlived it. Each would cost a time limit where the
+    /// server was paused, and answer what it knows where that has a successor.
+    fn leave(&self, on: &Link) {
+        on.give_up();
+        // Of both pools.
+        self.pool.manager().distrust_all();
+        self.pool.retain(|_, _| false);
+        self.reserve.retain(|_, _| false);
+    }
+}
+
+fn pool(dialer: Dialer, size: usize, limit: Duration) -> Result<Pool<Dialer>> {
+    let pool = Pool::builder(dialer)
+        .max_size(size)
+        // The session that was used last: in a new one, the first call of a function has to compile it.
+        .queue_mode(QueueMode::Lifo)
+        .wait_timeout(Some(limit))
+        .runtime(Runtime::Tokio1)
+        .build();
+    pool.map_err(|error| unexpected(format!("the pool cannot be made: {error}")))
 }
 
 type Value<'a> = &'a (dyn ToSql + Sync);
@@ -463,6 +499,11 @@ fn mode_number(mode: Mode) -> i32 {
         Mode::Shared => -1,
         _ => 0,
     }
+}
+
+/// Whether a connection is of no more use: it broke, or its server is no primary any more.
+fn has_ended(error: &Error) -> bool {
+    matches!(error.code(), "broken" | "replica")
 }
 
 fn changed(status: &str) -> Result<Changed> {

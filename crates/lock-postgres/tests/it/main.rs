@@ -2,9 +2,11 @@
 
 mod bad_input;
 mod connections;
+mod failover;
 mod fence;
 mod load;
 mod models;
 mod outcomes;
 mod pooler;
+mod runtimes;
 mod site;
