@@ -160,6 +160,23 @@ async fn a_synchronous_failover_loses_no_grant() {
 }
 
 #[tokio::test]
+#[ignore = "full: a primary with a standby"]
+async fn a_synchronous_standby_that_stands_still_lets_nothing_be_confirmed() {
+    let pair = PostgresPair::start_synchronous().await.unwrap_or_else(|error| panic!("{error}"));
+    let locks = locks(&pair, "ttl=4s").await;
+    let guard = take(&locks, "orders").await;
+    pair.servers()[1].stop();
+    // It says that the lock is busy, or that the server does not answer.
+    assert!(!matches!(locks.mutex("other").try_acquire().await, Ok(Some(_))));
+    timeout(PATIENCE, guard.lost()).await.expect("a renewal that is not confirmed does not count");
+    pair.servers()[1].cont();
+    // What was asked for meanwhile is rolled back.
+    timeout(PATIENCE, locks.backend().settle()).await.expect("the roll-back ends");
+    take(&locks, "other").await.release().await.unwrap();
+    take(&locks, "orders").await.release().await.unwrap();
+}
+
+#[tokio::test]
 #[ignore = "full: a switchover with 40 clients"]
 async fn a_switchover_serves_forty_waiters() {
     let pair = pair().await;
