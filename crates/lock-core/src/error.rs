@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::LockName;
 
@@ -179,6 +180,17 @@ impl Error {
     #[must_use]
     pub fn closed(backend: &'static str) -> Self {
         Self::new(ErrorKind::Closed, backend).with_message("the locks were closed").with_hint("connect again")
+    }
+
+    /// The error of a lock whose grant arrived after the end of its lease.
+    #[must_use]
+    pub fn too_late(backend: &'static str, ttl: Duration) -> Self {
+        Self::new(ErrorKind::Unavailable, backend)
+            .with_message(format!(
+                "the server granted the lock, but its answer took longer than the ttl of {ttl:?}"
+            ))
+            .with_hint("use a longer ttl; the lock is released")
+            .with_outcome(Outcome::Applied)
     }
 
     /// Sets the message: what failed.

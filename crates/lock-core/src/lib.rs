@@ -35,6 +35,8 @@ pub mod name;
 pub mod options;
 pub mod owner;
 mod patience;
+#[doc(hidden)]
+pub mod pending_release;
 mod persistence;
 #[doc(hidden)]
 pub mod random;

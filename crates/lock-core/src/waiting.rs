@@ -5,7 +5,7 @@ use std::time::Duration;
 use rand::Rng;
 use tokio::time::{Instant, timeout_at};
 
-use crate::{Error, ErrorKind, Result, Wait, random};
+use crate::{Error, ErrorKind, Outcome, Result, Wait, random};
 
 /// The server rounds the remaining ttl of a key.
 pub const ROUNDING: Duration = Duration::from_millis(1);
@@ -70,6 +70,38 @@ impl WaitState {
     }
 }
 
+/// The outcome of one request for a lock.
+#[derive(Debug)]
+pub enum Tried<L> {
+    /// The lock is granted.
+    Granted(L),
+    /// It is busy.
+    Busy,
+    /// The request failed and was rolled back, and another one at once may succeed.
+    Again(Error),
+}
+
+impl<L> Tried<L> {
+    /// The lease, or `None` for a busy lock, if there is no other request.
+    ///
+    /// # Errors
+    ///
+    /// That of the request.
+    pub fn ended(self) -> Result<Option<L>> {
+        match self {
+            Self::Granted(lease) => Ok(Some(lease)),
+            Self::Busy => Ok(None),
+            Self::Again(error) => Err(error),
+        }
+    }
+}
+
+/// Whether a request was sent and got no answer in time.
+#[must_use]
+pub fn is_silence(error: &Error) -> bool {
+    error.kind() == ErrorKind::Unavailable && error.outcome() == Outcome::Unknown
+}
+
 /// The output of a future, or `None` after the deadline.
 pub async fn within<F: Future>(deadline: Option<Instant>, future: F) -> Option<F::Output> {
     match deadline {
@@ -83,6 +115,12 @@ pub async fn within<F: Future>(deadline: Option<Instant>, future: F) -> Option<F
 #[must_use]
 pub fn longest_pause() -> Duration {
     pause_between(1_000, 2_000)
+}
+
+/// The pause between two requests of a waiter without notifications.
+#[must_use]
+pub fn poll_pause() -> Duration {
+    pause_between(50, 250)
 }
 
 /// A random pause between these numbers of milliseconds.

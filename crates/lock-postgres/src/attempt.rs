@@ -6,7 +6,7 @@ use std::time::Duration;
 use lock_core::{AcquireRequest, BootInstant, Error, Outcome, Result, Token};
 
 use crate::context::Context;
-use crate::error::too_late;
+use crate::error::BACKEND;
 use crate::inbox::{Listening, Mailbox};
 use crate::lease::PostgresLease;
 use crate::rollback::RollbackGuard;
@@ -101,7 +101,7 @@ impl Attempt {
     ) -> Result<PostgresLease> {
         let until = Context::valid_until(sent, what.ttl);
         if what.context.clock.now() >= until {
-            return Err(too_late(what.ttl));
+            return Err(Error::too_late(BACKEND, what.ttl));
         }
         let lease = PostgresLease::begin(
             what.context,

@@ -22,16 +22,6 @@ pub(crate) fn invalid(message: impl Into<String>, hint: impl Into<String>) -> Er
     Error::new(ErrorKind::InvalidConfig, BACKEND).with_message(message).with_hint(hint)
 }
 
-/// The answer with a grant came after the end of its lease.
-pub(crate) fn too_late(ttl: Duration) -> Error {
-    Error::new(ErrorKind::Unavailable, BACKEND)
-        .with_message(format!(
-            "the server granted the lock, but its answer took longer than the ttl of {ttl:?}"
-        ))
-        .with_hint("use a longer ttl; the lock is released")
-        .with_outcome(Outcome::Applied)
-}
-
 /// An answer that no version of the functions gives.
 pub(crate) fn unexpected(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unexpected, BACKEND)

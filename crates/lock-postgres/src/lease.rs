@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use lock_core::pending_release::{PendingRelease, SentRelease};
 use lock_core::renewal::{Renewal, Terms};
 use lock_core::{
     AcquireRequest, BootInstant, Error, GuardState, HandOver, Lease, LossReason, Mode, Outcome, OwnerId,
@@ -28,21 +29,11 @@ pub struct PostgresLease {
     cell: ValidityCell,
     validity: Validity,
     renewal: Renewal,
-    pending: Option<PendingRelease>,
+    pending: PendingRelease,
     /// Whether the lock is, or may have become, a share.
     may_be_shared: AtomicBool,
     /// Keeps a late notification of this grant from returning it.
     _registration: Option<Registration>,
-}
-
-/// A release that was sent and has no answer yet.
-#[derive(Clone, Copy, Debug)]
-struct PendingRelease {
-    was_valid: bool,
-    /// By then the lease has expired.
-    over: BootInstant,
-    /// Whether an earlier request may have released the lock.
-    maybe_done: bool,
 }
 
 impl PostgresLease {
@@ -54,10 +45,8 @@ impl PostgresLease {
         (owner, token): (OwnerId, Token),
         (sent, until): (BootInstant, BootInstant),
     ) -> Self {
-        let hold_until = request.lease.max_hold.map_or(BootInstant::NEVER, |hold| sent + hold);
-        let cell = ValidityCell::new(context.clock.clone(), until.min(hold_until));
-        let mut terms = Terms::new(context.ttl_of(&request.lease));
-        (terms.auto, terms.hold_until) = (request.lease.renewed, hold_until);
+        let terms = Terms::of(&request.lease, context.ttl_of(&request.lease), sent);
+        let cell = ValidityCell::new(context.clock.clone(), until.min(terms.hold_until));
         let held = Arc::new(HeldLock { name: Arc::clone(name), owner });
         Self {
             context: Arc::clone(context),
@@ -66,7 +55,7 @@ impl PostgresLease {
             tokens: TokenBlock::granted(token, context.local_handovers),
             validity: cell.validity(),
             cell,
-            pending: None,
+            pending: PendingRelease::default(),
             may_be_shared: AtomicBool::new(request.mode != Mode::Exclusive),
             _registration: None,
         }
@@ -134,29 +123,29 @@ impl Lease for PostgresLease {
 
     async fn release(&mut self) -> Result<Released> {
         self.renewal.stop().await;
-        let sent = match self.begin_release() {
+        let mut sent = match self.begin_release() {
             Ok(sent) => sent,
             Err(known) => return Ok(known),
         };
         let (server, HeldLock { name, owner }) = (&self.context.server, &*self.held);
-        let (mut locked, mut maybe_done) = (LockedRow::default(), sent.maybe_done);
-        let released = loop {
+        let mut locked = LockedRow::default();
+        let found = loop {
             let on = server.connection().await?;
             let released = server.release(&on, name, *owner).await;
             drop(on);
             match released {
                 Ok(Changed::Done(())) => break true,
-                Ok(Changed::NotHeld) => break maybe_done,
+                Ok(Changed::NotHeld) => break false,
                 // The lease has expired: nobody waits for this any more.
-                Ok(Changed::Locked) if self.context.clock.now() >= sent.over => break true,
+                Ok(Changed::Locked) if sent.is_over(self.context.clock.now()) => break true,
                 Ok(Changed::Locked) => locked.wait(server, name).await,
                 // The server may just have closed the connection as idle.
-                Err(error) if error.code() == "broken" && !maybe_done => maybe_done = true,
+                Err(error) if error.code() == "broken" && !sent.maybe_done => sent.maybe_done = true,
                 Err(error) => return Err(error),
             }
         };
         self.cell.lose(LossReason::Released);
-        Ok(if released { sent.in_time() } else { Released::AlreadyLost })
+        Ok(sent.outcome(found))
     }
 
     fn pass_on(&mut self) -> bool {
@@ -193,33 +182,22 @@ impl PostgresLease {
     }
 
     /// Notes that a request that releases the lock is about to be sent; `Err` if the outcome is known without one.
-    fn begin_release(&mut self) -> std::result::Result<PendingRelease, Released> {
-        let state = self.validity.state();
-        if state == GuardState::Lost(LossReason::Removed) {
-            return Err(Released::AlreadyLost);
-        }
-        let now = self.context.clock.now();
-        let over = now + self.renewal.longest_ttl() + self.context.server.command_timeout();
-        let was_valid = !matches!(state, GuardState::Lost(_));
-        let sent = *self.pending.get_or_insert(PendingRelease { was_valid, over, maybe_done: false });
-        if now >= sent.over {
-            return Err(sent.in_time());
-        }
-        self.pending = Some(PendingRelease { maybe_done: true, ..sent });
-        Ok(sent)
+    fn begin_release(&mut self) -> std::result::Result<SentRelease, Released> {
+        let lasting = self.renewal.longest_ttl() + self.context.server.command_timeout();
+        self.pending.begin(&self.validity, self.context.clock.now(), lasting)
     }
 
     /// Whether the lock may stay in this process: once, and only by a valid lease.
     fn can_stay(&self) -> bool {
-        !self.may_be_shared.load(Ordering::Relaxed) && self.pending.is_none() && self.validity.is_valid()
+        !self.may_be_shared.load(Ordering::Relaxed) && !self.pending.is_sent() && self.validity.is_valid()
     }
 
     /// Hands the lock over in one request; `None` if a release has to follow.
     async fn try_hand_over(&mut self, next: &AcquireRequest) -> Result<Option<HandOver>> {
-        let Ok(pending) = self.begin_release() else { return Ok(None) };
+        let Ok(release) = self.begin_release() else { return Ok(None) };
         let (context, name) = (Arc::clone(&self.context), Arc::clone(&self.held.name));
         let Ok(on) = context.server.connection().await else {
-            self.pending = Some(pending);
+            self.pending.not_applied(release);
             return Ok(None);
         };
         let (ttl, info) =
@@ -235,7 +213,7 @@ impl PostgresLease {
                 if context.clock.now() >= until {
                     // The next task cannot use it: take it back.
                     rollback.now().await;
-                    return Ok(Some(HandOver::Released(pending.in_time())));
+                    return Ok(Some(HandOver::Released(release.in_time())));
                 }
                 let mut lease = Self::begin(&context, &name, next, (rollback.owner, token), (sent, until));
                 lease.tokens = self.tokens.succeeded_by(token, context.clock.now());
@@ -248,24 +226,17 @@ impl PostgresLease {
             }
             Ok(Changed::Locked) => {
                 rollback.answered(false);
-                self.pending = Some(pending);
+                self.pending.not_applied(release);
                 Ok(None)
             }
             Err(error) => {
                 if error.outcome() == Outcome::NotApplied {
                     rollback.answered(false);
-                    self.pending = Some(pending);
+                    self.pending.not_applied(release);
                 }
                 tracing::debug!(%error, "the hand-over within the process failed; the lock is released");
                 Ok(None)
             }
         }
-    }
-}
-
-impl PendingRelease {
-    /// The result of a release that reached the server before the lease expired.
-    fn in_time(self) -> Released {
-        if self.was_valid { Released::Released } else { Released::AlreadyLost }
     }
 }

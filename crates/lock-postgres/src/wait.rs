@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use lock_core::waiting::{WaitState, longest_pause, pause_between, within};
-use lock_core::{Acquired, BootInstant, Error, ErrorKind, Outcome, Result, Token, Wait};
+use lock_core::waiting::{Tried, WaitState, is_silence, longest_pause, pause_between, poll_pause, within};
+use lock_core::{Acquired, BootInstant, Error, Result, Token, Wait};
 use tokio::sync::watch;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -43,14 +43,6 @@ pub(crate) struct Waiting<'a> {
     /// The token of a grant that was notified.
     granted: Option<Token>,
     state: WaitState,
-}
-
-/// The outcome of one request.
-enum RequestOutcome {
-    Granted(PostgresLease),
-    Busy,
-    /// The connection broke or is silent; the request is being rolled back.
-    Unanswered(Error),
 }
 
 impl<'a> Waiting<'a> {
@@ -204,18 +196,14 @@ impl<'a> Waiting<'a> {
 
     /// Asks once more, over a new connection, after one that broke or is silent: the server may just have closed it as idle, or
     /// a router on the way may have forgotten it.
-    async fn once_more(&mut self, mut asked: RequestOutcome) -> Result<Option<PostgresLease>> {
-        if matches!(asked, RequestOutcome::Unanswered(_)) {
-            asked = self.ask_once().await?;
-        }
+    async fn once_more(&mut self, asked: Tried<PostgresLease>) -> Result<Option<PostgresLease>> {
         match asked {
-            RequestOutcome::Granted(lease) => Ok(Some(lease)),
-            RequestOutcome::Busy => Ok(None),
-            RequestOutcome::Unanswered(error) => Err(error),
+            Tried::Again(_) => self.ask_once().await?.ended(),
+            asked => asked.ended(),
         }
     }
 
-    async fn ask_once(&mut self) -> Result<RequestOutcome> {
+    async fn ask_once(&mut self) -> Result<Tried<PostgresLease>> {
         let mut attempt = self.attempt.take().unwrap_or_else(|| self.what.attempt());
         let (sent, answer) = attempt.ask(&self.what).await;
         self.answered(attempt, sent, answer).await
@@ -226,27 +214,25 @@ impl<'a> Waiting<'a> {
         mut attempt: Attempt,
         sent: BootInstant,
         answer: Result<Asked>,
-    ) -> Result<RequestOutcome> {
+    ) -> Result<Tried<PostgresLease>> {
         self.is_locked = matches!(answer, Ok(Asked::Locked));
         match answer {
-            Ok(Asked::Granted(token)) => {
-                attempt.granted(&self.what, sent, token).map(RequestOutcome::Granted)
-            }
+            Ok(Asked::Granted(token)) => attempt.granted(&self.what, sent, token).map(Tried::Granted),
             Ok(Asked::Busy { ahead, ends_in }) => {
                 self.attempt = Some(attempt);
                 self.busy(ahead, ends_in);
-                Ok(RequestOutcome::Busy)
+                Ok(Tried::Busy)
             }
             Ok(Asked::Locked) => {
                 self.attempt = Some(attempt);
                 self.state.busy(&self.what.name, None);
                 self.again_at = Instant::now() + self.locked.next_pause();
-                Ok(RequestOutcome::Busy)
+                Ok(Tried::Busy)
             }
             Err(error) if is_silence(&error) => {
                 // At once, so that it does not block the next attempt. If this fails, that one fails too, and reports why.
                 attempt.rollback.now().await;
-                Ok(RequestOutcome::Unanswered(error))
+                Ok(Tried::Again(error))
             }
             Err(error) => {
                 if attempt.failed(&error) {
@@ -268,7 +254,7 @@ impl<'a> Waiting<'a> {
         let longest = match (self.listens(), ahead) {
             (true, _) => longest_pause(),
             (false, Some(1..)) => pause_between(250, 1_000),
-            (false, _) => pause_between(50, 250),
+            (false, _) => poll_pause(),
         };
         // Not all at once: the first of those that ask then passes an expired lock on.
         let spread = ahead.map_or(Duration::ZERO, |ahead| Duration::from_millis(10) * ahead.min(50) as u32);
@@ -289,12 +275,7 @@ impl<'a> Waiting<'a> {
 
     fn failed(&mut self, error: Error) -> Result<()> {
         self.state.failed(error, self.what.context.ttl, false)?;
-        self.again_at = Instant::now() + pause_between(50, 250);
+        self.again_at = Instant::now() + poll_pause();
         Ok(())
     }
-}
-
-/// Whether a request was sent and got no answer in time.
-fn is_silence(error: &Error) -> bool {
-    error.kind() == ErrorKind::Unavailable && error.outcome() == Outcome::Unknown
 }

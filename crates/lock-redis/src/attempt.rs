@@ -10,7 +10,7 @@ use redis_link::push::{Listener, Mailbox};
 
 use crate::config::RedisWait;
 use crate::context::Context;
-use crate::error::{changed_nothing, too_late};
+use crate::error::{BACKEND, changed_nothing};
 use crate::lease::RedisLease;
 use crate::request::{Ask, Claimed, Entry, Extension, Hold, Moment};
 use crate::rollback::RollbackGuard;
@@ -177,7 +177,7 @@ impl Attempt {
         let Acquisition { context, keys, request, ttl, .. } = what;
         let until = context.server.valid_until(sent, *ttl);
         if context.clock.now() >= until {
-            return Err(too_late(*ttl));
+            return Err(Error::too_late(BACKEND, *ttl));
         }
         let lease = RedisLease::begin(context, keys, request, (self.rollback.owner, token), (sent.at, until));
         Ok(lease.registered(self.rollback.disarm()))

@@ -16,16 +16,6 @@ pub(crate) fn check_ttl(ttl: Duration, clock_skew: Duration) -> Result<()> {
     Capabilities::new(BACKEND, LeaseKind::ttl(ttl, min)).check_ttl(ttl, min)
 }
 
-/// The answer with a grant came after the end of its lease.
-pub(crate) fn too_late(ttl: Duration) -> Error {
-    Error::new(ErrorKind::Unavailable, BACKEND)
-        .with_message(format!(
-            "the server granted the lock, but its answer took longer than the ttl of {ttl:?}"
-        ))
-        .with_hint("use a longer ttl; the lock is released")
-        .with_outcome(Outcome::Applied)
-}
-
 /// Fewer replicas have a granted lock than the configuration requires.
 pub(crate) fn not_replicated(server: &Endpoint, have: u32, wanted: u32, timeout: Duration) -> Error {
     server

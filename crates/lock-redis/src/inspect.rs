@@ -7,13 +7,12 @@ use redis_link::error::not_a_lock;
 use redis_link::inspection::Inspection;
 use redis_link::key_watch::KeyWatch;
 use redis_link::keys::Keys;
-use redis_link::waiting::ROUNDING;
+use redis_link::waiting::{ROUNDING, poll_pause};
 use tokio::time::sleep;
 
 use crate::context::Context;
 use crate::error::BACKEND;
 use crate::tombstone::moved;
-use crate::wait::poll_pause;
 
 impl Context {
     pub(crate) async fn inspect(&self, name: &LockName) -> Result<LockState> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::migration::{Swapped, Tombstone};
+use lock_core::pending_release::{PendingRelease, SentRelease};
 use lock_core::renewal::{Renewal, Terms};
 use lock_core::{
     AcquireRequest, BootInstant, Error, ErrorKind, GuardState, HandOver, Lease, LossReason, Mode, Outcome,
@@ -30,23 +31,13 @@ pub(crate) struct RedisLease {
     cell: ValidityCell,
     validity: Validity,
     renewal: Renewal,
-    pending: Option<PendingRelease>,
+    pending: PendingRelease,
     /// Whether the acquisition had to wait. Then there are probably other waiters.
     contended: bool,
     /// Whether the release leaves the lock free for a moment, for clients without a queue entry.
     leaves_free: bool,
     /// Keeps a late grant to this owner from being returned.
     _registration: Option<Registration>,
-}
-
-/// A release that was sent and has no answer yet.
-#[derive(Clone, Copy, Debug)]
-struct PendingRelease {
-    was_valid: bool,
-    /// By then the key has expired.
-    over: BootInstant,
-    /// Whether an earlier request may have removed the key.
-    maybe_done: bool,
 }
 
 impl RedisLease {
@@ -64,10 +55,8 @@ impl RedisLease {
         (owner, token): (OwnerId, Token),
         (sent, until): (BootInstant, BootInstant),
     ) -> Self {
-        let hold_until = request.lease.max_hold.map_or(BootInstant::NEVER, |hold| sent + hold);
-        let cell = ValidityCell::new(context.clock.clone(), until.min(hold_until));
-        let mut terms = Terms::new(context.ttl_of(&request.lease));
-        (terms.auto, terms.hold_until) = (request.lease.renewed, hold_until);
+        let terms = Terms::of(&request.lease, context.ttl_of(&request.lease), sent);
+        let cell = ValidityCell::new(context.clock.clone(), until.min(terms.hold_until));
         let held = HeldLock::new(keys, owner, Hold::of(request.mode));
         Self {
             context: Arc::clone(context),
@@ -76,7 +65,7 @@ impl RedisLease {
             tokens: TokenBlock::granted(token, context.local_handovers),
             validity: cell.validity(),
             cell,
-            pending: None,
+            pending: PendingRelease::default(),
             contended: false,
             leaves_free: context.leave_free.is_some_and(LeaveFree::draw),
             _registration: None,
@@ -151,8 +140,7 @@ impl Lease for RedisLease {
             context.kept.note(keys, now);
         }
         self.cell.lose(LossReason::Released);
-        let known_lost = ours == Some(false) && !sent.maybe_done;
-        Ok(if known_lost { Released::AlreadyLost } else { sent.in_time() })
+        Ok(sent.outcome(ours != Some(false)))
     }
 
     fn pass_on(&mut self) -> bool {
@@ -207,20 +195,9 @@ impl RedisLease {
     }
 
     /// Notes that a request that releases the lock is about to be sent; `Err` if the outcome is known without one.
-    fn begin_release(&mut self) -> std::result::Result<PendingRelease, Released> {
-        let standing = self.validity.state();
-        if standing == GuardState::Lost(LossReason::Removed) {
-            return Err(Released::AlreadyLost);
-        }
-        let now = self.context.clock.now();
-        let over = now + self.renewal.longest_ttl() + self.context.server.client.command_timeout();
-        let was_valid = !matches!(standing, GuardState::Lost(_));
-        let sent = *self.pending.get_or_insert(PendingRelease { was_valid, over, maybe_done: false });
-        if now >= sent.over {
-            return Err(sent.in_time());
-        }
-        self.pending = Some(PendingRelease { maybe_done: true, ..sent });
-        Ok(sent)
+    fn begin_release(&mut self) -> std::result::Result<SentRelease, Released> {
+        let lasting = self.renewal.longest_ttl() + self.context.server.client.command_timeout();
+        self.pending.begin(&self.validity, self.context.clock.now(), lasting)
     }
 
     /// Whether the server may be asked to hand the lock over within the process. After the configured number in a row, or some
@@ -233,13 +210,13 @@ impl RedisLease {
     fn can_stay(&self) -> bool {
         self.held.hold() == Hold::Alone
             && !self.leaves_free
-            && self.pending.is_none()
+            && !self.pending.is_sent()
             && self.validity.is_valid()
     }
 
     /// Hands the lock over in one request; `None` if the outcome is unknown and a release has to follow.
     async fn try_hand_over(&mut self, next: &AcquireRequest) -> Result<Option<HandOver>> {
-        let Ok(pending) = self.begin_release() else { return Ok(None) };
+        let Ok(release) = self.begin_release() else { return Ok(None) };
         let (context, keys) = (Arc::clone(&self.context), Arc::clone(&self.held.keys));
         let ttl = context.ttl_of(&next.lease);
         let info = context.owners.of(&next.owner);
@@ -264,7 +241,7 @@ impl RedisLease {
                 if replicated.is_err() || context.clock.now() >= until {
                     // The next task cannot use it: take it back.
                     rollback.now().await;
-                    return Ok(Some(HandOver::Released(pending.in_time())));
+                    return Ok(Some(HandOver::Released(release.in_time())));
                 }
                 let lease = Self::begin(&context, &keys, next, (rollback.owner, token), (sent.at, until));
                 let mut lease = lease.contended(self.contended).registered(rollback.disarm());
@@ -279,18 +256,11 @@ impl RedisLease {
             Err(error) => {
                 if error.outcome() == Outcome::NotApplied {
                     rollback.answered();
-                    self.pending = Some(pending);
+                    self.pending.not_applied(release);
                 }
                 tracing::debug!(%error, "the hand-over within the process failed; the lock is released");
                 Ok(None)
             }
         }
-    }
-}
-
-impl PendingRelease {
-    /// The result of a release that reached the server before the key expired.
-    fn in_time(self) -> Released {
-        if self.was_valid { Released::Released } else { Released::AlreadyLost }
     }
 }

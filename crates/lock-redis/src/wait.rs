@@ -4,11 +4,11 @@ use std::mem;
 use std::time::Duration;
 
 use lock_core::migration::Tombstone;
-use lock_core::{Acquired, Error, ErrorKind, Outcome, Result, Token, Wait};
+use lock_core::{Acquired, Error, Outcome, Result, Token, Wait};
 use redis_link::drift::valid_until;
 use redis_link::lock_answer::LockAnswer;
 use redis_link::push::{Listener, Notification};
-use redis_link::waiting::{ROUNDING, WaitState, longest_pause, pause_between, within};
+use redis_link::waiting::{ROUNDING, Tried, WaitState, is_silence, longest_pause, poll_pause, within};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -42,14 +42,6 @@ pub(crate) struct Waiting<'a> {
     /// The token of a hand-over.
     handed_over: Option<Token>,
     state: WaitState,
-}
-
-/// The outcome of one request.
-enum RequestOutcome {
-    Granted(RedisLease),
-    Busy,
-    /// The connection broke or is silent; the request was rolled back, and there is a new connection.
-    Unanswered(Error),
 }
 
 impl<'a> Waiting<'a> {
@@ -176,18 +168,14 @@ impl<'a> Waiting<'a> {
 
     /// Asks once more, over a new connection, after one that broke or is silent: the server may just have closed it as idle, or
     /// a router on the way may have forgotten it.
-    async fn once_more(&mut self, mut asked: RequestOutcome) -> Result<Option<RedisLease>> {
-        if matches!(asked, RequestOutcome::Unanswered(_)) {
-            asked = self.ask_once().await?;
-        }
+    async fn once_more(&mut self, asked: Tried<RedisLease>) -> Result<Option<RedisLease>> {
         match asked {
-            RequestOutcome::Granted(lease) => Ok(Some(lease)),
-            RequestOutcome::Busy => Ok(None),
-            RequestOutcome::Unanswered(error) => Err(error),
+            Tried::Again(_) => self.ask_once().await?.ended(),
+            asked => asked.ended(),
         }
     }
 
-    async fn ask_once(&mut self) -> Result<RequestOutcome> {
+    async fn ask_once(&mut self) -> Result<Tried<RedisLease>> {
         let mut attempt = self.attempt.take().unwrap_or_else(|| self.what.attempt());
         // Notifications from here on are new: the answer may not reflect them.
         if let Some(listener) = &mut self.listener {
@@ -204,12 +192,12 @@ impl<'a> Waiting<'a> {
         sent: Moment,
         answer: Result<LockAnswer>,
         was_granted: bool,
-    ) -> Result<RequestOutcome> {
+    ) -> Result<Tried<RedisLease>> {
         match answer {
             Ok(LockAnswer::Granted(token)) => {
                 let attempt = attempt.replicated(&self.what).await?;
                 let lease = attempt.granted(&self.what, sent, token)?;
-                Ok(RequestOutcome::Granted(lease.contended(self.state.is_contended())))
+                Ok(Tried::Granted(lease.contended(self.state.is_contended())))
             }
             Ok(LockAnswer::Busy { ends_in, foreign_type, position }) => {
                 attempt.rollback.answered();
@@ -224,7 +212,7 @@ impl<'a> Waiting<'a> {
                 } else {
                     self.attempt = Some(attempt);
                 }
-                Ok(RequestOutcome::Busy)
+                Ok(Tried::Busy)
             }
             Ok(LockAnswer::Broken) => self.unanswered(attempt, None).await,
             Err(error) if is_silence(&error) => self.unanswered(attempt, Some(error)).await,
@@ -239,14 +227,14 @@ impl<'a> Waiting<'a> {
 
     /// Rolls back a request that got no answer, because of this error if it was not a broken connection. Over a new
     /// connection, and at once, so that it does not block the next attempt.
-    async fn unanswered(&self, attempt: Attempt, silence: Option<Error>) -> Result<RequestOutcome> {
+    async fn unanswered(&self, attempt: Attempt, silence: Option<Error>) -> Result<Tried<RedisLease>> {
         let server = &self.what.context.server;
         if let Err(unreached) = server.client.reach(&self.what.keys).await {
             return Err(silence.unwrap_or_else(|| unreached.with_outcome(Outcome::Unknown)));
         }
         // If this fails, the next attempt fails too, and reports why.
         attempt.rollback.now().await;
-        Ok(RequestOutcome::Unanswered(silence.unwrap_or_else(|| server.client.broken())))
+        Ok(Tried::Again(silence.unwrap_or_else(|| server.client.broken())))
     }
 
     fn busy(&mut self, ends_in: Option<Duration>, foreign_type: Option<String>, position: Option<usize>) {
@@ -344,11 +332,6 @@ impl<'a> Waiting<'a> {
     }
 }
 
-/// Whether a request was sent and got no answer in time.
-fn is_silence(error: &Error) -> bool {
-    error.kind() == ErrorKind::Unavailable && error.outcome() == Outcome::Unknown
-}
-
 /// Waits until the inbox is live, if it is being opened.
 async fn until_open(opening: Option<&mut Listener>, at: Instant) -> Option<Notification> {
     let opened = async {
@@ -361,8 +344,4 @@ async fn until_open(opening: Option<&mut Listener>, at: Instant) -> Option<Notif
         () = opened => Some(Notification::Ask),
         () = sleep_until(at) => None,
     }
-}
-
-pub(crate) fn poll_pause() -> Duration {
-    pause_between(50, 250)
 }

@@ -50,13 +50,11 @@ impl RedlockLease {
         token: Token,
         (sent, until): (BootInstant, BootInstant),
     ) -> Self {
-        let hold_until = request.lease.max_hold.map_or(BootInstant::NEVER, |hold| sent + hold);
-        let cell = ValidityCell::new(context.clock.clone(), until.min(hold_until));
+        let terms = Terms::of(&request.lease, claims.ttl, sent);
+        let cell = ValidityCell::new(context.clock.clone(), until.min(terms.hold_until));
         if let Some(entry) = &claims.entry {
             entry.holds(cell.validity());
         }
-        let mut terms = Terms::new(claims.ttl);
-        (terms.auto, terms.hold_until) = (request.lease.renewed, hold_until);
         let (validity, unanswered) = (cell.validity(), Unanswered::default());
         let held = HeldLock { claims: Arc::clone(&claims), token, validity, unanswered };
         Self {

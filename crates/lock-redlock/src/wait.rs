@@ -11,7 +11,7 @@ use rand::Rng;
 use redis_link::drift::valid_until;
 use redis_link::keys::Keys;
 use redis_link::push::{Listener, Mailbox, Notification};
-use redis_link::waiting::{ROUNDING, WaitState, longest_pause, pause_between, within};
+use redis_link::waiting::{ROUNDING, Tried, WaitState, longest_pause, pause_between, within};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until};
 
@@ -160,7 +160,7 @@ impl<'a> Waiting<'a> {
         Some(Box::new(lease))
     }
 
-    async fn attempt(&mut self, is_second: bool) -> Result<Tried> {
+    async fn attempt(&mut self, is_second: bool) -> Result<Tried<Box<RedlockLease>>> {
         if let Some(queued) = self.queued.take_if(|queued| queued.is_interrupted) {
             self.leave_queue();
             self.give_back(queued.attempt).await;
@@ -223,7 +223,7 @@ impl<'a> Waiting<'a> {
             self.give_back(attempt).await;
             return Err(too_late(self.ttl));
         }
-        Ok(Tried::Held(Box::new(self.won(attempt, token, sent))))
+        Ok(Tried::Granted(Box::new(self.won(attempt, token, sent))))
     }
 
     /// Sends the claims of a new attempt.
@@ -470,24 +470,6 @@ impl Queued {
 
     fn has_quorum(&self) -> bool {
         self.tokens.iter().flatten().count() >= quorum(self.tokens.len())
-    }
-}
-
-/// The outcome of one attempt.
-enum Tried {
-    Held(Box<RedlockLease>),
-    Busy,
-    /// No quorum, but an immediate retry may succeed.
-    Again(Error),
-}
-
-impl Tried {
-    fn ended(self) -> Result<Option<Box<RedlockLease>>> {
-        match self {
-            Self::Held(lease) => Ok(Some(lease)),
-            Self::Busy => Ok(None),
-            Self::Again(error) => Err(error),
-        }
     }
 }
 

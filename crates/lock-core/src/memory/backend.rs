@@ -185,9 +185,8 @@ impl Memory {
         start: BootInstant,
         ttl: Duration,
     ) -> Acquired {
-        let hold_until = request.lease.max_hold.map_or(BootInstant::NEVER, |hold| start + hold);
         let key = (request.name.clone(), owner);
-        let terms = Terms { ttl, auto: request.lease.renewed, hold_until };
+        let terms = Terms::of(&request.lease, ttl, start);
         Acquired::Held(Box::new(MemoryLease {
             store: Arc::clone(&self.store),
             name: request.name.clone(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::{BootInstant, Error, Result};
+use crate::{BootInstant, Error, LeasePolicy, Result};
 
 /// What a backend does to renew leases.
 #[async_trait]
@@ -69,5 +69,12 @@ impl Terms {
     #[must_use]
     pub const fn new(ttl: Duration) -> Self {
         Self { ttl, auto: true, hold_until: BootInstant::NEVER }
+    }
+
+    /// A lease with this time to live that was requested at `sent`, under this policy.
+    #[must_use]
+    pub fn of(policy: &LeasePolicy, ttl: Duration, sent: BootInstant) -> Self {
+        let hold_until = policy.max_hold.map_or(BootInstant::NEVER, |hold| sent + hold);
+        Self { ttl, auto: policy.renewed, hold_until }
     }
 }

@@ -1,0 +1,77 @@
+//! A release whose outcome is not known yet.
+
+use std::time::Duration;
+
+use crate::{BootInstant, GuardState, LossReason, Released, Validity};
+
+/// The release of a lease, from its first request until its outcome is known.
+#[derive(Debug, Default)]
+pub struct PendingRelease(Option<SentRelease>);
+
+/// A request that releases a lease.
+#[derive(Clone, Copy, Debug)]
+pub struct SentRelease {
+    was_valid: bool,
+    /// By then the lease has expired.
+    over: BootInstant,
+    /// Whether an earlier request may have released the lock.
+    pub maybe_done: bool,
+}
+
+impl PendingRelease {
+    /// Notes that a request is about to be sent. The store keeps the lock for `lasting` from the first one on, at most.
+    ///
+    /// # Errors
+    ///
+    /// The outcome, if it is known without a request.
+    pub fn begin(
+        &mut self,
+        validity: &Validity,
+        now: BootInstant,
+        lasting: Duration,
+    ) -> Result<SentRelease, Released> {
+        let state = validity.state();
+        if state == GuardState::Lost(LossReason::Removed) {
+            return Err(Released::AlreadyLost);
+        }
+        let was_valid = !matches!(state, GuardState::Lost(_));
+        let first = SentRelease { was_valid, over: now + lasting, maybe_done: false };
+        let sent = *self.0.get_or_insert(first);
+        if sent.is_over(now) {
+            return Err(sent.in_time());
+        }
+        self.0 = Some(SentRelease { maybe_done: true, ..sent });
+        Ok(sent)
+    }
+
+    /// Whether a request may have released the lock.
+    #[must_use]
+    pub const fn is_sent(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Notes that this request was not applied.
+    pub fn not_applied(&mut self, sent: SentRelease) {
+        self.0 = Some(sent);
+    }
+}
+
+impl SentRelease {
+    /// Whether the lease has expired by now: nobody waits for an answer any more.
+    #[must_use]
+    pub fn is_over(&self, now: BootInstant) -> bool {
+        now >= self.over
+    }
+
+    /// The outcome of a request that found the lock, or did not.
+    #[must_use]
+    pub fn outcome(self, found: bool) -> Released {
+        if found || self.maybe_done { self.in_time() } else { Released::AlreadyLost }
+    }
+
+    /// The outcome of a request that reached the store before the lease expired.
+    #[must_use]
+    pub fn in_time(self) -> Released {
+        if self.was_valid { Released::Released } else { Released::AlreadyLost }
+    }
+}
