@@ -10,7 +10,7 @@ use redis::{Cmd, Pipeline};
 use redis_link::keys::Keys;
 use redis_link::script;
 use redis_link::script::{Call, Script, ScriptList};
-use redis_link::wire::{TokenTtl, USUAL_FENCE_TTL, millis};
+use redis_link::wire::{LARGEST_TOKEN, TokenTtl, USUAL_FENCE_TTL, millis};
 
 use crate::recipe::{KeyState, Recipe};
 use crate::request::{Ask, EXCLUSIVE, Extension, Hold, Moment, Release, mode_name};
@@ -22,7 +22,7 @@ pub(crate) static SCRIPTS: ScriptList =
 pub(crate) static RARE_SCRIPTS: ScriptList =
     &[&LEAVE_FREE, &DOWNGRADE, &SWAP, &READ_TOMBSTONE, &REMOVE_TOMBSTONE];
 
-static ASK: LazyLock<Script> = script!(clock ask_fast mint value lock waiter ask_held queue ask);
+static ASK: LazyLock<Script> = script!(clock ask_fast mint value ours waiter confirm lock ask_held queue ask);
 /// Does the same as [`ASK`], faster if the owner holds the lock already.
 static CONFIRM: LazyLock<Script> =
     script!(clock mint value ours waiter confirm ask_fast lock ask_held queue ask);
@@ -40,9 +40,6 @@ static BREAK: LazyLock<Script> = script!(value lock clock mint waiter queue brea
 static SWAP: LazyLock<Script> = script!(value ours waiter swap);
 static READ_TOMBSTONE: LazyLock<Script> = script!(value lock tombstone);
 static REMOVE_TOMBSTONE: LazyLock<Script> = script!(value clock mint raise_last remove_tombstone);
-
-/// From here on, the score of a sorted set is not exact.
-const EXACT: u64 = 1 << f64::MANTISSA_DIGITS;
 
 /// The length of a value without the owner info.
 const VALUE: usize = 80;
@@ -79,7 +76,7 @@ impl Recipe for SetNxPx {
     }
 
     fn claim(&self, ask: &Ask<'_>, token: u64, keeps: bool) -> Option<Pipeline> {
-        if ask.mode != Mode::Exclusive || token >= EXACT {
+        if ask.mode != Mode::Exclusive || token > LARGEST_TOKEN {
             return None;
         }
         let mut commands = Pipeline::with_capacity(5);

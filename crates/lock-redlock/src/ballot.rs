@@ -17,14 +17,12 @@ use redis_link::script;
 use redis_link::script::{Call, Script, ScriptList};
 use redis_link::take_back::{Sent, TakeBack};
 use redis_link::unclaimed_grant::{ReturnGrant, UnclaimedGrant};
-use redis_link::wire::{USUAL_FENCE_TTL, fence_ttl, flag, millis, text};
+use redis_link::wire::{LARGEST_TOKEN, USUAL_FENCE_TTL, fence_ttl, flag, millis, text};
 
 use crate::error::BACKEND;
 
 /// How long a lock that is handed over is kept until the waiter confirms, at least.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
-/// From here on, the score of a sorted set is not exact.
-const EXACT: u64 = 1 << f64::MANTISSA_DIGITS;
 
 /// The scripts that are loaded with every connection.
 pub static SCRIPTS: ScriptList = &[&ACQUIRE, &VACATE, &EXTEND_VOTE, &RAISE_VOTE, &INSPECT_VOTE];
@@ -156,7 +154,7 @@ impl Claim<'_> {
     /// `None` without a proposal, or if it is too large for an exact score.
     #[must_use]
     pub fn fast(&self) -> Option<FastClaim> {
-        let token = self.proposal.filter(|proposal| proposal.token.get() < EXACT)?.token;
+        let token = self.proposal.filter(|proposal| proposal.token.get() <= LARGEST_TOKEN)?.token;
         let (lock, tokens) = (self.keys.lock(), self.keys.tokens());
         let mut commands = Pipeline::with_capacity(3);
         // In this order: a token that is written before the lock may be older than that of a holder in between.

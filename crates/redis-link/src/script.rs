@@ -2,7 +2,10 @@
 
 use std::sync::LazyLock;
 
+use lock_core::TokenBlock;
 use redis::{Cmd, ToRedisArgs};
+
+use crate::wire::{LARGEST_TOKEN, USUAL_FENCE_TTL};
 
 /// The initial capacity of a call: number of arguments, and their total length.
 const ARGUMENTS: usize = 10;
@@ -12,6 +15,9 @@ const ARGUMENTS_LENGTH: usize = 256;
 pub const CLOCK: &str = include_str!("lua/clock.lua");
 /// Script part: comparison of tokens.
 pub const NUMBER: &str = include_str!("lua/number.lua");
+
+/// The life of a wait queue without living waiters, in milliseconds: waiters ask again every two seconds.
+const QUEUE_TTL: u32 = 5_000;
 
 /// Scripts, in the order of loading.
 pub type ScriptList = &'static [&'static LazyLock<Script>];
@@ -58,10 +64,11 @@ macro_rules! script_part {
 }
 
 impl Script {
-    /// Concatenates the texts of the parts of a script.
+    /// Concatenates the texts of the parts of a script, after the constants that scripts share with each other and with Rust.
     #[must_use]
     pub fn of(parts: &'static str, texts: &[&str]) -> Self {
-        let source = texts.concat();
+        let constants = format!("{}, {LARGEST_TOKEN}, '{USUAL_FENCE_TTL}', {QUEUE_TTL}", TokenBlock::SIZE);
+        let source = format!("local BLOCK, LARGEST_TOKEN, WEEK, QUEUE_TTL = {constants}\n{}", texts.concat());
         let hash = redis::Script::new(&source).get_hash().to_owned();
         Self { parts, source, hash }
     }

@@ -10,8 +10,11 @@ use redis::Value;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TokenTtl(pub Duration);
 
-/// The usual time in milliseconds, as in the scripts.
+/// The usual time in milliseconds.
 pub const USUAL_FENCE_TTL: &str = "604800000";
+
+/// The largest token: the score of a sorted set is exact up to here.
+pub const LARGEST_TOKEN: u64 = (1 << f64::MANTISSA_DIGITS) - 1;
 
 /// A ttl in milliseconds, at least one.
 #[must_use]

@@ -5,7 +5,7 @@
 if not holds(ARGV[1]) then
   return 0
 end
-local fence_ttl = ARGV[3] or '604800000'
+local fence_ttl = ARGV[3] or WEEK
 if redis.call('PTTL', KEYS[2]) < fence_ttl / 2 then
   redis.call('PEXPIRE', KEYS[2], fence_ttl)
 end

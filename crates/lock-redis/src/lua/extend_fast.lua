@@ -1,7 +1,7 @@
 -- The common case first: an exclusive holder.
 if is_ours then
   -- The lock last: if a right is missing, it is unchanged.
-  local fence_ttl = ARGV[3] or '604800000'
+  local fence_ttl = ARGV[3] or WEEK
   if redis.call('PTTL', KEYS[2]) < fence_ttl / 2 then
     redis.call('PEXPIRE', KEYS[2], fence_ttl)
   end

@@ -5,6 +5,6 @@ if is_ours then
   redis.call('DEL', KEYS[1])
   notify_first(ARGV[4])
   local waiters = redis.call('LPUSH', KEYS[3], string.format('free %d', now + ARGV[4])) - 1
-  redis.call('PEXPIRE', KEYS[3], waiters > 0 and 5000 or ARGV[4])
+  redis.call('PEXPIRE', KEYS[3], waiters > 0 and QUEUE_TTL or ARGV[4])
   return 1
 end

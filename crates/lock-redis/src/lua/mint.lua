@@ -2,17 +2,15 @@
 -- frees, hands over, moves or waits for a lock begins with a write that needs no memory: if it has no other, with a ZREM that
 -- removes nothing. What acquires a free lock does not.
 
--- The last token is the score of a member of a sorted set, which plain commands can raise, too. Scores are exact up to 2^53.
-local EXACT = 9007199254740991
--- A grant reserves a block of tokens for its process (TokenBlock in lock-core). Its first one, a multiple, stands for all.
-local BLOCK = 16
+-- The last token is the score of a member of a sorted set, which plain commands can raise, too.
 
+-- A grant reserves a block of tokens for its process (TokenBlock in lock-core). Its first one, a multiple, stands for all.
 local function block_of(number)
   return string.format('%.0f', number - number % BLOCK)
 end
 
 local function too_large()
-  return redis.error_reply('ERR a clock or a token is centuries ahead: no token is larger than ' .. EXACT)
+  return redis.error_reply('ERR a clock or a token is centuries ahead: no token is larger than ' .. LARGEST_TOKEN)
 end
 
 -- Keeps the last token until the clock is beyond it, and then for its ttl in ms.
@@ -28,7 +26,7 @@ local function mint_next(fence_ttl)
     return last
   end
   local token = block_of(last and last + BLOCK or micros)
-  if tonumber(token) > EXACT then
+  if tonumber(token) > LARGEST_TOKEN then
     return too_large()
   end
   redis.call('ZADD', KEYS[2], token, 'last')

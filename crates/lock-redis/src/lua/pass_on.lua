@@ -25,5 +25,5 @@ end
 -- Puts back a waiter that can share the lock, or that could not be notified for want of a right: release.lua below
 -- handles it.
 if first and type(delivered) ~= 'number' and redis.call('LPUSH', KEYS[3], first) == 1 then
-  redis.call('PEXPIRE', KEYS[3], 5000)
+  redis.call('PEXPIRE', KEYS[3], QUEUE_TTL)
 end

@@ -1,6 +1,6 @@
 -- Raises the last token to a floor: later ones are larger. Returns an error, or nothing.
 local function raise_last(floor, fence_ttl)
-  if tonumber(floor) > EXACT then
+  if tonumber(floor) > LARGEST_TOKEN then
     return too_large()
   end
   -- See mint.lua.

@@ -2,7 +2,7 @@
 local first = is_ours and redis.call('LPOP', KEYS[3])
 if is_ours and not first then
   -- Plain commands write a token without a ttl. One that is ahead of the clock has a longer one.
-  local fence_ttl = ARGV[4] or '604800000'
+  local fence_ttl = ARGV[4] or WEEK
   if redis.call('PTTL', KEYS[2]) < fence_ttl / 2 then
     redis.call('PEXPIRE', KEYS[2], fence_ttl)
   end

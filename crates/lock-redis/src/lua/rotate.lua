@@ -6,7 +6,7 @@ if not is_ours then
 end
 -- See mint.lua.
 redis.pcall('ZREM', KEYS[2], '')
-local token = mint(ARGV[5] or '604800000')
+local token = mint(ARGV[5] or WEEK)
 if not token.err then
   redis.call('SET', KEYS[1], ARGV[2] .. ' ' .. token .. ' ' .. micros .. ' ' .. ARGV[4], 'PX', ARGV[3])
 end

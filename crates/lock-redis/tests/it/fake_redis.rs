@@ -32,11 +32,11 @@ const SCRIPTS: &[(&str, &[&str])] = &[
     ("vote extend_vote", &["k", "tokens", "owner", "ttl", "ttl"]),
     ("vote inspect_vote", &["k", "tokens", "line"]),
     (
-        "clock ask_fast mint value lock waiter ask_held queue ask",
+        "clock ask_fast mint value ours waiter confirm lock ask_held queue ask",
         &["k", "tokens", "q", "holders", "owner", "ttl", "info"],
     ),
     (
-        "clock ask_fast mint value lock waiter ask_held queue ask",
+        "clock ask_fast mint value ours waiter confirm lock ask_held queue ask",
         &["k", "tokens", "q", "holders", "owner", "ttl", "info", "entry", "mode", "ttl"],
     ),
     (

@@ -19,8 +19,7 @@ if value and not is_ours then
   if entry then
     redis.pcall('ZREM', KEYS[3], '')
     if type(redis.pcall('ZADD', KEYS[3], 'NX', ARGV[6], entry)) == 'number' then
-      -- Waiters ask again every two seconds; a queue without living waiters expires.
-      redis.call('PEXPIRE', KEYS[3], 5000)
+      redis.call('PEXPIRE', KEYS[3], QUEUE_TTL)
     end
   end
   return {0, redis.call('PTTL', KEYS[1]), redis.call('TYPE', KEYS[1]).ok}

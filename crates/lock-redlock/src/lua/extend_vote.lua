@@ -5,6 +5,6 @@ if not is_owners(ARGV[1]) then
   return 0
 end
 -- The lock last: if a right is missing, it is unchanged.
-redis.call('PEXPIRE', KEYS[2], ARGV[3] or '604800000')
+redis.call('PEXPIRE', KEYS[2], ARGV[3] or WEEK)
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return 1

@@ -20,7 +20,7 @@ while first[1] do
   if type(delivered) ~= 'number' then
     -- There is no token, or the user has no right to publish. The waiter may be alive.
     redis.call('ZADD', KEYS[3], first[2], first[1])
-    redis.call('PEXPIRE', KEYS[3], 5000)
+    redis.call('PEXPIRE', KEYS[3], QUEUE_TTL)
     break
   end
   if delivered > 0 then

@@ -8,8 +8,6 @@ local function last_token()
 end
 
 -- A grant reserves a block of tokens for its process (TokenBlock in lock-core). Its first one, a multiple, stands for all.
-local BLOCK = 16
-
 local function block_of(number)
   return string.format('%.0f', number - number % BLOCK)
 end
@@ -25,8 +23,7 @@ end
 
 -- Writes a token larger than all earlier ones, and its ttl in ms. Returns nil or an error.
 local function note(token, fence_ttl)
-  -- Larger scores are not exact.
-  if is_larger(token, '9007199254740991') then
+  if (tonumber(token) or 0) > LARGEST_TOKEN then
     return redis.error_reply('ERR the clock of a client or a server is centuries ahead: no token is larger than ' .. token)
   end
   local noted = redis.pcall('ZADD', KEYS[2], 'GT', token, 'last')
