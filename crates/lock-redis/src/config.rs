@@ -404,48 +404,45 @@ impl RedisConfig {
         self.check_recipe()?;
         check_ttl(self.ttl, self.skew())?;
         if self.token_ttl.0 < SHORTEST_TOKEN_TTL {
-            return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
-                .with_message(
-                    "token_ttl is shorter than an hour: after a step of the clock tokens could fall",
-                )
-                .with_hint("use an hour or more"));
+            return invalid(
+                "token_ttl is shorter than an hour: after a step of the clock tokens could fall",
+                "use an hour or more",
+            );
         }
         check_timeout(BACKEND, "connect_timeout", self.connect_timeout)?;
         check_timeout(BACKEND, "command_timeout", self.command_timeout)?;
         let lasts = self.ttl.saturating_sub(self.skew());
         if self.wait_replicas.is_some_and(|(_, timeout)| timeout.as_millis() == 0 || timeout >= lasts) {
-            return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
-                .with_message("wait_replicas_timeout is zero, or not shorter than the lease")
-                .with_hint("give wait_replicas_timeout a few milliseconds, well below the ttl"));
+            return invalid(
+                "wait_replicas_timeout is zero, or not shorter than the lease",
+                "give wait_replicas_timeout a few milliseconds, well below the ttl",
+            );
         }
         if let Some(LeaveFree { percent, moment }) = self.leave_free {
             if percent > 100 || moment.as_millis() == 0 || moment > LONGEST_FREE {
-                return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
-                    .with_message(
-                        "leave_free is more than 100%, or leave_free_for is zero or longer than two seconds",
-                    )
-                    .with_hint("try leave_free=10% and leave_free_for=150ms"));
+                return invalid(
+                    "leave_free is more than 100%, or leave_free_for is zero or longer than two seconds",
+                    "try leave_free=10% and leave_free_for=150ms",
+                );
             }
             if self.wait_by() != RedisWait::Queue {
-                return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
-                    .with_message("leave_free needs waiters that queue up (wait=queue)")
-                    .with_hint("leave it out, or use wait=queue"));
+                return invalid(
+                    "leave_free needs waiters that queue up (wait=queue)",
+                    "leave it out, or use wait=queue",
+                );
             }
         }
         if self.topology.named().is_empty() {
-            return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
-                .with_message("the configuration names no server")
-                .with_hint("name at least one"));
+            return invalid("the configuration names no server", "name at least one");
         }
         if self.sentinel_credentials.password.is_some() && !matches!(self.topology, Topology::Sentinel(_)) {
-            return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
-                .with_message("there is a password for sentinels, and there are none")
-                .with_hint("leave it out"));
+            return invalid("there is a password for sentinels, and there are none", "leave it out");
         }
         if self.pool.is_some() && !matches!(self.topology, Topology::Single(_)) {
-            return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
-                .with_message("a pool leads to one server, not to sentinels or a cluster")
-                .with_hint("leave the pool out"));
+            return invalid(
+                "a pool leads to one server, not to sentinels or a cluster",
+                "leave the pool out",
+            );
         }
         Ok(())
     }
@@ -503,9 +500,6 @@ impl RedisConfig {
 
     /// Rejects options that the recipe does not support.
     fn check_recipe(&self) -> Result<()> {
-        let invalid = |what, hint| {
-            Err(Error::new(ErrorKind::InvalidConfig, BACKEND).with_message(what).with_hint(hint))
-        };
         match self.recipe {
             RedisRecipe::SetNxPx if self.recipe_unit.is_some() || self.clock_skew.is_some() => invalid(
                 "recipe_unit and clock_skew do not apply to the recipe set-nx-px, which writes no times",
@@ -525,6 +519,10 @@ impl RedisConfig {
             _ => Ok(()),
         }
     }
+}
+
+fn invalid(what: &str, hint: &str) -> Result<()> {
+    Err(Error::new(ErrorKind::InvalidConfig, BACKEND).with_message(what).with_hint(hint))
 }
 
 /// How often a release leaves the lock free for other clients, and for how long.
