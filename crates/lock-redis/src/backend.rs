@@ -26,7 +26,7 @@ use crate::recipe::RedisRecipe;
 use crate::renew::Renewers;
 use crate::server::Server;
 use crate::set_nx_px::SCRIPTS;
-use crate::setnx_timestamp::danger;
+use crate::setnx_timestamp::ONE_TIME;
 use crate::wait::Waiting;
 
 /// How long a lock that was busy probably is: its holder and its waiters send requests all the time.
@@ -34,8 +34,6 @@ const BUSY: Duration = Duration::from_millis(100);
 /// For which part of the shortest ttl a last token needs no care. A release leaves it half at least, and claims do not renew it.
 /// Another client may have another ttl.
 const KEPT: u32 = 7;
-/// Why a lock of [`RedisRecipe::SetnxTimestamp`] has one holder.
-const ONE_TIME: &str = "a key of the recipe setnx-timestamp stores the time of one holder";
 
 /// The backend for one Redis server, a master behind sentinels, or a cluster.
 ///
@@ -80,10 +78,9 @@ impl Redis {
     pub async fn connect(config: RedisConfig) -> Result<Self> {
         config.check()?;
         runtime::current(BACKEND)?;
-        let (wait, local_handovers, clock_skew) = (config.wait_by(), config.handovers(), config.skew());
+        let (wait, local_handovers) = (config.wait_by(), config.handovers());
         let (capabilities, requests) = (capabilities(&config), config.requests());
-        let danger = (config.recipe == RedisRecipe::SetnxTimestamp).then(danger);
-        if let Some(danger) = &danger {
+        if let Some(danger) = requests.danger() {
             tracing::warn!("{}; {}", danger.what, danger.advice);
         }
         let identity = config.topology.identity(&config.prefix);
@@ -113,12 +110,10 @@ impl Redis {
             prefix: config.prefix,
             identity,
             ttl: config.ttl,
-            clock_skew,
             wait,
             local_handovers,
             leave_free: config.leave_free,
             clock: config.clock,
-            danger,
             owners: OwnerCache::default(),
             busy: RecentNames::new(BUSY),
             kept: RecentNames::new(SHORTEST_TOKEN_TTL / KEPT),
@@ -229,7 +224,7 @@ impl RedisConfig {
 }
 
 fn capabilities(config: &RedisConfig) -> Capabilities {
-    let times = LeaseKind::ttl(config.ttl, MIN_TTL + config.skew());
+    let times = LeaseKind::ttl(config.ttl, MIN_TTL + config.requests().skew());
     let mut capabilities = Capabilities::new(BACKEND, times);
     capabilities.answer_timeout = config.answer_timeout();
     capabilities.fifo = config.wait_by() == RedisWait::Queue;

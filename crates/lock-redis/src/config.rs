@@ -16,14 +16,12 @@ use redis_link::wall_clock::WallClock;
 use redis_link::wire::TokenTtl;
 
 use crate::error::{BACKEND, check_ttl};
-use crate::recipe::{Recipe, RecipeUnit, RedisRecipe};
+use crate::recipe::{Recipe, RedisRecipe};
 use crate::set_nx_px::SetNxPx;
-use crate::setnx_timestamp::SetnxTimestamp;
+use crate::setnx_timestamp::{CLOCK_SKEW, RecipeUnit, SetnxTimestamp};
 
 /// The default timeout for replicas.
 const WAIT_REPLICAS_TIMEOUT: Duration = Duration::from_millis(100);
-/// The default clock skew. Hosts with NTP differ by a tenth of it; a leap second that only some of them smear adds up to it.
-const CLOCK_SKEW: Duration = Duration::from_secs(1);
 const LARGEST_SKEW: Duration = Duration::from_secs(24 * 3600);
 /// The default of `leave_free_for`: longer than other clients sleep between two tries.
 const FREE_FOR: Duration = Duration::from_millis(150);
@@ -402,7 +400,8 @@ impl RedisConfig {
 
     pub(crate) fn check(&self) -> Result<()> {
         self.check_recipe()?;
-        check_ttl(self.ttl, self.skew())?;
+        let skew = self.requests().skew();
+        check_ttl(self.ttl, skew)?;
         if self.token_ttl.0 < SHORTEST_TOKEN_TTL {
             return invalid(
                 "token_ttl is shorter than an hour: after a step of the clock tokens could fall",
@@ -411,7 +410,7 @@ impl RedisConfig {
         }
         check_timeout(BACKEND, "connect_timeout", self.connect_timeout)?;
         check_timeout(BACKEND, "command_timeout", self.command_timeout)?;
-        let lasts = self.ttl.saturating_sub(self.skew());
+        let lasts = self.ttl.saturating_sub(skew);
         if self.wait_replicas.is_some_and(|(_, timeout)| timeout.as_millis() == 0 || timeout >= lasts) {
             return invalid(
                 "wait_replicas_timeout is zero, or not shorter than the lease",
@@ -476,14 +475,6 @@ impl RedisConfig {
         self.connect_timeout + self.command_timeout + replicas
     }
 
-    /// How much shorter than its ttl a lease is.
-    pub(crate) fn skew(&self) -> Duration {
-        match self.recipe {
-            RedisRecipe::SetNxPx => Duration::ZERO,
-            RedisRecipe::SetnxTimestamp => self.clock_skew.unwrap_or(CLOCK_SKEW),
-        }
-    }
-
     /// The requests of the recipe.
     pub(crate) fn requests(&self) -> Box<dyn Recipe> {
         match self.recipe {
@@ -493,7 +484,8 @@ impl RedisConfig {
             }),
             RedisRecipe::SetnxTimestamp => {
                 let unit = self.recipe_unit.unwrap_or_default();
-                Box::new(SetnxTimestamp::new(unit, self.skew(), self.wall_clock.clone(), self.token_ttl))
+                let skew = self.clock_skew.unwrap_or(CLOCK_SKEW);
+                Box::new(SetnxTimestamp::new(unit, skew, self.wall_clock.clone(), self.token_ttl))
             }
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lock_core::{BootInstant, Clock, Finding, LeasePolicy, LockName, Result};
+use lock_core::{BootInstant, Clock, LeasePolicy, LockName, Result};
 use redis_link::keys::Keys;
 use redis_link::owner_cache::OwnerCache;
 use redis_link::push::Pushes;
@@ -25,14 +25,10 @@ pub(crate) struct Context {
     /// The servers and the prefix, as a URL without credentials.
     pub(crate) identity: String,
     pub(crate) ttl: Duration,
-    /// How much shorter than its ttl a lease is, as the clocks of the clients differ.
-    pub(crate) clock_skew: Duration,
     pub(crate) wait: RedisWait,
     pub(crate) local_handovers: u32,
     pub(crate) leave_free: Option<LeaveFree>,
     pub(crate) clock: Clock,
-    /// The warning about the recipe, if it has one.
-    pub(crate) danger: Option<Finding>,
     pub(crate) owners: OwnerCache,
     /// Where a claim by plain commands would probably be in vain.
     pub(crate) busy: RecentNames,
@@ -63,14 +59,14 @@ impl Context {
 
     /// The initial ttl of a lease, minus the clock skew.
     pub(crate) fn ttl_of(&self, policy: &LeasePolicy) -> Duration {
-        let ttl = policy.ttl.unwrap_or(self.ttl).saturating_sub(self.clock_skew);
+        let ttl = policy.ttl.unwrap_or(self.ttl).saturating_sub(self.server.recipe().skew());
         policy.max_hold.map_or(ttl, |hold| ttl.min(hold).max(MIN_TTL))
     }
 
     /// The ttl minus the clock skew.
     pub(crate) fn without_skew(&self, ttl: Duration) -> Result<Duration> {
-        check_ttl(ttl, self.clock_skew)?;
-        Ok(ttl.saturating_sub(self.clock_skew))
+        let skew = self.server.recipe().skew();
+        check_ttl(ttl, skew).map(|()| ttl - skew)
     }
 
     /// The approximate round trip; slow answers count for a while.

@@ -8,7 +8,7 @@ use crate::context::Context;
 impl Context {
     pub(crate) async fn doctor(&self) -> Result<DoctorReport> {
         let mut findings = self.server.client.examine().await?;
-        findings.extend(self.danger.clone());
+        findings.extend(self.server.recipe().danger());
         // A user without a right to the key has nothing to do with a migration yet.
         if let Ok(Some(migration)) = self.server.client.claimed_keys(&self.prefix).await {
             findings.push(Finding::new(

@@ -32,10 +32,11 @@ mod wait;
 
 pub use backend::Redis;
 pub use config::{RedisConfig, RedisWait};
-pub use recipe::{RecipeUnit, RedisRecipe};
+pub use recipe::RedisRecipe;
 pub use redis_link::connection::Connection;
 pub use redis_link::dial::{Dial, Stream, StreamDial, with_nodelay};
 pub use redis_link::tls::Tls;
 pub use redis_link::topology::{SentinelInfo, Topology, connection_info};
 pub use redis_link::wall_clock::WallClock;
 pub use redis_link::{deadpool_redis, redis};
+pub use setnx_timestamp::RecipeUnit;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use lock_core::migration::{Removal, Tombstone};
-use lock_core::{BootInstant, Clock, OwnerId, Token};
+use lock_core::{BootInstant, Clock, Finding, OwnerId, Token};
 use redis::{Pipeline, Value};
 use redis_link::drift::valid_until;
 use redis_link::keys::Keys;
@@ -59,28 +59,6 @@ pub enum RedisRecipe {
     /// Waiters poll. There is no queue, no sharing and no hand-over within a process. A holder that dies leaves the key
     /// behind, as with every client of this recipe.
     SetnxTimestamp,
-}
-
-/// The unit of the times of [`RedisRecipe::SetnxTimestamp`]. A value in another unit never counts as expired.
-///
-/// # Examples
-///
-/// ```
-/// use lock_redis::{RecipeUnit, RedisConfig};
-///
-/// let legacy = RedisConfig::from_url("redis://localhost?recipe=setnx-timestamp")?;
-/// let legacy = legacy.recipe_unit(RecipeUnit::Seconds);
-/// # let _ = legacy;
-/// # Ok::<(), lock_core::Error>(())
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum RecipeUnit {
-    /// Milliseconds since 1970.
-    #[default]
-    Millis,
-    /// Seconds since 1970: whole ones are written, and fractions are also read.
-    Seconds,
 }
 
 /// What the key of a lock stands for.
@@ -153,6 +131,16 @@ pub(crate) trait Recipe: fmt::Debug + Send + Sync {
     /// The end of a lease that was requested at this moment.
     fn valid_until(&self, sent: Moment, ttl: Duration, _: &Clock) -> BootInstant {
         valid_until(sent.at, ttl)
+    }
+
+    /// How much shorter than its ttl a lease is, as the clocks of the clients differ.
+    fn skew(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// The warning about the recipe, if it has one.
+    fn danger(&self) -> Option<Finding> {
+        None
     }
 
     /// Called with every answer to a request for a lock.

@@ -16,7 +16,7 @@ use redis_link::script::{Call, Script, ScriptList};
 use redis_link::wall_clock::WallClock;
 use redis_link::wire::{TokenTtl, millis};
 
-use crate::recipe::{KeyState, Recipe, RecipeUnit};
+use crate::recipe::{KeyState, Recipe};
 use crate::request::{Ask, Extension, Moment, Release, mode_name};
 use crate::tombstone::MOVED_SOMEWHERE;
 
@@ -34,12 +34,39 @@ static READ_TOMBSTONE: LazyLock<Script> = script!(setnx setnx_moved setnx_tombst
 static REMOVE_TOMBSTONE: LazyLock<Script> =
     script!(clock mint raise_last setnx setnx_moved setnx_value remove_tombstone);
 
-/// The time of a lock that has moved, in seconds since 1970: the year 5000.
-const MOVED: u64 = 95_617_584_000;
+/// The default clock skew. Hosts with NTP differ by a tenth of it; a leap second that only some of them smear adds up to it.
+pub(crate) const CLOCK_SKEW: Duration = Duration::from_secs(1);
+/// Why a lock has one holder.
+pub(crate) const ONE_TIME: &str = "a key of the recipe setnx-timestamp stores the time of one holder";
+/// The time of a lock that has moved, in milliseconds since 1970: the year 5000.
+const MOVED: u64 = 95_617_584_000_000;
 /// From here on, in milliseconds, the time of a lock means that it has moved. As in setnx_moved.lua.
 const MOVED_FROM: f64 = 9e13;
 /// What the scripts take for times, in milliseconds. As in setnx.lua.
 const TIMES: Range<f64> = 1e11..1e14;
+
+/// The unit of the times of [`RedisRecipe::SetnxTimestamp`](crate::RedisRecipe::SetnxTimestamp). A value in another unit never
+/// counts as expired.
+///
+/// # Examples
+///
+/// ```
+/// use lock_redis::{RecipeUnit, RedisConfig};
+///
+/// let legacy = RedisConfig::from_url("redis://localhost?recipe=setnx-timestamp")?;
+/// let legacy = legacy.recipe_unit(RecipeUnit::Seconds);
+/// # let _ = legacy;
+/// # Ok::<(), lock_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RecipeUnit {
+    /// Milliseconds since 1970.
+    #[default]
+    Millis,
+    /// Seconds since 1970: whole ones are written, and fractions are also read.
+    Seconds,
+}
 
 /// The recipe of [`RedisRecipe::SetnxTimestamp`](crate::RedisRecipe::SetnxTimestamp).
 #[derive(Debug)]
@@ -60,10 +87,7 @@ impl SetnxTimestamp {
     /// existing fleets, one is added.
     fn value(&self, sent: Moment, ttl: Duration) -> u128 {
         let ends = sent.wall + ttl + self.skew;
-        match self.unit {
-            RecipeUnit::Millis => ends.as_millis() + 1,
-            RecipeUnit::Seconds => u128::from(ends.as_secs()) + 1,
-        }
+        ends.as_millis() / u128::from(self.unit()) + 1
     }
 
     /// A lock with an earlier time has ended by any clock within the skew. In ms since 1970.
@@ -81,10 +105,7 @@ impl SetnxTimestamp {
 
     /// The value of a lock that has moved.
     fn moved(&self) -> u64 {
-        match self.unit {
-            RecipeUnit::Millis => MOVED * 1000,
-            RecipeUnit::Seconds => MOVED,
-        }
+        MOVED / u64::from(self.unit())
     }
 
     /// The time of a value in ms, as the scripts read it.
@@ -214,6 +235,20 @@ impl Recipe for SetnxTimestamp {
         valid_until(sent.at, ttl).min(clock.now() + self.left(sent, ttl))
     }
 
+    fn skew(&self) -> Duration {
+        self.skew
+    }
+
+    fn danger(&self) -> Option<Finding> {
+        Some(Finding::new(
+            FindingLevel::Warning,
+            "",
+            "recipe=setnx-timestamp is only for fleets that already use it: two may hold a lock at once if the clocks of \
+             their hosts differ",
+            "when no other client uses it any more, change to recipe=set-nx-px",
+        ))
+    }
+
     fn answered(&self, sent: Moment, answer: &Value) {
         if let Some(server) = servers_clock(answer) {
             self.compare(sent, server);
@@ -234,17 +269,6 @@ fn servers_clock(answer: &Value) -> Option<Duration> {
     micros.parse().ok().map(Duration::from_micros)
 }
 
-/// The warning to users of the recipe.
-pub(crate) fn danger() -> Finding {
-    Finding::new(
-        FindingLevel::Warning,
-        "",
-        "recipe=setnx-timestamp is only for fleets that already use it: two may hold a lock at once if the clocks of \
-             their hosts differ",
-        "when no other client uses it any more, change to recipe=set-nx-px",
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::UNIX_EPOCH;
@@ -257,7 +281,7 @@ mod tests {
     fn timestamps(unit: RecipeUnit) -> (SetnxTimestamp, Moment) {
         let clock = WallClock::new(|| UNIX_EPOCH + NOW);
         let sent = Moment { at: BootInstant::from_boot(TTL), wall: NOW };
-        (SetnxTimestamp::new(unit, Duration::from_secs(1), clock, TokenTtl::USUAL), sent)
+        (SetnxTimestamp::new(unit, CLOCK_SKEW, clock, TokenTtl::USUAL), sent)
     }
 
     #[test]
