@@ -191,6 +191,20 @@ impl<'a> OptionValue<'a> {
         self.value.parse().map_err(|_| self.invalid(expected))
     }
 
+    /// What the value stands for, which is one of these words.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`], with the words as the hint.
+    pub fn one_of<T, const N: usize>(self, words: [(&str, T); N]) -> Result<T> {
+        let names = words.each_ref().map(|(name, _)| *name);
+        let (others, last) = names.split_at(N - 1);
+        let found = words.into_iter().find(|(name, _)| *name == self.value);
+        found
+            .map(|(_, meaning)| meaning)
+            .ok_or_else(|| self.invalid(&format!("use {} or {}", others.join(", "), last.concat())))
+    }
+
     /// The error for an invalid value, with `expected` as the hint.
     #[must_use]
     pub fn invalid(self, expected: &str) -> Error {

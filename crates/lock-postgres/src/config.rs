@@ -212,16 +212,12 @@ impl PostgresConfig {
             "ttl" => self.ttl = value.duration()?,
             "schema" => self.schema = text(),
             "sync" => {
-                self.sync = match value.text() {
-                    "on" => PostgresSync::On,
-                    "local" => PostgresSync::Local,
-                    "remote_apply" => PostgresSync::RemoteApply,
-                    "off" => PostgresSync::Off,
-                    _ => return Err(value.invalid("use on, local, remote_apply or off")),
-                };
+                let all =
+                    [PostgresSync::On, PostgresSync::Local, PostgresSync::RemoteApply, PostgresSync::Off];
+                self.sync = value.one_of(all.map(|sync| (sync.as_str(), sync)))?;
             }
-            "install" => self.install = switch(value, "auto", "off")?,
-            "listen" => self.listen = switch(value, "on", "off")?,
+            "install" => self.install = value.one_of([("auto", true), ("off", false)])?,
+            "listen" => self.listen = value.one_of([("on", true), ("off", false)])?,
             "listen_host" => self.listen_host = Some(text()),
             "pool" => self.pool = value.parse("give a number of connections, such as 4")?,
             "local_handovers" => self.local_handovers = value.parse("give a number, such as 16")?,
@@ -464,14 +460,6 @@ impl PostgresConfig {
 
 /// How long a connection is idle before the kernel asks whether the other side still has it.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(15);
-
-fn switch(value: OptionValue<'_>, on: &str, off: &str) -> Result<bool> {
-    match value.text() {
-        text if text == on => Ok(true),
-        text if text == off => Ok(false),
-        _ => Err(value.invalid(&format!("use {on} or {off}"))),
-    }
-}
 
 impl fmt::Debug for PostgresConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -195,12 +195,9 @@ impl RedisConfig {
                 "token_ttl" => config.token_ttl = TokenTtl(value.duration()?),
                 "prefix" => value.text().clone_into(&mut config.prefix),
                 "wait" => {
-                    config.wait = Some(match value.text() {
-                        "queue" => RedisWait::Queue,
-                        "notify" => RedisWait::Notify,
-                        "poll" => RedisWait::Poll,
-                        _ => return Err(value.invalid("use queue, notify or poll")),
-                    });
+                    use RedisWait::{Notify, Poll, Queue};
+                    config.wait =
+                        Some(value.one_of([("queue", Queue), ("notify", Notify), ("poll", Poll)])?);
                 }
                 "local_handovers" => {
                     config.local_handovers = Some(value.parse("give a number, such as 16")?);
@@ -212,18 +209,13 @@ impl RedisConfig {
                 }
                 "leave_free_for" => moment = value.duration()?,
                 "recipe" => {
-                    config.recipe = match value.text() {
-                        "set-nx-px" => RedisRecipe::SetNxPx,
-                        "setnx-timestamp" => RedisRecipe::SetnxTimestamp,
-                        _ => return Err(value.invalid("use set-nx-px or setnx-timestamp")),
-                    };
+                    use RedisRecipe::{SetNxPx, SetnxTimestamp};
+                    let words = [("set-nx-px", SetNxPx), ("setnx-timestamp", SetnxTimestamp)];
+                    config.recipe = value.one_of(words)?;
                 }
                 "recipe_unit" => {
-                    config.recipe_unit = Some(match value.text() {
-                        "ms" => RecipeUnit::Millis,
-                        "s" => RecipeUnit::Seconds,
-                        _ => return Err(value.invalid("use ms or s")),
-                    });
+                    let units = [("ms", RecipeUnit::Millis), ("s", RecipeUnit::Seconds)];
+                    config.recipe_unit = Some(value.one_of(units)?);
                 }
                 "clock_skew" => config.clock_skew = Some(value.duration()?),
                 "wait_replicas" => replicas = value.parse("use a number of replicas")?,

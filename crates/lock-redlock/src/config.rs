@@ -175,15 +175,8 @@ impl RedlockConfig {
     /// [`ErrorKind::InvalidConfig`] with a hint, or [`ErrorKind::Unsupported`] for TLS in a build without it.
     pub fn from_url(url: &str) -> Result<Self> {
         let url = LockUrl::parse(url)?;
-        let secure = match url.scheme.as_str() {
-            "redlock" => false,
-            "redlocks" => true,
-            other => {
-                return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
-                    .with_message(format!("the URL scheme {other}:// is not one of Redlock"))
-                    .with_hint("use redlock:// or, with TLS, redlocks://"));
-            }
-        };
+        url.check_scheme(BACKEND, &["redlock", "redlocks"])?;
+        let secure = url.scheme == "redlocks";
         let (mut tls, mut password_file) = (Tls::default(), None);
         let mut config = Self::new::<MasterConfig>([]);
         let options = [&OPTIONS[..], if secure { &Tls::OPTIONS } else { &[] }].concat();

@@ -1,7 +1,5 @@
 //! The ACLs of created nodes.
 
-use std::str::FromStr;
-
 use zookeeper_client::{Acl, Acls, Permission};
 
 /// The ACL of the nodes that this client creates: nodes of locks, their directories, and the nodes above.
@@ -41,19 +39,6 @@ impl NodeAcl {
     /// Whether an entry is for an authenticated client.
     pub(crate) fn needs_credentials(&self) -> bool {
         self.acls().iter().any(|acl| acl.scheme() == "auth")
-    }
-}
-
-impl FromStr for NodeAcl {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        match text {
-            "creator" => Ok(Self::Creator),
-            "creator-and-readers" => Ok(Self::CreatorAndReaders),
-            "open" => Ok(Self::Open),
-            _ => Err(()),
-        }
     }
 }
 

@@ -1,7 +1,5 @@
 //! The names of the nodes of a lock.
 
-use std::str::FromStr;
-
 use lock_core::{Mode, OwnerId};
 
 /// The names of the nodes in the directory of a lock, which decide which other clients understand them.
@@ -58,19 +56,6 @@ impl ZkLayout {
             Mode::Permit { max } => format!("{id}permit-{max}-"),
             _ if writes => id + writer,
             _ => id + alone,
-        }
-    }
-}
-
-impl FromStr for ZkLayout {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        match text {
-            "curator" => Ok(Self::Curator),
-            "plain" => Ok(Self::Plain),
-            "kazoo" => Ok(Self::Kazoo),
-            _ => Err(()),
         }
     }
 }

@@ -1,7 +1,5 @@
 //! The recipes: how a lock is represented in the tree.
 
-use std::str::FromStr;
-
 /// How a lock is represented in the tree. All clients that share a lock need the same recipe.
 ///
 /// # Examples
@@ -52,28 +50,4 @@ pub enum ZkWait {
     Watch,
     /// Each waiter polls the node, at random intervals of 50 to 150 ms.
     Poll,
-}
-
-impl FromStr for ZkRecipe {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        match text {
-            "queue" => Ok(Self::Queue),
-            "ephemeral" => Ok(Self::Ephemeral(ZkWait::default())),
-            _ => Err(()),
-        }
-    }
-}
-
-impl FromStr for ZkWait {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        match text {
-            "watch" => Ok(Self::Watch),
-            "poll" => Ok(Self::Poll),
-            _ => Err(()),
-        }
-    }
 }

@@ -4,9 +4,11 @@ use lock_core::Result;
 use lock_core::url::LockUrl;
 
 use super::{ZkConfig, invalid};
+use crate::acl::NodeAcl;
 use crate::error::BACKEND;
 use crate::login::Auth;
-use crate::recipe::ZkRecipe;
+use crate::node_name::ZkLayout;
+use crate::recipe::{ZkRecipe, ZkWait};
 use crate::tls::TlsFiles;
 
 impl ZkConfig {
@@ -27,28 +29,30 @@ impl ZkConfig {
                 "connect_timeout" => config.connect_timeout = Some(value.duration()?),
                 "create_chroot" => config.create_chroot = value.parse("use true or false")?,
                 "dir" => value.text().clone_into(&mut config.dir),
-                "layout" => config.layout = value.parse("use curator, plain or kazoo")?,
+                "layout" => {
+                    use ZkLayout::{Curator, Kazoo, Plain};
+                    config.layout =
+                        value.one_of([("curator", Curator), ("plain", Plain), ("kazoo", Kazoo)])?;
+                }
                 "local_handovers" => {
                     config.local_handovers = value.parse("give a number, such as 16")?;
                 }
-                "recipe" => config.recipe = value.parse("use queue or ephemeral")?,
-                "wait" => wait = Some(value.parse("use watch or poll")?),
+                "recipe" => {
+                    let ephemeral = ZkRecipe::Ephemeral(ZkWait::default());
+                    config.recipe = value.one_of([("queue", ZkRecipe::Queue), ("ephemeral", ephemeral)])?;
+                }
+                "wait" => wait = Some(value.one_of([("watch", ZkWait::Watch), ("poll", ZkWait::Poll)])?),
                 "password_file" => password_file = file(),
                 "auth" => {
-                    config.login.auth = match value.text() {
-                        "digest" => Auth::Digest,
-                        "sasl" => Auth::Sasl,
-                        _ => return Err(value.invalid("use digest or sasl")),
-                    }
+                    config.login.auth = value.one_of([("digest", Auth::Digest), ("sasl", Auth::Sasl)])?;
                 }
-                "acl" => config.acl = Some(value.parse("use creator, creator-and-readers or open")?),
-                "session" => {
-                    config.private = match value.text() {
-                        "shared" => false,
-                        "private" => true,
-                        _ => return Err(value.invalid("use shared or private")),
-                    }
+                "acl" => {
+                    use NodeAcl::{Creator, CreatorAndReaders, Open};
+                    let acls =
+                        [("creator", Creator), ("creator-and-readers", CreatorAndReaders), ("open", Open)];
+                    config.acl = Some(value.one_of(acls)?);
                 }
+                "session" => config.private = value.one_of([("shared", false), ("private", true)])?,
                 "locks_per_session" => config.locks_per_session = value.parse("give a number")?,
                 "tls_ca" => tls.ca = file(),
                 "tls_cert" => tls.cert = file(),
@@ -116,7 +120,6 @@ mod tests {
     use lock_core::ErrorKind;
 
     use super::*;
-    use crate::{ZkLayout, ZkWait};
 
     #[test]
     fn urls() {
