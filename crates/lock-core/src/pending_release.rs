@@ -75,3 +75,28 @@ impl SentRelease {
         if self.was_valid { Released::Released } else { Released::AlreadyLost }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Clock, ValidityCell};
+
+    #[test]
+    fn a_request_that_finds_nothing_is_known_only_if_it_is_the_first() {
+        let (clock, ttl) = (Clock::boot(), Duration::from_secs(60));
+        let now = clock.now();
+        let cell = ValidityCell::new(clock, now + ttl);
+        let validity = cell.validity();
+        let mut pending = PendingRelease::default();
+        let first = pending.begin(&validity, now, ttl).unwrap();
+        assert_eq!((first.outcome(false), first.outcome(true)), (Released::AlreadyLost, Released::Released));
+        let second = pending.begin(&validity, now, ttl).unwrap();
+        assert_eq!(second.outcome(false), Released::Released);
+        assert_eq!(pending.begin(&validity, now + ttl, ttl).unwrap_err(), Released::Released);
+        pending.not_applied(first);
+        let third = pending.begin(&validity, now, ttl).unwrap();
+        assert_eq!(third.outcome(false), Released::AlreadyLost);
+        cell.lose(LossReason::Removed);
+        assert_eq!(pending.begin(&validity, now, ttl).unwrap_err(), Released::AlreadyLost);
+    }
+}
