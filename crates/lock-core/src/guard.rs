@@ -516,17 +516,10 @@ impl Guard {
         true
     }
 
-    /// The lease behind the guard, if it is of this type, also through layers: for operations that one backend only has.
+    /// What locks of one backend alone can do, if this lock is one of them, also through layers: for extension traits of that backend.
     #[must_use]
-    pub fn lease_as<T: Lease>(&self) -> Option<&T> {
-        let mut lease = self.lease();
-        loop {
-            let any: &dyn Any = lease;
-            if let Some(found) = any.downcast_ref() {
-                return Some(found);
-            }
-            lease = lease.inner()?;
-        }
+    pub fn special<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        self.lease().special()?.downcast().ok()
     }
 
     fn signals(&self) -> &Signals {

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -43,9 +44,9 @@ pub trait Lease: Any + Debug + Send + Sync {
         None
     }
 
-    /// The lease that this one wraps, in a layer; `None` in a backend. [`Guard::lease_as`](crate::Guard::lease_as) finds what one
-    /// backend only has through it.
-    fn inner(&self) -> Option<&dyn Lease> {
+    /// What locks of this backend alone can do, in a type of the backend, for [`Guard::special`](crate::Guard::special). Layers return
+    /// that of the lease below.
+    fn special(&self) -> Option<Arc<dyn Any + Send + Sync>> {
         None
     }
 

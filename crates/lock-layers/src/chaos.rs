@@ -1,5 +1,6 @@
 //! Faults by probability and seed, for tests.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -333,6 +334,7 @@ struct ChaosLease {
     token: Token,
     owner: OwnerId,
     revocation: Option<Revocation>,
+    special: Option<Arc<dyn Any + Send + Sync>>,
     /// That of the faults, and of the lease below. In this order: the reason of a lost lock is that of the fault.
     validity: Validity,
     faults: ValidityCell,
@@ -355,13 +357,14 @@ impl ChaosLease {
     fn new(lease: Box<dyn Lease>, backend: &'static str, chaos: &Chaos) -> Self {
         let faults = ValidityCell::new(Clock::boot(), BootInstant::NEVER);
         let ended = CancellationToken::new();
-        let (token, owner) = (lease.token(), lease.owner());
+        let (token, owner, special) = (lease.token(), lease.owner(), lease.special());
         let (revocation, validity) =
             (lease.revocation().cloned(), faults.validity().and(lease.validity().clone()));
         let lease = Self {
             token,
             owner,
             revocation,
+            special,
             validity,
             faults,
             backend,
@@ -460,6 +463,11 @@ impl Lease for ChaosLease {
 
     fn revocation(&self) -> Option<&Revocation> {
         self.revocation.as_ref()
+    }
+
+    /// Without faults: its requests go past this lease.
+    fn special(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        self.special.clone()
     }
 
     async fn extend(&self, ttl: Duration) -> Result<BootInstant> {

@@ -1,7 +1,9 @@
 //! A lease that forwards everything, and reports how it ends.
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::fmt::{self, Debug};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -69,8 +71,8 @@ impl<H: Hold> Lease for LayeredLease<H> {
         self.inner.revocation()
     }
 
-    fn inner(&self) -> Option<&dyn Lease> {
-        Some(&*self.inner)
+    fn special(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        self.inner.special()
     }
 
     #[cfg(unix)]

@@ -18,8 +18,8 @@
 //!   stores. Capabilities, errors and the names of backends are those of the backend below.
 //! * **A layer sees requests to the store.** A task that waits for another task of its own process sends none, so its wait is
 //!   not seen; that it got the lock is, as a hand-over.
-//! * **Leases are wrapped**: [`Guard::lease_as`](lock_core::Guard::lease_as) finds that of the backend, but not below chaos. So
-//!   `fenced` of ZooKeeper and `fence` of PostgreSQL are refused there.
+//! * **What one backend alone can do works through layers**: `fenced` of ZooKeeper, and `fence` of PostgreSQL. No layer sees it,
+//!   and chaos adds no faults to it.
 //! * **No secrets.** No layer shows an owner id or a URL.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -1,11 +1,13 @@
 //! The fence: a transaction of the caller that only the last holder of a lock can commit.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use lock_core::{Error, ErrorKind, Guard, Result};
 use tokio_postgres::Transaction;
 
 use crate::error::BACKEND;
-use crate::lease::PostgresLease;
+use crate::server::Server;
 
 /// Fences transactions with the token of a guard.
 ///
@@ -52,21 +54,28 @@ pub trait Fence {
     async fn fence(&self, transaction: &Transaction<'_>) -> Result<()>;
 }
 
+/// What the fence needs of a held lock.
+pub(crate) struct Fencing {
+    pub(crate) server: Arc<Server>,
+    pub(crate) name: Arc<str>,
+}
+
 #[async_trait]
 impl Fence for Guard {
     fn fence_sql(&self) -> Result<String> {
-        lease(self).map(PostgresLease::fence_sql)
+        let fencing = fencing(self)?;
+        Ok(fencing.server.fence_sql(&fencing.name, self.token()))
     }
 
     async fn fence(&self, transaction: &Transaction<'_>) -> Result<()> {
-        let lease = lease(self)?;
-        let fenced = transaction.query_typed(&lease.fence_sql(), &[]).await;
-        fenced.map(drop).map_err(|error| lease.fence_error(&error).during("fence").on(self.name()))
+        let server = &fencing(self)?.server;
+        let fenced = transaction.query_typed(&self.fence_sql()?, &[]).await;
+        fenced.map(drop).map_err(|error| server.endpoint.fence(&error).during("fence").on(self.name()))
     }
 }
 
-fn lease(guard: &Guard) -> Result<&PostgresLease> {
-    guard.lease_as().ok_or_else(|| {
+fn fencing(guard: &Guard) -> Result<Arc<Fencing>> {
+    guard.special().ok_or_else(|| {
         Error::new(ErrorKind::Unsupported, BACKEND)
             .with_message("the lock is not in PostgreSQL")
             .with_hint("let the resource compare the token itself: docs/FENCING.md")

@@ -1,5 +1,6 @@
 //! The lease of a lock.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,15 +15,16 @@ use lock_core::{
 
 use crate::context::Context;
 use crate::error::{BACKEND, check_ttl};
+use crate::fence::Fencing;
 use crate::inbox::Registration;
 use crate::locked_row::{LockedRow, until_free};
 use crate::renew::HeldLock;
 use crate::rollback::RollbackGuard;
 use crate::server::{Ask, Changed};
 
-/// The lease of a lock in the database. [`Fence`](crate::Fence) finds it behind a guard.
+/// The lease of a lock in the database.
 #[derive(Debug)]
-pub struct PostgresLease {
+pub(crate) struct PostgresLease {
     context: Arc<Context>,
     held: Arc<HeldLock>,
     tokens: TokenBlock,
@@ -70,16 +72,6 @@ impl PostgresLease {
     pub(crate) fn confirm(&self) {
         self.renewal.hasten();
     }
-
-    /// The statement that fences this token.
-    pub(crate) fn fence_sql(&self) -> String {
-        self.context.server.fence_sql(&self.held.name, self.token())
-    }
-
-    /// The error of a call of the fence.
-    pub(crate) fn fence_error(&self, error: &tokio_postgres::Error) -> Error {
-        self.context.server.endpoint.fence(error)
-    }
 }
 
 #[async_trait]
@@ -94,6 +86,11 @@ impl Lease for PostgresLease {
 
     fn validity(&self) -> &Validity {
         &self.validity
+    }
+
+    fn special(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        let (server, name) = (Arc::clone(&self.context.server), Arc::clone(&self.held.name));
+        Some(Arc::new(Fencing { server, name }))
     }
 
     async fn extend(&self, ttl: Duration) -> Result<BootInstant> {

@@ -51,5 +51,4 @@ mod wait;
 pub use backend::Postgres;
 pub use config::{PostgresConfig, PostgresSync};
 pub use fence::Fence;
-pub use lease::PostgresLease;
 pub use tokio_postgres;

@@ -1,12 +1,15 @@
 //! Writes that the ensemble carries out only while a lock is held.
 
-use lock_core::{Error, ErrorKind, Guard, Outcome, Result};
+use std::sync::Arc;
+
+use lock_core::{Error, ErrorKind, Guard, LossReason, Outcome, Result, ValidityCell};
 use zookeeper_client::{self as zk, CreateMode, MultiWriteResult};
 
 use crate::acl::NodeAcl;
 use crate::ensemble::Change;
 use crate::error::{BACKEND, Fault, error};
-use crate::lease::ZkLease;
+use crate::node::CreatedNode;
+use crate::session::Session;
 
 /// Writes to ZooKeeper that are fenced by a ZooKeeper lock.
 ///
@@ -40,11 +43,11 @@ pub trait FencedExt {
 impl FencedExt for Guard {
     fn fenced(&self) -> Result<FencedWriter<'_>> {
         let unsupported = |message, hint| error(ErrorKind::Unsupported, message, hint).on(self.name());
-        let Some(lease) = self.lease_as::<ZkLease>() else {
+        let Some(lock) = self.special::<Fencing>() else {
             let hint = "send its token with every write, and have the resource check it";
             return Err(unsupported("this is not a ZooKeeper lock", hint));
         };
-        if !lease.own.lock.has_unique_names() {
+        if !lock.has_unique_names {
             let message =
                 "this layout or recipe reuses node names, so a check of the holder's node proves nothing";
             return Err(unsupported(message, "use recipe=queue with layout=curator or kazoo"));
@@ -52,7 +55,7 @@ impl FencedExt for Guard {
         if !self.is_valid() {
             return Err(Error::lost(BACKEND).on(self.name()));
         }
-        Ok(FencedWriter { lease, guard: self, writes: Vec::new() })
+        Ok(FencedWriter { lock, guard: self, writes: Vec::new() })
     }
 }
 
@@ -76,7 +79,7 @@ impl FencedExt for Guard {
 #[must_use = "nothing is written before `commit`"]
 pub struct FencedWriter<'a> {
     guard: &'a Guard,
-    lease: &'a ZkLease,
+    lock: Arc<Fencing>,
     writes: Vec<Write>,
 }
 
@@ -105,6 +108,15 @@ pub enum Committed {
     },
 }
 
+/// What fenced writes need of a held lock.
+#[derive(Debug)]
+pub(crate) struct Fencing {
+    pub(crate) session: Arc<Session>,
+    pub(crate) node: Arc<CreatedNode>,
+    pub(crate) cell: ValidityCell,
+    pub(crate) has_unique_names: bool,
+}
+
 #[derive(Debug)]
 enum Write {
     Check { path: String, version: Option<i32> },
@@ -122,7 +134,7 @@ impl FencedWriter<'_> {
 
     /// Creates a persistent node, with the ACL of the nodes of locks.
     pub fn create(self, path: impl Into<String>, data: impl Into<Vec<u8>>) -> Self {
-        let acl = self.lease.own.session.acl.clone();
+        let acl = self.lock.session.acl.clone();
         self.create_with(path, data, CreateMode::Persistent, acl)
     }
 
@@ -164,8 +176,8 @@ impl FencedWriter<'_> {
     /// If the future is dropped, the writes may or may not be applied, as without an answer.
     pub async fn commit(self) -> Result<Committed> {
         let failed = |error: Error| error.during("fenced write").on(self.guard.name());
-        let (session, path) = (&self.lease.own.session, self.lease.path());
-        let node = session.answer_about(path, self.lease.latest_node()).await;
+        let (session, path) = (&self.lock.session, &*self.lock.node.path);
+        let node = session.answer_about(path, self.lock.node.latest()).await;
         let node = node.map_err(|error| failed(error.with_outcome(Outcome::NotApplied)))?;
         let mut changes = vec![Change::Check { path: &node.path, version: None }];
         changes.extend(self.writes.iter().map(Write::as_change));
@@ -174,7 +186,10 @@ impl FencedWriter<'_> {
                 results.remove(0);
                 Ok(Committed::Applied(results))
             }
-            Err((Some(0), fault)) if fault.is_no_node() => Err(failed(self.lease.lost())),
+            Err((Some(0), fault)) if fault.is_no_node() => {
+                self.lock.cell.lose(LossReason::Removed);
+                Err(failed(Error::lost(BACKEND)))
+            }
             // A request in flight at the end of the session may have been in time.
             Err((_, Fault::SessionEnded)) => Err(failed(Error::lost(BACKEND).with_outcome(Outcome::Unknown))),
             Err((Some(index), Fault::Refused(error))) if index > 0 && is_conflict(&error) => {

@@ -1,5 +1,6 @@
 //! The lease of a held lock.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::capabilities::limits;
 use crate::error::{BACKEND, Fault};
+use crate::fenced::Fencing;
 use crate::held_node::{self, OwnWatch};
 use crate::node::{CreatedNode, Deletion, Downgraded};
 use crate::own_node::OwnNode;
@@ -121,6 +123,15 @@ impl Lease for ZkLease {
 
     fn revocation(&self) -> Option<&Revocation> {
         Some(&self.revocation)
+    }
+
+    fn special(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        Some(Arc::new(Fencing {
+            session: Arc::clone(&self.own.session),
+            node: Arc::clone(&self.node),
+            cell: self.cell.clone(),
+            has_unique_names: self.own.lock.has_unique_names(),
+        }))
     }
 
     async fn extend(&self, ttl: Duration) -> Result<BootInstant> {

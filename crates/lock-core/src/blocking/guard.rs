@@ -1,5 +1,6 @@
 //! A lock that is held.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::runtime::wait;
 use crate::{
-    BootInstant, Error, GuardState, GuardView, Lease, LockName, LossReason, OwnerId, Released, Result,
-    RunError, Token, Validity,
+    BootInstant, Error, GuardState, GuardView, LockName, LossReason, OwnerId, Released, Result, RunError,
+    Token, Validity,
 };
 
 /// A lock that is held, until it is [released](Self::release), dropped or lost; as the asynchronous
@@ -278,10 +279,10 @@ impl Guard {
         guard
     }
 
-    /// The lease behind the guard, if it is of this type: for operations that one backend only has.
+    /// What locks of one backend alone can do, if this lock is one of them, also through layers.
     #[must_use]
-    pub fn lease_as<T: Lease>(&self) -> Option<&T> {
-        self.guard.lease_as()
+    pub fn special<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        self.guard.special()
     }
 
     /// The error if the lock is lost.
