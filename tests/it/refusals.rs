@@ -6,11 +6,14 @@ use std::os::unix::fs::symlink;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_testkit::{Certificates, RedisFive, RedisSentinel, RedisServer, ZooKeeper, migration_url};
+use lock_testkit::{
+    Certificates, PostgresServer, RedisFive, RedisSentinel, RedisServer, ZooKeeper, migration_url,
+};
 use polylock::{Error, ErrorKind, Guard, Leadership, LockOptions, Locks, Persistence, Result};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
+use tokio_postgres::NoTls;
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -177,6 +180,33 @@ async fn redis_refuses_the_password_for_some_seconds() {
     let error = Locks::connect(&url).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "what connects first fails at once: {error}");
     set_password([&server], "right").await;
+    let refusals = standbys.come().await;
+    assert!(has(&refusals, ErrorKind::Denied), "{refusals:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn postgres_refuses_the_password_for_some_seconds() {
+    let hba = "local all postgres trust\nhost all all 127.0.0.1/32 scram-sha-256";
+    let server = PostgresServer::builder().hba(hba).start().await.unwrap();
+    let (admin, connection) = tokio_postgres::connect(&server.connect_string(), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let set = async |password: &str| {
+        let sql = format!(
+            "ALTER ROLE app PASSWORD '{password}'; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'"
+        );
+        admin.batch_execute(&sql).await.unwrap();
+    };
+    admin.batch_execute("CREATE ROLE app LOGIN; GRANT CREATE ON DATABASE postgres TO app").await.unwrap();
+    set("right").await;
+    // On a busy machine, a login takes a while.
+    let url = format!("postgres://app:right@{}/postgres?{}", server.addr(), REDIS.replace("=500ms", "=5s"));
+    let mut standbys = Standbys::of(&url, &url).await;
+    set("wrong").await;
+    standbys.stay(OUTAGE).await;
+    standbys.give_back().await;
+    let error = Locks::connect(&url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "what connects first fails at once: {error}");
+    set("right").await;
     let refusals = standbys.come().await;
     assert!(has(&refusals, ErrorKind::Denied), "{refusals:?}");
 }

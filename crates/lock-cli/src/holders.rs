@@ -85,6 +85,10 @@ fn text(views: &[View]) -> String {
             let to = printable(&moved.to);
             text.push_str(&format!("\nthe lock {name:?} has moved: look at {to}"));
         }
+        if let Some(blocker) = &state.blocker {
+            let blocker = printable(blocker);
+            text.push_str(&format!("\nthe lock {name:?} is granted to nobody before the end of {blocker}"));
+        }
         let unseen = state.waiters.saturating_sub(state.queue.len());
         if unseen > 0 {
             text.push_str(&format!("\n{name:?} has {} more", count(unseen, "waiter")));

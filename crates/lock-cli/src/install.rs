@@ -1,7 +1,5 @@
 //! `polylock install`: the tables and functions that keep locks in PostgreSQL.
 
-use std::io::{Write, stdout};
-
 use clap::Args;
 use polylock::PostgresConfig;
 use serde_json::json;
@@ -25,12 +23,13 @@ pub(crate) struct InstallOptions {
 const EXAMPLES: &str = "\
 Examples:
   polylock install --url postgres://admin@host/shop
-  polylock install --url postgres://host/shop?schema=locks --print | psql --dbname shop";
+  polylock install --url postgres://host/shop?schema=locks --print | psql -v ON_ERROR_STOP=1 --dbname shop";
 
 pub(crate) async fn run(options: InstallOptions, output: Output) -> Result<Exit, Failure> {
     let config = PostgresConfig::from_url(&options.store.url()?)?;
     if options.print {
-        stdout().write_all(config.schema_sql().as_bytes())?;
+        let sql = config.schema_sql();
+        output.result(&sql, &json!({ "sql": sql }))?;
         return Ok(Exit::Done);
     }
     config.install_schema().await?;

@@ -56,6 +56,8 @@ pub struct LockState {
     pub waiters: usize,
     /// The last fencing token that the store knows: of a holder, or of an earlier one.
     pub token: Option<Token>,
+    /// What keeps everybody from being granted the lock, whether it is held or not: on PostgreSQL an open transaction that is fenced.
+    pub blocker: Option<String>,
     /// Where the lock went, if it has moved to another store: no client gets it here.
     #[serde(serialize_with = "text")]
     pub moved: Option<Tombstone>,
@@ -427,6 +429,9 @@ impl fmt::Display for LockState {
                 holders.iter().try_for_each(|holder| write!(f, "\n  {holder}"))?;
             }
         }
+        if let Some(blocker) = &self.blocker {
+            write!(f, "\ngranted to nobody before the end of {blocker}")?;
+        }
         if self.waiters > 0 || !self.queue.is_empty() {
             let colon = if self.queue.is_empty() { "" } else { ":" };
             write!(f, "\nwaiters: {}{colon}", self.waiters)?;
@@ -497,8 +502,10 @@ mod tests {
         let one = "pid 7 on web-1 (job), shared, token 3, since 1970-01-01T00:00:01.500Z, 29s 500ms left";
         let mut state = LockState::held([holder("job")]);
         assert_eq!(state.to_string(), format!("held by {one}"));
-        state.waiters = 2;
-        assert!(state.to_string().ends_with("left\nwaiters: 2"), "{state}");
+        (state.waiters, state.blocker) = (2, Some("a transaction".into()));
+        let end = "left\ngranted to nobody before the end of a transaction\nwaiters: 2";
+        assert!(state.to_string().ends_with(end), "{state}");
+        state.blocker = None;
         state.holders.push(HolderInfo::new(Holder::Unknown("a reader".into()), LockMode::Shared));
         state.queue.push(WaiterInfo::new(Holder::Foreign("node x".into()), Mode::Exclusive.into()));
         state.servers.push(ServerView::new("a:1", ServerLockState::Unknown("no answer".into())));

@@ -62,26 +62,12 @@ impl Postgres {
     /// When the future is dropped, the connection is closed, after `connect_timeout` at the latest. The schema may have been
     /// created.
     pub async fn connect(config: PostgresConfig) -> Result<Self> {
-        config.check()?;
-        runtime::current(BACKEND)?;
-        config.check_password().await?;
-        let endpoint = Endpoint { servers: config.servers(), schema: config.schema.clone() };
         let home = Home::here();
-        let dialer = |targets| Dialer {
-            targets,
-            password: config.password_source().cloned(),
-            tls: config.tls.clone(),
-            connect_timeout: config.connect_timeout,
-            endpoint: endpoint.clone(),
-            home: home.clone(),
-            distrusted: Arc::default(),
-        };
-        let requests = dialer(config.targets()?);
+        let server = config.server(&home).await?;
+        prepare(&server, config.install).await?;
+        let listens = config.listen.then(|| config.listen_targets()).transpose()?;
+        let listens = listens.map(|targets| config.dialer(targets, &home));
         let clock = config.clock.clone();
-        let server = Server::new(requests, config.pool, config.sync, config.command_timeout, clock.clone())?;
-        let server = Arc::new(server);
-        install(&server, &config).await?;
-        let listens = config.listen.then(|| config.listen_targets()).transpose()?.map(dialer);
         let context = Context {
             inbox: Inbox::new(&server, listens),
             renewer: Renewer::new(RenewOnServer { server: Arc::clone(&server) }, clock.clone()),
@@ -98,8 +84,8 @@ impl Postgres {
     }
 }
 
-/// Creates or upgrades the schema, if it is missing or older.
-async fn install(server: &Server, config: &PostgresConfig) -> Result<()> {
+/// Checks that the schema is there, and creates or upgrades it where that is needed and `may_install`.
+async fn prepare(server: &Server, may_install: bool) -> Result<()> {
     let found = match server.version().await {
         Ok(version) if version > schema::VERSION => {
             return Err(server.endpoint.too_new(version, schema::VERSION));
@@ -110,16 +96,12 @@ async fn install(server: &Server, config: &PostgresConfig) -> Result<()> {
         Err(error) => return Err(error),
     };
     let is_enough = found.is_some_and(|version| version == schema::VERSION - 1);
-    if config.install {
-        match server.batch(&schema::install(&config.schema)).await {
-            Ok(()) => return Ok(()),
+    if may_install {
+        match install(server).await {
             Err(error) if is_enough => {
-                tracing::debug!(%error, "the schema was not upgraded; its older version works");
+                tracing::warn!(%error, "the schema was not upgraded; its older version works");
             }
-            Err(error) if error.kind() == ErrorKind::Denied => {
-                return Err(server.endpoint.not_installed("this role may not create it").caused_by(error));
-            }
-            Err(error) => return Err(error),
+            installed => return installed,
         }
     }
     match found {
@@ -127,6 +109,15 @@ async fn install(server: &Server, config: &PostgresConfig) -> Result<()> {
         Some(version) => Err(server.endpoint.not_installed(&format!("it has the old version {version}"))),
         None => Err(server.endpoint.not_installed("it has no functions")),
     }
+}
+
+/// Creates or upgrades the schema.
+async fn install(server: &Server) -> Result<()> {
+    let installed = server.batch(&schema::install(&server.endpoint.schema)).await;
+    installed.map_err(|error| match error.kind() {
+        ErrorKind::Denied => server.endpoint.may_not_install(error),
+        _ => error,
+    })
 }
 
 #[async_trait]
@@ -176,6 +167,27 @@ impl Backend for Postgres {
 }
 
 impl PostgresConfig {
+    /// The server, before the first connection to it.
+    async fn server(&self, home: &Home) -> Result<Arc<Server>> {
+        self.check()?;
+        runtime::current(BACKEND)?;
+        let requests = self.dialer(self.targets()?, home);
+        requests.check().await?;
+        Server::new(requests, self.pool, self.sync, self.command_timeout, self.clock.clone()).map(Arc::new)
+    }
+
+    fn dialer(&self, targets: Vec<tokio_postgres::Config>, home: &Home) -> Dialer {
+        Dialer {
+            targets,
+            password: self.password_source().cloned(),
+            tls: self.tls.clone(),
+            connect_timeout: self.connect_timeout,
+            endpoint: Endpoint { servers: self.servers(), schema: self.schema.clone() },
+            home: home.clone(),
+            distrusted: Arc::default(),
+        }
+    }
+
     /// Connects to the server.
     ///
     /// # Errors
@@ -215,18 +227,20 @@ impl PostgresConfig {
         schema::script(&self.schema)
     }
 
-    /// Creates or upgrades the schema: for a role that may, where the clients may not.
+    /// Creates or upgrades the schema, whatever is there: for a role that may, where the clients may not.
     ///
     /// # Errors
     ///
-    /// As [`Postgres::connect`].
+    /// As [`Postgres::connect`], and [`ErrorKind::InvalidConfig`] for a role that may not.
     ///
     /// # Cancel safety
     ///
     /// When the future is dropped, the schema may have been created.
     pub async fn install_schema(self) -> Result<()> {
-        let postgres = Postgres::connect(self.install(true)).await?;
-        postgres.close().await
+        let server = self.server(&Home::here()).await?;
+        let installed = install(&server).await;
+        server.close();
+        installed
     }
 }
 

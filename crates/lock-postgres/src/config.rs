@@ -14,7 +14,7 @@ const DEFAULT_PORT: u16 = 5432;
 /// Postgres cuts off longer names of schemas.
 const LONGEST_SCHEMA: usize = 63;
 const LARGEST_POOL: usize = 1000;
-const OPTIONS: [&str; 18] = [
+const OPTIONS: [&str; 20] = [
     "ttl",
     "schema",
     "sync",
@@ -32,6 +32,8 @@ const OPTIONS: [&str; 18] = [
     "target_session_attrs",
     "sslmode",
     "sslrootcert",
+    "sslcert",
+    "sslkey",
     "options",
 ];
 
@@ -116,11 +118,12 @@ impl PostgresSync {
 /// | `command_timeout` | `2s` | how long to wait for an answer |
 /// | `application_name` | `polylock` | the name in `pg_stat_activity`; the connection that listens has one of its own |
 /// | `target_session_attrs` | `read-write` with several hosts, else `any` | `read-write` or `any` |
-/// | `sslmode` | `disable`, or `require` with `sslrootcert` | `require` and `verify-full` are the same: TLS, and the certificate is checked |
-/// | `sslrootcert` | the system's | file with the certificates of the authorities to trust, PEM; read at each connect |
+/// | `sslmode` | `disable`, or `require` with one of the next | `require` and `verify-full` are the same: TLS, and the certificate and its host name are checked |
+/// | `sslrootcert` | `system` | file with the certificates of the authorities to trust, PEM; `system` for those of this host |
+/// | `sslcert`, `sslkey` | none | files with the client certificate and its key, PEM |
 /// | `options` | none | settings of the sessions, as `-c name=value` |
 ///
-/// `Debug` does not show the password.
+/// The files of TLS are read at each connect, so certificates can be replaced without a restart. `Debug` does not show the password.
 #[derive(Clone)]
 pub struct PostgresConfig {
     hosts: String,
@@ -230,7 +233,7 @@ impl PostgresConfig {
                     _ => return Err(value.invalid("use read-write or any: locks need a primary")),
                 });
             }
-            "sslmode" | "sslrootcert" => self.tls.set(key, value)?,
+            "sslmode" | "sslrootcert" | "sslcert" | "sslkey" => self.tls.set(key, value)?,
             "options" => self.session_options = Some(text()),
             "connect_timeout" => self.connect_timeout = value.duration()?,
             _ => self.command_timeout = value.duration()?,
@@ -372,16 +375,6 @@ impl PostgresConfig {
         Ok(())
     }
 
-    /// Refuses a password that cannot be read, which may pass only later.
-    pub(crate) async fn check_password(&self) -> Result<()> {
-        let Some(password) = &self.password else { return Ok(()) };
-        let read = tokio::time::timeout(self.connect_timeout, password.read()).await;
-        let read = read.unwrap_or_else(|_| {
-            Err(lock_core::secret::Unreadable::new(format!("no password within {:?}", self.connect_timeout)))
-        });
-        read.map(drop).map_err(|unreadable| unreadable.error(lock_core::ErrorKind::InvalidConfig, BACKEND))
-    }
-
     pub(crate) fn password_source(&self) -> Option<&Password> {
         self.password.as_ref()
     }
@@ -414,6 +407,12 @@ impl PostgresConfig {
     fn target_at(&self, host: &str, is_one_of_several: bool) -> Result<tokio_postgres::Config> {
         let mut target = tokio_postgres::Config::new();
         let (name, port) = self.host_and_port(host)?;
+        if name.starts_with('/') && self.tls.is_required() {
+            return Err(invalid(
+                "a Unix socket has no TLS",
+                "leave sslmode= and its files out, or name a host",
+            ));
+        }
         target.host(name).port(port);
         if let Some(user) = &self.user {
             target.user(user);
@@ -535,6 +534,9 @@ mod tests {
             "postgres://h?target_session_attrs=standby",
             "postgres://h?sslmode=prefer",
             "postgres://h?sslmode=disable&sslrootcert=/x",
+            "postgres://h?sslcert=/x",
+            "postgres://h?sslkey=/x",
+            "postgres:///?host=/run/pg&sslmode=require",
             "postgres://h?command_timeout=0s",
             "postgres://h?connect_timeout=2h",
             "postgres://me:s3cret@h?password_file=/x",

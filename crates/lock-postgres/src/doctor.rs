@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::config::PostgresSync;
 use crate::context::Context;
 use crate::error::unexpected;
+use crate::schema::VERSION;
 
 /// How long the examination waits for the connection that listens.
 const HEARD_WITHIN: Duration = Duration::from_secs(3);
@@ -55,6 +56,12 @@ impl Findings {
             ),
             "",
         );
+        if facts["schema_version"].as_i64().is_some_and(|version| version < i64::from(VERSION)) {
+            self.warn(
+                &format!("the schema has an older version than {VERSION}, which the next release refuses"),
+                "let an administrator run `polylock install`",
+            );
+        }
         if facts["standby"] == true {
             self.warn("it is a standby: no lock can be acquired here", "name the primary in the URL");
         }

@@ -2,6 +2,7 @@
 
 use std::error::Error as _;
 use std::io;
+use std::iter::successors;
 use std::time::Duration;
 
 use lock_core::{Capabilities, Error, ErrorKind, LeaseKind, Outcome, Result};
@@ -92,12 +93,19 @@ impl Endpoint {
     /// The schema is missing, or too old.
     pub(crate) fn not_installed(&self, what: &str) -> Error {
         self.error(ErrorKind::InvalidConfig, format!("the schema {:?} is not installed: {what}", self.schema))
-            .with_hint(
-                "connect once as a role that may create it (install=auto), or let an administrator run what \
-                 `polylock install --url URL --print` prints; check the database and schema= in the URL",
-            )
+            .with_hint(INSTALL)
             .with_code(NOT_INSTALLED)
             .with_can_pass(true)
+    }
+
+    /// The role may not install the schema.
+    pub(crate) fn may_not_install(&self, refusal: Error) -> Error {
+        let what = format!("this role may not create or upgrade the schema {:?}", self.schema);
+        self.error(ErrorKind::InvalidConfig, what)
+            .with_hint(INSTALL)
+            .with_code(NOT_INSTALLED)
+            .with_can_pass(true)
+            .caused_by(refusal)
     }
 
     /// The error of a fence in a transaction of the caller.
@@ -118,7 +126,7 @@ impl Endpoint {
             Some(refusal) => self.refused(during, refusal),
             None => self.broken(during, error),
         }
-        .caused_by(Cause(error.to_string()))
+        .caused_by(Cause(text(error)))
     }
 
     /// What the server said.
@@ -146,8 +154,10 @@ impl Endpoint {
             "57P01" | "57P02" | "57P03" | "57P04" | "57P05" => {
                 said(ErrorKind::Unavailable).with_code("broken").with_hint(RESTARTS)
             }
-            "28000" | "28P01" => said(ErrorKind::Denied)
-                .with_hint("check user and password in the URL, and what pg_hba.conf allows from this host"),
+            "28000" | "28P01" => said(ErrorKind::Denied).with_hint(
+                "check user and password in the URL, and what pg_hba.conf allows from this host: it may ask for TLS \
+                 (sslmode=require) or a client certificate (sslcert=, sslkey=)",
+            ),
             "42501" => said(ErrorKind::Denied).with_hint(format!(
                 "grant the role what it needs: GRANT USAGE ON SCHEMA {0} TO role; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA \
                  {0} TO role",
@@ -174,8 +184,7 @@ impl Endpoint {
 
     /// What the driver found without the server.
     fn broken(&self, during: During, error: &tokio_postgres::Error) -> Error {
-        let io = error.source().and_then(|source| source.downcast_ref::<io::Error>());
-        let what = io.map_or_else(|| error.to_string(), |io| format!("{error}: {io}").replace(": : ", ": "));
+        let what = text(error);
         if during == During::Call {
             return self
                 .error(ErrorKind::Unavailable, format!("the connection broke: {what}"))
@@ -183,6 +192,10 @@ impl Endpoint {
                 .with_hint("try again")
                 .with_outcome(Outcome::Unknown);
         }
+        if let Some(error) = self.refused_handshake(&what) {
+            return error;
+        }
+        let io = error.source().and_then(|source| source.downcast_ref::<io::Error>());
         let (code, hint) = match io.map(io::Error::kind) {
             Some(io::ErrorKind::ConnectionRefused) => ("refused", REACH),
             Some(io::ErrorKind::NotFound) => {
@@ -200,6 +213,43 @@ impl Endpoint {
         let error = if code == "unavailable" { error } else { error.with_code(code) };
         error.with_hint(hint)
     }
+
+    /// Explains a handshake that another attempt does not mend, by what the driver says of it.
+    fn refused_handshake(&self, what: &str) -> Option<Error> {
+        let bad_certificate = |what: &str, hint: &str| {
+            let error = self.error(ErrorKind::InvalidConfig, what).with_code("bad_certificate");
+            // Certificates expire and are renewed while processes run.
+            Some(error.with_hint(hint).with_can_pass(true))
+        };
+        if what.contains("password missing") {
+            return Some(
+                self.error(ErrorKind::Denied, "the server asks for a password")
+                    .with_hint("give it in the URL, as user:password@host, or by password_file="),
+            );
+        }
+        if what.contains("server does not support TLS") {
+            return Some(
+                self.error(ErrorKind::Unavailable, "the server does not speak TLS")
+                    .with_code("no_tls")
+                    .with_hint("set ssl = on there, or leave sslmode= and its files out of the URL"),
+            );
+        }
+        if what.contains("invalid peer certificate") {
+            return bad_certificate(
+                "the certificate of the server is not trusted, or is for another host",
+                "name the file of the authority that signed it in the URL (sslrootcert=...), and the host as in the certificate",
+            );
+        }
+        if what.contains("fatal alert")
+            && ["Cert", "UnknownCA", "DecryptError"].iter().any(|word| what.contains(word))
+        {
+            return bad_certificate(
+                "the server rejected the client certificate",
+                "check sslcert= and sslkey= in the URL",
+            );
+        }
+        None
+    }
 }
 
 /// Whether the server is a standby, and a primary is wanted: the driver's error for `target_session_attrs`.
@@ -208,6 +258,9 @@ pub(crate) fn is_no_primary(error: &tokio_postgres::Error) -> bool {
     io.is_some_and(|io| io.kind() == io::ErrorKind::PermissionDenied && io.raw_os_error().is_none())
 }
 
+/// The hint for a schema that is missing or too old.
+const INSTALL: &str = "connect once as a role that may create it (install=auto), or let an administrator run what \
+                       `polylock install --url URL --print` prints; check the database and schema= in the URL";
 /// The hint for a failed connection.
 const REACH: &str = "check that the server runs, that host, port and sslmode in the URL are right, and that listen_addresses \
                      and pg_hba.conf let this host in";
@@ -216,6 +269,12 @@ const PRIMARY: &str = "wait for the failover to end; name all servers in the URL
                        the primary";
 /// The hint for a server that ends connections.
 const RESTARTS: &str = "try again: the server or a pooler restarts, or an administrator ended the connection";
+
+/// The text of a driver error with those of its causes, which it leaves out.
+fn text(error: &tokio_postgres::Error) -> String {
+    let causes = successors(error.source(), |&cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
 
 /// The text of a driver error, without its type.
 #[derive(Debug)]

@@ -315,6 +315,10 @@ impl Shared {
         if is_over {
             // Else the server notifies us in vain, until this session ends.
             let _ = self.server.observe(&name, &self.id, None).await;
+            if let Some(observed) = lock(&self.observed).get(&name) {
+                // A new observer, whose registration may have been ended with that of the old one: it registers again.
+                observed.changes.send_replace(());
+            }
         }
     }
 }

@@ -14,14 +14,23 @@ use crate::context::Context;
 use crate::error::unexpected;
 use crate::locked_row::until_free;
 use crate::stored_name::{decode, stored};
+use crate::wait::MOMENT;
 
 impl Context {
     pub(crate) async fn inspect(&self, name: &LockName) -> Result<LockState> {
-        let rows = self.server.inspect(&stored(name.as_str())).await?;
+        let name = stored(name.as_str());
+        let rows = self.server.inspect(&name).await?;
         let mut state = LockState::free();
+        let mut is_blocked = false;
         for row in &rows {
-            add(&mut state, row)
+            is_blocked |= add(&mut state, row)
                 .map_err(|error| unexpected(format!("the answer has another form: {error}")))?;
+        }
+        if is_blocked {
+            let blocker = self.server.blocker(&name).await?;
+            // Else it is a request.
+            let lasts = blocker.filter(|blocker| blocker.open.is_none_or(|open| open >= MOMENT));
+            state.blocker = lasts.map(|blocker| format!("the transaction of {blocker}"));
         }
         Ok(state)
     }
@@ -46,8 +55,8 @@ impl Context {
     }
 }
 
-/// Adds what a row says.
-fn add(state: &mut LockState, row: &Row) -> std::result::Result<(), tokio_postgres::Error> {
+/// Adds what a row says, and returns whether it says that a transaction has the row of the lock.
+fn add(state: &mut LockState, row: &Row) -> std::result::Result<bool, tokio_postgres::Error> {
     let (mode, token): (Option<i32>, Option<i64>) = (row.try_get(2)?, row.try_get(3)?);
     let token = token.and_then(|token| u64::try_from(token).ok()).filter(|token| *token > 0).map(Token::new);
     let info: Option<&str> = row.try_get(6)?;
@@ -71,13 +80,10 @@ fn add(state: &mut LockState, row: &Row) -> std::result::Result<(), tokio_postgr
                 state.queue.push(waiter);
             }
         }
-        "fence" => {
-            let (pid, application): (Option<i32>, _) = (row.try_get(7)?, info.unwrap_or_default());
-            tracing::debug!(?pid, application, "a transaction with a fence has the row of the lock");
-        }
+        "fence" => return Ok(true),
         _ => {}
     }
-    Ok(())
+    Ok(false)
 }
 
 fn identity(info: Option<&str>, owner: Option<&str>) -> Holder {

@@ -14,11 +14,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
-use tokio_postgres::{AsyncMessage, Client, Config, Connection, Notification};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, Notification, Row};
 
 use crate::error::{BACKEND, During, Endpoint};
 use crate::hosts::{self, Failed};
-use crate::tls::Tls;
+use crate::tls::{Connector, Tls};
 
 /// Opens connections, with the password and the certificates of the moment.
 #[derive(Clone)]
@@ -41,12 +42,32 @@ pub(crate) struct Link {
     driver: AbortHandle,
     /// A call was not answered in time, or the server is ending it: nothing else is sent.
     is_given_up: AtomicBool,
+    /// Whether the last call has no answer yet, perhaps as its future was dropped.
+    is_busy: AtomicBool,
 }
 
 impl Dialer {
     /// Has no connection of now be used again.
     pub(crate) fn distrust_all(&self) {
         *self.distrusted.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// Refuses a password or certificates that cannot be read, which may pass only later.
+    pub(crate) async fn check(&self) -> Result<()> {
+        self.secrets().await.map(drop).map_err(|unread| unread.error(ErrorKind::InvalidConfig, BACKEND))
+    }
+
+    /// The certificates and the password of the moment.
+    async fn secrets(&self) -> std::result::Result<(Connector, Option<String>), Unreadable> {
+        let limit = self.connect_timeout;
+        let read = timeout(limit, async {
+            let connector = self.tls.connector().await?;
+            match &self.password {
+                Some(password) => Ok((connector, Some(password.read().await?))),
+                None => Ok((connector, None)),
+            }
+        });
+        read.await.unwrap_or_else(|_| Err(Unreadable::new(format!("not read within {limit:?}"))))
     }
 
     /// Opens a connection. What the server notifies it of goes to `notifications`, which is dropped when the connection ends.
@@ -65,17 +86,8 @@ impl Dialer {
         notifications: Option<UnboundedSender<Notification>>,
     ) -> Result<Link> {
         let limit = self.connect_timeout;
-        let secrets = async {
-            let tls = self.tls.connector().await?;
-            let password = match &self.password {
-                Some(password) => Some(password.read().await?),
-                None => None,
-            };
-            Ok((tls, password))
-        };
-        let read = timeout(limit, secrets).await;
-        let read = read.unwrap_or_else(|_| Err(Unreadable::new(format!("no password within {limit:?}"))));
-        let (tls, password) = read.map_err(|unread| unread.error(ErrorKind::Unavailable, BACKEND))?;
+        let secrets = self.secrets().await;
+        let (tls, password) = secrets.map_err(|unread| unread.error(ErrorKind::Unavailable, BACKEND))?;
         if let Some(password) = password {
             for target in &mut targets {
                 target.password(&password);
@@ -84,7 +96,8 @@ impl Dialer {
         let connecting = self.home.driver().spawn(async move {
             let (client, connection) = hosts::connect(targets, tls, limit).await?;
             let driver = tokio::spawn(drive(connection, notifications)).abort_handle();
-            Ok::<_, Failed>(Link { client, driver, is_given_up: AtomicBool::new(false) })
+            let (is_given_up, is_busy) = (AtomicBool::new(false), AtomicBool::new(false));
+            Ok::<_, Failed>(Link { client, driver, is_given_up, is_busy })
         });
         match connecting.await {
             Ok(Ok(link)) => Ok(link),
@@ -129,6 +142,24 @@ impl Link {
         self.is_given_up.store(true, Ordering::Relaxed);
     }
 
+    /// Calls a function: unnamed and typed, so that a pooler may choose another session for each call.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the call may be run all the same. The connection is not used for another one before that is
+    /// answered.
+    pub(crate) async fn call(
+        &self,
+        sql: &str,
+        params: &[(&(dyn ToSql + Sync), Type)],
+    ) -> std::result::Result<Vec<Row>, tokio_postgres::Error> {
+        self.is_busy.store(true, Ordering::Relaxed);
+        let answer = self.client.query_typed(sql, params).await;
+        // It comes after those to all earlier calls.
+        self.is_busy.store(false, Ordering::Relaxed);
+        answer
+    }
+
     /// Whether requests can be sent.
     pub(crate) fn is_open(&self) -> bool {
         !self.client.is_closed() && !self.is_given_up.load(Ordering::Relaxed)
@@ -137,7 +168,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        if self.is_given_up.load(Ordering::Relaxed) {
+        if self.is_given_up.load(Ordering::Relaxed) || self.is_busy.load(Ordering::Relaxed) {
             // Else it might wait for an answer.
             self.driver.abort();
         }
@@ -158,10 +189,17 @@ impl Manager for Dialer {
         self.open(None).await
     }
 
+    /// What is sent on a busy connection would wait for the answer to another caller's call. That is not cancelled on the server: what
+    /// lasts there is a commit, and its cancellation grants a lock that the standbys may lack.
     async fn recycle(&self, link: &mut Link, metrics: &Metrics) -> RecycleResult<Error> {
         let distrusted = *self.distrusted.lock().unwrap_or_else(PoisonError::into_inner);
         let is_trusted = distrusted.is_none_or(|before| metrics.created > before);
-        if link.is_open() && is_trusted { Ok(()) } else { Err(RecycleError::message("the connection ended")) }
+        if is_trusted && link.is_open() && !link.is_busy.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        Err(RecycleError::message(
+            "the connection ended, is busy, or is one to a server that may have a successor",
+        ))
     }
 }
 

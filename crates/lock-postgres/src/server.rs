@@ -429,10 +429,9 @@ impl Server {
         }
     }
 
-    /// Calls a function: unnamed and typed, so that a pooler may choose another session for each call.
     async fn rows(&self, on: &Link, sql: &str, params: &[(Value<'_>, Type)]) -> Result<Vec<Row>> {
         let sql = sql.replacen("{s}", &self.schema, 1);
-        match timeout(self.command_timeout, on.client.query_typed(&sql, params)).await {
+        match timeout(self.command_timeout, on.call(&sql, params)).await {
             Ok(Ok(rows)) => Ok(rows),
             Ok(Err(error)) => {
                 let error = self.endpoint.of(During::Call, &error);

@@ -1,41 +1,74 @@
 //! TLS, by the names that libpq has for its options.
 
+#[cfg(feature = "tls")]
+use std::path::Path;
+
 use lock_core::secret::Unreadable;
+#[cfg(feature = "tls")]
+use lock_core::secret::read_file;
 use lock_core::url::OptionValue;
 use lock_core::{Error, ErrorKind, Result};
+#[cfg(feature = "tls")]
+use rustls::pki_types::pem::PemObject;
+#[cfg(feature = "tls")]
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+#[cfg(feature = "tls")]
+use rustls::{ClientConfig, RootCertStore};
 use tokio_postgres::config::SslMode;
 
 use crate::error::{BACKEND, invalid};
 
-/// The options `sslmode` and `sslrootcert`.
+/// What makes a connection secure.
+#[cfg(feature = "tls")]
+pub(crate) type Connector = tokio_postgres_rustls::MakeRustlsConnect;
+#[cfg(not(feature = "tls"))]
+pub(crate) type Connector = tokio_postgres::NoTls;
+
+/// The options `sslmode`, `sslrootcert`, `sslcert` and `sslkey`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tls {
     required: Option<bool>,
     root_cert: Option<String>,
+    cert: Option<String>,
+    key: Option<String>,
 }
 
 impl Tls {
     /// Sets an option.
     pub(crate) fn set(&mut self, key: &str, value: OptionValue<'_>) -> Result<()> {
-        if key == "sslrootcert" {
-            self.root_cert = Some(value.text().to_owned());
-            return Ok(());
-        }
-        self.required = Some(match value.text() {
-            "disable" => false,
-            "require" | "verify-full" => true,
+        let file = || Some(value.text().to_owned());
+        match key {
+            "sslrootcert" => self.root_cert = file(),
+            "sslcert" => self.cert = file(),
+            "sslkey" => self.key = file(),
             _ => {
-                return Err(value.invalid(
-                    "use disable, or require, which checks the certificate; a private authority goes into sslrootcert=",
-                ));
+                self.required = Some(match value.text() {
+                    "disable" => false,
+                    "require" | "verify-full" => true,
+                    _ => {
+                        return Err(value.invalid(
+                            "use disable, or require, which checks the certificate; a private authority goes into \
+                             sslrootcert=",
+                        ));
+                    }
+                });
             }
-        });
+        }
         Ok(())
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        if self.required == Some(false) && self.root_cert.is_some() {
-            return Err(invalid("sslrootcert= has no use with sslmode=disable", "leave one of them out"));
+        if self.cert.is_some() != self.key.is_some() {
+            return Err(invalid(
+                "the client certificate or its key is missing",
+                "give both sslcert= and sslkey=",
+            ));
+        }
+        if self.required == Some(false) && self.names_files() {
+            return Err(invalid(
+                "sslrootcert=, sslcert= and sslkey= have no use with sslmode=disable",
+                "leave them or sslmode= out",
+            ));
         }
         if self.is_required() && !cfg!(feature = "tls") {
             return Err(Error::new(ErrorKind::Unsupported, BACKEND)
@@ -50,43 +83,73 @@ impl Tls {
     }
 
     pub(crate) fn is_required(&self) -> bool {
-        self.required.unwrap_or_else(|| self.root_cert.is_some())
+        self.required.unwrap_or_else(|| self.names_files())
     }
 
-    /// The connector, with the certificates that the file has now.
-    #[cfg(feature = "tls")]
-    pub(crate) async fn connector(
-        &self,
-    ) -> std::result::Result<tokio_postgres_rustls::MakeRustlsConnect, Unreadable> {
-        use rustls::pki_types::CertificateDer;
-        use rustls::pki_types::pem::PemObject as _;
-        use rustls::{ClientConfig, RootCertStore};
+    fn names_files(&self) -> bool {
+        self.root_cert.is_some() || self.cert.is_some()
+    }
 
+    /// The connector, with the certificates that the files have now.
+    #[cfg(feature = "tls")]
+    pub(crate) async fn connector(&self) -> std::result::Result<Connector, Unreadable> {
         if rustls::crypto::CryptoProvider::get_default().is_none() {
             // Fails only if another thread installed one meanwhile.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
-        let Some(file) = &self.root_cert else {
-            let native = tokio_postgres_rustls::MakeRustlsConnect::with_native_certs();
-            let native =
-                native.map_err(|error| Unreadable::new(format!("the system's certificates: {error:?}")));
-            return native.map(|(connector, _)| connector);
+        // A host without certificates needs none for a connection without TLS.
+        let roots = if self.is_required() { self.roots().await? } else { RootCertStore::empty() };
+        let config = ClientConfig::builder().with_root_certificates(roots);
+        let config = match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => {
+                let pem = read_file(Path::new(key)).await?;
+                let secret = PrivateKeyDer::from_pem_slice(&pem).map_err(|error| unusable(key, error))?;
+                let config = config.with_client_auth_cert(certificates(cert).await?, secret);
+                config.map_err(|error| unusable(cert, error))?
+            }
+            _ => config.with_no_client_auth(),
         };
-        let pem = lock_core::secret::read_file(std::path::Path::new(file)).await?;
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(&pem).flatten() {
-            roots.add(certificate).map_err(|error| Unreadable::new(format!("{file:?}: {error}")))?;
-        }
-        if roots.is_empty() {
-            return Err(Unreadable::new(format!("{file:?} has no certificate in PEM")));
-        }
-        let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-        Ok(tokio_postgres_rustls::MakeRustlsConnect::new(config))
+        Ok(Connector::new(config))
     }
 
     #[cfg(not(feature = "tls"))]
     #[allow(clippy::unused_async, reason = "there is nothing to read")]
-    pub(crate) async fn connector(&self) -> std::result::Result<tokio_postgres::NoTls, Unreadable> {
+    pub(crate) async fn connector(&self) -> std::result::Result<Connector, Unreadable> {
         Ok(tokio_postgres::NoTls)
     }
+
+    #[cfg(feature = "tls")]
+    async fn roots(&self) -> std::result::Result<RootCertStore, Unreadable> {
+        let mut roots = RootCertStore::empty();
+        match self.root_cert.as_deref() {
+            None | Some("system") => {
+                let found = tokio::task::spawn_blocking(rustls_native_certs::load_native_certs).await;
+                let found = found.map_err(|error| Unreadable::new(error.to_string()))?;
+                if roots.add_parsable_certificates(found.certs).0 == 0 {
+                    let why = format!("the system has no certificates of authorities: {:?}", found.errors);
+                    return Err(Unreadable::new(why));
+                }
+            }
+            Some(file) => {
+                for certificate in certificates(file).await? {
+                    roots.add(certificate).map_err(|error| unusable(file, error))?;
+                }
+            }
+        }
+        Ok(roots)
+    }
+}
+
+/// The certificates in a file.
+#[cfg(feature = "tls")]
+async fn certificates(file: &str) -> std::result::Result<Vec<CertificateDer<'static>>, Unreadable> {
+    let pem = read_file(Path::new(file)).await?;
+    let found = CertificateDer::pem_slice_iter(&pem).collect::<std::result::Result<Vec<_>, _>>();
+    let found = found.map_err(|error| unusable(file, error))?;
+    if found.is_empty() { Err(unusable(file, "there is no certificate in PEM")) } else { Ok(found) }
+}
+
+#[cfg(feature = "tls")]
+fn unusable(file: &str, why: impl std::fmt::Display) -> Unreadable {
+    Unreadable::new(format!("{file:?} cannot be used: {why}"))
 }

@@ -16,7 +16,7 @@ use crate::locked_row::LockedRow;
 use crate::server::Asked;
 
 /// How long another request has the row of a lock, at most: a transaction that has it for longer is one of a user.
-const MOMENT: Duration = Duration::from_millis(100);
+pub(crate) const MOMENT: Duration = Duration::from_millis(100);
 /// How long a caller is kept whose time is over: the library grants 100 ms.
 const AT_THE_END: Duration = Duration::from_millis(50);
 /// The server rounds the remaining time of a lease.

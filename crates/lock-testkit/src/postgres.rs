@@ -4,6 +4,8 @@ mod pair;
 
 use std::fs;
 use std::net::SocketAddr;
+#[cfg(feature = "tls")]
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,6 +16,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, getuid, kill_process};
 
 pub use self::pair::PostgresPair;
+#[cfg(feature = "tls")]
+use crate::certificates::Certificates;
 use crate::error::{Error, Result};
 use crate::port::Port;
 use crate::process::{Child, Output, locate, off_thread, spawn, tail};
@@ -35,6 +39,9 @@ pub struct PostgresOptions {
     settings: Vec<(String, String)>,
     /// In megabytes.
     disk: Option<u32>,
+    hba: Option<String>,
+    #[cfg(feature = "tls")]
+    tls: Option<Arc<Certificates>>,
 }
 
 impl PostgresServer {
@@ -196,6 +203,20 @@ impl PostgresOptions {
         self
     }
 
+    /// Replaces `pg_hba.conf`, which lets everybody in. [`connect_string`](PostgresServer::connect_string) needs
+    /// `local all postgres trust`.
+    pub fn hba(mut self, lines: &str) -> Self {
+        self.hba = Some(format!("{lines}\n"));
+        self
+    }
+
+    /// Speaks TLS on its port, if the client asks for that, and knows the authority of client certificates.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, certificates: &Arc<Certificates>) -> Self {
+        self.tls = Some(Arc::clone(certificates));
+        self.config("ssl", "on").config("ssl_ca_file", "root.crt")
+    }
+
     /// Starts a server.
     ///
     /// # Errors
@@ -233,7 +254,13 @@ struct Inner {
 impl Inner {
     /// Makes an empty database, unless its disk is still to be made.
     fn make(&self) -> Result<()> {
-        if self.options.disk.is_some() { Ok(()) } else { self.finish(&self.init()?) }
+        if self.options.disk.is_some() {
+            return Ok(());
+        }
+        self.finish(&self.init()?)?;
+        let Some(lines) = &self.options.hba else { return Ok(()) };
+        let file = self.data().join("pg_hba.conf");
+        fs::write(&file, lines).map_err(|error| Error::io(format!("write {}", file.display()), error))
     }
 
     fn init(&self) -> Result<Command> {
@@ -244,10 +271,29 @@ impl Inner {
         Ok(init)
     }
 
+    /// Copies the certificates of the moment to where the server reads them.
+    #[cfg(feature = "tls")]
+    fn hand_out_certificates(&self) -> Result<()> {
+        let Some(certificates) = &self.options.tls else { return Ok(()) };
+        let (certificate, key) = certificates.server();
+        let files = [(certificates.ca(), "root.crt"), (certificate, "server.crt"), (key, "server.key")];
+        for (from, name) in files {
+            let to = self.data().join(name);
+            // It refuses a key that others may read.
+            fs::copy(&from, &to)
+                .and_then(|_| fs::set_permissions(&to, fs::Permissions::from_mode(0o600)))
+                .map_err(|error| Error::io(format!("write {}", to.display()), error))?;
+            give_away(&to)?;
+        }
+        Ok(())
+    }
+
     fn launch(&self) -> Result<(), StartError> {
         let (folder, data) = (self.process.dir(), self.data());
         // Of a server that was killed: it would count as ready at once.
         let _ = fs::remove_file(data.join("postmaster.pid"));
+        #[cfg(feature = "tls")]
+        self.hand_out_certificates()?;
         self.process.clear_log();
         let mut server = as_a_user(&program("postgres")?)?;
         server.arg("-D").arg(&data).arg("-k").arg(folder).current_dir(folder);
@@ -354,14 +400,14 @@ pub(crate) fn as_a_user(program: &Path) -> Result<Command> {
     Ok(command)
 }
 
-/// Gives the folder to the user of the server.
-pub(crate) fn give_away(folder: &Path) -> Result<()> {
+/// Gives a file or a folder to the user of the server.
+pub(crate) fn give_away(path: &Path) -> Result<()> {
     if !getuid().is_root() {
         return Ok(());
     }
     let nobody = NOBODY.parse().expect("the id is a number");
-    chown(folder, Some(nobody), Some(nobody))
-        .map_err(|error| Error::io(format!("give {} to the user nobody", folder.display()), error))
+    chown(path, Some(nobody), Some(nobody))
+        .map_err(|error| Error::io(format!("give {} to the user nobody", path.display()), error))
 }
 
 /// Finds a program in `PATH`, or where its package of Debian puts it.

@@ -5,5 +5,6 @@ mod hold;
 mod holders;
 mod messages;
 mod migrate;
+mod postgres;
 mod restart;
 mod run;

@@ -67,7 +67,7 @@ async fn roles_without_rights() {
     admin.batch_execute(&format!("CREATE ROLE {role} LOGIN")).await.unwrap();
     // It may not create a schema.
     let error = connect(&site.url_of(&role)).await.unwrap_err();
-    says(&error, ErrorKind::InvalidConfig, &["this role may not create it", "--print"]);
+    says(&error, ErrorKind::InvalidConfig, &["this role may not create or upgrade", "--print"]);
 
     // With the functions alone it can do everything.
     site.locks("").await.close().await.unwrap();

@@ -3,13 +3,11 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lock_core::{ErrorKind, GuardState};
+use lock_core::{ErrorKind, GuardState, LockName};
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{sleep, timeout};
 
 use crate::site::{PATIENCE, Site, take, until};
-
-const END_ALL: &str = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
-                       WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name LIKE 'polylock%'";
 
 #[tokio::test]
 async fn sessions_that_an_administrator_ends_are_opened_again() {
@@ -21,14 +19,14 @@ async fn sessions_that_an_administrator_ends_are_opened_again() {
         async move { take(&two, "orders").await }
     });
     until("a waiter", async || one.inspect("orders").await.unwrap().waiters == 1).await;
-    assert!(site.number(END_ALL).await >= 4, "two that listen, and two for requests");
+    assert!(site.end_sessions().await >= 4, "two that listen, and two for requests");
     sleep(Duration::from_secs(4)).await;
     assert!(guard.is_valid(), "it is renewed over new connections");
     assert!(!waiter.is_finished());
-    site.number(END_ALL).await;
+    site.end_sessions().await;
     guard.release().await.unwrap();
     let next = timeout(PATIENCE, waiter).await.expect("the waiter goes on").unwrap();
-    site.number(END_ALL).await;
+    site.end_sessions().await;
     next.release().await.unwrap();
     take(&one, "orders").await.release().await.unwrap();
 }
@@ -128,4 +126,51 @@ async fn a_held_lock_outlives_a_pause_of_the_server_in_which_all_connections_are
         task.await.unwrap().unwrap().release().await.unwrap();
     }
     assert!(guard.is_valid());
+}
+
+/// Else the next call would wait for the answer to it.
+#[tokio::test]
+async fn a_call_that_is_dropped_leaves_no_busy_connection() {
+    let site = Site::open().await;
+    let locks = site.locks("&pool=1&command_timeout=20s").await;
+    take(&locks, "orders").await.release().await.unwrap();
+    let mut user = site.client().await;
+    let transaction = user.transaction().await.unwrap();
+    // `inspect` reads this table, and who acquires a free lock does not.
+    transaction.batch_execute("LOCK TABLE polylock.waiter").await.unwrap();
+    timeout(Duration::from_millis(300), locks.inspect("orders")).await.unwrap_err();
+    let guard = timeout(Duration::from_secs(10), take(&locks, "orders")).await.expect("it does not wait");
+    guard.release().await.unwrap();
+    transaction.rollback().await.unwrap();
+}
+
+/// An observer is forgotten ten seconds after its end. Here that request is late, and comes after that of the next observer.
+#[tokio::test]
+#[ignore = "full: takes ten seconds"]
+async fn the_end_of_an_observer_does_not_end_the_next_one() {
+    let site = Site::private().await;
+    let locks = site.locks("&ttl=60s&pool=2&command_timeout=20s&application_name=polylock-observer").await;
+    let other = site.locks("&ttl=60s").await;
+    let guard = take(&other, "orders").await;
+    let (name, both) = (LockName::new("orders").unwrap(), [locks.inspect("orders"), locks.inspect("orders")]);
+    let seen = join_all(both).await.remove(0).unwrap();
+    timeout(Duration::from_millis(500), locks.backend().await_change(&name, &seen)).await.unwrap_err();
+    sleep(Duration::from_millis(9_000)).await;
+    // The session that the next request gets.
+    let last = "SELECT pid::bigint FROM pg_stat_activity WHERE application_name = 'polylock-observer'
+                ORDER BY state_change DESC LIMIT 1";
+    let session = site.number(last).await;
+    signal(session, Signal::STOP);
+    sleep(Duration::from_millis(2_000)).await;
+    let observer = tokio::spawn(async move { locks.backend().await_change(&name, &seen).await });
+    sleep(Duration::from_millis(500)).await;
+    signal(session, Signal::CONT);
+    sleep(Duration::from_millis(500)).await;
+    guard.release().await.unwrap();
+    let changed = timeout(Duration::from_secs(10), observer).await.expect("it is notified");
+    assert!(!changed.unwrap().unwrap().is_held());
+}
+
+fn signal(process: i64, signal: Signal) {
+    kill_process(Pid::from_raw(process as i32).unwrap(), signal).unwrap();
 }

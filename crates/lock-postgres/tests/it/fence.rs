@@ -54,6 +54,9 @@ async fn nobody_is_granted_the_lock_while_a_fenced_transaction_is_open() {
     assert!(guard.is_valid());
     guard.fence(&transaction).await.unwrap();
     assert!(two.mutex("orders").try_acquire().await.unwrap().is_none());
+    let blocker = two.inspect("orders").await.unwrap().blocker.expect("the transaction is open");
+    assert!(blocker.starts_with("the transaction of process ") && blocker.contains(", since 4"), "{blocker}");
+    let inspecting = two.clone();
     let waiter = tokio::spawn(async move { take(&two, "orders").await });
     let (log, _guard) = LogCapture::begin();
     let release = tokio::spawn(guard.release());
@@ -62,6 +65,7 @@ async fn nobody_is_granted_the_lock_while_a_fenced_transaction_is_open() {
     let said = log.warnings("waits for the end of a transaction");
     assert!(said.len() == 1 && said[0].contains("process "), "{said:?}");
     transaction.commit().await.unwrap();
+    assert_eq!(inspecting.inspect("orders").await.unwrap().blocker, None);
     let released = timeout(PATIENCE, release).await.unwrap().unwrap();
     assert_eq!(released.unwrap(), Released::Released);
     timeout(PATIENCE, waiter).await.unwrap().unwrap().release().await.unwrap();

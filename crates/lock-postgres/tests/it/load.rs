@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use lock_core::Locks;
 use tokio::time::sleep;
 
 use crate::site::{Site, take};
@@ -67,6 +68,39 @@ mod deep {
             .await
             .into_iter()
             .for_each(|released| assert!(released.is_ok()));
+    }
+
+    /// What a hundred thousand pairs leave in the tables, and so what ten million do.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[ignore = "deep: 100 000 pairs"]
+    async fn tables_stay_small() {
+        let site = Site::private().await;
+        let locks = site.locks("&sync=off&local_handovers=0").await;
+        pairs(&locks, 20_000).await;
+        let before = site.number(SIZE).await;
+        pairs(&locks, 100_000).await;
+        let after = site.number(SIZE).await;
+        let hot = site.number(HOT).await;
+        let later = after + (after - before).max(0) * 100;
+        eprintln!(
+            "{before} bytes, after 100 000 pairs {after}; {hot} % of the updates are HOT; after ten million {later}"
+        );
+        assert!(later < 10_000_000 && hot >= 99);
+    }
+
+    const SIZE: &str = "SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class
+                        WHERE relnamespace = 'polylock'::regnamespace AND relkind = 'r'";
+    const HOT: &str = "SELECT (100 * sum(n_tup_hot_upd) / sum(n_tup_upd))::bigint FROM pg_stat_user_tables
+                       WHERE schemaname = 'polylock' AND relname IN ('lock', 'lease')";
+
+    /// By twice as many tasks as there are locks, so that some wait.
+    async fn pairs(locks: &Locks, count: usize) {
+        let task = async |task: usize| {
+            for _ in 0..count / 200 {
+                take(locks, &format!("lock/{}", task % 100)).await.release().await.unwrap();
+            }
+        };
+        join_all((0..200).map(task)).await;
     }
 
     /// The time that this process has computed.

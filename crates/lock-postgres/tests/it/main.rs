@@ -7,6 +7,10 @@ mod fence;
 mod load;
 mod models;
 mod outcomes;
+mod paused;
 mod pooler;
+mod rotation;
 mod runtimes;
 mod site;
+#[cfg(feature = "tls")]
+mod tls;

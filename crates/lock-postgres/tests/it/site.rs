@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lock_core::{Guard, Locks};
 use lock_postgres::PostgresConfig;
-use lock_testkit::PostgresServer;
+use lock_testkit::postgres::{PostgresOptions, PostgresServer};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::{Client, NoTls};
@@ -41,6 +41,26 @@ impl Site {
     /// On a server of its own, which a test may kill.
     pub(crate) async fn private() -> Self {
         Self::on(Arc::new(start().await)).await
+    }
+
+    /// With a role `app`, which may create the schema and has this password, on a server that asks for it.
+    pub(crate) async fn secured(options: PostgresOptions, hba: &str, password: &str) -> Self {
+        let options = options.hba(&format!("local all postgres trust\n{hba}"));
+        let started = options.start().await.unwrap_or_else(|error| panic!("{error}"));
+        let site = Self::on(Arc::new(started)).await;
+        let sql = format!(
+            "CREATE ROLE app LOGIN PASSWORD '{password}'; GRANT CREATE ON DATABASE {} TO app",
+            site.database
+        );
+        site.client().await.batch_execute(&sql).await.unwrap();
+        site
+    }
+
+    /// Ends all sessions of the locks.
+    pub(crate) async fn end_sessions(&self) -> i64 {
+        let sql = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() \
+                   AND pid <> pg_backend_pid() AND application_name LIKE 'polylock%'";
+        self.number(sql).await
     }
 
     async fn on(server: Arc<PostgresServer>) -> Self {

@@ -43,6 +43,8 @@ pub(crate) enum Mistake {
     AskIgnoresLockedRow,
     /// An acquisition passes over the locked lease, and goes by what it can read.
     AskIgnoresRenewal,
+    /// A request that ends an expired lease takes the owner out of the row of the lock alone.
+    ExpiredLeaseKeepsOwner,
     /// A crash of the server may undo the last grant.
     GrantsCommitAsynchronously,
     /// A crash of the server may undo the last extension.
@@ -71,8 +73,9 @@ pub(crate) struct State {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Tables {
-    /// The acquisition that has the lock.
+    /// The acquisition that has the lock, and the one in the row of the lease.
     owner: Option<u8>,
+    leased: Option<u8>,
     token: u8,
     last: u8,
     fenced: u8,
@@ -104,7 +107,9 @@ struct Request {
     kind: Kind,
     acquisition: u8,
     sent: u8,
-
+    /// When an extension has read the clock and the row of the lock, where it found its owner. It reads the row of the lease once it
+    /// has locked that.
+    read: Option<u8>,
     /// What its transaction has made of the tables, until it is committed. Their rows are locked meanwhile.
     made: Option<Tables>,
 }
@@ -121,7 +126,8 @@ pub(crate) enum Kind {
 pub(crate) enum Action {
     Tick,
     Send(usize, Kind),
-
+    /// The server begins to execute an extension.
+    Read(usize),
     /// The server executes a request, with this time for tokens.
     Execute(usize, u8),
     Commit(usize),
@@ -134,6 +140,8 @@ pub(crate) enum Action {
     Fence(usize, u8),
     CommitFenced(usize),
     AbortFenced(usize),
+    /// A request that grants nothing to one of the clients ends the expired lease, such as that of a reader.
+    Expire,
     Remove,
     Crash,
 }
@@ -153,7 +161,11 @@ impl Tale for Fences {
         match action {
             Action::Tick => state.now += 1,
             Action::Send(client, kind) => state.send(client, kind),
-
+            Action::Read(client) => {
+                if let Some(request) = &mut state.clients[client].request {
+                    request.read = Some(last.now);
+                }
+            }
             Action::Execute(client, clock) => self.execute(&mut state, client, clock),
             Action::Commit(client) => self.commit(&mut state, client, true),
             Action::CommitUnanswered(client) => self.commit(&mut state, client, false),
@@ -175,6 +187,13 @@ impl Tale for Fences {
                 }
             }
             Action::AbortFenced(client) => state.clients[client].fenced = None,
+            Action::Expire => {
+                state.tables.owner = None;
+                if self.mistake != Some(Mistake::ExpiredLeaseKeepsOwner) {
+                    state.tables.leased = None;
+                }
+                state.on_disk = None;
+            }
             Action::Remove => {
                 let Tables { last, floor, .. } = state.tables;
                 let keeps = self.mistake != Some(Mistake::RemovalForgetsTokens);
@@ -203,7 +222,7 @@ impl Tale for Fences {
     }
 }
 
-const NO_NAME: Tables = Tables { owner: None, token: 0, last: 0, fenced: 0, ends: 0, floor: 0 };
+const NO_NAME: Tables = Tables { owner: None, leased: None, token: 0, last: 0, fenced: 0, ends: 0, floor: 0 };
 
 impl Model for Fences {
     type State = State;
@@ -236,6 +255,8 @@ impl Model for Fences {
         }
         let is_unused = state.tables.owner.is_none() || state.tables.ends <= state.now;
         let is_removable = is_unused && !state.is_row_locked() && !state.is_lease_locked();
+        let is_expired = state.tables.owner.is_some() && is_removable;
+        actions.extend(is_expired.then_some(Action::Expire));
         actions.extend((is_removable && state.tables.last > state.tables.floor).then_some(Action::Remove));
         actions.extend((!state.has_crashed && state.on_disk.is_some()).then_some(Action::Crash));
     }
@@ -293,6 +314,9 @@ impl Fences {
             actions.extend((request.kind != Kind::Release).then_some(Action::CommitUnanswered(client)));
             actions.push(Action::Abort(client));
         } else if self.is_unblocked(client, state, request.kind) {
+            let has = state.tables.owner == Some(request.acquisition) && state.now < state.tables.ends;
+            let reads = has && request.kind == Kind::Extend && request.read.is_none();
+            actions.extend(reads.then_some(Action::Read(client)));
             let clocks = if request.kind == Kind::Ask { &CLOCKS[..] } else { &CLOCKS[..1] };
             actions.extend(clocks.iter().map(|clock| Action::Execute(client, *clock)));
         }
@@ -341,12 +365,16 @@ impl Fences {
         let Some(request) = state.clients[client].request else { return };
         let (now, old) = (state.now, state.tables);
         let has = old.owner == Some(request.acquisition) && old.last > 0;
+        let is_leased = (has || request.read.is_some()) && old.leased == Some(request.acquisition);
         let made = match request.kind {
             Kind::Ask if old.owner.is_none() || old.ends <= now => {
                 let token = block_of(old.last + BLOCK).max(block_of(clock));
-                Some(Tables { owner: Some(request.acquisition), token, last: token, ends: now + TTL, ..old })
+                let owner = Some(request.acquisition);
+                Some(Tables { owner, leased: owner, token, last: token, ends: now + TTL, ..old })
             }
-            Kind::Extend if has && now < old.ends => Some(Tables { ends: now + TTL, ..old }),
+            Kind::Extend if is_leased && request.read.unwrap_or(now) < old.ends => {
+                Some(Tables { ends: request.read.unwrap_or(now) + TTL, ..old })
+            }
             Kind::Release if has => Some(Tables { owner: None, ..old }),
             _ => None,
         };
@@ -363,7 +391,7 @@ impl Fences {
     }
 
     fn commit(&self, state: &mut State, client: usize, is_answered: bool) {
-        let Some(Request { kind, acquisition, sent, made: Some(made) }) =
+        let Some(Request { kind, acquisition, sent, made: Some(made), .. }) =
             state.clients[client].request.take()
         else {
             return;
@@ -386,7 +414,7 @@ impl Fences {
                 self.mistake == Some(Mistake::GrantsCommitAsynchronously)
             }
             Kind::Extend => {
-                if state.tables.owner == Some(acquisition) {
+                if state.tables.leased == Some(acquisition) {
                     state.tables.ends = made.ends;
                 }
                 match &mut state.clients[client].held {
@@ -411,7 +439,7 @@ impl Fences {
             Action::Send(client, Kind::Ask) => format!("{} asks for the lock", name(client)),
             Action::Send(client, Kind::Extend) => format!("{} asks to extend the lease", name(client)),
             Action::Send(client, Kind::Release) => format!("{} asks to release the lock", name(client)),
-
+            Action::Read(client) => format!("the server reads the lock for the request of {}", name(client)),
             Action::Execute(client, _) => match (kind(client), next.clients[client].request) {
                 (Some(Kind::Ask), Some(_)) => {
                     format!("the server executes the request of {}: granted", name(client))
@@ -446,6 +474,7 @@ impl Fences {
             }
             Action::CommitFenced(client) => format!("{} commits its transaction", name(client)),
             Action::AbortFenced(client) => format!("{} rolls back its transaction", name(client)),
+            Action::Expire => "a reader asks, and the server ends the lease".to_owned(),
             Action::Remove => "the name is removed, as nobody uses it".to_owned(),
             Action::Crash => "the server crashes, and is started without its last transaction".to_owned(),
         }
@@ -464,7 +493,8 @@ impl State {
         if kind == Kind::Release {
             self.clients[client].lose();
         }
-        self.clients[client].request = Some(Request { kind, acquisition, sent: self.now, made: None });
+        self.clients[client].request =
+            Some(Request { kind, acquisition, sent: self.now, read: None, made: None });
     }
 
     /// When the leases end that were granted, committed or not.
