@@ -112,6 +112,17 @@ const KINDS: &[Kind] = &[
         index: "pip can reach a package index",
     },
     Kind {
+        folder: "postgres",
+        pins: &["postgres/requirements.txt"],
+        clients: "psycopg",
+        tools: &[Part::Python],
+        is_tested: true,
+        is_measured: false,
+        install: |folder| Ok(python_packages(folder, "postgres/requirements.txt")),
+        probe: |folder| imports(folder, "psycopg"),
+        index: "pip can reach a package index",
+    },
+    Kind {
         folder: "node",
         pins: &["package-lock.json"],
         clients: "ioredis, node-redlock",

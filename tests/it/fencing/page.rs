@@ -5,6 +5,7 @@
 fn the_page_shows_what_runs_here() {
     let sources = [
         include_str!("postgres.rs"),
+        include_str!("postgres.py"),
         include_str!("redis.rs"),
         include_str!("s3.py"),
         include_str!("write.lua"),

@@ -5,10 +5,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 
 use lock_testkit::{PostgresServer, until};
-use polylock::{Locks, Token};
+use polylock::layers::{ChaosLayer, MetricsLayer, PrefixLayer, TracingLayer};
+use polylock::{ErrorKind, Fence, Locks, Token};
 use tokio::sync::Mutex;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error, NoTls, Transaction};
+
+use super::python;
 
 /// Reads an account, and refuses all smaller tokens from then on. `None`: a later holder was here.
 async fn claim(client: &Client, id: i64, token: Token) -> Result<Option<i64>, Error> {
@@ -249,8 +252,7 @@ async fn a_transaction_over_many_rows_is_fenced_as_a_whole() {
 #[tokio::test]
 async fn a_transaction_is_fenced_by_the_locks_of_its_database() {
     let mut bank = Bank::open().await;
-    bank.locks =
-        Locks::connect(&format!("postgres://postgres@{}/{}", bank.server.addr(), bank.name)).await.unwrap();
+    bank.locks = locks_of(&bank).await;
     let (stale, current) = bank.stale_and_current().await;
     let client = bank.client().await;
     let fenced = |token: Token| FENCED.replace(":token", &token.to_string());
@@ -259,4 +261,47 @@ async fn a_transaction_is_fenced_by_the_locks_of_its_database() {
     client.batch_execute("ROLLBACK").await.unwrap();
     client.batch_execute(&fenced(current)).await.unwrap();
     assert_eq!(bank.cents().await, 95);
+}
+
+#[tokio::test]
+async fn a_transaction_is_fenced_through_layers() {
+    let bank = Bank::open().await;
+    let locks = locks_of(&bank).await.layer(PrefixLayer::new("shop/").unwrap());
+    let locks = locks.layer(MetricsLayer::new()).layer(TracingLayer::new()).layer(ChaosLayer::new(1));
+    let stale = locks.mutex("account/7").acquire().await.unwrap();
+    assert!(stale.fence_sql().unwrap().contains("'shop/account/7'"));
+    assert!(locks.break_lock("account/7").await.unwrap());
+    let current = locks.mutex("account/7").acquire().await.unwrap();
+    let mut client = bank.client().await;
+    let transaction = client.transaction().await.unwrap();
+    assert_eq!(stale.fence(&transaction).await.unwrap_err().kind(), ErrorKind::Lost);
+    transaction.rollback().await.unwrap();
+    let transaction = client.transaction().await.unwrap();
+    current.fence(&transaction).await.unwrap();
+    transaction.commit().await.unwrap();
+}
+
+/// A name that drivers might take for placeholders, and the text of the fence.
+#[tokio::test]
+#[ignore = "full: needs Python packages"]
+async fn psycopg_sends_the_text_of_the_fence() {
+    let bank = Bank::open().await;
+    let locks = locks_of(&bank).await;
+    let [stale, current] = stale_and_current_fences(&locks, "it's 100%s of $1 and :id?").await;
+    let address = format!("{} dbname={}", bank.server.connect_string(), bank.name);
+    python("postgres", "postgres.py", &[&address, &stale, &current]).await;
+    assert_eq!(bank.cents().await, 95);
+}
+
+async fn locks_of(bank: &Bank) -> Locks {
+    let url = format!("postgres://postgres@{}/{}", bank.server.addr(), bank.name);
+    Locks::connect(&url).await.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The fences of a holder that lost the lock without notice, and of the next holder.
+async fn stale_and_current_fences(locks: &Locks, name: &str) -> [String; 2] {
+    let stale = locks.mutex(name).acquire().await.unwrap();
+    assert!(locks.break_lock(name).await.unwrap());
+    let current = locks.mutex(name).acquire().await.unwrap();
+    [&stale, &current].map(|guard| guard.fence_sql().unwrap())
 }
