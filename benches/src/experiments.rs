@@ -1,5 +1,6 @@
 //! The experiments: scenarios, claims, the fault table and the soak. Each measures, and judges what it measured.
 
+mod advisory_locks;
 pub(crate) mod bench;
 pub(crate) mod claim;
 pub(crate) mod claims;
@@ -8,6 +9,7 @@ mod command;
 mod contended;
 mod contention;
 mod crowd;
+mod database;
 mod failover;
 mod fairness;
 mod faster;

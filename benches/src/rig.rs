@@ -21,7 +21,7 @@ pub(crate) use self::fault_servers::{Data, FaultServers, Outage};
 pub(crate) use self::floor::{Bare, Floor};
 pub(crate) use self::interrupt::Interrupt;
 pub(crate) use self::measured_lock::MeasuredLock;
-pub(crate) use self::peers::{Rslock, Subprocess};
+pub(crate) use self::peers::{Rslock, Sqlx, Subprocess};
 pub(crate) use self::progress::Progress;
 pub(crate) use self::proxies::{Counts, Proxies};
 pub(crate) use self::stuck::WatchedLock;

@@ -24,7 +24,7 @@ pub(crate) fn run() -> Result<(), Failure> {
         check.args(args).current_dir(workspace());
         steps.command(tool, check)?;
     }
-    steps.run("set-up", setup::ensure_for_tests)?;
+    steps.run("set-up", setup::ensure)?;
     steps.run("peers", peers::ensure)?;
     setup::offer_optional()?;
     for tree in TREES {

@@ -18,9 +18,9 @@ use std::process::ExitCode;
 use failure::Failure;
 
 const HELP: &str = "\
-The project's commands. Each one first installs what is missing (redis-server, ZooKeeper, Java), where permitted.
-`test`, `ci` and `setup` also install PostgreSQL. `test --full`, `ci` and `setup` also install Python, Node.js, a Java compiler,
-Maven and Curator, and the lock clients that tests/peers/ pins into the folder peers/ of the target directory.
+The project's commands. Each one first installs what is missing (redis-server, ZooKeeper, Java, PostgreSQL,
+PgBouncer), where permitted. `test --full`, `ci` and `setup` also install Python, Node.js, a Java compiler, Maven and Curator, and
+the lock clients that tests/peers/ pins into the folder peers/ of the target directory.
 
 Usage: cargo xtask <COMMAND> [ARGS...]
 
@@ -60,7 +60,7 @@ fn run(command: Option<&str>, args: Vec<OsString>) -> Result<(), Failure> {
         Some("setup") => without_args("setup", &args)
             .and_then(|()| peers::forget_failures())
             .and_then(|()| setup::forget_failures())
-            .and_then(|()| setup::ensure_for_tests())
+            .and_then(|()| setup::ensure())
             .and_then(|()| peers::ensure())
             .and_then(|()| setup::offer_optional()),
         Some("help" | "--help" | "-h") => {

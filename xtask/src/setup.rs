@@ -33,15 +33,6 @@ pub(crate) fn ensure() -> Result<(), Failure> {
     ensure_parts(&servers())
 }
 
-/// As [`ensure`], with what the tests need besides.
-///
-/// # Errors
-///
-/// As for [`ensure`].
-pub(crate) fn ensure_for_tests() -> Result<(), Failure> {
-    ensure_parts(&[servers(), vec![Part::Postgres, Part::PgBouncer]].concat())
-}
-
 /// As [`ensure`], for other parts.
 ///
 /// # Errors
@@ -89,7 +80,8 @@ pub(crate) fn forget_failures() -> Result<(), Failure> {
 /// The stores of locks, and what starts them.
 fn servers() -> Vec<Part> {
     let linux = cfg!(target_os = "linux").then_some(Part::Setpriv);
-    [Part::Redis, Part::Java, Part::ZooKeeper].into_iter().chain(linux).collect()
+    let all = [Part::Redis, Part::Java, Part::ZooKeeper, Part::Postgres, Part::PgBouncer];
+    all.into_iter().chain(linux).collect()
 }
 
 fn offer(part: Part, without: &str, note: &FailureNote) -> Result<(), Failure> {

@@ -67,7 +67,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
         }
         TestRequest::Tier { full: false } => first(&mut steps)?,
         TestRequest::Tier { full: true } => {
-            steps.run("set-up", setup::ensure_for_tests)?;
+            steps.run("set-up", setup::ensure)?;
             steps.run("peers", peers::ensure)?;
             setup::offer_optional()?;
             full(&mut steps)?;
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
         }
         TestRequest::Deep { minutes } => deep(&mut steps, minutes)?,
         TestRequest::Servers { names } => {
-            steps.run("set-up", setup::ensure_for_tests)?;
+            steps.run("set-up", setup::ensure)?;
             let programs = build(&mut steps, &Selection::of_servers())?;
             on_servers(&mut steps, &programs, &names)?;
         }
@@ -129,7 +129,7 @@ impl TestRequest {
 
 /// Runs the first tier. Without the harness, which takes as long to build as everything else.
 fn first(steps: &mut Steps) -> Result<(), Failure> {
-    steps.run("set-up", setup::ensure_for_tests)?;
+    steps.run("set-up", setup::ensure)?;
     let programs = build(steps, &Selection::first())?;
     steps.leave_out(
         "the harness (benches/) and clients of other languages, for `cargo xtask test --full`".into(),
@@ -163,7 +163,7 @@ fn within_budget(cpu: Duration) -> Result<(), Failure> {
 /// Runs the tests that match this name.
 fn named(steps: &mut Steps, name: &str, full: bool) -> Result<(), Failure> {
     let selection = Selection::of(name)?;
-    steps.run("set-up", setup::ensure_for_tests)?;
+    steps.run("set-up", setup::ensure)?;
     let programs = build(steps, &selection)?;
     if programs.iter().any(Program::needs_peers) {
         steps.run("peers", peers::ensure)?;
@@ -184,7 +184,7 @@ fn named(steps: &mut Steps, name: &str, full: bool) -> Result<(), Failure> {
 
 /// Runs everything, and then the simulations with new seeds; they share the time. Then what depends on servers on others.
 fn deep(steps: &mut Steps, minutes: f64) -> Result<(), Failure> {
-    steps.run("set-up", setup::ensure_for_tests)?;
+    steps.run("set-up", setup::ensure)?;
     steps.run("peers", peers::ensure)?;
     setup::offer_optional()?;
     let programs = build(steps, &Selection::all().optimized())?;

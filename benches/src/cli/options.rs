@@ -45,7 +45,7 @@ pub(crate) struct Options {
     scenarios: Vec<ScenarioName>,
 
     /// Only this claim, by its number, with the scenarios that it needs; can be given several times
-    #[arg(long = "claim", value_name = "N", value_parser = clap::value_parser!(u8).range(1..=12))]
+    #[arg(long = "claim", value_name = "N", value_parser = clap::value_parser!(u8).range(1..=14))]
     claims: Vec<u8>,
 
     /// Three ZooKeeper servers instead of one

@@ -35,6 +35,8 @@ enum Size {
     FewProcesses,
     Tasks,
     Locks,
+    /// Exactly `FEW_LOCKS` are held.
+    FewLocks,
     /// Locks, and how long their renewal is measured.
     Watch,
     Names,
@@ -167,6 +169,8 @@ impl Size {
             Self::Tasks if plan.tasks >= TASKS => None,
             Self::Tasks => Some(format!("{} tasks", plan.tasks)),
             Self::Locks => locks,
+            Self::FewLocks if plan.held_locks == FEW_LOCKS => None,
+            Self::FewLocks => Some(format!("{} locks", plan.held_locks)),
             Self::Watch if plan.held.as_secs() >= WATCH_S && locks.is_none() => None,
             Self::Watch => Some(format!("{} locks, {} s", plan.held_locks, plan.held.as_secs())),
             Self::Names => (plan.moved_names < NAMES).then(|| format!("{} names", plan.moved_names)),
@@ -177,10 +181,12 @@ impl Size {
 const REDIS: &str = "redis";
 const REDLOCK: &str = "redlock";
 const ZK: &str = "zk";
+const POSTGRES: &str = "postgres";
 const PROCESSES: u32 = 20;
 const FEW_PROCESSES: u32 = 8;
 const TASKS: u32 = 1000;
 const LOCKS: usize = 100_000;
+const FEW_LOCKS: usize = 10_000;
 const WATCH_S: u64 = 300;
 const NAMES: usize = 10_000;
 const KB: f64 = 1024.0;
@@ -262,6 +268,23 @@ const PROMISES: &[Promise] = &[
         .at_most(2.0 * KB)
         .at(Size::Locks),
     Promise::value(ZK, "held", "renew_cpu_percent", "%", "at rest, of one core").at_most(5.0),
+    Promise::ratio(POSTGRES, "uncontended", "p50", "p50 against the bare statements").at_most(1.25),
+    Promise::ratio(
+        POSTGRES,
+        "contended",
+        "handoff_p50",
+        "hand-off p50 of 8 processes against 2 commits + 3 round trips",
+    )
+    .at_most(1.0)
+    .at(Size::FewProcesses),
+    Promise::load(POSTGRES, "postgres 256 tasks", "pairs_per_s", "pairs/s against the bare statements")
+        .at_least(0.7),
+    Promise::load(POSTGRES, "postgres 256 tasks", "pairs_per_s_sqlx", "pairs/s against sqlx").at_least(1.0),
+    Promise::value(POSTGRES, "held", "both_cpu_percent", "%", "renewal, client and server, of one core")
+        .at_most(5.0)
+        .at(Size::FewLocks),
+    Promise::value(POSTGRES, "held", "sessions", "", "sessions").at_most(5.0).at(Size::FewLocks),
+    Promise::value(POSTGRES, "held", "lost", "", "locks lost").at_most(0.0).at(Size::FewLocks),
     Promise::rung(OLD, "p50 against redis").at_most(1.05),
     Promise::rung(SHADOW, "p50 against old").at_most(1.05),
     Promise::rung(DUAL, "p50 against redis and zk together").at_most(1.15),

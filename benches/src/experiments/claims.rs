@@ -1,7 +1,9 @@
-//! What people say about locks over ZooKeeper and Redis, each claim judged by a measurement. One file per claim.
+//! What people say about locks over ZooKeeper, Redis and PostgreSQL, each claim judged by a measurement. One file per claim.
 
+use super::advisory_locks::AdvisoryLocks;
 use super::claim::Claim;
 use super::client_death::ClientDeath;
+use super::database::Database;
 use super::failover::Failover;
 use super::fairness::Fairness;
 use super::faster::Faster;
@@ -27,6 +29,8 @@ pub(crate) const CLAIMS: &[&dyn Claim] = &[
     &ForgetfulMasters,
     &Scale,
     &Migration,
+    &Database,
+    &AdvisoryLocks,
 ];
 
 pub(crate) fn of(id: u8) -> Option<&'static dyn Claim> {

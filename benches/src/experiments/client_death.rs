@@ -366,7 +366,7 @@ fn millis(span: Duration) -> f64 {
     span.as_secs_f64() * 1e3
 }
 
-const SUBJECTS: [&str; 3] = ["redis", "redlock", "zk"];
+const SUBJECTS: [&str; 4] = ["redis", "redlock", "zk", "postgres"];
 const LEASE: &str = "lease";
 /// The part of the lease within which a lock is free at once.
 const AT_ONCE: f64 = 0.25;

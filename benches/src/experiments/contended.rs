@@ -39,13 +39,14 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
             "bare",
             format!(
                 "the same processes hand over by the bare requests, for {}: SET to wait, SET + PUBLISH, SET; zk: create, \
-                 delete, a watch",
+                 delete, a watch; postgres: INSERT to wait, UPDATE + NOTIFY, UPDATE",
                 time(plan.counted)
             ),
         ),
         (
             "ping",
-            "the median of empty round trips (PING; zk: exists) in a process of their own, at the same time, every 2 to 5 ms"
+            "the median of empty round trips (PING; zk: exists; postgres: three empty queries, and two commits of the floor) in a \
+             process of their own, at the same time, every 2 to 5 ms"
                 .into(),
         ),
         ("ideal", "the number of processes x (median hold + median hand-off)".into()),

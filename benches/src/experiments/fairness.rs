@@ -31,7 +31,7 @@ impl Claim for Fairness {
     }
 
     async fn measure(&self, run: &mut Measuring<'_>) {
-        let backends = ["memory", "redis", "redlock", "zk"].map(|backend| ("contended", backend));
+        let backends = ["memory", "redis", "redlock", "zk", "postgres"].map(|backend| ("contended", backend));
         let peers = Peer::all().iter().map(|peer| ("peers", peer.as_str()));
         for (scenario, name) in backends.into_iter().chain(peers) {
             for metric in [INVERSIONS, JAIN, LONGEST_WAIT] {

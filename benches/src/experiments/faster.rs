@@ -36,7 +36,7 @@ impl Claim for Faster {
     }
 
     async fn measure(&self, run: &mut Measuring<'_>) {
-        for backend in ["memory", "redis", "redlock", "zk"] {
+        for backend in ["memory", "redis", "redlock", "zk", "postgres"] {
             run.add_row("uncontended", backend, LATENCY);
         }
         if run.mode == Mode::Full {

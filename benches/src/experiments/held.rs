@@ -1,7 +1,8 @@
 //! `held`: what many held locks cost their process in memory and renewals, and what the renewals cost the servers.
 
 use super::bench::{Bench, Measured, time};
-use crate::data::{Failure, Outcome, Plan, Row};
+use crate::data::{BackendName, Failure, Outcome, Plan, Row};
+use crate::rig::backends::postgres;
 use crate::rig::worker::handle::unexpected;
 use crate::rig::worker::held_locks::RIVALS;
 use crate::rig::{Job, Order, Target, Task, WorkerHandle, WorkerReport};
@@ -18,6 +19,7 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
                 time(plan.held)
             ),
         ),
+        ("sessions", "postgres: those of all clients of locks, while the locks are held".into()),
         ("lost", "locks whose guards reported a loss meanwhile".into()),
         (
             "verdict",
@@ -37,6 +39,10 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
         WorkerReport::Cost(cost) => cost,
         other => return Err(unexpected(&other)),
     };
+    let sessions = match target.backend() {
+        BackendName::Postgres => Some(postgres::sessions_of_locks(target.url()).await?),
+        _ => None,
+    };
     worker.send(Order::Go).await?;
     let events = worker.events(plan.patience).await?;
     let row = |metric, unit, value| Row::new("held", target.name(), metric, unit, value);
@@ -48,6 +54,7 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
         rows.push(row("server_cpu_percent", "%", percent));
         rows.push(row("both_cpu_percent", "%", cost.client_percent + percent));
     }
+    rows.extend(sessions.map(|sessions| row("sessions", "", sessions as f64)));
     rows.push(row("lost", "", cost.lost as f64));
     rows.push(row("acquire_all", "ms", cost.acquire_all.as_secs_f64() * 1e3));
     let complaints = match cost.lost {

@@ -20,7 +20,8 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
         (
             "duration",
             format!(
-                "medians of {} slices of {} each, in turn, in an order by chance, after {} of warm-up in every slice",
+                "medians of {} slices of {} each (postgres: twice as long), in turn, in an order by chance, after {} of warm-up in \
+                 every slice",
                 plan.rounds,
                 time(span),
                 time(ramp(span))
@@ -28,7 +29,10 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
         ),
         ("interval", "of the ratios of the slices of one round, of at least 90 %".into()),
         ("tasks", "one lock each, with a name of its own; released as soon as it is acquired".into()),
-        ("clients", "one for each process and library: one connection, or session, for all tasks".into()),
+        (
+            "clients",
+            "one for each process and library: one connection, or session, for all tasks; a pool on postgres".into(),
+        ),
         ("runtime", "multi_thread with 2 workers, in every process".into()),
         ("pair", "from the call of acquire to the return of release".into()),
         ("client_cpu", "of all client processes, for a pair".into()),
@@ -36,7 +40,8 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
         (
             "floor",
             "redis: SET NX PX + EVALSHA compare-and-delete; redlock: the same on every master in parallel, until a majority \
-             has answered; zk: create ephemeral sequential + get children at once, then delete"
+             has answered; zk: create ephemeral sequential + get children at once, then delete; postgres: INSERT .. ON CONFLICT DO \
+             UPDATE WHERE expired, then DELETE, prepared, on as many sessions as ours has, each commit on the disk"
                 .into(),
         ),
         (
@@ -71,7 +76,7 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
             let mut order: Vec<_> = teams.iter_mut().collect();
             order.shuffle(&mut rand::rng());
             for (_, team) in order {
-                use_locks(team, plan.throughput_slice, &servers).await;
+                use_locks(team, slice(target.backend(), plan), &servers).await;
             }
         }
         for (_, team) in &mut teams {
@@ -110,15 +115,26 @@ async fn use_locks(team: &mut Outcome<Team>, span: Duration, servers: &[u32]) {
 
 /// The median of acquire + release of a free lock by a process that does nothing else, in microseconds.
 pub(crate) async fn alone_us(url: &str, lock: &str, span: Duration) -> Outcome<f64> {
-    let mut team = Team::start(url, lock, Subject::Ours, Load { processes: 1, tasks: 1 }).await?;
+    let rounds = ours(url, lock, Load { processes: 1, tasks: 1 }, span).await?;
+    Ok(middle(&rounds, |round| round.p50_us))
+}
+
+/// The pairs per second of so many tasks with a lock each, by a process that does nothing else.
+pub(crate) async fn pairs_per_s(url: &str, lock: &str, tasks: u32, span: Duration) -> Outcome<f64> {
+    let rounds = ours(url, lock, Load { processes: 1, tasks }, span).await?;
+    Ok(middle(&rounds, |round| round.pairs_per_s))
+}
+
+async fn ours(url: &str, lock: &str, load: Load, span: Duration) -> Outcome<Vec<Round>> {
+    let mut team = Team::start(url, lock, Subject::Ours, load).await?;
     team.use_locks(span, &[]).await?;
-    Ok(middle(&team.end().await?, |round| round.p50_us))
+    team.end().await
 }
 
 /// Who is measured on a backend.
 pub(crate) fn subjects(backend: BackendName, peers: &'static [Peer]) -> Vec<Subject> {
     let mut subjects = vec![Subject::Floor, Subject::Ours];
-    if backend != BackendName::Zk {
+    if matches!(backend, BackendName::Redis | BackendName::Redlock) {
         subjects.push(Subject::MintingFloor);
     }
     let fits = |peer: &Peer| {
@@ -163,8 +179,11 @@ fn rows(costs: &[(Subject, Vec<Round>)], backend: BackendName, load: Load) -> Ve
         };
         let floor = of(Subject::Floor).filter(|_| *subject != Subject::Floor);
         rows.extend(METRICS.map(|(metric, unit, number)| row(metric, unit, number, floor)));
-        let others =
-            [(PAIRS_MINTING, of(Subject::MintingFloor)), (PAIRS_RSLOCK, of(Subject::Peer(Peer::Rslock)))];
+        let others = [
+            (PAIRS_MINTING, of(Subject::MintingFloor)),
+            (PAIRS_RSLOCK, of(Subject::Peer(Peer::Rslock))),
+            (PAIRS_SQLX, of(Subject::Peer(Peer::Sqlx))),
+        ];
         for (metric, other) in others.into_iter().filter(|_| *subject == Subject::Ours) {
             rows.extend(other.map(|_| row(metric, "1/s", |round| round.pairs_per_s, other)));
         }
@@ -261,6 +280,15 @@ impl Round {
     }
 }
 
+/// How long the subjects of a backend have their turn.
+fn slice(backend: BackendName, plan: &Plan) -> Duration {
+    match backend {
+        // Hundreds of tasks wait for the disk, one commit after the other.
+        BackendName::Postgres => plan.throughput_slice * 2,
+        _ => plan.throughput_slice,
+    }
+}
+
 /// Until all tasks are at work.
 fn ramp(span: Duration) -> Duration {
     span / 4
@@ -272,6 +300,7 @@ pub(crate) const SCENARIO: &str = "throughput";
 pub(crate) const PAIRS: &str = "pairs_per_s";
 pub(crate) const PAIRS_MINTING: &str = "pairs_per_s_minting";
 pub(crate) const PAIRS_RSLOCK: &str = "pairs_per_s_rslock";
+pub(crate) const PAIRS_SQLX: &str = "pairs_per_s_sqlx";
 pub(crate) const CLIENT_CPU: &str = "client_cpu";
 pub(crate) const SERVER_CPU: &str = "server_cpu";
 const METRICS: [(&str, &str, Number); 5] = [
@@ -311,7 +340,7 @@ mod tests {
 
     #[test]
     fn promises_under_load_are_about_rows_of_full_and_quick_runs() {
-        let backends = [BackendName::Redis, BackendName::Redlock, BackendName::Zk];
+        let backends = [BackendName::Redis, BackendName::Redlock, BackendName::Zk, BackendName::Postgres];
         for plan in [Mode::Quick, Mode::Full].map(Plan::new) {
             let rows = backends.into_iter().flat_map(|backend| {
                 let subjects = subjects(backend, plan.throughput_peers);
@@ -368,11 +397,11 @@ mod tests {
         let load = Load { processes: 8, tasks: 64 };
         let peers = Plan::new(Mode::Full).throughput_peers;
         let mut names: Vec<String> = Vec::new();
-        for backend in [BackendName::Redis, BackendName::Redlock, BackendName::Zk] {
+        for backend in [BackendName::Redis, BackendName::Redlock, BackendName::Zk, BackendName::Postgres] {
             names.extend(subjects(backend, peers).into_iter().map(|subject| label(subject, backend, load)));
         }
         let expected = "redis floor, redis, redis minting floor, rslock, rlock, async-redis-lock, distkit, redlock floor, redlock, \
-                        redlock minting floor, rslock on redlock, zk floor, zk, lock-client";
+                        redlock minting floor, rslock on redlock, zk floor, zk, lock-client, postgres floor, postgres, sqlx";
         let expected: Vec<_> = expected.split(", ").map(|name| format!("{name} 8 x 64 tasks")).collect();
         assert_eq!(names, expected);
     }

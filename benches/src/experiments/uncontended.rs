@@ -40,6 +40,11 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
             ),
         ),
         (
+            "floor_postgres",
+            "INSERT .. ON CONFLICT DO UPDATE WHERE expired, then DELETE, prepared, each commit on the disk"
+                .into(),
+        ),
+        (
             "with_tokens",
             format!(
                 "redis and redlock in turn with a floor that mints fencing tokens, as in throughput, for {}",

@@ -89,12 +89,12 @@ impl Target {
     }
 
     pub(crate) async fn version(&self) -> Option<String> {
-        let host = url::hosts(&self.url).first().map(|host| (*host).to_owned())?;
+        let host = url::first_host(&self.url);
         let asking = async {
             match self.backend {
                 BackendName::Memory => None,
-                BackendName::Redis | BackendName::Redlock => redis::version(&self.url, &host).await.ok(),
-                BackendName::Zk => zk::version(&host).await.ok(),
+                BackendName::Redis | BackendName::Redlock => redis::version(&self.url, host).await.ok(),
+                BackendName::Zk => zk::version(host).await.ok(),
                 BackendName::Postgres => postgres::version(&self.url).await.ok(),
             }
         };

@@ -17,6 +17,7 @@ use polylock::backend::{LeaseKind, LockUrl};
 use zookeeper_client::Client;
 
 use self::memory::BareMutex;
+pub(crate) use self::postgres::make_table;
 use self::postgres::{BarePostgres, Sessions};
 use self::redis::BareRedis;
 use self::redlock::BareRedlock;

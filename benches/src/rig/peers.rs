@@ -7,6 +7,7 @@ mod distkit;
 mod installed;
 mod rlock;
 mod rslock;
+mod sqlx;
 mod subprocess;
 mod zookeeper_client;
 
@@ -15,5 +16,6 @@ pub(crate) use self::distkit::Distkit;
 pub(crate) use self::installed::missing;
 pub(crate) use self::rlock::Rlock;
 pub(crate) use self::rslock::Rslock;
+pub(crate) use self::sqlx::{SQLX_POOL, Sqlx};
 pub(crate) use self::subprocess::{JVM_FLAGS, Subprocess};
 pub(crate) use self::zookeeper_client::DriverLock;

@@ -97,12 +97,13 @@ fn the_way_from_redis_to_zookeeper_is_measured_and_judged() {
 #[test]
 fn locks_under_load_are_measured_beside_their_floors() {
     let out = tempfile::tempdir().unwrap();
-    let args = "--quick --scenario throughput --backend redis --backend redlock --backend zk";
+    let args =
+        "--quick --scenario throughput --backend redis --backend redlock --backend zk --backend postgres";
     let output = harness_into(out.path(), args).output().unwrap();
     assert!(output.status.success(), "{}", text(&output));
     let results = results(out.path());
     let rows = results["rows"].as_array().unwrap();
-    for backend in ["redis", "redlock", "zk"] {
+    for backend in ["redis", "redlock", "zk", "postgres"] {
         for metric in ["pairs_per_s", "p50", "p99", "client_cpu", "server_cpu"] {
             let of = |backend: &str, metric: &str| {
                 let row = rows.iter().find(|row| row["backend"] == backend && row["metric"] == metric);
@@ -123,6 +124,17 @@ fn locks_under_load_are_measured_beside_their_floors() {
     assert!(of_load.clone().all(|promise| promise["met"].is_boolean()), "{promises:?}");
     let page = std::fs::read_to_string(out.path().join("report.html")).unwrap();
     assert!(page.contains("scenario-throughput") && page.contains("redis minting floor 256 tasks"), "{page}");
+}
+
+#[test]
+fn advisory_locks_fail_where_ours_do_not() {
+    let out = tempfile::tempdir().unwrap();
+    let output = harness_into(out.path(), "--quick --claim 14 --backend postgres").output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let results = results(out.path());
+    let claim = results["claims"].as_array().unwrap().iter().find(|claim| claim["id"] == 14).unwrap();
+    assert_eq!(claim["verdict"], "does not hold", "{claim}");
+    assert!(claim["broken_promise"].is_null(), "{claim}");
 }
 
 #[test]
@@ -225,13 +237,13 @@ mod deep {
     #[ignore = "deep: a minute and more"]
     fn peers_take_part() {
         let out = tempfile::tempdir().unwrap();
-        let args = "--quick --backend redis --backend redlock --backend zk --scenario peers --processes 2";
+        let args = "--quick --backend redis --backend redlock --backend zk --backend postgres --scenario peers --processes 2";
         let output = harness_into(out.path(), args).output().unwrap();
         assert!(output.status.success(), "{}", text(&output));
         let results = results(out.path());
         let missing = results["meta"]["settings"]["peers.missing"].as_str().unwrap_or_default();
         for peer in "redis rslock rlock async-redis-lock distkit redis-py redisson redisson-fair redsync redlock pottery node-redlock \
-                     redsync-five zk lock-client curator kazoo etcd"
+                     redsync-five zk lock-client curator kazoo etcd postgres sqlx"
             .split_whitespace()
         {
             let found =

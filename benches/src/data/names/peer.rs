@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use super::BackendName::{self, Redis, Redlock, Zk};
+use super::BackendName::{self, Postgres, Redis, Redlock, Zk};
 
 /// A library with a lock, in the order of the results.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
@@ -39,6 +39,8 @@ pub(crate) enum Peer {
     Kazoo,
     /// <https://etcd.io>, on a server of its own: what one would take instead of ZooKeeper
     Etcd,
+    /// <https://docs.rs/sqlx>: `PgAdvisoryLock`
+    Sqlx,
 }
 
 /// What is known about a library.
@@ -144,6 +146,13 @@ impl Peer {
                 GO,
                 "concurrency.Mutex, in Go processes, on one etcd server without fsync beside ZooKeeper: watches the key before \
                  its own, whose end it sees, then reads once",
+            ),
+            Self::Sqlx => peer(
+                "sqlx",
+                Postgres,
+                None,
+                "PgAdvisoryLock, with a pool of as many connections as ours: the server wakes the next waiter, each held lock and \
+                 each waiter has a connection",
             ),
         }
     }

@@ -35,6 +35,7 @@ impl Scenario<'_> {
             ("uncontended", "p50_with_tokens" | "acquire_with_tokens") => "with tokens",
             ("throughput", "pairs_per_s_minting") => "with tokens",
             ("throughput", "pairs_per_s_rslock") => "rslock",
+            ("throughput", "pairs_per_s_sqlx") => "sqlx",
             ("command", _) => "true",
             ("contended", _) => "ping",
             ("peers", _) => "ours",
@@ -48,12 +49,15 @@ impl Scenario<'_> {
     pub(crate) fn floor_meaning(&self, metric: &str) -> &'static str {
         match (self.name, metric) {
             (_, "longest_wait") => "ideal rotation, in which all take turns",
-            ("contended", _) => "median of empty round trips at the same time",
+            ("contended", _) => {
+                "median of empty round trips at the same time; postgres: of three, and two commits"
+            }
             ("peers", _) => "median of our lock right before and after",
             ("crash", _) => "ttl or session timeout",
             ("uncontended", _) => "floor, the bare commands",
             ("throughput", "pairs_per_s_minting") => "bare commands of a lock with fencing tokens",
             ("throughput", "pairs_per_s_rslock") => "lock of rslock",
+            ("throughput", "pairs_per_s_sqlx") => "advisory lock of sqlx",
             ("command", _) => "command without a lock",
             ("tasks", _) => "floor, the bare commands one pair after the other",
             ("degraded", _) => "same lock with all masters healthy",
@@ -72,9 +76,12 @@ pub(crate) fn meaning(metric: &str) -> Option<&'static str> {
         "inversions" => Some(
             "pairs of grants in the opposite order of their calls, per grant; 0 is first come, first served",
         ),
-        "ops" | "grants_per_s" | "pairs_per_s" | "pairs_per_s_minting" | "pairs_per_s_rslock" => {
-            Some("more is better")
-        }
+        "ops"
+        | "grants_per_s"
+        | "pairs_per_s"
+        | "pairs_per_s_minting"
+        | "pairs_per_s_rslock"
+        | "pairs_per_s_sqlx" => Some("more is better"),
         _ => None,
     }
 }
@@ -101,6 +108,7 @@ pub(crate) fn title(metric: &str) -> String {
         "pairs_per_s" => "acquire + release".into(),
         "pairs_per_s_minting" => "pairs against tokens".into(),
         "pairs_per_s_rslock" => "pairs against rslock".into(),
+        "pairs_per_s_sqlx" => "pairs against sqlx".into(),
         "client_cpu" => "client CPU/pair".into(),
         "server_cpu" => "server CPU/pair".into(),
         "added" => "added to the command".into(),

@@ -87,7 +87,7 @@ pub(super) fn backends() -> Vec<&'static str> {
 
 /// The known metrics, in the order of the results.
 const METRICS: &str = "p50 p90 p99 acquire_p50 p50_with_tokens acquire_with_tokens p50_one_server alone_p50 ops \
-                       grants_per_s pairs_per_s pairs_per_s_minting pairs_per_s_rslock client_cpu server_cpu \
+                       grants_per_s pairs_per_s pairs_per_s_minting pairs_per_s_rslock pairs_per_s_sqlx client_cpu server_cpu \
                        handoff_p50 handoff_p95 handoff_p99 handoff_p50_bare handoff_p95_bare waiter_p50 \
                        longest_wait jain inversions requests_per_grant notifications first_try split_votes takeover \
-                       bytes_per_lock renew_cpu_percent server_cpu_percent both_cpu_percent lost acquire_all";
+                       bytes_per_lock renew_cpu_percent server_cpu_percent both_cpu_percent sessions lost acquire_all";

@@ -1,6 +1,9 @@
 //! Sessions with PostgreSQL servers beside those of the locks: version and clean-up.
 
-use tokio_postgres::{Client, NoTls};
+use std::future::poll_fn;
+
+use tokio::sync::mpsc::UnboundedSender;
+use tokio_postgres::{AsyncMessage, Client, NoTls};
 
 use crate::data::Outcome;
 use crate::rig::url;
@@ -10,6 +13,24 @@ pub(super) async fn version(url: &str) -> Outcome<String> {
     let version: &str = row.get(0);
     // A distribution may follow in parentheses.
     Ok(version.split(' ').next().unwrap_or(version).to_owned())
+}
+
+/// How many sessions the clients of locks have.
+pub(crate) async fn sessions_of_locks(url: &str) -> Outcome<i64> {
+    let query = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'polylock%'";
+    Ok(connect(url).await?.query_one(query, &[]).await?.get(0))
+}
+
+/// The size of the tables of the locks, with their indexes, in bytes.
+pub(crate) async fn size_of_tables(url: &str) -> Outcome<i64> {
+    let query = "SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::int8 FROM pg_class \
+                 WHERE relkind = 'r' AND relnamespace = $1::text::regnamespace";
+    Ok(connect(url).await?.query_one(query, &[&schema_of(url)]).await?.get(0))
+}
+
+/// Removes the schema of the locks.
+pub(crate) async fn drop_schema(url: &str) -> Outcome<()> {
+    Ok(connect(url).await?.batch_execute(&format!("DROP SCHEMA {} CASCADE", schema_of(url))).await?)
 }
 
 /// Removes every row of a lock whose name contains the name of this run, and the table of the floor.
@@ -39,6 +60,20 @@ pub(crate) async fn connect(url: &str) -> Outcome<Client> {
     if let Some(sync) = url::option(url, "sync") {
         client.execute("SELECT set_config('synchronous_commit', $1, false)", &[&sync]).await?;
     }
+    Ok(client)
+}
+
+/// Opens a session whose notifications are passed on, without their texts.
+pub(crate) async fn listen(url: &str, notify: UnboundedSender<()>) -> Outcome<Client> {
+    let (client, mut connection) = tokio_postgres::connect(&for_the_driver(url), NoTls).await?;
+    tokio::spawn(async move {
+        while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+            // Nobody listens any more: the session is about to end.
+            if matches!(message, AsyncMessage::Notification(_)) && notify.send(()).is_err() {
+                return;
+            }
+        }
+    });
     Ok(client)
 }
 

@@ -40,9 +40,7 @@ impl Sessions {
     pub(super) async fn open(url: &str) -> Outcome<Self> {
         let size = url::option(url, "pool").map_or(Ok(POOL), str::parse)?;
         let first = connect(url).await?;
-        // Several processes may make it at once.
-        let make = format!("CREATE TABLE IF NOT EXISTS {FLOOR} (name text PRIMARY KEY, {COLUMNS})");
-        first.batch_execute(&format!("SELECT pg_advisory_xact_lock({MAKING}); {make}")).await?;
+        make_table(&first).await?;
         let others = try_join_all((1..size).map(|_| connect(url))).await?;
         let all = try_join_all([first].into_iter().chain(others).map(Session::prepare)).await?;
         Ok(Self { permits: Semaphore::new(all.len()), idle: Mutex::new(all) })
@@ -61,6 +59,12 @@ impl Sessions {
         self.idle.lock().await.push(session);
         Ok(changed?)
     }
+}
+
+/// Makes the table of the floor. Several processes may do so at once.
+pub(crate) async fn make_table(client: &Client) -> Outcome<()> {
+    let make = format!("CREATE TABLE IF NOT EXISTS {FLOOR} (name text PRIMARY KEY, {COLUMNS})");
+    Ok(client.batch_execute(&format!("SELECT pg_advisory_xact_lock({MAKING}); {make}")).await?)
 }
 
 impl Session {

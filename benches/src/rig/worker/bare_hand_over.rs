@@ -2,6 +2,8 @@
 //!
 //! * Redis: a `SET` that announces the wait, a script that names the next owner and publishes to it, and the `SET` that
 //!   confirms.
+//! * PostgreSQL: a row that announces the wait, an update that names the next owner and notifies it, and the update that
+//!   confirms.
 //! * ZooKeeper: the creation of a node, a watch on the node before it, and that node's deletion.
 //!
 //! There are no queue, tokens and leases: what a lock takes beyond this is its own cost.
@@ -13,17 +15,21 @@ use lock_testkit::history::ReleaseOutcome;
 use polylock::backend::LockUrl;
 use redis::Cmd;
 use redis::aio::{MultiplexedConnection, PubSub};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, mpsc};
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client as Session, Statement};
 use zookeeper_client::{Acls, Client as ZkClient, CreateMode, Error as ZkError};
 
 use crate::data::{Failure, Outcome};
-use crate::rig::backends::{redis as redis_servers, zk as zk_servers};
+use crate::rig::backends::{postgres, redis as redis_servers, zk as zk_servers};
+use crate::rig::floor::make_table;
 use crate::rig::measured_lock::MeasuredLock;
 use crate::rig::url;
 
 pub(crate) enum BareHandOver {
     Redis(Mutex<OnRedis>),
     Zk(Mutex<OnZk>),
+    Postgres(Mutex<OnPostgres>),
 }
 
 impl BareHandOver {
@@ -31,6 +37,7 @@ impl BareHandOver {
     pub(crate) async fn connect(url: &str, name: &str, number: u32, of: u32) -> Outcome<Self> {
         Ok(match LockUrl::parse(url)?.scheme.as_str() {
             "zk" => Self::Zk(Mutex::new(OnZk::connect(url, name, number, of).await?)),
+            "postgres" => Self::Postgres(Mutex::new(OnPostgres::connect(url, name, number, of).await?)),
             _ => Self::Redis(Mutex::new(OnRedis::connect(url, name, number, of).await?)),
         })
     }
@@ -43,6 +50,7 @@ impl MeasuredLock for BareHandOver {
         match self {
             Self::Redis(place) => place.lock().await.acquire().await,
             Self::Zk(place) => place.lock().await.acquire().await,
+            Self::Postgres(place) => place.lock().await.acquire().await,
         }
     }
 
@@ -50,6 +58,7 @@ impl MeasuredLock for BareHandOver {
         match self {
             Self::Redis(place) => place.lock().await.release().await?,
             Self::Zk(place) => place.lock().await.release().await?,
+            Self::Postgres(place) => place.lock().await.release().await?,
         }
         Ok(ReleaseOutcome::Released)
     }
@@ -161,6 +170,69 @@ impl OnZk {
     }
 }
 
+/// A session for statements, and one that listens.
+pub(crate) struct OnPostgres {
+    session: Session,
+    wait: Statement,
+    confirm: Statement,
+    pass_on: Statement,
+    notified: mpsc::UnboundedReceiver<()>,
+    _listener: Session,
+    name: String,
+    own: String,
+    next: String,
+    begins: bool,
+}
+
+impl OnPostgres {
+    async fn connect(url: &str, name: &str, number: u32, of: u32) -> Outcome<Self> {
+        let channel = |number| format!("{name}:{number}");
+        let (own, next) = (channel(number), channel((number + 1) % of));
+        let (notify, notified) = mpsc::unbounded_channel();
+        let listener = postgres::listen(url, notify).await?;
+        listener.batch_execute(&format!("LISTEN \"{own}\"")).await?;
+        let session = postgres::connect(url).await?;
+        make_table(&session).await?;
+        let statement = |text: String| {
+            let session = &session;
+            async move { session.prepare_typed(&text, &[Type::TEXT, Type::TEXT]).await }
+        };
+        let row = format!(
+            "INSERT INTO {} VALUES ($1, $2, 'infinity') ON CONFLICT (name) DO UPDATE",
+            postgres::FLOOR
+        );
+        let wait = statement(format!("{row} SET owner = excluded.owner")).await?;
+        let confirm =
+            statement(format!("{row} SET expires_at = 'infinity' WHERE {}.owner = $2", postgres::FLOOR))
+                .await?;
+        let pass_on = statement(format!(
+            "WITH handed AS (UPDATE {} SET owner = $2, expires_at = now() WHERE name = $1 RETURNING owner) \
+             SELECT pg_notify(owner, '') FROM handed",
+            postgres::FLOOR
+        ))
+        .await?;
+        let name = name.to_owned();
+        let begins = number == 0;
+        Ok(Self { session, wait, confirm, pass_on, notified, _listener: listener, name, own, next, begins })
+    }
+
+    async fn acquire(&mut self) -> Outcome<()> {
+        if !std::mem::take(&mut self.begins) {
+            self.session.execute(&self.wait, &[&self.own, &self.own]).await?;
+            if self.notified.recv().await.is_none() {
+                return Err(Failure::new("the connection that listens was closed"));
+            }
+        }
+        self.session.execute(&self.confirm, &[&self.name, &self.own]).await?;
+        Ok(())
+    }
+
+    async fn release(&self) -> Outcome<()> {
+        self.session.execute(&self.pass_on, &[&self.name, &self.next]).await?;
+        Ok(())
+    }
+}
+
 const NAME_NEXT_AND_PUBLISH: &str =
     "redis.call('SET', KEYS[1], ARGV[1], 'PX', 200) return redis.call('PUBLISH', ARGV[1], '')";
 const TTL_MS: u64 = 10_000;
@@ -168,7 +240,7 @@ const SESSION: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
-    use lock_testkit::{RedisServer, ZkEnsemble, ZooKeeper};
+    use lock_testkit::{PostgresServer, RedisServer, ZkEnsemble, ZooKeeper};
     use tokio::time::{sleep, timeout};
 
     use super::*;
@@ -188,6 +260,12 @@ mod tests {
     #[tokio::test]
     async fn a_late_process_misses_no_turn_on_redis() {
         let server = RedisServer::start().await.unwrap();
+        goes_round(&server.url()).await;
+    }
+
+    #[tokio::test]
+    async fn a_late_process_misses_no_turn_on_postgres() {
+        let server = PostgresServer::start().await.unwrap();
         goes_round(&server.url()).await;
     }
 

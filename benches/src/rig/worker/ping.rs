@@ -1,4 +1,4 @@
-//! Measures empty round trips to a server, which no lock can beat.
+//! Measures the round trips to a server that a hand-over takes at least, which no lock can beat.
 
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use zookeeper_client::Client;
 
 use crate::data::{Outcome, Window};
 use crate::rig::backends::{postgres, redis as redis_servers, zk as zk_servers};
+use crate::rig::floor::{Bare, BareConnections, Floor};
 use crate::rig::url;
 
 pub(crate) enum Pinger {
@@ -19,15 +20,19 @@ pub(crate) enum Pinger {
     Redis(MultiplexedConnection),
     /// `exists /`, which every server answers by itself.
     Zk(Client),
-    /// An empty query.
-    Postgres(Session),
+    /// Three empty queries, and two commits: a hand-over has to be on the disk, and its confirmation.
+    Postgres(Session, Box<Bare>),
 }
 
 impl Pinger {
-    pub(crate) async fn connect(url: &str) -> Outcome<Self> {
+    /// Connects, with a name that no other pinger uses.
+    pub(crate) async fn connect(url: &str, name: &str) -> Outcome<Self> {
         Ok(match LockUrl::parse(url)?.scheme.as_str() {
             "zk" => Self::Zk(zk_servers::connect(url, SESSION).await?),
-            "postgres" => Self::Postgres(postgres::connect(url).await?),
+            "postgres" => {
+                let one = BareConnections::open(&url::with_option(url, "pool", "1"), SESSION).await?;
+                Self::Postgres(postgres::connect(url).await?, Box::new(one.floor(name, SESSION).await?))
+            }
             _ => Self::Redis(redis_servers::connect(url, url::first_host(url)).await?),
         })
     }
@@ -51,7 +56,13 @@ impl Pinger {
         match self {
             Self::Redis(connection) => redis::cmd("PING").exec_async(connection).await?,
             Self::Zk(client) => drop(client.check_stat("/").await?),
-            Self::Postgres(session) => session.batch_execute("").await?,
+            Self::Postgres(session, row) => {
+                for _ in 0..3 {
+                    session.batch_execute("").await?;
+                }
+                row.acquire().await?;
+                row.release().await?;
+            }
         }
         Ok(())
     }

@@ -21,7 +21,7 @@ use super::{Job, Order, Task, WorkerReport, throughput};
 use crate::data::window::nanos;
 use crate::data::{EventLog, Outcome, Peer};
 use crate::rig::measured_lock::MeasuredLock;
-use crate::rig::peers::{AsyncRedisLock, Distkit, DriverLock, Rlock, Rslock, Subprocess};
+use crate::rig::peers::{AsyncRedisLock, Distkit, DriverLock, Rlock, Rslock, SQLX_POOL, Sqlx, Subprocess};
 use crate::rig::url;
 
 pub(crate) fn main() -> ExitCode {
@@ -146,6 +146,7 @@ async fn contend_as(peer: Peer, job: &Job, hold: Duration, orders: &mut Orders) 
             let lock = DriverLock::connect(url, &format!("/{key}")).await?;
             contend_as_ready(&lock, job, hold, orders).await
         }
+        Peer::Sqlx => contend_as_ready(&Sqlx::connect(url, key, SQLX_POOL).await?, job, hold, orders).await,
         _ => {
             let lock = if peer.is_on_zookeeper() { format!("/{key}") } else { key.to_owned() };
             direct(Subprocess::of(peer, url, &lock).await?, job, hold, orders).await
@@ -212,7 +213,7 @@ async fn soak(job: Job, runtimes: ClientRuntimes, child: Option<ForkedChild>) ->
 }
 
 async fn ping(job: &Job, orders: &mut Orders) -> Outcome<()> {
-    let mut pinger = Pinger::connect(&job.url).await?;
+    let mut pinger = Pinger::connect(&job.url, &format!("{}-ping", job.lock)).await?;
     send(&WorkerReport::Ready { lease: Duration::ZERO })?;
     while let Some(window) = orders.window().await? {
         send(&WorkerReport::Pings(pinger.measure(window).await?))?;

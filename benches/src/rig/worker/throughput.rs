@@ -16,7 +16,7 @@ use crate::data::{Failure, Latency, Outcome, Peer, Window};
 use crate::rig::cpu_time;
 use crate::rig::floor::{BareConnections, Floor};
 use crate::rig::measured_lock::MeasuredLock;
-use crate::rig::peers::{AsyncRedisLock, Distkit, DriverLock, Rlock, Rslock};
+use crate::rig::peers::{AsyncRedisLock, Distkit, DriverLock, Rlock, Rslock, SQLX_POOL, Sqlx};
 use crate::rig::url;
 
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -83,6 +83,10 @@ pub(super) async fn serve(job: &Job, subject: Subject, tasks: u32, orders: &mut 
             let one = DriverLock::connect(bare, "").await?;
             use_locks(names.iter().map(|name| one.with_directory(&format!("/{name}"))).collect(), orders)
                 .await?;
+        }
+        Subject::Peer(Peer::Sqlx) => {
+            let one = Sqlx::connect(bare, "", SQLX_POOL).await?;
+            use_locks(names.iter().map(|name| one.with_name(name)).collect(), orders).await?;
         }
         Subject::Peer(peer) => {
             return Err(Failure::new(format!("{} is no library of Rust", peer.as_str())));
