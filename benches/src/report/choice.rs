@@ -36,16 +36,18 @@ struct Answers {
 enum Running {
     Redis,
     ZooKeeper,
-    BothOrNeither,
+    Postgres,
+    SeveralOrNone,
 }
 
 impl Answers {
     fn all() -> impl Iterator<Item = Self> {
-        (0..24).map(|index| Self {
-            corrupts: index / 12 == 1,
-            no_single_server: index / 6 % 2 == 1,
-            many_waiters: index / 3 % 2 == 1,
-            running: [Running::Redis, Running::ZooKeeper, Running::BothOrNeither][index % 3],
+        (0..32).map(|index| Self {
+            corrupts: index / 16 == 1,
+            no_single_server: index / 8 % 2 == 1,
+            many_waiters: index / 4 % 2 == 1,
+            running: [Running::Redis, Running::ZooKeeper, Running::Postgres, Running::SeveralOrNone]
+                [index % 4],
         })
     }
 
@@ -55,7 +57,8 @@ impl Answers {
         let running = match self.running {
             Running::Redis => "redis",
             Running::ZooKeeper => "zk",
-            Running::BothOrNeither => "any",
+            Running::Postgres => "postgres",
+            Running::SeveralOrNone => "any",
         };
         [yes(self.corrupts), yes(self.no_single_server), yes(self.many_waiters), running].join(" ")
     }
@@ -73,6 +76,12 @@ fn choose(answers: Answers) -> Choice {
     let Answers { corrupts, no_single_server, many_waiters, running } = answers;
     let choice = |backend, why, decided| Choice { backend, why, decided };
     match running {
+        Running::Postgres if corrupts => choice(
+            "postgres",
+            "Call the fence in each transaction: no holder commits after a later one, whatever pauses or clocks do. While the \
+             database is away, the data is as well.",
+            [&needs::SAFETY, &needs::DURABILITY],
+        ),
         _ if corrupts && no_single_server => choice(
             "zk",
             "Nothing that a majority acknowledged is lost when a server fails. Send the fencing token with each write.",
@@ -103,10 +112,11 @@ fn choose(answers: Answers) -> Choice {
             "A minority of the ensemble may fail, and it takes three servers instead of five.",
             [&needs::NO_SINGLE_SERVER, &needs::HAND_OVER],
         ),
-        Running::ZooKeeper => choice(
-            "zk",
-            "It runs already, and is fast enough unless a lock is held for less than the time it takes to acquire it.",
-            [&needs::SPEED, &needs::HAND_OVER],
+        Running::ZooKeeper => choice("zk", FAST_ENOUGH, [&needs::SPEED, &needs::HAND_OVER]),
+        Running::Postgres => choice(
+            "postgres",
+            FAST_ENOUGH,
+            [&needs::SPEED, if many_waiters { &needs::WAITERS } else { &needs::HAND_OVER }],
         ),
         _ if many_waiters => choice(
             "redis",
@@ -168,6 +178,8 @@ pub(super) fn sheet(results: &Results) -> Sheet {
     sheet
 }
 
+const FAST_ENOUGH: &str = "It runs already, and is fast enough unless a lock is held for less than the time it takes to acquire it.";
+
 type Question = (&'static str, &'static [(&'static str, &'static str)]);
 
 const QUESTIONS: [Question; 4] = [
@@ -177,7 +189,15 @@ const QUESTIONS: [Question; 4] = [
     ),
     ("May one failed server stop the locks?", &[("no", "Yes, for a while"), ("yes", "No")]),
     ("How many clients wait for one lock?", &[("no", "A few"), ("yes", "Hundreds or more")]),
-    ("What do you run already?", &[("redis", "Redis"), ("zk", "ZooKeeper"), ("any", "Both, or neither")]),
+    (
+        "What do you run already?",
+        &[
+            ("redis", "Redis"),
+            ("zk", "ZooKeeper"),
+            ("postgres", "PostgreSQL, with the data in it"),
+            ("any", "Several of them, or none"),
+        ],
+    ),
 ];
 
 /// [`choose`] in words.
@@ -185,10 +205,11 @@ const RULE: &str = "\
 <details>
 <summary>The rule of the chooser</summary>
 <ol>
+<li>Corrupted data, where only PostgreSQL runs and has the data: postgres.</li>
 <li>Corrupted data and no single server: zk.</li>
 <li>Corrupted data, one server may stop the locks: redis where only Redis runs, else zk.</li>
 <li>No single server: redlock where only Redis runs and few wait, else zk.</li>
-<li>Otherwise: zk where only ZooKeeper runs, else redis.</li>
+<li>Otherwise: zk where only ZooKeeper runs, postgres where only PostgreSQL does, else redis.</li>
 </ol>
 <p class=\"soft\">Within one process use memory: no server, and nothing to lose. The figures are those of this run; words
 without a figure hold by design, and docs/SAFETY.md says why.</p>
@@ -209,6 +230,7 @@ mod tests {
         for answers in Answers::all() {
             let Answers { corrupts, no_single_server, many_waiters, running } = answers;
             let expected = match (corrupts, no_single_server, running) {
+                (true, _, Running::Postgres) | (false, false, Running::Postgres) => "postgres",
                 (true, false, Running::Redis) => "redis",
                 (true, ..) => "zk",
                 (false, true, Running::Redis) if !many_waiters => "redlock",
@@ -229,11 +251,11 @@ mod tests {
                 keys.iter().flat_map(|key| answers.iter().map(move |(value, _)| format!("{key} {value}")));
             keys = longer.collect();
         }
-        assert_eq!(keys.len(), 24);
+        assert_eq!(keys.len(), 32);
         for key in keys {
             assert_eq!(page.matches(&format!("data-for=\"{}\"", key.trim())).count(), 1, "{key}");
         }
-        assert_eq!(page.matches("class=\"answer\"").count(), 24);
+        assert_eq!(page.matches("class=\"answer\"").count(), 32);
     }
 
     #[test]

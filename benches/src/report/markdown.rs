@@ -66,7 +66,7 @@ mod tests {
             "| 3 | Without sequential nodes there is a herd. | holds | 64 requests against 4 |",
             "| client paused | redis | 1 | 0 | 0 | 1 | 1.25 s | holds |",
             "* contended on zk: stuck \\| for ever",
-            "| What has to run | one Redis server | five independent Redis servers | a ZooKeeper ensemble of three |",
+            "| What has to run | one Redis server | five independent Redis servers | a ZooKeeper ensemble of three | the database that has the data |",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }

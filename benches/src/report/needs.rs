@@ -8,8 +8,8 @@ use crate::data::{FaultName, FaultResult, FaultVerdict, Results};
 #[derive(Debug)]
 pub(super) struct Need {
     pub(super) text: &'static str,
-    /// What Redis, Redlock and ZooKeeper offer by design.
-    words: [&'static str; 3],
+    /// What Redis, Redlock, ZooKeeper and PostgreSQL offer by design.
+    words: [&'static str; 4],
     sources: &'static [Source],
 }
 
@@ -52,7 +52,7 @@ impl Need {
 }
 
 /// The backends of processes that share locks. Locks of one process have no choice to make.
-pub(super) const BACKENDS: &[&str] = &["redis", "redlock", "zk"];
+pub(super) const BACKENDS: &[&str] = &["redis", "redlock", "zk", "postgres"];
 
 /// All needs, from top to bottom.
 pub(super) const NEEDS: [&Need; 10] = [
@@ -69,15 +69,18 @@ pub(super) const NEEDS: [&Need; 10] = [
 ];
 pub(super) static SPEED: Need = Need {
     text: "Work done twice is only waste: acquiring must be fast",
-    words: ["with servers that do not wait for their disks"; 3],
+    words: [MEMORY, MEMORY, MEMORY, "each grant waits for the disk, unless sync=off"],
     sources: &[Source::Row("uncontended", "p50", "to acquire and release")],
 };
+const MEMORY: &str = "with servers that do not wait for their disks";
 pub(super) static SAFETY: Need = Need {
     text: "Work done twice corrupts data",
     words: [
         "needs fencing tokens; two holders after lost data",
         "needs fencing tokens; two holders after a lost master or a clock step",
         "needs fencing tokens against pauses; nothing is lost while a majority lives",
+        "data in the same database is safe behind the fence, whatever happens; two holders after a failover that lost the grant, or a \
+         clock step",
     ],
     sources: &[Source::Breaks],
 };
@@ -87,13 +90,17 @@ pub(super) static DURABILITY: Need = Need {
         "with appendfsync=always, on one server",
         "no: a master that restarts without data votes after a ttl instead",
         "with forceSync, the default, on each server of a majority",
+        "with sync=on, the default; on standbys where they are synchronous",
     ],
-    sources: &[Source::Claim(
-        1,
-        "p50",
-        "to acquire and release",
-        &["redis appendfsync=always", "zk three servers, forced sync"],
-    )],
+    sources: &[
+        Source::Claim(
+            1,
+            "p50",
+            "to acquire and release",
+            &["redis appendfsync=always", "zk three servers, forced sync"],
+        ),
+        Source::Claim(13, "p50", "to acquire and release", &["postgres sync=on"]),
+    ],
 };
 pub(super) static NO_SINGLE_SERVER: Need = Need {
     text: "No single server may stop the work",
@@ -101,6 +108,7 @@ pub(super) static NO_SINGLE_SERVER: Need = Need {
         "locks stop as long as the server is down; a failover may lose the lock",
         "any minority of the masters may fail",
         "any minority of the ensemble may fail",
+        "locks stop until a standby is promoted; one that is not synchronous may lack the lock",
     ],
     sources: &[
         Source::LongestOutage,
@@ -113,6 +121,7 @@ pub(super) static WAITERS: Need = Need {
         "a queue on the server, one waiter is notified",
         "a queue on each master, the next waiter is notified",
         "a queue of nodes, one waiter is notified",
+        "a queue in the database, one waiter is notified; each process has a connection that listens",
     ],
     sources: &[
         Source::Claim(2, "grant_requests", "requests per grant", WAIT_IN_A_QUEUE),
@@ -122,22 +131,32 @@ pub(super) static WAITERS: Need = Need {
 const WAIT_IN_A_QUEUE: &[&str] = &["redis wait=queue", "redlock", "zk"];
 pub(super) static HAND_OVER: Need = Need {
     text: "The next waiter must have the lock soon",
-    words: [""; 3],
+    words: [""; 4],
     sources: &[Source::Row("contended", "handoff_p50", "to hand over")],
 };
 static FAIRNESS: Need = Need {
     text: "Each client must have its turn",
-    words: [""; 3],
+    words: [""; 4],
     sources: &[Source::Row("contended", "jain", "of 1 (Jain's index)")],
 };
 static CRASH: Need = Need {
     text: "A holder may die with the lock",
-    words: ["free after the ttl", "free after the ttl", "free after the session timeout"],
+    words: [
+        "free after the ttl",
+        "free after the ttl",
+        "free after the session timeout",
+        "free after the ttl",
+    ],
     sources: &[Source::Claim(5, "killed", "until a waiter has it", BACKENDS)],
 };
 static RUNNING: Need = Need {
     text: "What has to run",
-    words: ["one Redis server", "five independent Redis servers", "a ZooKeeper ensemble of three"],
+    words: [
+        "one Redis server",
+        "five independent Redis servers",
+        "a ZooKeeper ensemble of three",
+        "the database that has the data",
+    ],
     sources: &[],
 };
 static LANGUAGES: Need = Need {
@@ -146,6 +165,7 @@ static LANGUAGES: Need = Need {
         "tested with redis-py and python-redis-lock (Python)",
         "tested with pottery (Python) and node-redlock (Node)",
         "tested with Curator (Java) and kazoo (Python)",
+        "the fence alone: from every driver",
     ],
     sources: &[],
 };
@@ -268,7 +288,7 @@ mod tests {
     fn what_was_not_measured_says_so() {
         let results = Results::new(sample().meta);
         for need in NEEDS {
-            for backend in ["redis", "redlock", "zk"] {
+            for &backend in BACKENDS {
                 let offer = need.offer(&results, backend);
                 assert_eq!((offer.figure.is_none(), offer.measured()), (true, NO_FIGURE));
                 assert!(offer.measurable || !offer.words.is_empty(), "{need:?} on {backend}");
