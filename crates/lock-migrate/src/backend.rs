@@ -208,6 +208,7 @@ impl Context {
         }
         state.token = state.token.max(new.token);
         state.waiters += new.waiters;
+        state.blocker = state.blocker.or_else(|| new.blocker.clone());
         state.queue.extend(new.queue.iter().cloned());
         Ok(Look { state, old: Some(old), new: Some(new) })
     }

@@ -77,7 +77,7 @@ impl Fence for Guard {
 fn fencing(guard: &Guard) -> Result<Arc<Fencing>> {
     guard.special().ok_or_else(|| {
         Error::new(ErrorKind::Unsupported, BACKEND)
-            .with_message("the lock is not in PostgreSQL")
+            .with_message("the lock is not in PostgreSQL, or is below a migration")
             .with_hint("let the resource compare the token itself: docs/FENCING.md")
             .during("fence")
             .on(guard.name())

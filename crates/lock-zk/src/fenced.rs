@@ -45,7 +45,7 @@ impl FencedExt for Guard {
         let unsupported = |message, hint| error(ErrorKind::Unsupported, message, hint).on(self.name());
         let Some(lock) = self.special::<Fencing>() else {
             let hint = "send its token with every write, and have the resource check it";
-            return Err(unsupported("this is not a ZooKeeper lock", hint));
+            return Err(unsupported("this is not a ZooKeeper lock, or it is below a migration", hint));
         };
         if !lock.has_unique_names {
             let message =

@@ -10,7 +10,8 @@ local function block_of(number)
 end
 
 local function too_large()
-  return redis.error_reply('ERR a clock or a token is centuries ahead: no token is larger than ' .. LARGEST_TOKEN)
+  return redis.error_reply('ERR a clock or a token is centuries ahead: no token is larger than '
+    .. string.format('%.0f', LARGEST_TOKEN))
 end
 
 -- Keeps the last token until the clock is beyond it, and then for its ttl in ms.

@@ -24,7 +24,8 @@ end
 -- Writes a token larger than all earlier ones, and its ttl in ms. Returns nil or an error.
 local function note(token, fence_ttl)
   if (tonumber(token) or 0) > LARGEST_TOKEN then
-    return redis.error_reply('ERR the clock of a client or a server is centuries ahead: no token is larger than ' .. token)
+    return redis.error_reply('ERR the clock of a client or a server is centuries ahead: no token is larger than '
+      .. string.format('%.0f', LARGEST_TOKEN))
   end
   local noted = redis.pcall('ZADD', KEYS[2], 'GT', token, 'last')
   noted = type(noted) == 'number' and redis.pcall('PEXPIRE', KEYS[2], fence_ttl) or noted
