@@ -2,7 +2,7 @@
 -- last call.
 CREATE OR REPLACE FUNCTION ask(p_name text, p_owner uuid, p_mode int, p_ttl bigint, p_info text, p_sync text, p_grace bigint,
   p_inbox text, p_listener int, OUT status text, OUT token bigint, OUT ahead int, OUT ends_in bigint)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
   v_ends timestamptz;

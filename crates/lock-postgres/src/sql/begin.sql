@@ -13,5 +13,6 @@ BEGIN
 END
 $$;
 -- The functions keep this path: nothing that a caller has defined is in their way. They scan no table either: a plan that was made
--- while there were few names, or many dead rows, would be kept when that has changed.
+-- while there were few names, or many dead rows, would be kept when that has changed. Where no index helps, a plan looks dear then, and
+-- the server would compile it at each call: so there is no JIT.
 SELECT set_config('search_path', @path@, true);

@@ -1,10 +1,10 @@
 -- Removes the lock from all its holders, and hands it over. Their tokens fence no more.
 CREATE OR REPLACE FUNCTION break_lock(p_name text, p_sync text) RETURNS text
-LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS 'SELECT remove_holders(p_name, NULL, p_sync)';
+LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS 'SELECT remove_holders(p_name, NULL, p_sync)';
 
 -- Removes the lock from the holder whose block has this token.
 CREATE OR REPLACE FUNCTION break_if(p_name text, p_token bigint, p_sync text) RETURNS text
-LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS 'SELECT remove_holders(p_name, p_token, p_sync)';
+LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS 'SELECT remove_holders(p_name, p_token, p_sync)';
 
 -- Removes the holder with this token, or all.
 CREATE OR REPLACE FUNCTION remove_holders(p_name text, p_token bigint, p_sync text) RETURNS text

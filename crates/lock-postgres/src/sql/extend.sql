@@ -1,6 +1,6 @@
 -- Whether an owner holds the lock, exclusively or shared.
 CREATE OR REPLACE FUNCTION holds(p_name text, p_owner uuid) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
 BEGIN
   RETURN EXISTS (SELECT FROM lock l JOIN lease e USING (name, owner)
       WHERE l.name = p_name AND l.owner = p_owner AND e.expires_at > clock_timestamp())
@@ -11,7 +11,7 @@ $$;
 -- Extends many leases. Never acquires a lock, and locks no row of one. Returns for each lease 1, 0 if it is lost, or -1 while
 -- another transaction has its row.
 CREATE OR REPLACE FUNCTION extend(p_names text[], p_owners uuid[], p_ttls bigint[], p_sync text) RETURNS int[]
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off
   SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
@@ -46,7 +46,7 @@ $$;
 
 -- Makes an exclusive lock a shared one, and admits the readers at the head of the queue. When called again it extends the share.
 CREATE OR REPLACE FUNCTION downgrade(p_name text, p_owner uuid, p_ttl bigint, p_sync text) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
   l lock := enter(p_name, v_now);
@@ -68,7 +68,7 @@ $$;
 
 -- Raises the last token to a floor if the owner holds the lock, so that later tokens are larger.
 CREATE OR REPLACE FUNCTION raise(p_name text, p_owner uuid, p_floor bigint, p_sync text) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
 BEGIN
   IF p_floor > 1::bigint << 62 THEN
     RAISE EXCEPTION 'no token is larger than %', 1::bigint << 62 USING ERRCODE = 'numeric_value_out_of_range';

@@ -1,7 +1,7 @@
 -- Refuses the caller's transaction unless this token is of the last grant, and keeps everybody else from getting the lock until
 -- the transaction ends. It is the only function that waits for a row: for a request, or for another transaction of the holder.
 CREATE OR REPLACE FUNCTION fence(p_name text, p_token bigint) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
 DECLARE
   l lock;
 BEGIN

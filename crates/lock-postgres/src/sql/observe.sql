@@ -1,6 +1,6 @@
 -- Registers an inbox, which is notified of other holders until its listener ends.
 CREATE OR REPLACE FUNCTION observe(p_name text, p_inbox text, p_listener int) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
   l lock;
@@ -20,7 +20,7 @@ $$;
 
 -- Ends that.
 CREATE OR REPLACE FUNCTION unobserve(p_name text, p_inbox text) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
 BEGIN
   PERFORM FROM lock WHERE name = p_name FOR NO KEY UPDATE SKIP LOCKED;
   IF NOT FOUND AND EXISTS (SELECT FROM lock WHERE name = p_name) THEN

@@ -1,6 +1,6 @@
 -- Releases what an owner has: the lock, its share of it, or its queue entry. Hands the lock over to the next waiters.
 CREATE OR REPLACE FUNCTION release(p_name text, p_owner uuid, p_sync text) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
   v_held boolean;
@@ -54,7 +54,7 @@ $$;
 -- Hands the lock over from an exclusive holder to another owner of the same process.
 CREATE OR REPLACE FUNCTION hand_over(p_name text, p_owner uuid, p_next uuid, p_ttl bigint, p_info text, p_sync text,
   OUT status text, OUT token bigint)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
   v_observed boolean;

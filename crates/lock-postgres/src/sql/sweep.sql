@@ -1,7 +1,7 @@
 -- Looks at the next names after `p_after`. Ends what has expired, and removes names that nobody has used for `p_idle` ms and whose
 -- last token is behind the clock.
 CREATE OR REPLACE FUNCTION sweep(p_after text, p_at_most int, p_idle bigint, p_sync text, OUT removed int, OUT next text)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
   v_names text[];

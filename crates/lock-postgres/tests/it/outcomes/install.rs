@@ -29,6 +29,16 @@ async fn it_may_be_repeated_and_keeps_the_locks() {
     assert_eq!(bench.client.query_one(&own, &[]).await.unwrap().get::<_, i32>(0), VERSION);
 }
 
+/// What is kept from scanning looks dear to the server, which would compile it at each call: for tens of milliseconds.
+#[tokio::test]
+async fn no_function_is_compiled() {
+    let bench = Bench::new().await;
+    let compiled = "SELECT proname::text FROM pg_proc WHERE pronamespace = quote_ident(current_schema())::regnamespace \
+                    AND 'enable_seqscan=off' = ANY (proconfig) AND NOT 'jit=off' = ANY (proconfig)";
+    let compiled = bench.client.query(compiled, &[]).await.unwrap();
+    assert_eq!(compiled.iter().map(|row| row.get(0)).collect::<Vec<String>>(), Vec::<String>::new());
+}
+
 #[tokio::test]
 async fn several_processes_install_at_once() {
     let clients = [open("public").await, open("public").await, open("public").await, open("public").await];
