@@ -314,7 +314,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let all = soak("soak");
-        assert_eq!((all.minutes, all.seed, all.backends().len()), (Duration::from_secs(600), None, 5));
+        assert_eq!((all.minutes, all.seed, all.backends().len()), (Duration::from_secs(600), None, 6));
         assert_eq!(
             all.faults(SoakBackend::Sentinel),
             [
@@ -334,6 +334,8 @@ mod tests {
             (SoakBackend::Zk, FaultKind::FullMemory),
             (SoakBackend::Redis, FaultKind::Certificate),
             (SoakBackend::Redlock, FaultKind::Blackout),
+            (SoakBackend::Postgres, FaultKind::Password),
+            (SoakBackend::Zk, FaultKind::EndSessions),
         ] {
             assert!(!all.faults(backend).contains(&kind), "{kind} of {backend}");
         }

@@ -1,13 +1,16 @@
 //! The servers that faults are injected into, and the proxies between them and their clients.
 
 mod outage;
+mod postgres;
 mod secrets;
 
 use std::slice;
 use std::time::Duration;
 
 use lock_testkit::proxy::{Direction, Protocol};
-use lock_testkit::{FaultProxy, RedisFive, RedisSentinel, RedisServer, ZkEnsemble, ZooKeeper};
+use lock_testkit::{
+    FaultProxy, PostgresPair, PostgresServer, RedisFive, RedisSentinel, RedisServer, ZkEnsemble, ZooKeeper,
+};
 use tokio::time::{Instant, sleep, timeout};
 
 pub(crate) use self::outage::Outage;
@@ -37,7 +40,7 @@ struct Route {
 /// What servers do with their data when they are killed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Data {
-    /// They have it again after a restart. ZooKeeper always does.
+    /// They have it again after a restart. ZooKeeper and PostgreSQL always do.
     Kept,
     /// Redis has nothing after a restart.
     Lost,
@@ -49,6 +52,8 @@ enum Servers {
     Sentinel(RedisSentinel),
     Five(RedisFive),
     ZooKeeper(ZkEnsemble),
+    Postgres(PostgresServer),
+    PostgresPair(PostgresPair),
 }
 
 impl FaultServers {
@@ -56,8 +61,12 @@ impl FaultServers {
         Self::start_with(backend, data, None).await
     }
 
-    /// Starts servers that keep their data and demand a password, and certificates over TLS, with one route to them.
+    /// Starts servers that keep their data and demand a password, and certificates over TLS, with one route to them. PostgreSQL
+    /// demands nothing.
     pub(crate) async fn start_with_secrets(backend: SoakBackend) -> Outcome<Self> {
+        if backend == SoakBackend::Postgres {
+            return Self::start(backend, Data::Kept).await;
+        }
         let secrets = Secrets::new(backend == SoakBackend::RedisTls)?;
         Self::start_with(backend, Data::Kept, Some(secrets)).await
     }
@@ -80,8 +89,9 @@ impl FaultServers {
                 Servers::ZooKeeper(Secrets::of_zookeeper(ZooKeeper::builder()).start_ensemble(3).await?)
             }
             SoakBackend::Zk => Servers::ZooKeeper(ZkEnsemble::start().await?),
+            SoakBackend::Postgres => Servers::Postgres(postgres::options().start().await?),
         };
-        let lease = if backend == SoakBackend::Zk { ZK_LEASE } else { REDIS_LEASE };
+        let lease = if backend == SoakBackend::Zk { ZK_LEASE } else { TTL };
         Self::with_one_route(servers, secrets, lease).await
     }
 
@@ -112,6 +122,7 @@ impl FaultServers {
         let url = self.direct_url();
         let protocol = match self.servers {
             Servers::ZooKeeper(_) => Protocol::ZooKeeper,
+            Servers::Postgres(_) | Servers::PostgresPair(_) => Protocol::Postgres,
             _ if self.has_tls() => Protocol::Opaque,
             _ => Protocol::Redis,
         };
@@ -147,7 +158,9 @@ impl FaultServers {
                 let options = [("ttl", lease.as_str()), ("longest_ttl", &lease), ("master_timeout", "1s")];
                 options.iter().fold(url.to_owned(), |url, (name, value)| url::with_option(&url, name, value))
             }
-            Servers::Redis(_) | Servers::Sentinel(_) => url::with_option(url, "ttl", &lease),
+            Servers::Redis(_) | Servers::Sentinel(_) | Servers::Postgres(_) | Servers::PostgresPair(_) => {
+                url::with_option(url, "ttl", &lease)
+            }
         }
     }
 
@@ -158,6 +171,8 @@ impl FaultServers {
             Servers::Sentinel(sentinel) => sentinel.url(),
             Servers::Five(five) => five.url(),
             Servers::ZooKeeper(ensemble) => ensemble.url(),
+            Servers::Postgres(server) => server.url(),
+            Servers::PostgresPair(pair) => pair.url(),
         };
         match &self.secrets {
             Some(secrets) => secrets.add_to(&url),
@@ -206,25 +221,32 @@ impl FaultServers {
     }
 
     fn stop(&self, server: usize) {
-        self.on(server, RedisServer::stop, ZooKeeper::stop);
+        self.on(server, RedisServer::stop, ZooKeeper::stop, PostgresServer::stop);
     }
 
     fn cont(&self, server: usize) {
-        self.on(server, RedisServer::cont, ZooKeeper::cont);
+        self.on(server, RedisServer::cont, ZooKeeper::cont, PostgresServer::cont);
     }
 
     fn kill(&self, server: usize) {
-        self.on(server, RedisServer::kill, ZooKeeper::kill);
+        self.on(server, RedisServer::kill, ZooKeeper::kill, PostgresServer::kill);
     }
 
     pub(crate) fn pid(&self, server: usize) -> u32 {
-        self.on(server, RedisServer::pid, ZooKeeper::pid)
+        self.on(server, RedisServer::pid, ZooKeeper::pid, PostgresServer::pid)
     }
 
     /// Does what a server of its kind takes.
-    fn on<T>(&self, server: usize, redis: fn(&RedisServer) -> T, zookeeper: fn(&ZooKeeper) -> T) -> T {
+    fn on<T>(
+        &self,
+        server: usize,
+        redis: fn(&RedisServer) -> T,
+        zookeeper: fn(&ZooKeeper) -> T,
+        postgres: fn(&PostgresServer) -> T,
+    ) -> T {
         match &self.servers {
             Servers::ZooKeeper(ensemble) => zookeeper(&ensemble.nodes()[server]),
+            Servers::Postgres(_) | Servers::PostgresPair(_) => postgres(self.postgres(server)),
             _ => redis(self.redis(server)),
         }
     }
@@ -233,6 +255,7 @@ impl FaultServers {
     async fn start_again(&self, server: usize) -> Outcome<()> {
         match &self.servers {
             Servers::ZooKeeper(ensemble) => ensemble.nodes()[server].start_again().await?,
+            Servers::Postgres(_) | Servers::PostgresPair(_) => self.postgres(server).start_again().await?,
             _ => {
                 let server = self.redis(server);
                 server.start_again().await?;
@@ -307,26 +330,38 @@ impl FaultServers {
         let answer = async {
             match &self.servers {
                 Servers::ZooKeeper(ensemble) => ensemble.nodes()[server].four_letter("ruok").await.is_ok(),
+                Servers::Postgres(_) | Servers::PostgresPair(_) => {
+                    self.postgres(server).sql(&["SELECT 1"]).await.is_ok()
+                }
                 _ => self.redis(server).command(&["PING"]).await.is_ok(),
             }
         };
         timeout(ANSWER, answer).await.unwrap_or(false)
     }
 
-    /// Writes a key of our own to a Redis server, so that a loss of its data shows.
+    /// Writes something of our own to a server, so that a loss of its data shows.
     pub(crate) async fn mark_data(&self, server: usize) -> Outcome<()> {
-        if self.ensemble().is_none() {
-            self.redis(server).command(&["SET", MARK, "1"]).await?;
+        match &self.servers {
+            Servers::ZooKeeper(_) => {}
+            Servers::Postgres(_) | Servers::PostgresPair(_) => {
+                self.postgres(server).sql(&["CREATE TABLE IF NOT EXISTS fault_mark ()"]).await?;
+            }
+            _ => drop(self.redis(server).command(&["SET", MARK, "1"]).await?),
         }
         Ok(())
     }
 
-    /// Whether the server has that key. ZooKeeper's servers get their data back from each other.
+    /// Whether the server has that. ZooKeeper's servers get their data back from each other.
     pub(crate) async fn has_marked_data(&self, server: usize) -> Outcome<Option<bool>> {
-        if self.ensemble().is_some() {
-            return Ok(None);
+        match &self.servers {
+            Servers::ZooKeeper(_) => Ok(None),
+            Servers::Postgres(_) | Servers::PostgresPair(_) => {
+                let found =
+                    self.postgres(server).sql(&["SELECT to_regclass('fault_mark') IS NOT NULL"]).await?;
+                Ok(Some(found == "t"))
+            }
+            _ => Ok(Some(self.redis(server).command(&["EXISTS", MARK]).await?.int() == Some(1))),
         }
-        Ok(Some(self.redis(server).command(&["EXISTS", MARK]).await?.int() == Some(1)))
     }
 
     /// Resets all connections to these servers; behind sentinels, those to the master.
@@ -424,7 +459,7 @@ impl FaultServers {
         match &self.servers {
             Servers::Redis(server) => server,
             Servers::Five(five) => &five.servers()[server],
-            Servers::Sentinel(_) | Servers::ZooKeeper(_) => {
+            _ => {
                 unreachable!("the caller has handled these")
             }
         }
@@ -436,7 +471,7 @@ impl FaultServers {
             Servers::Redis(server) => slice::from_ref(server),
             Servers::Sentinel(sentinel) => sentinel.servers(),
             Servers::Five(five) => five.servers(),
-            Servers::ZooKeeper(_) => &[],
+            Servers::ZooKeeper(_) | Servers::Postgres(_) | Servers::PostgresPair(_) => &[],
         }
     }
 
@@ -452,7 +487,7 @@ async fn end_connections(server: &RedisServer) -> Outcome<()> {
     Ok(())
 }
 
-const REDIS_LEASE: Duration = Duration::from_secs(2);
+const TTL: Duration = Duration::from_secs(2);
 const ZK_LEASE: Duration = Duration::from_secs(3);
 /// Long: failovers are ordered. Another one, as a busy machine keeps a server from answering, would lose writes.
 const DOWN_AFTER: Duration = Duration::from_secs(20);

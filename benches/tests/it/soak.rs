@@ -103,6 +103,21 @@ fn an_interrupted_soak_is_judged() {
     assert!(left.is_empty(), "{left:?}");
 }
 
+mod deep {
+    use super::*;
+
+    #[test]
+    #[ignore = "deep: a minute of faults"]
+    fn postgres_passes() {
+        let out = tempfile::tempdir().unwrap();
+        let faults = "--fault kill --fault freeze --fault restart --fault black-hole --fault end-sessions";
+        let args = format!("soak --backend postgres --minutes 1 --seed 1 {faults}");
+        let output = harness_into(out.path(), &args).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+        assert!(text(&output).contains("end-sessions of"), "{}", text(&output));
+    }
+}
+
 fn fails(defect: &str, why: &str) -> String {
     let out = tempfile::tempdir().unwrap();
     let args = format!("--minutes 0.15 --seed 2 --fault reset --broken {defect}");

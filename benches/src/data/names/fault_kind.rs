@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use polylock::ErrorKind::{self, Denied, Exhausted, InvalidConfig};
 use serde::{Deserialize, Serialize};
 
-use super::SoakBackend::{self, Redis, RedisTls, Redlock, Sentinel, Zk};
+use super::SoakBackend::{self, Postgres, Redis, RedisTls, Redlock, Sentinel, Zk};
 use super::write_name;
 
 /// The kinds of faults that a soak injects.
@@ -25,6 +25,8 @@ pub(crate) enum FaultKind {
     Fork,
     /// All connections to servers are reset.
     Reset,
+    /// An administrator ends all sessions of clients.
+    EndSessions,
     /// What the open connections to servers carry is lost from then on, without an end; new connections work.
     Silence,
     /// Everything that is sent to or by servers is lost.
@@ -112,6 +114,7 @@ impl FaultKind {
             Self::BusyThread => row(ALL, Workers, NoneOn(ALL), |lease| 2 * lease + 3 * S..3 * lease + 3 * S),
             Self::Fork => row(ALL, Workers, OfTheKilled, at_once),
             Self::Reset => row(ALL, Several, Any, at_once),
+            Self::EndSessions => row(&[Postgres], All, NoneOn(&[Postgres]), at_once),
             Self::Silence => row(PROXIED, Several, Any, at_once),
             Self::BlackHole => row(PROXIED, Minority, Any, outage),
             Self::Freeze => row(PROXIED, Minority, Any, outage),
@@ -126,7 +129,7 @@ impl FaultKind {
                 row(FILLED, Several, NoneOn(ALL), |lease| 2 * lease..3 * lease).explains(Exhausted)
             }
             Self::BusyScript => row(REDIS, EachInTurn, NoneOn(&[Redlock]), |lease| S..lease + 2 * S),
-            Self::Password => row(ALL, All, Any, |lease| S..2 * lease).explains(Denied),
+            Self::Password => row(SECRET, All, Any, |lease| S..2 * lease).explains(Denied),
             Self::Certificate => row(&[RedisTls], All, Any, |lease| S..2 * lease).explains(InvalidConfig),
         }
     }
@@ -187,9 +190,11 @@ impl fmt::Display for FaultKind {
 }
 
 const S: Duration = Duration::from_secs(1);
-const ALL: &[SoakBackend] = &[Redis, RedisTls, Sentinel, Redlock, Zk];
+const ALL: &[SoakBackend] = &[Redis, RedisTls, Sentinel, Redlock, Zk, Postgres];
 const REDIS: &[SoakBackend] = &[Redis, RedisTls, Sentinel, Redlock];
 /// Behind sentinels clients discover the servers themselves, past all proxies.
-const PROXIED: &[SoakBackend] = &[Redis, RedisTls, Redlock, Zk];
+const PROXIED: &[SoakBackend] = &[Redis, RedisTls, Redlock, Zk, Postgres];
+/// They demand a password.
+const SECRET: &[SoakBackend] = &[Redis, RedisTls, Sentinel, Redlock, Zk];
 const QUORUM: &[SoakBackend] = &[Redlock, Zk];
 const FILLED: &[SoakBackend] = &[Redis, RedisTls, Redlock];

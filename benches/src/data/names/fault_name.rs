@@ -27,12 +27,18 @@ pub(crate) enum FaultName {
     ReplyLate,
     /// All connections are reset.
     ConnectionsReset,
+    /// An administrator ends all connections of clients.
+    ConnectionsEnded,
+    /// The same, and others take all connections that the server allows.
+    NoConnectionLeft,
     /// Servers are stopped by SIGSTOP; a minority where there are several.
     ServerPaused,
     /// Servers are killed by SIGKILL and restarted with their data; a minority where there are several.
     RestartWithData,
     /// All servers are killed by SIGKILL and restarted with their data, one after the other.
     RollingRestart,
+    /// The disk of the server is full.
+    DiskFull,
     /// A server is killed by SIGKILL and restarted without its data.
     RestartWithoutData,
     /// A majority of the servers is stopped by SIGSTOP.
@@ -41,6 +47,8 @@ pub(crate) enum FaultName {
     LeaderCutOff,
     /// The master or leader is killed; a replica is promoted that lacks the lock.
     Failover,
+    /// The same with a standby that has every write which was confirmed.
+    SynchronousFailover,
     /// The key ends early on a minority of the servers.
     KeyEndedOnMinority,
     /// The key ends early on a majority of the servers, or the node is deleted.
@@ -77,13 +85,17 @@ impl FaultName {
             Self::RepliesSwallowed => "replies swallowed",
             Self::ReplyLate => "reply late, then cut off",
             Self::ConnectionsReset => "connections reset",
+            Self::ConnectionsEnded => "connections ended by the server",
+            Self::NoConnectionLeft => "no connection left",
             Self::ServerPaused => "server paused",
             Self::RestartWithData => "restart with data",
             Self::RollingRestart => "rolling restart with data",
+            Self::DiskFull => "disk full",
             Self::RestartWithoutData => "restart without data",
             Self::MajorityPaused => "majority paused",
             Self::LeaderCutOff => "leader cut off",
             Self::Failover => "failover",
+            Self::SynchronousFailover => "failover, synchronous",
             Self::KeyEndedOnMinority => "key ended on a minority",
             Self::KeyEnded => "key ended early",
             Self::Flushall => "`FLUSHALL`",

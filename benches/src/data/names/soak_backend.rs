@@ -20,6 +20,8 @@ pub(crate) enum SoakBackend {
     Redlock,
     /// Three ZooKeeper servers.
     Zk,
+    /// One PostgreSQL server.
+    Postgres,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]

@@ -21,8 +21,9 @@ pub(crate) fn update(results: &[FaultResult]) -> Outcome<()> {
 
 /// The table, with a column for each backend.
 fn render(results: &[FaultResult]) -> Outcome<String> {
-    let mut table =
-        String::from("\n| fault | memory | Redis | Redlock | ZooKeeper |\n|---|---|---|---|---|\n");
+    let mut table = String::from(
+        "\n| fault | memory | Redis | Redlock | ZooKeeper | PostgreSQL |\n|---|---|---|---|---|---|\n",
+    );
     for &fault in FaultName::value_variants() {
         let _ = write!(table, "| {} |", fault.title());
         for &backend in BackendName::value_variants() {

@@ -67,7 +67,7 @@ pub(super) fn of(fault: FaultName, backend: BackendName) -> Cell {
         BackendName::Redis => redis(fault),
         BackendName::Redlock => redlock(fault),
         BackendName::Zk => zk(fault),
-        BackendName::Postgres => Cell::NoMeaning("not run"),
+        BackendName::Postgres => postgres(fault),
     }
 }
 
@@ -81,7 +81,9 @@ fn memory(fault: FaultName) -> Cell {
         | F::AnswersLost
         | F::RepliesSwallowed
         | F::ReplyLate
-        | F::ConnectionsReset => Cell::NoMeaning("no connection"),
+        | F::ConnectionsReset
+        | F::ConnectionsEnded
+        | F::NoConnectionLeft => Cell::NoMeaning("no connection"),
         _ => Cell::NoMeaning("no server"),
     }
 }
@@ -108,6 +110,8 @@ fn redis(fault: FaultName) -> Cell {
             OutageLimit::Moment,
             "the lock is free while its holder is still valid: **two valid guards**, for the rest of the ttl",
         ),
+        F::ConnectionsEnded => Cell::NoMeaning(LIKE_A_RESET),
+        F::NoConnectionLeft | F::DiskFull => Cell::NoMeaning(NOT_RUN),
         F::RollingRestart => Cell::NoMeaning("one server: see *restart with data*"),
         F::MajorityPaused => Cell::NoMeaning("one server: see *server paused*"),
         F::LeaderCutOff => Cell::NoMeaning("no leader"),
@@ -116,6 +120,7 @@ fn redis(fault: FaultName) -> Cell {
             OutageLimit::FaultAndLease,
             "failover to a replica that had not received the write | the same.",
         ),
+        F::SynchronousFailover => Cell::NoMeaning("replicas are asynchronous"),
         F::KeyEndedOnMinority => Cell::NoMeaning("one server: see *key ended early*"),
         F::KeyEnded | F::Flushall => expect(
             Promise::TwoValid,
@@ -163,7 +168,9 @@ fn redlock(fault: FaultName) -> Cell {
             "while a majority is away; after a holder died, for its ttl",
         ),
         F::LeaderCutOff => Cell::NoMeaning("no leader"),
-        F::Failover => Cell::NoMeaning("no replicas: see *restart without data*"),
+        F::ConnectionsEnded => Cell::NoMeaning(LIKE_A_RESET),
+        F::NoConnectionLeft | F::DiskFull => Cell::NoMeaning(NOT_RUN),
+        F::Failover | F::SynchronousFailover => Cell::NoMeaning("no replicas: see *restart without data*"),
         F::KeyEndedOnMinority => expect(
             Promise::Exclusion,
             OutageLimit::Moment,
@@ -209,12 +216,65 @@ fn zk(fault: FaultName) -> Cell {
             OutageLimit::FaultAndElection,
             "So only what a quorum has written to its log counts.",
         ),
+        F::ConnectionsEnded => Cell::NoMeaning(LIKE_A_RESET),
+        F::NoConnectionLeft | F::DiskFull => Cell::NoMeaning(NOT_RUN),
+        F::SynchronousFailover => Cell::NoMeaning("a quorum has every write: see *failover*"),
         F::KeyEndedOnMinority => Cell::NoMeaning("a quorum decides: see *key ended early*"),
         F::KeyEnded => expect(
             Promise::MaybeTwoValid,
             OutageLimit::Moment,
             "The holder learns of it within a network delay (`guard.lost()`), but not before the next holder gets the lock.",
         ),
+        F::Flushall => Cell::NoMeaning("no such command"),
+    }
+}
+
+fn postgres(fault: FaultName) -> Cell {
+    use FaultName as F;
+    match fault {
+        F::ClientPaused => expect(Promise::ExclusionButPaused, OutageLimit::Lease, PAUSE),
+        F::ClientKilled => expect(
+            Promise::Exclusion,
+            OutageLimit::Lease,
+            "while the primary is away; after a holder died, for its ttl",
+        ),
+        F::ClientCutOff | F::RequestsLost | F::AnswersLost | F::RepliesSwallowed => {
+            expect(Promise::Exclusion, OutageLimit::Lease, POSTGRES_EXCLUSION)
+        }
+        F::ReplyLate => expect(Promise::Exclusion, OutageLimit::Lease, COUNTED),
+        F::ConnectionsReset | F::ConnectionsEnded => {
+            expect(Promise::Exclusion, OutageLimit::Lease, POSTGRES_EXCLUSION)
+        }
+        F::NoConnectionLeft | F::ServerPaused => {
+            expect(Promise::Exclusion, OutageLimit::FaultAndLease, POSTGRES_EXCLUSION)
+        }
+        F::RestartWithData => expect(
+            Promise::Exclusion,
+            OutageLimit::FaultAndLease,
+            "A killed or restarted server loses nothing that it has granted (`sync=on`).",
+        ),
+        F::DiskFull => expect(Promise::Exclusion, OutageLimit::FaultAndLease, POSTGRES_EXCLUSION),
+        F::Failover => expect(
+            Promise::TwoValid,
+            OutageLimit::FaultAndLease,
+            "failover to an asynchronous standby | grants of the last moments may be lost: **two valid guards**; fenced data is \
+             safe on the new primary",
+        ),
+        F::SynchronousFailover => expect(
+            Promise::Exclusion,
+            OutageLimit::FaultAndLease,
+            "**A failover to a synchronous standby loses nothing**: a grant is confirmed only when the standby has it.",
+        ),
+        F::KeyEnded => expect(
+            Promise::TwoValid,
+            OutageLimit::Lease,
+            "the server's clock steps forward | leases end early: two valid guards; fenced data is safe",
+        ),
+        F::RestartWithoutData => Cell::NoMeaning("see *failover*"),
+        F::RollingRestart => Cell::NoMeaning("one server: see *restart with data*"),
+        F::MajorityPaused => Cell::NoMeaning("one server: see *server paused*"),
+        F::LeaderCutOff => Cell::NoMeaning("no leader"),
+        F::KeyEndedOnMinority => Cell::NoMeaning("one server: see *key ended early*"),
         F::Flushall => Cell::NoMeaning("no such command"),
     }
 }
@@ -238,5 +298,8 @@ const REDIS_OUTAGE: &str =
 const REDLOCK_EXCLUSION: &str =
     "No two guards of one lock are valid at the same time, whatever the network does.";
 const REDLOCK_FORGETS: &str = "**A master that forgets a key breaks the lock.**";
+const POSTGRES_EXCLUSION: &str = "Exclusion and tokens that grow, whatever the network and the clients do.";
+const LIKE_A_RESET: &str = "see *connections reset*";
+const NOT_RUN: &str = "not run";
 const ZK_EXCLUSION: &str =
     "Two guards of one lock are never valid at the same time, but for modes that share it.";

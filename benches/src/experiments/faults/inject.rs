@@ -53,6 +53,9 @@ pub(super) async fn before(stage: &Stage<'_>) -> Outcome<()> {
         FaultName::Failover if stage.backend == BackendName::Redis => {
             cut_off_replica(stage.servers()?.sentinel()?).await?;
         }
+        FaultName::Failover if stage.backend == BackendName::Postgres => {
+            stage.servers()?.pair()?.detach().await?;
+        }
         FaultName::ReplyLate => {
             let proxies = stage.servers()?.proxies_of(HOLDERS_ROUTE);
             proxies.iter().for_each(|proxy| proxy.hold(Direction::ToClient));
@@ -150,6 +153,20 @@ pub(super) async fn inject(stage: &mut Stage<'_>) -> Outcome<Effect> {
             }
             effect
         }
+        FaultName::ConnectionsEnded => {
+            Effect::counted(stage.servers()?.end_sessions().await?, "sessions ended")
+        }
+        FaultName::NoConnectionLeft => {
+            let taken = stage.servers()?.take_connections().await?;
+            sleep(beyond).await;
+            Effect::seen(taken.are_all().await?, "servers without a connection for a lock")
+        }
+        FaultName::DiskFull => {
+            let is_full = stage.servers()?.fill_disk(true).await?;
+            sleep(beyond).await;
+            stage.servers()?.fill_disk(false).await?;
+            Effect::seen(is_full, "disks full")
+        }
         FaultName::ServerPaused => {
             let servers = stage.minority()?;
             stage.pause(&servers, beyond).await?
@@ -174,7 +191,10 @@ pub(super) async fn inject(stage: &mut Stage<'_>) -> Outcome<Effect> {
             let leader = stage.leader_of_holder().await?;
             restart(stage.servers()?, &[leader], Data::Kept, DOWN).await?
         }
-        FaultName::Failover => {
+        FaultName::Failover | FaultName::SynchronousFailover if stage.backend == BackendName::Postgres => {
+            stage.promote_standby().await?
+        }
+        FaultName::Failover | FaultName::SynchronousFailover => {
             let sentinel = stage.servers()?.sentinel()?;
             let (order, at_ns) = (["SENTINEL", "FAILOVER", RedisSentinel::NAME], now_ns());
             sentinel.servers()[0].kill();
@@ -194,6 +214,7 @@ pub(super) async fn inject(stage: &mut Stage<'_>) -> Outcome<Effect> {
         FaultName::KeyEnded => match stage.backend {
             BackendName::Zk => stage.delete_node().await?,
             BackendName::Redlock => stage.end_keys(3).await?,
+            BackendName::Postgres => stage.end_lease().await?,
             _ => stage.end_keys(1).await?,
         },
         FaultName::Flushall => {
@@ -374,6 +395,30 @@ impl<'a> Stage<'a> {
         let gave_up = timeout(LONGEST, gives_up).await.is_ok();
         links.iter().for_each(|link| link.heal());
         Ok(Effect::seen(gave_up, "leaders that lost their followers"))
+    }
+
+    /// Kills the primary of PostgreSQL, and promotes its standby.
+    async fn promote_standby(&self) -> Outcome<Effect> {
+        let ([primary, standby], at_ns) = (self.servers()?.pair()?.servers(), now_ns());
+        primary.kill();
+        standby.promote().await?;
+        if self.fault == FaultName::Failover {
+            self.crew.granted_to_another(at_ns, self.lease + LONGEST).await;
+            sleep(MOMENT).await;
+        }
+        let is_primary = standby.sql(&["SELECT NOT pg_is_in_recovery()"]).await? == "t";
+        Ok(Effect::seen(is_primary, "standbys promoted"))
+    }
+
+    /// Has PostgreSQL take the lease for one that has expired.
+    async fn end_lease(&self) -> Outcome<Effect> {
+        let end = format!(
+            "WITH ended AS (UPDATE polylock.lease SET expires_at = '-infinity' WHERE name = '{}' RETURNING 1) \
+             SELECT count(*) FROM ended",
+            self.lock
+        );
+        let ended = self.servers()?.postgres(0).sql(&[&end]).await?;
+        Ok(Effect::counted(ended.parse().unwrap_or(0), "leases ended"))
     }
 
     /// Deletes the key on the first servers.

@@ -36,11 +36,16 @@ impl Trials {
             BackendName::Redis => SoakBackend::Redis,
             BackendName::Redlock => SoakBackend::Redlock,
             BackendName::Zk => SoakBackend::Zk,
-            BackendName::Postgres => return Err(Failure::new("no faults are injected into PostgreSQL")),
+            BackendName::Postgres => SoakBackend::Postgres,
         };
         let linked = fault == FaultName::LeaderCutOff;
+        let has_standby = matches!(fault, FaultName::Failover | FaultName::SynchronousFailover);
         let mut servers = match self.ensemble.take() {
             _ if linked => FaultServers::start_linked().await?,
+            _ if has_standby && self.backend == BackendName::Postgres => {
+                FaultServers::start_with_standby(fault == FaultName::SynchronousFailover).await?
+            }
+            _ if fault == FaultName::DiskFull => FaultServers::start_on_small_disk().await?,
             Some(ensemble) => ensemble,
             None => {
                 let forgets = fault == FaultName::RestartWithoutData;
@@ -145,14 +150,20 @@ fn lease(fault: FaultName, backend: BackendName) -> Duration {
     use FaultName as F;
     match (backend, fault) {
         (BackendName::Zk, _) => ZK_LEASE,
-        (_, F::RestartWithoutData | F::Failover | F::KeyEndedOnMinority | F::KeyEnded | F::Flushall) => {
-            LONG_LEASE
-        }
-        _ => REDIS_LEASE,
+        (
+            _,
+            F::RestartWithoutData
+            | F::Failover
+            | F::SynchronousFailover
+            | F::KeyEndedOnMinority
+            | F::KeyEnded
+            | F::Flushall,
+        ) => LONG_LEASE,
+        _ => TTL,
     }
 }
 
-const REDIS_LEASE: Duration = Duration::from_secs(2);
+const TTL: Duration = Duration::from_secs(2);
 const LONG_LEASE: Duration = Duration::from_secs(6);
 const SHORT_LEASE: Duration = Duration::from_millis(500);
 const ZK_LEASE: Duration = Duration::from_secs(3);

@@ -209,6 +209,11 @@ impl<'a> FaultInjector<'a> {
                 all.reset(&servers).await?;
                 self.end(fault);
             }
+            FaultKind::EndSessions => {
+                let fault = self.begin(plan, of_servers);
+                all.end_sessions().await?;
+                self.end(fault);
+            }
             FaultKind::Silence => {
                 let fault = self.begin(plan, of_servers);
                 servers.iter().for_each(|&server| all.proxy(server).forget());
