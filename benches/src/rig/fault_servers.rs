@@ -65,7 +65,7 @@ impl FaultServers {
     /// demands nothing.
     pub(crate) async fn start_with_secrets(backend: SoakBackend) -> Outcome<Self> {
         if backend == SoakBackend::Postgres {
-            return Self::start(backend, Data::Kept).await;
+            return Self::start_for_soak().await;
         }
         let secrets = Secrets::new(backend == SoakBackend::RedisTls)?;
         Self::start_with(backend, Data::Kept, Some(secrets)).await

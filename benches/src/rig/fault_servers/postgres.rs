@@ -39,6 +39,12 @@ impl FaultServers {
         Self::with_one_route(Servers::PostgresPair(pair), None, TTL).await
     }
 
+    /// Starts a server with one route to it. Sessions whose connection was forgotten on the way stay, so it allows many.
+    pub(super) async fn start_for_soak() -> Outcome<Self> {
+        let server = PostgresServer::builder().config("max_connections", "1000").start().await?;
+        Self::with_one_route(Servers::Postgres(server), None, TTL).await
+    }
+
     /// Starts a server whose disk can be filled, with one route to it.
     pub(crate) async fn start_on_small_disk() -> Outcome<Self> {
         Self::with_one_route(Servers::Postgres(options().disk(DISK_MB).start().await?), None, TTL).await
@@ -95,8 +101,7 @@ pub(super) fn options() -> PostgresOptions {
 
 /// A new server takes less than half of it.
 const DISK_MB: u32 = 100;
-/// Enough for the workers of a soak, forked ones included.
-const MOST_CONNECTIONS: &str = "200";
+const MOST_CONNECTIONS: &str = "100";
 const END_SESSIONS: &str =
     "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name LIKE 'polylock%'";
 const COUNT_SESSIONS: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'polylock%'";
