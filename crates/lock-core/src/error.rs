@@ -313,8 +313,8 @@ impl Error {
     /// | `dns` | `Unavailable` | the host name could not be resolved | redis, redlock |
     /// | `refused` | `Unavailable` | no server listens at the port | postgres, redis, redlock |
     /// | `no_socket` | `Unavailable` | the Unix socket does not exist | postgres, redis, redlock |
-    /// | `no_tls` | `Unavailable` | the port does not speak TLS | redis, redlock |
-    /// | `bad_certificate` | `InvalidConfig` | one side does not trust the certificate of the other | redis, redlock |
+    /// | `no_tls` | `Unavailable` | the port does not speak TLS | postgres, redis, redlock |
+    /// | `bad_certificate` | `InvalidConfig` | one side does not trust the certificate of the other | postgres, redis, redlock |
     /// | `no_credentials` | `InvalidConfig` at the first connect, `Unavailable` later | a password or a file of TLS cannot be read | postgres, redis, redlock, zk |
     /// | `timeout` | `Unavailable` | no answer in time | all |
     /// | `broken` | `Unavailable` | the connection broke | postgres, redis, redlock; zk for some requests |

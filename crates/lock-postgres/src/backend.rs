@@ -113,6 +113,8 @@ async fn prepare(server: &Server, may_install: bool) -> Result<()> {
 
 /// Creates or upgrades the schema.
 async fn install(server: &Server) -> Result<()> {
+    // A login that is refused is another matter than a right on the schema.
+    drop(server.connection().await?);
     let installed = server.batch(&schema::install(&server.endpoint.schema)).await;
     installed.map_err(|error| match error.kind() {
         ErrorKind::Denied => server.endpoint.may_not_install(error),

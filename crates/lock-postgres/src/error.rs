@@ -148,7 +148,7 @@ impl Endpoint {
                 .with_code("replica")
                 .with_hint(PRIMARY),
             "53300" => said(ErrorKind::Unavailable).with_code("too_many_connections").with_hint(
-                "raise max_connections, lower pool= (each process has so many connections, and one to listen), or use a \
+                "raise max_connections, lower pool= (each process has so many connections, one to listen, and one for renewals), or use a \
                  pooler such as PgBouncer",
             ),
             "57P01" | "57P02" | "57P03" | "57P04" | "57P05" => {
@@ -221,26 +221,26 @@ impl Endpoint {
             // Certificates expire and are renewed while processes run.
             Some(error.with_hint(hint).with_can_pass(true))
         };
-        if what.contains("password missing") {
+        if what.contains(NO_PASSWORD) {
             return Some(
                 self.error(ErrorKind::Denied, "the server asks for a password")
                     .with_hint("give it in the URL, as user:password@host, or by password_file="),
             );
         }
-        if what.contains("server does not support TLS") {
+        if what.contains(NO_TLS) {
             return Some(
                 self.error(ErrorKind::Unavailable, "the server does not speak TLS")
                     .with_code("no_tls")
                     .with_hint("set ssl = on there, or leave sslmode= and its files out of the URL"),
             );
         }
-        if what.contains("invalid peer certificate") {
+        if what.contains(BAD_CERTIFICATE) {
             return bad_certificate(
                 "the certificate of the server is not trusted, or is for another host",
                 "name the file of the authority that signed it in the URL (sslrootcert=...), and the host as in the certificate",
             );
         }
-        if what.contains("fatal alert")
+        if what.contains(ALERT)
             && ["Cert", "UnknownCA", "DecryptError"].iter().any(|word| what.contains(word))
         {
             return bad_certificate(
@@ -257,6 +257,18 @@ pub(crate) fn is_no_primary(error: &tokio_postgres::Error) -> bool {
     let io = error.source().and_then(|source| source.downcast_ref::<io::Error>());
     io.is_some_and(|io| io.kind() == io::ErrorKind::PermissionDenied && io.raw_os_error().is_none())
 }
+
+/// Whether the server answers, and another attempt fails as well: the handshake has to be mended.
+pub(crate) fn refuses_handshake(error: &tokio_postgres::Error) -> bool {
+    let what = text(error);
+    [NO_PASSWORD, NO_TLS, BAD_CERTIFICATE, ALERT].iter().any(|word| what.contains(word))
+}
+
+/// What the drivers of the protocol and of TLS say.
+const NO_PASSWORD: &str = "password missing";
+const NO_TLS: &str = "server does not support TLS";
+const BAD_CERTIFICATE: &str = "invalid peer certificate";
+const ALERT: &str = "fatal alert";
 
 /// The hint for a schema that is missing or too old.
 const INSTALL: &str = "connect once as a role that may create it (install=auto), or let an administrator run what \

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Connection, Socket};
 
-use crate::error::is_no_primary;
+use crate::error::{is_no_primary, refuses_handshake};
 
 /// How long the servers after one wait for its answer, at most.
 const HEAD_START: Duration = Duration::from_millis(250);
@@ -74,7 +74,7 @@ impl Failed {
     /// How much it tells. That one server is down matters least: another one may have taken over.
     fn weight(&self) -> u8 {
         match self {
-            Self::Driver(error) if error.as_db_error().is_some() => 3,
+            Self::Driver(error) if error.as_db_error().is_some() || refuses_handshake(error) => 3,
             Self::Driver(error) if is_no_primary(error) => 2,
             Self::TimedOut => 1,
             Self::Driver(_) => 0,

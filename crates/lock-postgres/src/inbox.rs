@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lock_core::{Error, OwnerId, Result, Token};
+use lock_core::{Error, ErrorKind, OwnerId, Result, Token};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -183,6 +184,8 @@ impl Shared {
             if matches!(self.listening.send_replace(Listening::Not), Listening::By(_)) {
                 pause = FIRST_PAUSE;
             }
+            // The server notifies them no more: they look by themselves, until they can register again.
+            lock(&self.observed).values().for_each(|observed| drop(observed.changes.send_replace(())));
             match ended {
                 Ok(()) => tracing::debug!("the connection that listens has ended"),
                 Err(Unheard::Error(error)) => {
@@ -213,7 +216,7 @@ impl Shared {
         let link = dialer.open_as(targets, Some(sender)).await?;
         let limit = self.server.command_timeout();
         let listen = format!("LISTEN {channel}");
-        match timeout(limit, link.client.batch_execute(&listen)).await {
+        match timeout(limit, link.batch(&listen)).await {
             Ok(listens) => listens
                 .map_err(|error| Unheard::Error(dialer.endpoint.of(crate::error::During::Call, &error)))?,
             Err(_) => {
@@ -226,7 +229,11 @@ impl Shared {
         self.server.notify(&channel, OPENED).await?;
         let opened =
             async { while notifications.recv().await.is_some_and(|told| told.payload() != OPENED) {} };
-        let is_told = timeout(limit, opened).await.is_ok() && link.is_open();
+        let is_told = timeout(limit, opened).await.is_ok();
+        if !link.is_open() {
+            let broke = dialer.endpoint.error(ErrorKind::Unavailable, "the connection that listens broke");
+            return Err(Unheard::Error(broke.with_code("broken")));
+        }
         let Some(pid) = listener.filter(|_| is_told) else { return Err(Unheard::BehindAPooler) };
         self.listening.send_replace(Listening::By(pid));
         self.deliver_all(&link, &mut notifications).await;
@@ -242,11 +249,29 @@ impl Shared {
                     None => return,
                 },
                 () = sleep(HEARTBEAT) => {
-                    if self.is_awaited() && !self.is_heard(link).await {
+                    if self.is_awaited() && !self.is_heard_meanwhile(link, notifications).await {
                         link.give_up();
                         return;
                     }
                 }
+            }
+        }
+    }
+
+    /// As [`is_heard`](Self::is_heard), and delivers notifications until that is known.
+    async fn is_heard_meanwhile(
+        &self,
+        link: &Link,
+        notifications: &mut UnboundedReceiver<Notification>,
+    ) -> bool {
+        let mut heard = pin!(self.is_heard(link));
+        loop {
+            tokio::select! {
+                is_heard = &mut heard => return is_heard,
+                notification = notifications.recv() => match notification {
+                    Some(notification) => self.deliver(notification.payload()),
+                    None => return false,
+                },
             }
         }
     }

@@ -160,6 +160,18 @@ impl Link {
         answer
     }
 
+    /// Runs statements without parameters.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`call`](Self::call).
+    pub(crate) async fn batch(&self, sql: &str) -> std::result::Result<(), tokio_postgres::Error> {
+        self.is_busy.store(true, Ordering::Relaxed);
+        let done = self.client.batch_execute(sql).await;
+        self.is_busy.store(false, Ordering::Relaxed);
+        done
+    }
+
     /// Whether requests can be sent.
     pub(crate) fn is_open(&self) -> bool {
         !self.client.is_closed() && !self.is_given_up.load(Ordering::Relaxed)

@@ -129,7 +129,13 @@ impl Server {
     async fn connection_of_renewals(&self) -> Result<Connection> {
         let at_once = Timeouts { wait: Some(Duration::ZERO), ..self.pool.timeouts() };
         match self.pool.timeout_get(&at_once).await {
-            Err(PoolError::Timeout(TimeoutType::Wait)) => self.opened(self.reserve.get().await),
+            Err(PoolError::Timeout(TimeoutType::Wait)) => match self.opened(self.reserve.get().await) {
+                // The server, or a pooler, has no room for one more session: the renewal waits for its turn.
+                Err(error) if matches!(error.code(), "too_many_connections" | "broken") => {
+                    self.connection().await
+                }
+                opened => opened,
+            },
             got => self.opened(got),
         }
     }
@@ -163,7 +169,7 @@ impl Server {
         let connection = self.connection().await?;
         // It waits for other installers, and writes catalogs.
         let limit = self.command_timeout * 5;
-        match timeout(limit, connection.client.batch_execute(sql)).await {
+        match timeout(limit, connection.batch(sql)).await {
             Ok(done) => done.map_err(|error| self.endpoint.of(During::Call, &error)),
             Err(_) => Err(self.silent(&connection, limit)),
         }
