@@ -248,6 +248,11 @@ impl Shared {
                     Some(notification) => self.deliver(notification.payload()),
                     None => return,
                 },
+                // The server may take it for one that hears, and hand locks over into the void.
+                () = self.server.left.notified() => {
+                    link.give_up();
+                    return;
+                }
                 () = sleep(HEARTBEAT) => {
                     if self.is_awaited() && !self.is_heard_meanwhile(link, notifications).await {
                         link.give_up();

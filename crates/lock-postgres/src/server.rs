@@ -11,6 +11,7 @@ use deadpool::Runtime;
 use deadpool::managed::{Object, Pool, PoolError, QueueMode, TimeoutType, Timeouts};
 use lock_core::background::Background;
 use lock_core::{Clock, Error, Mode, OwnerId, Result, Token};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
@@ -25,6 +26,8 @@ pub(crate) struct Server {
     pool: Pool<Dialer>,
     /// One more connection, for renewals while all of the pool are in use.
     reserve: Pool<Dialer>,
+    /// Notifies that all connections of now are used no more.
+    pub(crate) left: Notify,
     pub(crate) endpoint: Endpoint,
     /// The quoted name of the schema, and a dot.
     schema: String,
@@ -106,7 +109,18 @@ impl Server {
         let (pool, reserve) = (pool(dialer.clone(), size, limit)?, pool(dialer, 1, limit)?);
         let schema = format!("{}.", quoted(&endpoint.schema));
         let cleanup = Background::default();
-        Ok(Self { pool, reserve, endpoint, schema, sync, connect_timeout, command_timeout, clock, cleanup })
+        Ok(Self {
+            pool,
+            reserve,
+            left: Notify::new(),
+            endpoint,
+            schema,
+            sync,
+            connect_timeout,
+            command_timeout,
+            clock,
+            cleanup,
+        })
     }
 
     /// The time limit of one call.
@@ -136,7 +150,11 @@ impl Server {
                 }
                 opened => opened,
             },
-            got => self.opened(got),
+            got => {
+                // It is not needed any more.
+                self.reserve.retain(|_, _| false);
+                self.opened(got)
+            }
         }
     }
 
@@ -463,6 +481,7 @@ impl Server {
         self.pool.manager().distrust_all();
         self.pool.retain(|_, _| false);
         self.reserve.retain(|_, _| false);
+        self.left.notify_waiters();
     }
 }
 
