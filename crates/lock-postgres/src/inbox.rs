@@ -185,7 +185,9 @@ impl Shared {
                 pause = FIRST_PAUSE;
             }
             // The server notifies them no more: they look by themselves, until they can register again.
-            lock(&self.observed).values().for_each(|observed| drop(observed.changes.send_replace(())));
+            for observed in lock(&self.observed).values() {
+                observed.changes.send_replace(());
+            }
             match ended {
                 Ok(()) => tracing::debug!("the connection that listens has ended"),
                 Err(Unheard::Error(error)) => {

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lock_core::{ErrorKind, GuardState, LockName};
+use lock_testkit::postgres::PostgresServer;
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
-use crate::site::{PATIENCE, Site, take, until};
+use crate::site::{PATIENCE, Site, connect, take, until};
 
 #[tokio::test]
 async fn sessions_that_an_administrator_ends_are_opened_again() {
@@ -169,6 +170,49 @@ async fn the_end_of_an_observer_does_not_end_the_next_one() {
     guard.release().await.unwrap();
     let changed = timeout(Duration::from_secs(10), observer).await.expect("it is notified");
     assert!(!changed.unwrap().unwrap().is_held());
+}
+
+#[tokio::test]
+#[ignore = "full: seconds"]
+async fn an_observer_hears_of_changes_when_the_connection_that_listens_was_replaced() {
+    let site = Site::private().await;
+    let [locks, other] = [site.locks("&ttl=60s").await, site.locks("&ttl=60s&listen=off").await];
+    let guard = take(&other, "orders").await;
+    let name = LockName::new("orders").unwrap();
+    let seen = locks.inspect("orders").await.unwrap();
+    // It listens from the second one on.
+    timeout(Duration::from_secs(1), locks.backend().await_change(&name, &seen)).await.unwrap_err();
+    let observer = tokio::spawn(async move { locks.backend().await_change(&name, &seen).await });
+    sleep(Duration::from_millis(500)).await;
+    let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name LIKE 'polylock\\_%'";
+    assert_eq!(site.number(end).await, 1);
+    sleep(Duration::from_secs(2)).await;
+    guard.release().await.unwrap();
+    let changed = timeout(Duration::from_secs(10), observer).await.expect("it is notified, or looks");
+    assert!(!changed.unwrap().unwrap().is_held());
+}
+
+/// One for each connection of the pool, and one that listens.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "full: seconds of load"]
+async fn where_the_server_has_no_room_for_one_more_session_no_lock_is_lost() {
+    let hba = "host all all 127.0.0.1/32 trust";
+    let site = Site::secured(PostgresServer::builder(), hba, "").await;
+    site.client().await.batch_execute("ALTER ROLE app CONNECTION LIMIT 5").await.unwrap();
+    let locks = connect(&format!("{}ttl=2s", site.url_of("app"))).await.unwrap();
+    let guard = take(&locks, "held").await;
+    let end = Instant::now() + Duration::from_secs(6);
+    let tasks = (0..32).map(|number| {
+        let locks = locks.clone();
+        tokio::spawn(async move {
+            while Instant::now() < end {
+                take(&locks, &format!("other {number}")).await.release().await.unwrap();
+            }
+        })
+    });
+    join_all(tasks).await.into_iter().for_each(|ended| ended.unwrap());
+    assert!(guard.is_valid(), "{guard:?}");
+    guard.release().await.unwrap();
 }
 
 fn signal(process: i64, signal: Signal) {

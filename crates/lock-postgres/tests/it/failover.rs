@@ -148,7 +148,8 @@ async fn a_synchronous_failover_loses_no_grant() {
     }
     let granted = std::mem::take(&mut *granted.lock().await);
     let verified = join_all(granted.iter().map(async |(name, guard)| {
-        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid, "{name}");
+        let state = guard.verify().await.unwrap();
+        assert!(!matches!(state, GuardState::Lost(_)), "{name}: {state:?}");
     }));
     verified.await;
     sleep(Duration::from_secs(7)).await;

@@ -111,6 +111,13 @@ async fn a_password_is_asked_for() {
         let text = format!("{error} {error:?}");
         assert!(error.to_string().contains(words) && !text.contains("wr0ng"), "{text}");
     }
+    let config = PostgresConfig::from_url(&site.url_of("app:wr0ng")).unwrap();
+    let error = config.install_schema().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "it is no matter of rights on the schema: {error}");
+    // Of several servers, that one counts which answers.
+    let url = format!("postgres://app@127.0.0.1:1,{}/{}", site.server.addr(), site.database);
+    let error = connect(&url).await.unwrap_err();
+    assert!(error.to_string().contains("asks for a password"), "{error}");
 }
 
 #[cfg(feature = "tls")]
