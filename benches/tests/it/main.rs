@@ -2,6 +2,7 @@
 
 mod compare;
 mod faults;
+mod fence_by_sqlx;
 mod soak;
 mod stuck;
 

@@ -257,7 +257,7 @@ fn postgres(fault: FaultName) -> Cell {
         F::Failover => expect(
             Promise::TwoValid,
             OutageLimit::FaultAndLease,
-            "failover to an asynchronous standby | grants of the last moments may be lost: **two valid guards**; fenced data is \
+            "failover to an asynchronous standby | grants and renewals of the last moments may be lost: **two valid guards**; fenced data is \
              safe on the new primary",
         ),
         F::SynchronousFailover => expect(
