@@ -518,8 +518,8 @@ impl Guard {
 
     /// What locks of one backend alone can do, if this lock is one of them, also through layers: for extension traits of that backend.
     #[must_use]
-    pub fn special<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
-        self.lease().special()?.downcast().ok()
+    pub fn backend_specific<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        self.lease().backend_specific()?.downcast().ok()
     }
 
     fn signals(&self) -> &Signals {

@@ -44,9 +44,9 @@ pub trait Lease: Any + Debug + Send + Sync {
         None
     }
 
-    /// What locks of this backend alone can do, in a type of the backend, for [`Guard::special`](crate::Guard::special). Layers return
+    /// What locks of this backend alone can do, in a type of the backend, for [`Guard::backend_specific`](crate::Guard::backend_specific). Layers return
     /// that of the lease below.
-    fn special(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+    fn backend_specific(&self) -> Option<Arc<dyn Any + Send + Sync>> {
         None
     }
 

@@ -334,7 +334,7 @@ struct ChaosLease {
     token: Token,
     owner: OwnerId,
     revocation: Option<Revocation>,
-    special: Option<Arc<dyn Any + Send + Sync>>,
+    backend_specific: Option<Arc<dyn Any + Send + Sync>>,
     /// That of the faults, and of the lease below. In this order: the reason of a lost lock is that of the fault.
     validity: Validity,
     faults: ValidityCell,
@@ -357,14 +357,14 @@ impl ChaosLease {
     fn new(lease: Box<dyn Lease>, backend: &'static str, chaos: &Chaos) -> Self {
         let faults = ValidityCell::new(Clock::boot(), BootInstant::NEVER);
         let ended = CancellationToken::new();
-        let (token, owner, special) = (lease.token(), lease.owner(), lease.special());
+        let (token, owner, backend_specific) = (lease.token(), lease.owner(), lease.backend_specific());
         let (revocation, validity) =
             (lease.revocation().cloned(), faults.validity().and(lease.validity().clone()));
         let lease = Self {
             token,
             owner,
             revocation,
-            special,
+            backend_specific,
             validity,
             faults,
             backend,
@@ -466,8 +466,8 @@ impl Lease for ChaosLease {
     }
 
     /// Without faults: its requests go past this lease.
-    fn special(&self) -> Option<Arc<dyn Any + Send + Sync>> {
-        self.special.clone()
+    fn backend_specific(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        self.backend_specific.clone()
     }
 
     async fn extend(&self, ttl: Duration) -> Result<BootInstant> {

@@ -71,8 +71,8 @@ impl<H: Hold> Lease for LayeredLease<H> {
         self.inner.revocation()
     }
 
-    fn special(&self) -> Option<Arc<dyn Any + Send + Sync>> {
-        self.inner.special()
+    fn backend_specific(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        self.inner.backend_specific()
     }
 
     #[cfg(unix)]

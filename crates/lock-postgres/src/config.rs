@@ -118,7 +118,7 @@ impl PostgresSync {
 /// | `command_timeout` | `2s` | how long to wait for an answer |
 /// | `application_name` | `polylock` | the name in `pg_stat_activity`; the connection that listens has one of its own |
 /// | `target_session_attrs` | `read-write` with several hosts, else `any` | `read-write` or `any` |
-/// | `sslmode` | `disable`, or `require` with one of the next | `require` and `verify-full` are the same: TLS, and the certificate and its host name are checked |
+/// | `sslmode` | `disable`, or `require` if one of the files below is named | `require` and `verify-full` are the same: TLS, and the certificate and its host name are checked |
 /// | `sslrootcert` | `system` | file with the certificates of the authorities to trust, PEM; `system` for those of this host |
 /// | `sslcert`, `sslkey` | none | files with the client certificate and its key, PEM |
 /// | `options` | none | settings of the sessions, as `-c name=value` |

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use lock_core::{Error, ErrorKind, Guard, Result};
+use lock_core::{Error, ErrorKind, Guard, Result, Token};
 use tokio_postgres::Transaction;
 
 use crate::error::BACKEND;
@@ -63,19 +63,26 @@ pub(crate) struct Fencing {
 #[async_trait]
 impl Fence for Guard {
     fn fence_sql(&self) -> Result<String> {
-        let fencing = fencing(self)?;
-        Ok(fencing.server.fence_sql(&fencing.name, self.token()))
+        Ok(fencing(self)?.sql(self.token()))
     }
 
     async fn fence(&self, transaction: &Transaction<'_>) -> Result<()> {
-        let server = &fencing(self)?.server;
-        let fenced = transaction.query_typed(&self.fence_sql()?, &[]).await;
-        fenced.map(drop).map_err(|error| server.endpoint.fence(&error).during("fence").on(self.name()))
+        let fencing = fencing(self)?;
+        let fenced = transaction.query_typed(&fencing.sql(self.token()), &[]).await;
+        fenced
+            .map(drop)
+            .map_err(|error| fencing.server.endpoint.fence(&error).during("fence").on(self.name()))
+    }
+}
+
+impl Fencing {
+    fn sql(&self, token: Token) -> String {
+        self.server.fence_sql(&self.name, token)
     }
 }
 
 fn fencing(guard: &Guard) -> Result<Arc<Fencing>> {
-    guard.special().ok_or_else(|| {
+    guard.backend_specific().ok_or_else(|| {
         Error::new(ErrorKind::Unsupported, BACKEND)
             .with_message("the lock is not in PostgreSQL, or is below a migration")
             .with_hint("let the resource compare the token itself: docs/FENCING.md")

@@ -251,12 +251,12 @@ impl Shared {
                     None => return,
                 },
                 // The server may take it for one that hears, and hand locks over into the void.
-                () = self.server.left.notified() => {
+                () = self.server.abandoned.notified() => {
                     link.give_up();
                     return;
                 }
                 () = sleep(HEARTBEAT) => {
-                    if self.is_awaited() && !self.is_heard_meanwhile(link, notifications).await {
+                    if self.is_awaited() && !self.is_heard_while_delivering(link, notifications).await {
                         link.give_up();
                         return;
                     }
@@ -266,7 +266,7 @@ impl Shared {
     }
 
     /// As [`is_heard`](Self::is_heard), and delivers notifications until that is known.
-    async fn is_heard_meanwhile(
+    async fn is_heard_while_delivering(
         &self,
         link: &Link,
         notifications: &mut UnboundedReceiver<Notification>,

@@ -88,7 +88,7 @@ impl Lease for PostgresLease {
         &self.validity
     }
 
-    fn special(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+    fn backend_specific(&self) -> Option<Arc<dyn Any + Send + Sync>> {
         let (server, name) = (Arc::clone(&self.context.server), Arc::clone(&self.held.name));
         Some(Arc::new(Fencing { server, name }))
     }

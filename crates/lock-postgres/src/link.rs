@@ -47,7 +47,7 @@ pub(crate) struct Link {
 }
 
 impl Dialer {
-    /// Has no connection of now be used again.
+    /// Lets no connection that is open now be used again.
     pub(crate) fn distrust_all(&self) {
         *self.distrusted.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
@@ -153,11 +153,7 @@ impl Link {
         sql: &str,
         params: &[(&(dyn ToSql + Sync), Type)],
     ) -> std::result::Result<Vec<Row>, tokio_postgres::Error> {
-        self.is_busy.store(true, Ordering::Relaxed);
-        let answer = self.client.query_typed(sql, params).await;
-        // It comes after those to all earlier calls.
-        self.is_busy.store(false, Ordering::Relaxed);
-        answer
+        self.answered(self.client.query_typed(sql, params)).await
     }
 
     /// Runs statements without parameters.
@@ -166,10 +162,16 @@ impl Link {
     ///
     /// As [`call`](Self::call).
     pub(crate) async fn batch(&self, sql: &str) -> std::result::Result<(), tokio_postgres::Error> {
+        self.answered(self.client.batch_execute(sql)).await
+    }
+
+    /// The answer to a request; until it is there, the connection is busy.
+    async fn answered<T>(&self, request: impl Future<Output = T>) -> T {
         self.is_busy.store(true, Ordering::Relaxed);
-        let done = self.client.batch_execute(sql).await;
+        let answer = request.await;
+        // It comes after those to all earlier requests.
         self.is_busy.store(false, Ordering::Relaxed);
-        done
+        answer
     }
 
     /// Whether requests can be sent.

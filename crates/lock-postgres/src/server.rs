@@ -26,8 +26,8 @@ pub(crate) struct Server {
     pool: Pool<Dialer>,
     /// One more connection, for renewals while all of the pool are in use.
     reserve: Pool<Dialer>,
-    /// Notifies that all connections of now are used no more.
-    pub(crate) left: Notify,
+    /// Notifies that the connections that are open are not used again.
+    pub(crate) abandoned: Notify,
     pub(crate) endpoint: Endpoint,
     /// The quoted name of the schema, and a dot.
     schema: String,
@@ -112,7 +112,7 @@ impl Server {
         Ok(Self {
             pool,
             reserve,
-            left: Notify::new(),
+            abandoned: Notify::new(),
             endpoint,
             schema,
             sync,
@@ -460,7 +460,7 @@ impl Server {
             Ok(Err(error)) => {
                 let error = self.endpoint.of(During::Call, &error);
                 if has_ended(&error) {
-                    self.leave(on);
+                    self.abandon_connections(on);
                 }
                 Err(error)
             }
@@ -469,19 +469,19 @@ impl Server {
     }
 
     fn silent(&self, on: &Link, limit: Duration) -> Error {
-        self.leave(on);
+        self.abandon_connections(on);
         self.endpoint.silent(limit)
     }
 
     /// Uses neither this connection nor the others again: they have hardly outlived it. Each would cost a time limit where the
     /// server was paused, and answer what it knows where that has a successor.
-    fn leave(&self, on: &Link) {
+    fn abandon_connections(&self, on: &Link) {
         on.give_up();
         // Of both pools.
         self.pool.manager().distrust_all();
         self.pool.retain(|_, _| false);
         self.reserve.retain(|_, _| false);
-        self.left.notify_waiters();
+        self.abandoned.notify_waiters();
     }
 }
 

@@ -43,7 +43,7 @@ pub trait FencedExt {
 impl FencedExt for Guard {
     fn fenced(&self) -> Result<FencedWriter<'_>> {
         let unsupported = |message, hint| error(ErrorKind::Unsupported, message, hint).on(self.name());
-        let Some(lock) = self.special::<Fencing>() else {
+        let Some(lock) = self.backend_specific::<Fencing>() else {
             let hint = "send its token with every write, and have the resource check it";
             return Err(unsupported("this is not a ZooKeeper lock, or it is below a migration", hint));
         };

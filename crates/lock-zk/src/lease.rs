@@ -125,7 +125,7 @@ impl Lease for ZkLease {
         Some(&self.revocation)
     }
 
-    fn special(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+    fn backend_specific(&self) -> Option<Arc<dyn Any + Send + Sync>> {
         Some(Arc::new(Fencing {
             session: Arc::clone(&self.own.session),
             node: Arc::clone(&self.node),

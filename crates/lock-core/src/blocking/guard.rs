@@ -281,8 +281,8 @@ impl Guard {
 
     /// What locks of one backend alone can do, if this lock is one of them, also through layers.
     #[must_use]
-    pub fn special<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
-        self.guard.special()
+    pub fn backend_specific<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        self.guard.backend_specific()
     }
 
     /// The error if the lock is lost.
