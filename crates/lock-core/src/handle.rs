@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep};
 
 use crate::connection::Connection;
 use crate::local_queue::{QueueEvent, Turn};
@@ -179,8 +179,14 @@ async fn acquire(
         }
     };
     match acquired {
-        Acquired::Busy => Ok(None),
+        Acquired::Busy => {
+            turn.note_refusal(None);
+            Ok(None)
+        }
         Acquired::Held(lease) => {
+            if spec.mode != Mode::Exclusive {
+                turn.note_refusal(None);
+            }
             // A sharer gives up its turn, so that the next task of this process can ask to share the lock.
             let turn = Some(turn).filter(|_| spec.mode == Mode::Exclusive);
             Ok(Some(Guard::new(lease, turn, Arc::clone(spec), runtime, Arc::clone(&connection.origin))))
@@ -242,19 +248,13 @@ async fn wait_for_turn(
     if let Some(turn) = queues.free_turn(&spec.name, spec.mode) {
         return Ok(Some(QueueEvent::Turn(turn)));
     }
-    let event = async {
-        let event = queues.wait(spec, wait, runtime);
-        match wait {
-            Wait::Until(deadline) => timeout_at(deadline, event).await.ok(),
-            Wait::Never | Wait::Forever => Some(event.await),
-        }
-    };
+    let event = queues.wait(spec, wait, runtime);
     if spec.persistence != Persistence::Strict {
-        return Ok(event.await);
+        return event.await;
     }
     tokio::select! {
         biased;
-        event = event => Ok(event),
+        event = event => event,
         // Boxed, to keep the future of an acquisition small.
         refusal = Box::pin(queues.refused(&spec.name)) => Err(refusal),
     }

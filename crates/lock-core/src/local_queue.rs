@@ -13,6 +13,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::lock_spec::LockSpec;
+use crate::waiting::within;
 use crate::{AcquireRequest, Error, GuardState, LockName, LossReason, Mode, Validity, Wait};
 
 /// The number of a turn or of a waiter.
@@ -138,7 +139,11 @@ struct QueueEntry<'a, G> {
 }
 
 impl<G: Send + 'static> LocalQueues<G> {
-    /// Waits for the turn or for a hand-over.
+    /// Waits for the turn or for a hand-over; `None` if the patience ends first.
+    ///
+    /// # Errors
+    ///
+    /// The [refusal](Self::refusal) that lasts when the patience ends.
     ///
     /// # Cancel safety
     ///
@@ -149,18 +154,18 @@ impl<G: Send + 'static> LocalQueues<G> {
         spec: &Arc<LockSpec>,
         wait: Wait,
         runtime: &Handle,
-    ) -> QueueEvent<G> {
+    ) -> Result<Option<QueueEvent<G>>, Error> {
         let mut entry = match self.enter(spec, wait, runtime) {
-            Ok(turn) => return QueueEvent::Turn(turn),
+            Ok(turn) => return Ok(Some(QueueEvent::Turn(turn))),
             Err(entry) => entry,
         };
         self.check_on(runtime);
-        loop {
-            entry.served.notified().await;
+        while within(wait.deadline(), entry.served.notified()).await.is_some() {
             if let Some(event) = entry.take() {
-                return event;
+                return Ok(Some(event));
             }
         }
+        entry.leave()
     }
 
     /// Starts the task that checks the queues on this runtime, if it does not run.
@@ -208,12 +213,10 @@ impl<G> LocalQueues<G> {
         self.queues().by_name.get(name).map_or(0, |queue| queue.in_order().len())
     }
 
-    /// Why the task that has the turn does not get this lock, if the store refuses it: not long ago, as that task may not be
-    /// polled any more.
+    /// Why the task that has the turn does not get this lock, if the store refuses it, or refused it to the one before: not long ago, as
+    /// that task may not be polled any more.
     pub(crate) fn refusal(&self, name: &LockName) -> Option<Error> {
-        let queues = self.queues();
-        let (refusal, since) = queues.by_name.get(name)?.waiters.as_ref()?.refusal.as_ref()?;
-        (since.elapsed() < REFUSED_FOR).then(|| refusal.clone())
+        self.queues().by_name.get(name)?.refusal()
     }
 
     /// Waits until the store refuses this lock to the task that has the turn.
@@ -285,13 +288,13 @@ impl<G> LocalQueues<G> {
         let id = queues.next_id();
         let Some(queue) = queues.by_name.get_mut(name).filter(|queue| has_ended(queue)) else { return };
         (queue.turn, queue.mode, queue.held) = (None, None, None);
-        if queue.set_refusal(None) {
-            self.refusals.send_replace(());
-        }
         if let Some(waiter) = queue.waiters.as_mut().and_then(|waiters| waiters.in_order.pop_front()) {
             (queue.turn, queue.mode) = (Some(id), Some(waiter.spec.mode));
             queue.serve(waiter, QueueEvent::Turn(self.turn_of(id, name)), TAKE_WITHIN);
         } else if !queue.has_waiters() {
+            if queue.set_refusal(None) {
+                self.refusals.send_replace(());
+            }
             queues.by_name.remove(name);
         }
     }
@@ -358,6 +361,11 @@ impl<G> Queue<G> {
     fn is_lost(&self) -> bool {
         let state = self.held.as_ref().map(Validity::state);
         matches!(state, Some(GuardState::Lost(reason)) if reason != LossReason::Released)
+    }
+
+    fn refusal(&self) -> Option<Error> {
+        let (refusal, since) = self.waiters.as_ref()?.refusal.as_ref()?;
+        (since.elapsed() < REFUSED_FOR).then(|| refusal.clone())
     }
 
     /// Notes why the task that has the turn does not get the lock, and reports whether that is a change.
@@ -458,6 +466,9 @@ impl<G> Turn<G> {
             && queue.turn == self.id
         {
             (queue.held, queue.was_busy) = (Some(validity.clone()), true);
+            if queue.set_refusal(None) {
+                self.queues.refusals.send_replace(());
+            }
         }
     }
 
@@ -507,6 +518,21 @@ impl<G> Drop for Turn<G> {
 }
 
 impl<G> QueueEntry<'_, G> {
+    /// Leaves the queue, unless the waiter was given something. The refusal is that of the same moment: the task that has the turn may end
+    /// at the same time, which would pass on the turn.
+    fn leave(mut self) -> Result<Option<QueueEvent<G>>, Error> {
+        let Some(id) = self.id.take() else { return Ok(None) };
+        let mut queues = self.queues.queues();
+        if let Some(event) = queues.take(self.name, id) {
+            return Ok(Some(event));
+        }
+        let Some(queue) = queues.by_name.get_mut(self.name) else { return Ok(None) };
+        if let Some(waiters) = &mut queue.waiters {
+            waiters.remove(id);
+        }
+        queue.refusal().map_or(Ok(None), Err)
+    }
+
     /// Takes what the waiter was given, if it was not taken back.
     fn take(&mut self) -> Option<QueueEvent<G>> {
         let event = self.queues.queues().take(self.name, self.id?)?;
@@ -555,7 +581,8 @@ impl<G> Default for Queue<G> {
 mod tests {
     use super::*;
     use crate::lock_spec::tests::spec;
-    use crate::{Clock, ValidityCell};
+    use crate::{Clock, ErrorKind, ValidityCell};
+    use futures_util::poll;
     use std::num::NonZeroU32;
     use std::task::{Context, Waker};
 
@@ -564,10 +591,36 @@ mod tests {
     }
 
     async fn turn_in(queue: &Arc<LocalQueues<()>>, mode: Mode) -> Turn<()> {
-        match queue.wait(&spec(mode), Wait::Forever, &Handle::current()).await {
-            QueueEvent::Turn(turn) => turn,
-            QueueEvent::HandedOver(()) => panic!("nothing was held"),
+        match queue.wait(&spec(mode), Wait::Forever, &Handle::current()).await.unwrap() {
+            Some(QueueEvent::Turn(turn)) => turn,
+            other => panic!("nothing was held, and there was patience: {other:?}"),
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whose_patience_ends_with_that_of_the_task_before_learns_why_that_failed() {
+        let queue = Arc::<LocalQueues<()>>::default();
+        let (spec, runtime) = (spec(Mode::Exclusive), Handle::current());
+        let first = turn(&queue).await;
+        let wait = Wait::Until(Instant::now() + Duration::from_secs(1));
+        let mut waiters = [(); 3].map(|()| Box::pin(queue.wait(&spec, wait, &runtime)));
+        for waiter in &mut waiters {
+            assert!(poll!(waiter).is_pending());
+        }
+        first.note_refusal(Some(&Error::new(ErrorKind::Denied, "test")));
+        tokio::time::advance(Duration::from_secs(2)).await;
+        drop(first);
+        let [second, third, fourth] = waiters;
+        // The second would ask, and be refused itself.
+        let turn = second.await.unwrap();
+        assert!(matches!(turn, Some(QueueEvent::Turn(_))), "{turn:?}");
+        assert_eq!(third.await.unwrap_err().kind(), ErrorKind::Denied);
+        drop(turn);
+        let turn = fourth.await.unwrap();
+        let Some(QueueEvent::Turn(turn)) = turn else { panic!("{turn:?}") };
+        assert!(queue.refusal(&spec.name).is_some());
+        turn.note_refusal(None);
+        assert!(queue.refusal(&spec.name).is_none());
     }
 
     #[tokio::test]
@@ -688,10 +741,10 @@ mod tests {
 
     fn unpolled(queue: &Arc<LocalQueues<()>>) -> std::pin::Pin<Box<impl Future<Output = QueueEvent<()>>>> {
         let queue = Arc::clone(queue);
-        let mut waiter =
-            Box::pin(
-                async move { queue.wait(&spec(Mode::Exclusive), Wait::Forever, &Handle::current()).await },
-            );
+        let mut waiter = Box::pin(async move {
+            let waited = queue.wait(&spec(Mode::Exclusive), Wait::Forever, &Handle::current()).await;
+            waited.unwrap().expect("its patience never ends")
+        });
         assert!(waiter.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         waiter
     }
