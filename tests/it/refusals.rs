@@ -20,6 +20,8 @@ const SOON: Duration = Duration::from_secs(30);
 /// Longer than a waiter tolerates a server that does not answer: a lease of a second, a session of two.
 const OUTAGE: Duration = Duration::from_secs(3);
 const REDIS: &str = "ttl=1s&command_timeout=200ms&connect_timeout=500ms";
+/// On a busy machine, a login takes a while, and so does the first call in a session.
+const POSTGRES: &str = "ttl=2s&command_timeout=2s&connect_timeout=5s";
 const REDLOCK: &str = "ttl=1s&longest_ttl=2s&master_timeout=200ms&connect_timeout=500ms";
 const ZK: &str = "session_timeout=2s";
 
@@ -198,8 +200,7 @@ async fn postgres_refuses_the_password_for_some_seconds() {
     };
     admin.batch_execute("CREATE ROLE app LOGIN; GRANT CREATE ON DATABASE postgres TO app").await.unwrap();
     set("right").await;
-    // On a busy machine, a login takes a while.
-    let url = format!("postgres://app:right@{}/postgres?{}", server.addr(), REDIS.replace("=500ms", "=5s"));
+    let url = format!("postgres://app:right@{}/postgres?{POSTGRES}", server.addr());
     let mut standbys = Standbys::of(&url, &url).await;
     set("wrong").await;
     standbys.stay(OUTAGE).await;
@@ -262,7 +263,7 @@ async fn patience_ends_with_the_refusal_and_the_strict_end_at_once() {
     let url = format!("redis://app:right@{}?{REDIS}", server.addr());
     let (holds, patient, strict) = (connect(&url).await, connect(&url).await, connect(&url).await);
     let _guard = holds.mutex("a").acquire().await.unwrap();
-    let patience = Duration::from_secs(4);
+    let patience = Duration::from_secs(8);
     let patients = [(); 2].map(|()| {
         let mutex = patient.mutex("a");
         tokio::spawn(async move { mutex.try_acquire_for(patience).await })

@@ -234,7 +234,8 @@ fn every_broken_lock_is_caught_by_its_case() {
     }
     // Most of them only wait, until their patience ends.
     in_parallel(64, shown, |trial| {
-        let caught = catch_unwind(AssertUnwindSafe(|| trial.run_within(HANGS))).is_err();
+        // Some look for a moment, which passes by on a busy machine.
+        let caught = (0..3).any(|_| catch_unwind(AssertUnwindSafe(|| trial.run_within(HANGS))).is_err());
         assert!(caught, "{} did not catch the defect", trial.name());
     });
 }

@@ -93,13 +93,20 @@ impl Way {
     }
 
     async fn take_for(self, locks: &Client, name: &str, patience: Duration) -> Option<Held> {
-        let waited = match self {
-            Self::Alone => locks.mutex(name).try_acquire_for(patience).await,
-            Self::Sharing(share) => {
-                share.take_for(locks, name, patience).await.map(|waited| waited.map(Held::from))
+        loop {
+            let waited = match self {
+                Self::Alone => locks.mutex(name).try_acquire_for(patience).await,
+                Self::Sharing(share) => {
+                    share.take_for(locks, name, patience).await.map(|waited| waited.map(Held::from))
+                }
+            };
+            match waited {
+                Ok(held) => return held,
+                // The server of a busy machine did not answer in this time.
+                Err(error) if error.kind() == ErrorKind::Unavailable => {}
+                Err(error) => panic!("contention is not an error: {error:?}"),
             }
-        };
-        waited.unwrap_or_else(|error| panic!("contention is not an error: {error:?}"))
+        }
     }
 }
 
