@@ -2,8 +2,8 @@
 
 mod compare;
 mod faults;
-mod fence_by_sqlx;
 mod soak;
+mod sqlx;
 mod stuck;
 
 use std::path::Path;

@@ -1,8 +1,9 @@
-//! The fence of PostgreSQL in transactions of sqlx, which the harness has as a peer.
+//! sqlx, which the harness has as a peer: its own lock, and the fence of PostgreSQL in its transactions.
 
 use lock_testkit::PostgresServer;
 use polylock::{Fence, Locks};
 use sqlx::PgPool;
+use sqlx::postgres::PgAdvisoryLock;
 
 /// Drivers might take parts of it for placeholders.
 const NAME: &str = "it's 100%s of $1 and :id?";
@@ -33,4 +34,28 @@ async fn sqlx_commits_nothing_of_an_earlier_holder() {
     let cents: i32 = sqlx::query_scalar("SELECT cents FROM account").fetch_one(&pool).await.unwrap();
     assert_eq!(cents, 95);
     guard.release().await.unwrap();
+}
+
+async fn report(pool: &PgPool) -> Result<(), sqlx::Error> {
+    let lock = PgAdvisoryLock::new("report");
+    let guard = lock.acquire(pool.acquire().await?).await?;
+    println!("writing");
+    guard.release_now().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_page_shows_how_locks_of_sqlx_are_used() {
+    let blocks = include_str!("../../../docs/COMING-FROM.md").split("```rust,ignore\n").skip(1);
+    let blocks: Vec<_> = blocks.map(|rest| rest.split("```").next().unwrap()).collect();
+    assert_eq!(blocks.len(), 1);
+    assert!(include_str!("sqlx.rs").contains(blocks[0]), "{}", blocks[0]);
+    let server = PostgresServer::start().await.unwrap();
+    let pool = PgPool::connect(&server.url()).await.unwrap();
+    report(&pool).await.unwrap();
+    let held: i64 = sqlx::query_scalar("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
+        .fetch_one(&pool)
+        .await
+        .unwrap();
+    assert_eq!(held, 0);
 }

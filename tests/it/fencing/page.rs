@@ -4,7 +4,7 @@
 #[test]
 fn the_page_shows_what_runs_here() {
     let sources = [
-        include_str!("../../../benches/tests/it/fence_by_sqlx.rs"),
+        include_str!("../../../benches/tests/it/sqlx.rs"),
         include_str!("postgres.rs"),
         include_str!("postgres.py"),
         include_str!("redis.rs"),
