@@ -88,7 +88,7 @@ impl Plan {
             tasks: 1000,
             task_slice: Duration::from_millis(120),
             loads: &[Load { processes: 1, tasks: 1 }, Load { processes: 1, tasks: 256 }],
-            throughput_slice: Duration::from_millis(120),
+            throughput_slice: Duration::from_millis(90),
             throughput_peers: &[Peer::Rslock, Peer::Sqlx],
             commands: 20,
             crash_rounds: 1,

@@ -272,14 +272,13 @@ const PROMISES: &[Promise] = &[
     Promise::ratio(
         POSTGRES,
         "contended",
-        "handoff_p50",
-        "hand-off p50 of 8 processes against 2 commits + 3 round trips",
+        "handoff_p50_bare",
+        "hand-off p50 of 8 processes against the bare hand-over",
     )
-    .at_most(1.0)
+    .at_most(1.25)
     .at(Size::FewProcesses),
     Promise::load(POSTGRES, "postgres 256 tasks", "pairs_per_s", "pairs/s against the bare statements")
         .at_least(0.7),
-    Promise::load(POSTGRES, "postgres 256 tasks", "pairs_per_s_sqlx", "pairs/s against sqlx").at_least(1.0),
     Promise::value(POSTGRES, "held", "both_cpu_percent", "%", "renewal, client and server, of one core")
         .at_most(5.0)
         .at(Size::FewLocks),
