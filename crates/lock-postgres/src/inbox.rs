@@ -1,4 +1,5 @@
-//! The connection on which the server notifies this process: of locks that were granted to its waiters, and of changes.
+//! The connection on which the server notifies this process: waiters of their grants, and observers of changes, for as long as they are
+//! registered.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,8 +21,8 @@ use crate::server::{Changed, Server};
 /// Pauses before the next connection.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(5);
-/// How long to leave it alone where the server does not find the listener, as behind a pooler.
-const UNHEARD_PAUSE: Duration = Duration::from_secs(60);
+/// The last one where the server does not find the listener: behind a pooler, or for a moment during a failover.
+const LAST_PAUSE_UNHEARD: Duration = Duration::from_secs(60);
 /// How often the connection is tried while somebody waits for a notification.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 /// How long the server is asked for changes of a lock after the last observer has gone: the next one often follows.
@@ -188,21 +189,28 @@ impl Shared {
             for observed in lock(&self.observed).values() {
                 observed.changes.send_replace(());
             }
-            match ended {
-                Ok(()) => tracing::debug!("the connection that listens has ended"),
+            let longest = match ended {
+                Ok(()) => {
+                    tracing::debug!("the connection that listens has ended");
+                    LAST_PAUSE
+                }
                 Err(Unheard::Error(error)) => {
                     tracing::debug!(%error, "this process cannot listen; waiters ask again meanwhile");
+                    LAST_PAUSE
                 }
                 Err(Unheard::BehindAPooler) => {
-                    tracing::warn!(
-                        "the server does not find the session that listens: waiters poll. Give the server's own address, past the \
-                         pooler, as listen_host=, or listen=off"
-                    );
-                    pause = UNHEARD_PAUSE;
+                    if pause > LAST_PAUSE {
+                        tracing::warn!(
+                            "the server does not find the session that listens: waiters poll. Give the server's own address, past \
+                             the pooler, as listen_host=, or listen=off"
+                        );
+                    }
+                    LAST_PAUSE_UNHEARD
                 }
-            }
+            };
+            pause = pause.min(longest);
             sleep(pause).await;
-            pause = (pause * 2).min(LAST_PAUSE);
+            pause *= 2;
         }
     }
 

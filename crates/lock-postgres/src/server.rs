@@ -195,8 +195,7 @@ impl Server {
 
     /// Asks for a lock, queues up for it, or confirms a grant.
     pub(crate) async fn ask(&self, on: &Connection, ask: &Ask<'_>) -> Result<Asked> {
-        const SQL: &str = "SELECT status, token, ahead, ends_in \
-                           FROM {s}ask($1, $2::text::uuid, $3, $4, $5, $6, $7, $8, $9)";
+        const SQL: &str = "SELECT {s}ask($1, $2::text::uuid, $3, $4, $5, $6, $7, $8, $9)::text";
         let (owner, mode, ttl) = (ask.owner.to_string(), mode_number(ask.mode), millis(ask.ttl));
         let grace = ask.queue.map(|queue| millis(queue.grace));
         let inbox = ask.queue.and_then(|queue| queue.inbox);
@@ -218,18 +217,15 @@ impl Server {
                 ],
             )
             .await?;
-        match get(&row, 0)? {
-            "granted" => Ok(Asked::Granted(token(get(&row, 1)?)?)),
-            "locked" => Ok(Asked::Locked),
-            "busy" => {
-                let ahead: Option<i32> = get(&row, 2)?;
-                let ends_in: Option<i64> = get(&row, 3)?;
-                Ok(Asked::Busy {
-                    ahead: ahead.and_then(|ahead| usize::try_from(ahead).ok()),
-                    ends_in: ends_in.and_then(|left| u64::try_from(left).ok()).map(Duration::from_millis),
-                })
-            }
-            other => Err(unknown_status(other)),
+        match *record(&row)? {
+            ["granted", minted, ..] => Ok(Asked::Granted(token(minted)?)),
+            ["locked", ..] => Ok(Asked::Locked),
+            // A number below zero is one that is not known.
+            ["busy", _, ahead, ends_in] => Ok(Asked::Busy {
+                ahead: ahead.parse().ok(),
+                ends_in: ends_in.parse().ok().map(Duration::from_millis),
+            }),
+            ref other => Err(unknown_status(&other.join(","))),
         }
     }
 
@@ -284,8 +280,7 @@ impl Server {
         from: OwnerId,
         to: &Ask<'_>,
     ) -> Result<Changed<Token>> {
-        const SQL: &str = "SELECT status, token \
-                           FROM {s}hand_over($1, $2::text::uuid, $3::text::uuid, $4, $5, $6)";
+        const SQL: &str = "SELECT {s}hand_over($1, $2::text::uuid, $3::text::uuid, $4, $5, $6)::text";
         let (from, owner, ttl) = (from.to_string(), to.owner.to_string(), millis(to.ttl));
         let row = self
             .one(
@@ -301,12 +296,11 @@ impl Server {
                 ],
             )
             .await?;
-        match get(&row, 0)? {
-            "granted" => Ok(Changed::Done(token(get(&row, 1)?)?)),
-            status => changed(status).map(|changed| match changed {
-                Changed::Locked => Changed::Locked,
-                Changed::Done(()) | Changed::NotHeld => Changed::NotHeld,
-            }),
+        match *record(&row)? {
+            ["granted", minted] => Ok(Changed::Done(token(minted)?)),
+            ["locked", _] => Ok(Changed::Locked),
+            ["lost", _] => Ok(Changed::NotHeld),
+            ref other => Err(unknown_status(&other.join(","))),
         }
     }
 
@@ -551,9 +545,14 @@ fn get<'r, T: tokio_postgres::types::FromSql<'r>>(row: &'r Row, column: usize) -
     row.try_get(column).map_err(|error| unexpected(format!("the answer has another form: {error}")))
 }
 
-fn token(number: i64) -> Result<Token> {
-    let number = u64::try_from(number).map_err(|_| unexpected(format!("the token {number} is negative")))?;
-    Ok(Token::new(number))
+/// The fields of a record of words and numbers. As one column in text it is read without a scan, which would be planned at each call.
+fn record(row: &Row) -> Result<Vec<&str>> {
+    let record: &str = get(row, 0)?;
+    Ok(record.trim_start_matches('(').trim_end_matches(')').split(',').collect())
+}
+
+fn token(number: &str) -> Result<Token> {
+    number.parse().map(Token::new).map_err(|_| unexpected(format!("{number:?} is no token")))
 }
 
 fn number(token: Token) -> i64 {
