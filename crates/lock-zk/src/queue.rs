@@ -1,4 +1,5 @@
-//! The wait queue of a lock, as one listing of its directory shows it.
+//! The wait queue of a lock, as one listing of its directory shows it: who holds it, whose end a waiter waits for, and whether that end is
+//! the grant.
 //!
 //! All modes of a name are one lock and one queue:
 //!

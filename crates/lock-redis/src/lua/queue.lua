@@ -1,4 +1,5 @@
--- The common parts of the scripts with a queue. KEYS: lock, last token, queue, holders; the holders are the last.
+-- The queue, for all scripts that have one: who is in it, who is alive, and whether a free lock goes to the next one or is left free for
+-- a moment (advance). KEYS: lock, last token, queue, holders; the holders are the last.
 local holders = KEYS[#KEYS]
 local now = tonumber(string.sub(micros, 1, -4))
 
