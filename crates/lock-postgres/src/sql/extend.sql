@@ -18,6 +18,7 @@ DECLARE
   v_answers int[];
 BEGIN
   PERFORM commit_by(p_sync);
+  -- A lease counts from when its row is locked: a call that was slow shortens none that a later one has extended meanwhile.
   WITH asked AS (
     SELECT * FROM unnest(p_names, p_owners, p_ttls) WITH ORDINALITY AS a(name, owner, ttl, nr)
   ), mine AS (
@@ -26,13 +27,13 @@ BEGIN
       SELECT e.name FROM lease e JOIN lock l USING (name, owner) WHERE e.name = a.name AND e.owner = a.owner AND e.expires_at > v_now
       FOR NO KEY UPDATE OF e SKIP LOCKED) AS own
   ), extended AS (
-    UPDATE lease e SET expires_at = v_now + m.ttl * interval '1 ms' FROM mine m WHERE e.name = m.name RETURNING m.nr
+    UPDATE lease e SET expires_at = clock_timestamp() + m.ttl * interval '1 ms' FROM mine m WHERE e.name = m.name RETURNING m.nr
   ), shares AS (
     SELECT a.nr, a.ttl, own.* FROM asked a CROSS JOIN LATERAL (
       SELECT s.name, s.owner FROM sharer s WHERE s.name = a.name AND s.owner = a.owner AND s.expires_at > v_now
       FOR NO KEY UPDATE SKIP LOCKED) AS own
   ), shared AS (
-    UPDATE sharer s SET expires_at = v_now + h.ttl * interval '1 ms' FROM shares h
+    UPDATE sharer s SET expires_at = clock_timestamp() + h.ttl * interval '1 ms' FROM shares h
     WHERE s.name = h.name AND s.owner = h.owner RETURNING h.nr
   )
   SELECT array_agg((nr IN (SELECT nr FROM extended UNION ALL SELECT nr FROM shared))::int ORDER BY nr) INTO v_answers FROM asked;
@@ -60,7 +61,7 @@ BEGIN
   PERFORM commit_by(p_sync);
   UPDATE lock SET owner = NULL, shared = -1 WHERE name = p_name;
   UPDATE lease SET owner = NULL, expires_at = '-infinity' WHERE name = p_name;
-  INSERT INTO sharer VALUES (p_name, p_owner, -1, l.token, l.since, l.info, v_now + p_ttl * interval '1 ms');
+  INSERT INTO sharer VALUES (p_name, p_owner, -1, l.token, l.since, l.info, clock_timestamp() + p_ttl * interval '1 ms');
   PERFORM advance(p_name, NULL, v_now);
   RETURN 'shared';
 END

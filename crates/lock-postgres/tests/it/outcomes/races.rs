@@ -9,6 +9,7 @@ use tokio::time::sleep;
 use tokio_postgres::{Client, Error};
 
 use super::bench::{Bench, open};
+use super::state::owner;
 
 const CLIENTS: u64 = 6;
 const TTL: Duration = Duration::from_millis(150);
@@ -50,6 +51,46 @@ async fn holds_never_overlap_and_commits_are_never_stale() {
     let commits = commits.len();
     println!("{} holds, {commits} commits", holds.len());
     assert!(holds.len() > 5 && commits > 2);
+}
+
+/// Its client has given it up meanwhile, and extended the lease by another call.
+#[tokio::test]
+async fn a_slow_extension_shortens_no_later_one() {
+    let mut bench = Bench::new().await;
+    let slow = "CREATE OR REPLACE FUNCTION commit_by(p_sync text) RETURNS void LANGUAGE plpgsql AS
+                $$ BEGIN PERFORM pg_sleep(2) WHERE current_setting('test.slow', true) = 'on'; END $$";
+    bench.client.batch_execute(slow).await.unwrap();
+    for (state, call) in [
+        ("me:200", "extend(ARRAY[$1], ARRAY[$2::text::uuid], ARRAY[300000::bigint], 'on')::text"),
+        ("r me:200", "extend(ARRAY[$1], ARRAY[$2::text::uuid], ARRAY[300000::bigint], 'on')::text"),
+        ("me:200", "downgrade($1, $2::text::uuid, 300000, 'on')"),
+    ] {
+        let (name, me, sql) = (bench.name(state).await, owner("me"), format!("SELECT {call}"));
+        let (first, second) = (bench.connection().await, bench.connection().await);
+        first.batch_execute("SET test.slow = 'on'").await.unwrap();
+        let late = {
+            let (name, me, sql) = (name.clone(), me.clone(), sql.clone());
+            tokio::spawn(async move { first.query_one(&sql, &[&name, &me]).await.unwrap().get::<_, String>(0) })
+        };
+        sleep(Duration::from_millis(700)).await;
+        let extended = second.query_one(&sql, &[&name, &me]).await.unwrap().get::<_, String>(0);
+        if extended == "locked" {
+            // The slow one has the row, so that no later one comes before it.
+            assert_eq!(late.await.unwrap(), "shared", "{call}");
+            continue;
+        }
+        let ends = ends(&bench.client, &name).await;
+        assert!(["{1}", "shared"].contains(&extended.as_str()), "{extended}");
+        assert_eq!(late.await.unwrap(), extended, "{call}");
+        assert!(self::ends(&bench.client, &name).await >= ends, "{state}: {call}");
+    }
+}
+
+/// When the lease ends, or that of a reader.
+async fn ends(client: &Client, name: &str) -> f64 {
+    let sql = "SELECT extract(epoch FROM max(expires_at))::float8 FROM (
+                 SELECT expires_at FROM lease WHERE name = $1 UNION ALL SELECT expires_at FROM sharer WHERE name = $1) AS leases";
+    client.query_one(sql, &[&name]).await.unwrap().get(0)
 }
 
 /// Else a renewal that has read the lock before, and gets the row of its lease after that, would extend it.
