@@ -132,7 +132,7 @@ impl Endpoint {
     /// What the server said.
     fn refused(&self, during: During, refusal: &DbError) -> Error {
         let code = refusal.code().code();
-        let is_fatal = matches!(refusal.parsed_severity(), Some(Severity::Fatal | Severity::Panic));
+        let is_fatal = ends_connection(refusal);
         let said = |kind| self.error(kind, format!("{} (SQLSTATE {code})", refusal.message()));
         // A call that ends with an error was rolled back. One whose connection is ended may have been committed before.
         let outcome = match during {
@@ -256,6 +256,14 @@ impl Endpoint {
 pub(crate) fn is_no_primary(error: &tokio_postgres::Error) -> bool {
     let io = error.source().and_then(|source| source.downcast_ref::<io::Error>());
     io.is_some_and(|io| io.kind() == io::ErrorKind::PermissionDenied && io.raw_os_error().is_none())
+}
+
+/// Whether the connection ends with this refusal. PostgreSQL says so in a field that PgBouncer leaves out, and in one that it may
+/// translate; older versions of PgBouncer say it by the code only.
+fn ends_connection(refusal: &DbError) -> bool {
+    matches!(refusal.parsed_severity(), Some(Severity::Fatal | Severity::Panic))
+        || matches!(refusal.severity(), "FATAL" | "PANIC")
+        || refusal.code().code().starts_with("08")
 }
 
 /// Whether the server answers, and another attempt fails as well: the handshake has to be mended.

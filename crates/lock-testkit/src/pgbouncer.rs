@@ -26,6 +26,15 @@ impl PgBouncer {
     ///
     /// [`Error::NotInstalled`] without PgBouncer; otherwise the error carries the end of its log.
     pub async fn start(server: &PostgresServer, sessions: usize) -> Result<Self> {
+        Self::start_with(server, sessions, "").await
+    }
+
+    /// The same, with more lines of its configuration.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub async fn start_with(server: &PostgresServer, sessions: usize, more: &'static str) -> Result<Self> {
         let upstream = server.port();
         off_thread(move || {
             on_free_ports("PgBouncer", || {
@@ -37,7 +46,7 @@ impl PgBouncer {
                     "[databases]\n* = host=127.0.0.1 port={upstream} user=postgres\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {}\n\
                      unix_socket_dir =\nauth_type = any\npool_mode = transaction\nmax_client_conn = 1000\n\
                      default_pool_size = {sessions}\nserver_round_robin = 1\n\
-                     ignore_startup_parameters = extra_float_digits,options\n",
+                     ignore_startup_parameters = extra_float_digits,options\n{more}\n",
                     port.number()
                 );
                 fs::write(&file, settings).map_err(|e| Error::io(format!("write {}", file.display()), e))?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::Locks;
+use lock_core::{LockOptions, Locks};
 use lock_postgres::Fence;
 use lock_testkit::PgBouncer;
 use tokio::time::timeout;
@@ -60,4 +60,26 @@ async fn waiters_that_listen_past_the_pooler_are_notified() {
     until("a waiter that listens", async || site.number(notified).await == 1).await;
     guard.release().await.unwrap();
     timeout(PATIENCE, waiter).await.expect("the waiter is notified").unwrap().release().await.unwrap();
+}
+
+/// PgBouncer then ends both connections, and says so in its own words; the session of the server goes on.
+#[tokio::test]
+async fn a_call_that_the_pooler_gives_up_is_rolled_back() {
+    let site = Site::open().await;
+    let pooler = PgBouncer::start_with(&site.server, 3, "query_timeout = 1").await;
+    let pooler = pooler.unwrap_or_else(|error| panic!("{error}"));
+    let locks = through(&pooler, &site, "&listen=off").await;
+    take(&locks, "orders").await.release().await.unwrap();
+    let admin = site.client().await;
+    let slow = "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(2); RETURN NEW; END $$;
+                CREATE TRIGGER slow BEFORE UPDATE ON polylock.lock FOR EACH ROW EXECUTE FUNCTION slow()";
+    admin.batch_execute(slow).await.unwrap();
+    let options = LockOptions::new().ttl(Duration::from_secs(60));
+    let tried = locks.mutex_with("orders", options).unwrap().try_acquire().await;
+    assert!(!matches!(tried, Ok(Some(_))), "{tried:?}");
+    // It waits for the calls that are under way: the grant is committed.
+    admin.batch_execute("DROP TRIGGER slow ON polylock.lock").await.unwrap();
+    let other = site.locks("").await;
+    let guard = other.mutex("orders").try_acquire_for(Duration::from_secs(30)).await.unwrap();
+    guard.expect("the lock is free").release().await.unwrap();
 }
