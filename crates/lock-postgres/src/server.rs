@@ -373,8 +373,13 @@ impl Server {
         Ok(get::<&str>(&row, 0)? != "locked")
     }
 
-    /// Removes rows of names that are not in use, a few of those after `after`. Returns where to go on; `None` at the end.
-    pub(crate) async fn sweep(&self, after: &str, at_most: i32, idle: Duration) -> Result<Option<String>> {
+    /// Removes rows of names that are not in use, a few of those after `after`. Returns how many, and where to go on; `None` at the end.
+    pub(crate) async fn sweep(
+        &self,
+        after: &str,
+        at_most: i32,
+        idle: Duration,
+    ) -> Result<(i32, Option<String>)> {
         let idle = millis(idle);
         let params = [
             (&after as Value<'_>, Type::TEXT),
@@ -382,7 +387,8 @@ impl Server {
             (&idle, Type::INT8),
             (&self.sync.as_str(), Type::TEXT),
         ];
-        get(first(&self.read("SELECT next FROM {s}sweep($1, $2, $3, $4)", &params).await?)?, 0)
+        let rows = self.read("SELECT removed, next FROM {s}sweep($1, $2, $3, $4)", &params).await?;
+        Ok((get(first(&rows)?, 0)?, get(first(&rows)?, 1)?))
     }
 
     /// What the server says of itself, in JSON.

@@ -11,7 +11,9 @@ use crate::server::Server;
 
 /// Between two sweeps of one process.
 const EVERY: Duration = Duration::from_secs(60);
-const AT_MOST: i32 = 100;
+/// The same while most of the names that it looks at are not in use.
+const SOON: Duration = Duration::from_secs(1);
+const AT_MOST: i32 = 500;
 /// How long a name is unused before its row is removed.
 const IDLE: Duration = Duration::from_secs(600);
 
@@ -32,7 +34,7 @@ impl Sweeper {
         let (sweeper, server) = (self.clone(), Arc::clone(server));
         drop(tokio::spawn(async move {
             match server.sweep(&after, AT_MOST, IDLE).await {
-                Ok(next) => sweeper.next().1 = next.unwrap_or_default(),
+                Ok((removed, next)) => sweeper.end(removed, next.unwrap_or_default()),
                 Err(error) => tracing::debug!(%error, "rows of unused names were not removed"),
             }
         }));
@@ -49,7 +51,39 @@ impl Sweeper {
         Some(next.1.clone())
     }
 
+    /// Notes where the next sweep begins, and when.
+    fn end(&self, removed: i32, after: String) {
+        let mut next = self.next();
+        next.1 = after;
+        if removed > AT_MOST / 2 {
+            next.0 = Instant::now() + SOON;
+        }
+    }
+
     fn next(&self) -> MutexGuard<'_, (Instant, String)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn many_unused_names_are_removed_faster() {
+        let sweeper = Sweeper::new();
+        advance(EVERY).await;
+        assert_eq!(sweeper.begin().as_deref(), Some(""));
+        sweeper.end(AT_MOST, "m".into());
+        assert_eq!(sweeper.begin(), None);
+        advance(SOON).await;
+        assert_eq!(sweeper.begin().as_deref(), Some("m"));
+        sweeper.end(AT_MOST / 2, String::new());
+        advance(SOON).await;
+        assert_eq!(sweeper.begin(), None);
+        advance(EVERY).await;
+        assert_eq!(sweeper.begin().as_deref(), Some(""));
     }
 }

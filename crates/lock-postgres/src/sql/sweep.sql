@@ -20,6 +20,8 @@ BEGIN
   FOR v_name IN SELECT name FROM lock WHERE name = ANY (v_names) AND (shared <> 0 OR queued OR observed) LOOP
     IF (enter(v_name, v_now)).name IS NOT NULL THEN
       PERFORM advance(v_name, NULL, v_now);
+      DELETE FROM observer o WHERE o.name = v_name AND NOT hears(o.inbox, o.listener);
+      UPDATE lock SET observed = false WHERE name = v_name AND observed AND NOT EXISTS (SELECT FROM observer o WHERE o.name = v_name);
     END IF;
   END LOOP;
   WITH idle AS (

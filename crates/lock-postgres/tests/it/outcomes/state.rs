@@ -9,7 +9,7 @@
 //! | `p me/2:200 ann/3:200` | is held by owners of one of 2 and one of 3 permits |
 //!
 //! After a `|` come the waiters: `ann` for the lock alone, `ann.r` as a reader, `ann.2` for one of 2 permits. `~` marks a waiter
-//! that polls, `!` a dead one. A `*` at the end is an observer.
+//! that polls, `!` a dead one. A `*` at the end is an observer, and `*!` a dead one.
 
 use tokio_postgres::{Client, Row};
 
@@ -31,7 +31,10 @@ pub(super) async fn write(client: &Client, name: &str, state: &str, (inbox, list
         return;
     }
     let mut sql = String::new();
-    let (state, observed) = state.strip_suffix(" *").map_or((state, false), |rest| (rest, true));
+    let (state, observer) = [(" *", listener), (" *!", 1)]
+        .into_iter()
+        .find_map(|(mark, listener)| Some((state.strip_suffix(mark)?, Some(listener))))
+        .unwrap_or((state, None));
     let (holders, queue) = state.split_once(" | ").unwrap_or((state, ""));
     let (shared, holders) = match holders.split_at(2) {
         ("r ", sharers) => (-1, sharers),
@@ -42,8 +45,9 @@ pub(super) async fn write(client: &Client, name: &str, state: &str, (inbox, list
     let alone = exclusive.map_or_else(|| "NULL".to_owned(), |(who, _)| format!("'{}'", owner(who)));
     sql += &format!(
         "INSERT INTO lock (name, owner, token, last, since, info, shared, queued, observed)
-         VALUES ('{name}', {alone}, 1600, 1600, now(), 'info', {shared}, {}, {observed});",
-        !queue.is_empty()
+         VALUES ('{name}', {alone}, 1600, 1600, now(), 'info', {shared}, {}, {});",
+        !queue.is_empty(),
+        observer.is_some()
     );
     let seconds = exclusive.map_or("0", |(_, seconds)| seconds);
     sql += &format!(
@@ -75,7 +79,7 @@ pub(super) async fn write(client: &Client, name: &str, state: &str, (inbox, list
             if is_dead { 6 } else { 0 }
         );
     }
-    if observed {
+    if let Some(listener) = observer {
         sql += &format!("INSERT INTO observer VALUES ('{name}', '{inbox}', {listener});");
     }
     client.batch_execute(&sql).await.unwrap();
