@@ -35,6 +35,7 @@ mistakes! {
     an_acquisition_that_ignores_a_locked_row_grants_beside_a_fence: "ignored-row", AskIgnoresLockedRow, NO_GRANT;
     an_acquisition_that_ignores_a_renewal_breaks_exclusion: "ignored-renewal", AskIgnoresRenewal, EXCLUSION;
     an_expired_lease_that_keeps_its_owner_is_extended_by_an_old_snapshot: "kept-owner", ExpiredLeaseKeepsOwner, EXCLUSION;
+    an_extension_that_counts_from_its_call_shortens_a_later_one: "slow-extension", ExtensionsCountFromCall, EXCLUSION;
     a_grant_that_a_crash_undoes_breaks_exclusion: "undone-grant", GrantsCommitAsynchronously, EXCLUSION;
     an_extension_that_a_crash_undoes_breaks_exclusion: "undone-extension", ExtensionsCommitAsynchronously, EXCLUSION;
     a_removed_name_without_a_floor_lets_tokens_fall: "no-floor", RemovalForgetsTokens, INCREASE;

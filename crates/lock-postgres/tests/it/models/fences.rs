@@ -43,6 +43,8 @@ pub(crate) enum Mistake {
     AskIgnoresLockedRow,
     /// An acquisition passes over the locked lease, and goes by what it can read.
     AskIgnoresRenewal,
+    /// A lease that is extended counts from the beginning of the call, and not from when its row is locked.
+    ExtensionsCountFromCall,
     /// A request that ends an expired lease takes the owner out of the row of the lock alone.
     ExpiredLeaseKeepsOwner,
     /// A crash of the server may undo the last grant.
@@ -91,8 +93,16 @@ struct Client {
     /// A token that it had, with which a paused task may go on.
     past: Option<u8>,
     request: Option<Request>,
+    /// An extension that it has given up, while the server has read the row of the lock for it.
+    given_up: Option<GivenUp>,
     /// The token of its fenced transaction.
     fenced: Option<u8>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct GivenUp {
+    acquisition: u8,
+    read: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -135,6 +145,10 @@ pub(crate) enum Action {
     CommitUnanswered(usize),
     /// The connection is lost before the commit.
     Abort(usize),
+    /// A client gives up an extension that the server goes on with.
+    GiveUp(usize),
+    /// The server executes and commits that.
+    ExecuteGivenUp(usize),
     /// A client hands the lock over to another of its tasks.
     PassOn(usize),
     Fence(usize, u8),
@@ -170,6 +184,22 @@ impl Tale for Fences {
             Action::Commit(client) => self.commit(&mut state, client, true),
             Action::CommitUnanswered(client) => self.commit(&mut state, client, false),
             Action::Abort(client) => state.clients[client].request = None,
+            Action::GiveUp(client) => {
+                let client = &mut state.clients[client];
+                client.given_up = client.request.take().and_then(|request| {
+                    Some(GivenUp { acquisition: request.acquisition, read: request.read? })
+                });
+            }
+            Action::ExecuteGivenUp(client) => {
+                let given_up = state.clients[client].given_up.take();
+                let is_leased = |call: &GivenUp| {
+                    last.tables.leased == Some(call.acquisition) && call.read < last.tables.ends
+                };
+                if let Some(call) = given_up.filter(is_leased) {
+                    state.tables.ends = self.extended(call.read, last.now);
+                    state.on_disk = None;
+                }
+            }
             Action::PassOn(client) => {
                 if let Some(held) = &mut state.clients[client].held {
                     state.clients[client].past = Some(held.token);
@@ -205,7 +235,7 @@ impl Tale for Fences {
                 state.has_crashed = true;
                 state.tables = state.on_disk.take().unwrap_or(state.tables);
                 for client in &mut state.clients {
-                    (client.request, client.fenced) = (None, None);
+                    (client.request, client.given_up, client.fenced) = (None, None, None);
                 }
             }
         }
@@ -233,7 +263,7 @@ impl Model for Fences {
             now: 0,
             tables: NO_NAME,
             on_disk: None,
-            clients: [Client { held: None, past: None, request: None, fenced: None }; CLIENTS],
+            clients: [Client { held: None, past: None, request: None, given_up: None, fenced: None }; CLIENTS],
             attempts: 0,
             has_crashed: false,
             granted: 0,
@@ -295,7 +325,9 @@ impl Model for Fences {
 
 impl Fences {
     fn requests_of(&self, client: usize, state: &State, actions: &mut Vec<Action>) {
-        let Client { held, request, .. } = state.clients[client];
+        let Client { held, request, given_up, .. } = state.clients[client];
+        let is_late = given_up.is_some() && !state.is_lease_locked();
+        actions.extend(is_late.then_some(Action::ExecuteGivenUp(client)));
         let Some(request) = request else {
             match held {
                 Some(held) => {
@@ -317,6 +349,8 @@ impl Fences {
             let has = state.tables.owner == Some(request.acquisition) && state.now < state.tables.ends;
             let reads = has && request.kind == Kind::Extend && request.read.is_none();
             actions.extend(reads.then_some(Action::Read(client)));
+            let may_give_up = request.read.is_some() && given_up.is_none();
+            actions.extend(may_give_up.then_some(Action::GiveUp(client)));
             let clocks = if request.kind == Kind::Ask { &CLOCKS[..] } else { &CLOCKS[..1] };
             actions.extend(clocks.iter().map(|clock| Action::Execute(client, *clock)));
         }
@@ -373,7 +407,7 @@ impl Fences {
                 Some(Tables { owner, leased: owner, token, last: token, ends: now + TTL, ..old })
             }
             Kind::Extend if is_leased && request.read.unwrap_or(now) < old.ends => {
-                Some(Tables { ends: request.read.unwrap_or(now) + TTL, ..old })
+                Some(Tables { ends: self.extended(request.read.unwrap_or(now), now), ..old })
             }
             Kind::Release if has => Some(Tables { owner: None, ..old }),
             _ => None,
@@ -388,6 +422,11 @@ impl Fences {
                 }
             }
         }
+    }
+
+    /// When a lease ends that a call extends.
+    fn extended(&self, read: u8, now: u8) -> u8 {
+        TTL + if self.mistake == Some(Mistake::ExtensionsCountFromCall) { read } else { now }
     }
 
     fn commit(&self, state: &mut State, client: usize, is_answered: bool) {
@@ -462,6 +501,10 @@ impl Fences {
                 format!("the request of {} is committed, and its answer is lost", name(client))
             }
             Action::Abort(client) => format!("the connection of {} is lost", name(client)),
+            Action::GiveUp(client) => format!("{} gives its request up, and the server does not", name(client)),
+            Action::ExecuteGivenUp(client) => {
+                format!("the server executes and commits the request that {} has given up", name(client))
+            }
             Action::PassOn(client) => format!("a task of {} hands the lock over to the next", name(client)),
             Action::Fence(client, token) if self.mistake == Some(Mistake::FenceUnderSavepoint) => {
                 format!(
