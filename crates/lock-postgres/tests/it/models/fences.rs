@@ -263,7 +263,8 @@ impl Model for Fences {
             now: 0,
             tables: NO_NAME,
             on_disk: None,
-            clients: [Client { held: None, past: None, request: None, given_up: None, fenced: None }; CLIENTS],
+            clients: [Client { held: None, past: None, request: None, given_up: None, fenced: None };
+                CLIENTS],
             attempts: 0,
             has_crashed: false,
             granted: 0,
@@ -501,7 +502,9 @@ impl Fences {
                 format!("the request of {} is committed, and its answer is lost", name(client))
             }
             Action::Abort(client) => format!("the connection of {} is lost", name(client)),
-            Action::GiveUp(client) => format!("{} gives its request up, and the server does not", name(client)),
+            Action::GiveUp(client) => {
+                format!("{} gives its request up, and the server does not", name(client))
+            }
             Action::ExecuteGivenUp(client) => {
                 format!("the server executes and commits the request that {} has given up", name(client))
             }

@@ -98,7 +98,8 @@ async fn a_role_needs_no_right_on_the_tables() {
 async fn unused_names_are_removed_and_their_tokens_remembered() {
     let mut bench = Bench::new().await;
     let mut names = Vec::new();
-    for state in ["free", "me:200", "me:0", "r me:200", "r me:0", "free | ann", "free | ann!", "free *", "free *!"]
+    for state in
+        ["free", "me:200", "me:0", "r me:200", "r me:0", "free | ann", "free | ann!", "free *", "free *!"]
     {
         names.push((bench.name(state).await, state));
     }

@@ -70,7 +70,9 @@ async fn a_slow_extension_shortens_no_later_one() {
         first.batch_execute("SET test.slow = 'on'").await.unwrap();
         let late = {
             let (name, me, sql) = (name.clone(), me.clone(), sql.clone());
-            tokio::spawn(async move { first.query_one(&sql, &[&name, &me]).await.unwrap().get::<_, String>(0) })
+            tokio::spawn(
+                async move { first.query_one(&sql, &[&name, &me]).await.unwrap().get::<_, String>(0) },
+            )
         };
         sleep(Duration::from_millis(700)).await;
         let extended = second.query_one(&sql, &[&name, &me]).await.unwrap().get::<_, String>(0);
