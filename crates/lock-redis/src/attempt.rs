@@ -147,6 +147,7 @@ impl Attempt {
             Claimed::NotGranted => Ok(None),
             Claimed::Untokened => {
                 self.untokened = true;
+                self.rollback.asks_again();
                 Ok(None)
             }
             Claimed::OutOfTurn => {

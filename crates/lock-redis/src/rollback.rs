@@ -19,6 +19,8 @@ pub(crate) struct RollbackGuard {
     pub(crate) owner: OwnerId,
     /// The entry that may be in the wait queue.
     entry: Option<Arc<str>>,
+    /// Whether the owner sends another request that may acquire the lock, after one that has.
+    asks_again: bool,
     /// Begins before the entry is sent.
     registration: Option<Registration>,
     ttl: Duration,
@@ -35,6 +37,7 @@ impl RollbackGuard {
             keys: Arc::clone(keys),
             owner: OwnerId::random(),
             entry: None,
+            asks_again: false,
             registration: None,
             ttl,
             sent: None,
@@ -51,6 +54,11 @@ impl RollbackGuard {
     pub(crate) fn queues(&mut self, entry: &Arc<str>, acquisitions: &Arc<Acquisitions>) {
         self.entry = Some(Arc::clone(entry));
         self.registration.get_or_insert_with(|| acquisitions.register(self.owner));
+    }
+
+    /// Notes that the owner has the lock, and is about to ask for it again. The removal of what it has says nothing about that request.
+    pub(crate) fn asks_again(&mut self) {
+        self.asks_again = true;
     }
 
     /// Notes that the request was answered: at most the queue entry remains.
@@ -72,7 +80,8 @@ impl RollbackGuard {
     /// Rolls back now with one request; if that is not enough, the rest runs in the background.
     pub(crate) async fn now(mut self) {
         let released = self.server.release(&self.keys, self.owner, self.entry.as_deref()).await;
-        let may_be_more = |sent| may_be_more(&self.server, &self.keys, self.entry.as_deref(), sent);
+        let several = self.entry.is_some() || self.asks_again;
+        let may_be_more = |sent| several && is_in_flight(&self.server, &self.keys, sent);
         if matches!(released, Ok(Some(true))) && !self.sent.is_some_and(may_be_more) {
             self.sent = None;
         }
@@ -84,6 +93,7 @@ impl Drop for RollbackGuard {
         let (Some(sent), Some(runtime)) = (self.sent.take(), self.runtime.take()) else { return };
         let (server, keys, owner) = (Arc::clone(&self.server), Arc::clone(&self.keys), self.owner);
         let (entry, ttl) = (self.entry.take(), self.ttl);
+        let several = entry.is_some() || self.asks_again;
         let registration = self.registration.take();
         if let Some(registration) = &registration {
             registration.ends(sent);
@@ -97,7 +107,7 @@ impl Drop for RollbackGuard {
             loop {
                 let terms = TakeBack::new(&keys, ttl, sent).over_an_outage(server.client.cleanup());
                 let removed = server.client.take_back(terms.counted(counted.take()), release).await;
-                if removed != Some(true) || !may_be_more(&server, &keys, entry, sent) {
+                if removed != Some(true) || !several || !is_in_flight(&server, &keys, sent) {
                     break;
                 }
             }
@@ -105,8 +115,8 @@ impl Drop for RollbackGuard {
     }
 }
 
-/// Whether more may remain after a removal found something: the queue entry may have been granted the lock, while a request
-/// of the same owner is still in flight.
-fn may_be_more(server: &Server, keys: &Keys, entry: Option<&str>, sent: Sent) -> bool {
-    entry.is_some() && !sent.is_settled_on(server.client.generation(keys))
+/// Whether a request may still arrive. Then more may remain after a removal found something: the queue entry may have been granted the
+/// lock before that request, or an earlier request of the same owner.
+fn is_in_flight(server: &Server, keys: &Keys, sent: Sent) -> bool {
+    !sent.is_settled_on(server.client.generation(keys))
 }

@@ -79,7 +79,7 @@ impl Recipe for SetNxPx {
         if ask.mode != Mode::Exclusive || token > LARGEST_TOKEN {
             return None;
         }
-        let mut commands = Pipeline::with_capacity(5);
+        let mut commands = Pipeline::with_capacity(6);
         // In this order: a token that is written before the lock may be older than that of a holder in between.
         let mut value = String::with_capacity(VALUE + ask.info.len());
         // Writing to a string never fails.
@@ -92,8 +92,11 @@ impl Recipe for SetNxPx {
         look.arg("EXISTS").arg(ask.keys.queue());
         commands.add_command(set).add_command(raise).add_command(look);
         if keeps {
-            // Also for a lock that turns out to be busy. Redis 6.2 has no NX here, and refuses it.
-            commands.cmd("PEXPIRE").arg(ask.keys.tokens()).arg(&*self.token_ttl.of(ask.ttl)).arg("NX");
+            // A new key has no ttl, and the token of a name that was idle is about to expire. A longer ttl stays. Also for a lock that
+            // turns out to be busy. Redis 6.2 has neither option, and refuses them.
+            for option in ["NX", "GT"] {
+                commands.cmd("PEXPIRE").arg(ask.keys.tokens()).arg(&*self.token_ttl.of(ask.ttl)).arg(option);
+            }
         }
         Some(commands)
     }

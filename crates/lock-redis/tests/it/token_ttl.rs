@@ -81,6 +81,27 @@ async fn every_way_to_a_token_keeps_it_as_long_as_it_should() {
     are_kept_for_an_hour(&server, 2, "setnx-timestamp").await;
 }
 
+/// As with a weekly job, and the usual week. By the release the key might be gone, with the token in it.
+#[tokio::test]
+async fn a_claim_keeps_a_token_that_is_about_to_expire() {
+    if RedisServer::lacks("PEXPIRE GT", (7, 0)) {
+        return;
+    }
+    let server = RedisServer::start().await.unwrap();
+    let locks = connect(&server, "").await;
+    for _ in 0..2 {
+        locks.mutex("another").acquire().await.unwrap().release().await.unwrap();
+    }
+    server.command(&["FLUSHALL"]).await.unwrap();
+    let tokens = "polylock:tokens:{lock:a}";
+    server.command(&["ZADD", tokens, "16", "last"]).await.unwrap();
+    server.command(&["PEXPIRE", tokens, "2000"]).await.unwrap();
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    let lasts = left(&server).await;
+    assert!(lasts.len() == 1 && lasts[0] > HOUR / 3, "{lasts:?}");
+    guard.release().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_long_ttl_keeps_it_longer() {
     let server = RedisServer::start().await.unwrap();

@@ -54,7 +54,7 @@ fn left(call: &mut Call<'_>, key: &[u8]) -> i64 {
     }
 }
 
-/// `PEXPIRE key milliseconds [NX]`.
+/// `PEXPIRE key milliseconds [NX | GT]`.
 fn expire(call: &mut Call<'_>, words: &[Bytes], end: End) -> Answer {
     let name = String::from_utf8_lossy(&words[0]).to_lowercase();
     let ends = end_of(call, end, &words[2], &name)?;
@@ -62,6 +62,8 @@ fn expire(call: &mut Call<'_>, words: &[Bytes], end: End) -> Answer {
     let wanted = match &words[3..] {
         [] => true,
         [option] if is(option, "NX") => keys.ends(&words[1]).flatten().is_none(),
+        // What never expires lasts longest.
+        [option] if is(option, "GT") => keys.ends(&words[1]).flatten().is_some_and(|before| ends > before),
         [option, ..] => return Err(format!("ERR Unsupported option {}", String::from_utf8_lossy(option))),
     };
     Ok(Reply::flag(wanted && keys.set_end(&words[1], Some(ends))))
