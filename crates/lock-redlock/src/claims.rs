@@ -44,6 +44,15 @@ pub(crate) struct Claims {
     pub(crate) votes: LiveVotes,
 }
 
+/// What a claim is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// The acquisition.
+    Vote,
+    /// A lock that is held already.
+    Heal,
+}
+
 /// The states of the claims, one bit for each master.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ClaimStates {
@@ -140,6 +149,18 @@ impl Claims {
         fast: Option<Arc<FastClaim>>,
         skipped: Option<Error>,
     ) -> impl Future<Output = Result<LockAnswer>> + Send + 'static + use<> {
+        self.claim_as(Kind::Vote, number, ttl, token, fast, skipped)
+    }
+
+    fn claim_as(
+        self: &Arc<Self>,
+        kind: Kind,
+        number: usize,
+        ttl: Duration,
+        token: Token,
+        fast: Option<Arc<FastClaim>>,
+        skipped: Option<Error>,
+    ) -> impl Future<Output = Result<LockAnswer>> + Send + 'static + use<> {
         // Created here, so that the end is noted even if the future is never polled.
         let ending = Ending { claims: Arc::clone(self), number, end: End::Refused };
         async move {
@@ -165,7 +186,7 @@ impl Claims {
                 Ok(Some(fast_answer)) => Ok(fast_answer),
                 Err(error) => Err(error),
             };
-            if matches!(answer, Ok(LockAnswer::Granted(_))) {
+            if kind == Kind::Vote && matches!(answer, Ok(LockAnswer::Granted(_))) {
                 ending.claims.votes.note(number, sent, ttl);
             }
             ending.end = match &answer {
@@ -202,6 +223,8 @@ impl Claims {
 
     /// Claims a held lock on these masters too, in the background: they have lost it, or never granted it. A master whose
     /// key has another owner refuses.
+    ///
+    /// No vote is noted: a master that has not executed a shorter extension yet would end it earlier. The next extension notes one.
     pub(crate) fn heal(
         self: &Arc<Self>,
         numbers: impl IntoIterator<Item = usize>,
@@ -209,7 +232,8 @@ impl Claims {
         token: Token,
     ) {
         let begin = numbers.into_iter().filter(|number| self.begin_again(*number));
-        let healed: Vec<_> = begin.map(|number| self.claim(number, ttl, token, None, None)).collect();
+        let healed: Vec<_> =
+            begin.map(|number| self.claim_as(Kind::Heal, number, ttl, token, None, None)).collect();
         if !healed.is_empty() {
             drop(FanOut::new(healed));
         }

@@ -83,11 +83,15 @@ impl Context {
         if let Some(seen) = all_seen.iter().flatten().find(|seen| !is_lock(&seen.kind)) {
             return Err(not_a_lock(BACKEND, &seen.kind));
         }
+        let mut values: Vec<_> = all_seen.into_iter().flatten().map(|seen| seen.value).collect();
+        values.sort_unstable();
+        values.dedup();
+        let values: Arc<[String]> = values.into();
         let proposal = self.proposal();
         let kinds = self.ask_all(|master| {
-            let keys = Arc::clone(&keys);
+            let (keys, values) = (Arc::clone(&keys), Arc::clone(&values));
             async move {
-                let kind = master.voter.break_lock(&keys).await?;
+                let kind = master.voter.break_lock(&keys, &values).await?;
                 // Hands the lock over to the next waiter; if that fails, the waiters poll.
                 let hand_over = Request::vacate(&keys, OwnerId::random(), proposal, None);
                 drop(master.voter.vacate(&hand_over).await);

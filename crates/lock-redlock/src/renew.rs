@@ -75,7 +75,14 @@ impl Renew for RenewOnQuorum {
         };
         while !round.count.is_decided() && round.replies.outstanding() > 0 && round.receive().await {}
         let Round { count, late, .. } = &round;
-        let outcomes = (0..batch.len()).map(|lease| count.outcome(lease, sent, late.errors())).collect();
+        let outcomes = batch.iter().enumerate().map(|(lease, (held, _))| {
+            match count.outcome(lease, sent, late.errors()) {
+                // What a quorum has confirmed before still holds: a shorter ttl has cut it off before it was asked for.
+                Renewed::Until(end) => Renewed::Until(end.max(held.validity.until())),
+                outcome => outcome,
+            }
+        });
+        let outcomes = outcomes.collect();
         round.end();
         outcomes
     }

@@ -26,6 +26,27 @@ async fn a_shorter_extension_that_arrives_late_does_not_undo_a_longer_one() {
     assert!(!guard.is_valid(), "two valid guards: {guard:?} and {next:?}");
 }
 
+/// A quorum has confirmed the lease. Of the next renewal, one of its masters does not answer, and the votes of the others are limited by
+/// extensions that they may still execute.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_takes_nothing_back_that_was_confirmed() {
+    let fleet = Fleet::new(5).await;
+    let locks = fleet.connect(60 * SECOND).await;
+    let mutex = locks.mutex_with("a", LockOptions::new().fixed_ttl(60 * SECOND)).unwrap();
+    let guard = mutex.acquire().await.unwrap();
+    for master in 0..2 {
+        fleet.links[master][0].stall(30 * SECOND);
+        guard.extend(6 * SECOND).await.unwrap();
+        sleep(2 * SECOND).await;
+    }
+    let confirmed = guard.extend(60 * SECOND).await.unwrap();
+    fleet.links[4][0].stall(10 * SECOND);
+    let until = guard.extend(60 * SECOND).await.unwrap();
+    assert!(until + SECOND > confirmed && guard.valid_until() == until, "{until:?} after {confirmed:?}");
+    sleep(30 * SECOND).await;
+    assert!(guard.is_valid(), "{guard:?}");
+}
+
 /// Two masters have lost short extensions, and may execute them at any time: what they confirm later counts no longer than that.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_masters_may_shorten_is_renewed_in_time() {
