@@ -15,8 +15,10 @@ use crate::lease::PostgresLease;
 use crate::locked_row::LockedRow;
 use crate::server::Asked;
 
-/// How long another request has the row of a lock, at most: a transaction that has it for longer is one of a user.
+/// How long another request usually has the row of a lock, at most.
 pub(crate) const MOMENT: Duration = Duration::from_millis(100);
+/// A transaction that has it for so long is one of a user, also on a busy server.
+const OF_A_USER: Duration = Duration::from_millis(500);
 /// How long a caller is kept whose time is over: the library grants 100 ms.
 const AT_THE_END: Duration = Duration::from_millis(50);
 /// The server rounds the remaining time of a lease.
@@ -150,7 +152,7 @@ impl<'a> Waiting<'a> {
         let is_long = match context.server.blocker(name).await {
             Ok(Some(blocker)) => {
                 let is_same = self.blocker.replace(blocker.pid) == Some(blocker.pid);
-                blocker.open.map_or(is_same, |open| open >= MOMENT)
+                blocker.open.map_or(is_same, |open| open >= OF_A_USER)
             }
             Ok(None) => false,
             Err(_) => true,
