@@ -25,6 +25,8 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 const TAKE_WITHIN: Duration = Duration::from_secs(1);
 /// How long a refusal counts after it was noted. A task that is polled notes it again after a pause and an answer.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
+/// The same once that task has ended: those whose patience ends with its own learn why.
+const REFUSED_BEFORE_FOR: Duration = Duration::from_secs(1);
 
 /// First-in, first-out queues, one per lock name in use. `G` is what a holder hands over to the next waiter: a guard.
 ///
@@ -66,7 +68,7 @@ struct Queue<G> {
 struct Waiters<G> {
     in_order: VecDeque<Waiter>,
     served: Vec<Served<G>>,
-    /// Why the task that has the turn does not get the lock, though it may be free; and since when.
+    /// Why the task that has the turn does not get the lock, though it may be free; and until when that counts.
     refusal: Option<(Error, Instant)>,
 }
 
@@ -288,6 +290,9 @@ impl<G> LocalQueues<G> {
         let id = queues.next_id();
         let Some(queue) = queues.by_name.get_mut(name).filter(|queue| has_ended(queue)) else { return };
         (queue.turn, queue.mode, queue.held) = (None, None, None);
+        if let Some((_, until)) = queue.waiters.as_mut().and_then(|waiters| waiters.refusal.as_mut()) {
+            *until = (*until).min(Instant::now() + REFUSED_BEFORE_FOR);
+        }
         if let Some(waiter) = queue.waiters.as_mut().and_then(|waiters| waiters.in_order.pop_front()) {
             (queue.turn, queue.mode) = (Some(id), Some(waiter.spec.mode));
             queue.serve(waiter, QueueEvent::Turn(self.turn_of(id, name)), TAKE_WITHIN);
@@ -364,8 +369,8 @@ impl<G> Queue<G> {
     }
 
     fn refusal(&self) -> Option<Error> {
-        let (refusal, since) = self.waiters.as_ref()?.refusal.as_ref()?;
-        (since.elapsed() < REFUSED_FOR).then(|| refusal.clone())
+        let (refusal, until) = self.waiters.as_ref()?.refusal.as_ref()?;
+        (Instant::now() < *until).then(|| refusal.clone())
     }
 
     /// Notes why the task that has the turn does not get the lock, and reports whether that is a change.
@@ -375,7 +380,7 @@ impl<G> Queue<G> {
         }
         let noted = &mut self.waiters.get_or_insert_default().refusal;
         let kind = refusal.as_ref().map(Error::kind);
-        let before = mem::replace(noted, refusal.map(|refusal| (refusal, Instant::now())));
+        let before = mem::replace(noted, refusal.map(|refusal| (refusal, Instant::now() + REFUSED_FOR)));
         before.map(|(refusal, _)| refusal.kind()) != kind
     }
 
@@ -619,8 +624,10 @@ mod tests {
         let turn = fourth.await.unwrap();
         let Some(QueueEvent::Turn(turn)) = turn else { panic!("{turn:?}") };
         assert!(queue.refusal(&spec.name).is_some());
-        turn.note_refusal(None);
+        // The store may answer it at any time.
+        tokio::time::advance(Duration::from_secs(1)).await;
         assert!(queue.refusal(&spec.name).is_none());
+        drop(turn);
     }
 
     #[tokio::test]
