@@ -19,6 +19,8 @@ BEGIN
   next := CASE WHEN cardinality(v_names) = p_at_most THEN v_names[p_at_most] END;
   FOR v_name IN SELECT name FROM lock WHERE name = ANY (v_names) AND (shared <> 0 OR queued OR observed) LOOP
     IF (enter(v_name, v_now)).name IS NOT NULL THEN
+      -- Else the sessions would be those that there were at the first name.
+      PERFORM pg_stat_clear_snapshot();
       PERFORM advance(v_name, NULL, v_now);
       DELETE FROM observer o WHERE o.name = v_name AND NOT hears(o.inbox, o.listener);
       UPDATE lock SET observed = false WHERE name = v_name AND observed AND NOT EXISTS (SELECT FROM observer o WHERE o.name = v_name);
