@@ -316,7 +316,7 @@ impl Voter {
     }
 
     /// Removes a lock if it is one of these, as [`inspect`](Self::inspect) shows their values, and returns the type of the key,
-    /// `none` for another lock. A key that is not a string is left alone.
+    /// `other` for another lock. A key that is not a string is left alone.
     ///
     /// # Errors
     ///

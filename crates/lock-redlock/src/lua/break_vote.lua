@@ -1,7 +1,7 @@
 -- Removes the lock on this master if it is one of these, as inspect_vote shows them, unless the key is not a lock. Executed late, it breaks
 -- the lock of no later holder.
 -- KEYS: lock. ARGV: the owners, or other values.
--- Returns the type of the key, `none` for another lock.
+-- Returns the type of the key, `other` for another lock.
 local kind = redis.call('TYPE', KEYS[1]).ok
 if kind ~= 'string' then
   return kind
@@ -13,4 +13,4 @@ for _, broken in ipairs(ARGV) do
     return kind
   end
 end
-return 'none'
+return 'other'

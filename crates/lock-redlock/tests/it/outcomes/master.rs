@@ -65,7 +65,7 @@ impl Scripts for Master {
             Op::Break => {
                 let seen = voter.inspect(keys).await.unwrap();
                 let others = ["another".to_owned()];
-                let left_alone = if seen.kind == "string" { "none" } else { &seen.kind };
+                let left_alone = if seen.kind == "string" { "other" } else { &seen.kind };
                 assert_eq!(voter.break_lock(keys, &others).await.unwrap(), left_alone);
                 let [another] = others;
                 voter.break_lock(keys, &[another, seen.value]).await.unwrap()
