@@ -315,8 +315,7 @@ impl Voter {
         self.client.read(&call, Inspection::read).await
     }
 
-    /// Removes a lock if it is one of these, as [`inspect`](Self::inspect) shows their values, and returns the type of the key,
-    /// `other` for another lock. A key that is not a string is left alone.
+    /// Removes a lock, whoever holds it, and returns the type of its key. A key that is not a string is left alone.
     ///
     /// # Errors
     ///
@@ -325,9 +324,9 @@ impl Voter {
     /// # Cancel safety
     ///
     /// When the future is dropped, it may have been broken.
-    pub async fn break_lock(&self, keys: &Keys, values: &[String]) -> Result<String> {
-        let call = BREAK_VOTE.on(&[keys.lock()]);
-        self.client.read_once(&values.iter().fold(call, |call, value| call.arg(value)), text).await
+    pub async fn break_lock(&self, keys: &Keys) -> Result<String> {
+        // Never sent twice: the second could break the lock of the next holder.
+        self.client.read_once(&BREAK_VOTE.on(&[keys.lock()]), text).await
     }
 }
 

@@ -8,9 +8,7 @@ use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use lock_core::backend::MAX_LISTED;
-use lock_core::{
-    Capabilities, LockName, LockState, Outcome, OwnerId, Result, ServerLockState, ServerView, Token,
-};
+use lock_core::{Capabilities, LockName, LockState, OwnerId, Result, ServerLockState, ServerView, Token};
 use redis_link::error::not_a_lock;
 use redis_link::inspection::Inspection;
 use redis_link::key_watch::KeyWatch;
@@ -79,39 +77,24 @@ impl Context {
 
     pub(crate) async fn break_lock(&self, name: &LockName) -> Result<bool> {
         let keys = self.keys(name)?;
-        let is_lock = |kind: &str| matches!(kind, "string" | "none" | "other");
+        let is_lock = |kind: &str| matches!(kind, "string" | "none");
         // Before anything is removed anywhere.
         let all_seen = self.look(&keys).await?;
         if let Some(seen) = all_seen.iter().flatten().find(|seen| !is_lock(&seen.kind)) {
             return Err(not_a_lock(BACKEND, &seen.kind));
         }
-        let is_held = |seen: &&Inspection| seen.kind == "string";
-        let mut values: Vec<_> =
-            all_seen.iter().flatten().filter(is_held).map(|seen| seen.value.clone()).collect();
-        values.sort_unstable();
-        values.dedup();
-        let values: Arc<[String]> = values.into();
         let proposal = self.proposal();
         let kinds = self.ask_all(|master| {
-            let (keys, values) = (Arc::clone(&keys), Arc::clone(&values));
+            let keys = Arc::clone(&keys);
             async move {
-                let kind = master.voter.break_lock(&keys, &values).await?;
+                let kind = master.voter.break_lock(&keys).await?;
                 // Hands the lock over to the next waiter; if that fails, the waiters poll.
                 let hand_over = Request::vacate(&keys, OwnerId::random(), proposal, None);
                 drop(master.voter.vacate(&hand_over).await);
                 Ok(kind)
             }
         });
-        let kinds = kinds.await?;
-        // Those may have had the lock that a quorum has: it is not known what to break there.
-        let unseen = all_seen.into_iter().zip(&kinds).find_map(|(seen, kind)| match kind {
-            Ok(kind) if kind == "other" => seen.err(),
-            _ => None,
-        });
-        if let Some(error) = unseen {
-            return Err(error.with_outcome(Outcome::Unknown));
-        }
-        let kinds = kinds.into_iter().zip(&*self.masters);
+        let kinds = kinds.await?.into_iter().zip(&*self.masters);
         // A restarted master may have lost the lock.
         let seen = kinds.filter(|(kind, master)| {
             !matches!(kind, Ok(kind) if kind == "none") || master.may_vote().is_ok()
