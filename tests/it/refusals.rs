@@ -263,7 +263,7 @@ async fn patience_ends_with_the_refusal_and_the_strict_end_at_once() {
     let url = format!("redis://app:right@{}?{REDIS}", server.addr());
     let (holds, patient, strict) = (connect(&url).await, connect(&url).await, connect(&url).await);
     let _guard = holds.mutex("a").acquire().await.unwrap();
-    let patience = Duration::from_secs(8);
+    let patience = Duration::from_secs(4);
     let patients = [(); 2].map(|()| {
         let mutex = patient.mutex("a");
         tokio::spawn(async move { mutex.try_acquire_for(patience).await })

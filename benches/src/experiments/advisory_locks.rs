@@ -22,8 +22,8 @@ impl Claim for AdvisoryLocks {
             says: "Advisory locks are enough.",
             how: "PgAdvisoryLock of sqlx and polylock on one PostgreSQL server with 100 connections, in several rounds (one in a \
                   quick run). Behind PgBouncer in transaction mode, with one session, where sqlx is tried again after an \
-                  error, up to 100 times: two clients try to acquire a lock at once, and a client ends with a lock, for which another one waits past the pooler. Cancelled: a client drops the \
-                  future of its acquisition, the holder releases, and a third one waits. Restart: the server is killed and \
+                  error, up to 100 times: two clients try to acquire a lock at once, and a client ends with a lock, for which \
+                  another one waits past the pooler. Cancelled: a client drops the future of its acquisition, the holder releases, and a third one waits. Restart: the server is killed and \
                   restarted while a client holds a lock that it does not know to be lost, and another one waits. Connections: one \
                   client acquires 500 locks.",
             rule: "Behind the pooler the lock must not be granted twice, and must be free within 3 s of the end of its client (the \

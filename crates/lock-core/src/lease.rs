@@ -44,8 +44,8 @@ pub trait Lease: Any + Debug + Send + Sync {
         None
     }
 
-    /// What locks of this backend alone can do, in a type of the backend, for [`Guard::backend_specific`](crate::Guard::backend_specific). Layers return
-    /// that of the lease below.
+    /// What locks of this backend alone can do, in a type of the backend, for
+    /// [`Guard::backend_specific`](crate::Guard::backend_specific). Layers return that of the lease below.
     fn backend_specific(&self) -> Option<Arc<dyn Any + Send + Sync>> {
         None
     }

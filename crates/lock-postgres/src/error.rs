@@ -258,8 +258,8 @@ pub(crate) fn is_no_primary(error: &tokio_postgres::Error) -> bool {
     io.is_some_and(|io| io.kind() == io::ErrorKind::PermissionDenied && io.raw_os_error().is_none())
 }
 
-/// Whether the connection ends with this refusal. PostgreSQL says so in a field that PgBouncer leaves out, and in one that it may
-/// translate; older versions of PgBouncer say it by the code only.
+/// Whether the connection ends with this refusal. PostgreSQL says so in the field `V`, which PgBouncer leaves out, and in `S`, in the
+/// language of the server. Old versions of PgBouncer always send `ERROR` there, so the class of the code counts as well.
 fn ends_connection(refusal: &DbError) -> bool {
     matches!(refusal.parsed_severity(), Some(Severity::Fatal | Severity::Panic))
         || matches!(refusal.severity(), "FATAL" | "PANIC")

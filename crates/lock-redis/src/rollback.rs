@@ -80,11 +80,15 @@ impl RollbackGuard {
     /// Rolls back now with one request; if that is not enough, the rest runs in the background.
     pub(crate) async fn now(mut self) {
         let released = self.server.release(&self.keys, self.owner, self.entry.as_deref()).await;
-        let several = self.entry.is_some() || self.asks_again;
-        let may_be_more = |sent| several && is_in_flight(&self.server, &self.keys, sent);
+        let may_be_more = |sent| self.has_asked_again() && is_in_flight(&self.server, &self.keys, sent);
         if matches!(released, Ok(Some(true))) && !self.sent.is_some_and(may_be_more) {
             self.sent = None;
         }
+    }
+
+    /// Whether one request may grant the lock after the removal of what another one has left.
+    fn has_asked_again(&self) -> bool {
+        self.entry.is_some() || self.asks_again
     }
 }
 
@@ -92,8 +96,8 @@ impl Drop for RollbackGuard {
     fn drop(&mut self) {
         let (Some(sent), Some(runtime)) = (self.sent.take(), self.runtime.take()) else { return };
         let (server, keys, owner) = (Arc::clone(&self.server), Arc::clone(&self.keys), self.owner);
+        let asked_again = self.has_asked_again();
         let (entry, ttl) = (self.entry.take(), self.ttl);
-        let several = entry.is_some() || self.asks_again;
         let registration = self.registration.take();
         if let Some(registration) = &registration {
             registration.ends(sent);
@@ -107,7 +111,7 @@ impl Drop for RollbackGuard {
             loop {
                 let terms = TakeBack::new(&keys, ttl, sent).over_an_outage(server.client.cleanup());
                 let removed = server.client.take_back(terms.counted(counted.take()), release).await;
-                if removed != Some(true) || !several || !is_in_flight(&server, &keys, sent) {
+                if removed != Some(true) || !asked_again || !is_in_flight(&server, &keys, sent) {
                     break;
                 }
             }
@@ -115,8 +119,7 @@ impl Drop for RollbackGuard {
     }
 }
 
-/// Whether a request may still arrive. Then more may remain after a removal found something: the queue entry may have been granted the
-/// lock before that request, or an earlier request of the same owner.
+/// Whether a request may still arrive.
 fn is_in_flight(server: &Server, keys: &Keys, sent: Sent) -> bool {
     !sent.is_settled_on(server.client.generation(keys))
 }

@@ -46,9 +46,9 @@ pub(crate) struct Claims {
 
 /// What a claim is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum Purpose {
     /// The acquisition.
-    Vote,
+    Acquire,
     /// A lock that is held already.
     Heal,
 }
@@ -149,12 +149,12 @@ impl Claims {
         fast: Option<Arc<FastClaim>>,
         skipped: Option<Error>,
     ) -> impl Future<Output = Result<LockAnswer>> + Send + 'static + use<> {
-        self.claim_as(Kind::Vote, number, ttl, token, fast, skipped)
+        self.claim_for(Purpose::Acquire, number, ttl, token, fast, skipped)
     }
 
-    fn claim_as(
+    fn claim_for(
         self: &Arc<Self>,
-        kind: Kind,
+        purpose: Purpose,
         number: usize,
         ttl: Duration,
         token: Token,
@@ -186,7 +186,7 @@ impl Claims {
                 Ok(Some(fast_answer)) => Ok(fast_answer),
                 Err(error) => Err(error),
             };
-            if kind == Kind::Vote && matches!(answer, Ok(LockAnswer::Granted(_))) {
+            if purpose == Purpose::Acquire && matches!(answer, Ok(LockAnswer::Granted(_))) {
                 ending.claims.votes.note(number, sent, ttl);
             }
             ending.end = match &answer {
@@ -233,7 +233,7 @@ impl Claims {
     ) {
         let begin = numbers.into_iter().filter(|number| self.begin_again(*number));
         let healed: Vec<_> =
-            begin.map(|number| self.claim_as(Kind::Heal, number, ttl, token, None, None)).collect();
+            begin.map(|number| self.claim_for(Purpose::Heal, number, ttl, token, None, None)).collect();
         if !healed.is_empty() {
             drop(FanOut::new(healed));
         }

@@ -50,7 +50,7 @@ impl Tier {
     /// How many foreground programs run at a time: those of the first tier mostly wait.
     pub(super) fn at_a_time(self) -> usize {
         match self {
-            Self::First => 5,
+            Self::First => 4,
             Self::Full | Self::Deep => 2,
         }
     }

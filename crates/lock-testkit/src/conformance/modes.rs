@@ -10,7 +10,7 @@ use super::Harness;
 use super::client::Client;
 use super::held::Held;
 use super::helpers::{
-    NOISE, SOON, client, fresh, give_back, must_be_busy, nothing_left, take, try_take, within,
+    NOISE, SOON, answered, client, fresh, give_back, must_be_busy, nothing_left, take, try_take, within,
 };
 use super::sharers::Share;
 
@@ -93,20 +93,13 @@ impl Way {
     }
 
     async fn take_for(self, locks: &Client, name: &str, patience: Duration) -> Option<Held> {
-        loop {
-            let waited = match self {
-                Self::Alone => locks.mutex(name).try_acquire_for(patience).await,
-                Self::Sharing(share) => {
-                    share.take_for(locks, name, patience).await.map(|waited| waited.map(Held::from))
-                }
-            };
-            match waited {
-                Ok(held) => return held,
-                // The server of a busy machine did not answer in this time.
-                Err(error) if error.kind() == ErrorKind::Unavailable => {}
-                Err(error) => panic!("contention is not an error: {error:?}"),
+        let ask = async || match self {
+            Self::Alone => locks.mutex(name).try_acquire_for(patience).await,
+            Self::Sharing(share) => {
+                share.take_for(locks, name, patience).await.map(|waited| waited.map(Held::from))
             }
-        }
+        };
+        answered(locks, ask).await.unwrap_or_else(|error| panic!("contention is not an error: {error:?}"))
     }
 }
 
