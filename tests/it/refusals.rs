@@ -193,10 +193,10 @@ async fn postgres_refuses_the_password_for_some_seconds() {
     let (admin, connection) = tokio_postgres::connect(&server.connect_string(), NoTls).await.unwrap();
     tokio::spawn(connection);
     let set = async |password: &str| {
-        let sql = format!(
-            "ALTER ROLE app PASSWORD '{password}'; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'"
-        );
-        admin.batch_execute(&sql).await.unwrap();
+        // Two transactions: until the first is committed, who is thrown out comes back with the old password.
+        admin.batch_execute(&format!("ALTER ROLE app PASSWORD '{password}'")).await.unwrap();
+        let sessions = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'";
+        admin.batch_execute(sessions).await.unwrap();
     };
     admin.batch_execute("CREATE ROLE app LOGIN; GRANT CREATE ON DATABASE postgres TO app").await.unwrap();
     set("right").await;

@@ -11,8 +11,8 @@ use crate::server::{Changed, Server};
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// As long as it may be another request.
 const LAST_PAUSE: Duration = Duration::from_millis(50);
-/// From then on it is a transaction of a user, with a fence.
-const IS_LONG: Duration = Duration::from_secs(1);
+/// From then on it is a transaction of a user, with a fence, also on a busy server.
+pub(crate) const IS_LONG: Duration = Duration::from_secs(1);
 const LONG_PAUSE: Duration = Duration::from_millis(500);
 
 /// How long a call has found the row taken. No call waits for it on the server, where it would keep a connection.

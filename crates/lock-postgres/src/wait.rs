@@ -12,13 +12,11 @@ use crate::attempt::{Acquisition, Attempt};
 use crate::context::Context;
 use crate::inbox::Listening;
 use crate::lease::PostgresLease;
-use crate::locked_row::LockedRow;
+use crate::locked_row::{IS_LONG, LockedRow};
 use crate::server::Asked;
 
 /// How long another request usually has the row of a lock, at most.
 pub(crate) const MOMENT: Duration = Duration::from_millis(100);
-/// A transaction that has it for so long is one of a user, also on a busy server. Who has a deadline does not wait for that.
-const OF_A_USER: Duration = Duration::from_millis(500);
 /// How long a caller is kept whose time is over: the library grants 100 ms.
 const AT_THE_END: Duration = Duration::from_millis(50);
 /// The server rounds the remaining time of a lease.
@@ -149,7 +147,8 @@ impl<'a> Waiting<'a> {
         if !self.is_locked || self.was_busy || self.began.elapsed() >= context.server.command_timeout() {
             return false;
         }
-        let longest = if self.what.request.wait == Wait::Never { OF_A_USER } else { MOMENT };
+        // Who has a deadline does not wait until it is clear whose that is.
+        let longest = if self.what.request.wait == Wait::Never { IS_LONG } else { MOMENT };
         let is_long = match context.server.blocker(name).await {
             Ok(Some(blocker)) => {
                 let is_same = self.blocker.replace(blocker.pid) == Some(blocker.pid);
