@@ -58,14 +58,14 @@ impl Tier {
 
 /// Those that take longest first.
 const KNOWN: &[Known] = &[
-    libtest("zk", "lock-zk", "crates/lock-zk/tests/it", &["model", "simulation"]),
     mimic("conformance", "polylock", "tests/conformance", Tier::First),
+    libtest("facade", "polylock", "tests/it", &[]),
+    libtest("zk", "lock-zk", "crates/lock-zk/tests/it", &["model", "simulation"]),
     Known { has_peers: true, ..mimic("interop", "polylock", "tests/interop", Tier::Full) },
     libtest("redis", "lock-redis", "crates/lock-redis/tests/it", &["simulation"]),
-    libtest("facade", "polylock", "tests/it", &[]),
-    libtest("postgres", "lock-postgres", "crates/lock-postgres/tests/it", &["models"]),
     libtest("migrate", "lock-migrate", "crates/lock-migrate/tests/it", &["models"]),
     libtest("cli", "lock-cli", "crates/lock-cli/tests/it", &[]),
+    libtest("postgres", "lock-postgres", "crates/lock-postgres/tests/it", &["models"]),
     libtest(
         "redlock",
         "lock-redlock",
