@@ -71,7 +71,7 @@ async fn a_script_holds_a_lock_for_its_steps_and_no_longer() {
     // Without a lock there is no token.
     let locks = Locks::connect(&url).await.unwrap();
     let guard = locks.mutex("job").acquire().await.unwrap();
-    shell(&url, &begin.replace("10s", "0.1")).await.is(9, &["is busy"]);
+    shell(&url, &begin.replace("10s", "2s")).await.is(9, &["is busy"]);
     guard.release().await.unwrap();
     waits(&locks, 0).await;
     Run::of(hold(&url, "--pid 999999999")).await.is(64, &["cannot watch the process"]);

@@ -115,7 +115,7 @@ async fn a_store_that_starts_later_is_waited_for() {
     for options in ["", "-n", "-w 60s --strict", "--restart --strict"] {
         sh(&url, options, "echo ran").await.is(69, &["cannot connect"]);
     }
-    let still_down = sh(&url, "-w 0.9", "echo ran").await;
+    let still_down = sh(&url, "-w 2", "echo ran").await;
     still_down.is(69, &["going on until that passes", "cannot connect"]);
     let [waits, leads, leads_later] = ["-w 60s", "--restart", "--restart -w 3"]
         .map(|options| Background::start(folder.path(), &url, options, "echo ran; sleep 0.2"));
@@ -146,7 +146,7 @@ async fn a_zookeeper_that_cannot_be_reached_is_named_while_it_is_tried() {
     // Those who ask see it too.
     for command in ["holders job --json", "doctor"] {
         let asks =
-            shell(&format!("zk://{nobody}?connect_timeout=1500ms"), &format!("{POLYLOCK} {command}")).await;
+            shell(&format!("zk://{nobody}?connect_timeout=4s"), &format!("{POLYLOCK} {command}")).await;
         asks.is(69, &["does not answer yet", &refused]);
     }
     let run = sh(&format!("zk://{nobody}?connect_timeout=500ms"), "", "echo ran").await;

@@ -186,7 +186,7 @@ async fn a_run_that_gets_no_lock_says_why() {
     let url = redis.url();
     let locks = Locks::connect(&url).await.unwrap();
     let guard = locks.mutex("job").acquire().await.unwrap();
-    for (options, code) in [("-n", 75), ("-w 0.1", 75), ("-w 100ms -E 9", 9), ("-n -E 0", 0)] {
+    for (options, code) in [("-n", 75), ("-w 1.5", 75), ("-w 1500ms -E 9", 9), ("-n -E 0", 0)] {
         sh(&url, options, "echo ran").await.is(code, &["\"job\" is busy", "polylock holders job"]);
     }
     sh(&url, "--shared -n", "echo ran").await.is(75, &["is busy"]);
@@ -228,14 +228,13 @@ async fn a_run_that_gets_no_lock_says_why() {
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_runs_lose_no_increment_on_redis() {
     let redis = RedisServer::start().await.unwrap();
-    fifty_runs_lose_no_increment(&redis.url()).await;
+    fifty_runs_lose_no_increment(&format!("{}?command_timeout=5s&connect_timeout=10s", redis.url())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_runs_lose_no_increment_on_redlock() {
     let masters = RedisFive::start().await.unwrap();
     masters.have_been_used().await.unwrap();
-    // Fifty processes that start at once are slow to hear of any answer.
     fifty_runs_lose_no_increment(&format!("{}?master_timeout=5s&connect_timeout=10s", masters.url())).await;
 }
 
@@ -245,6 +244,7 @@ async fn fifty_runs_lose_no_increment_on_zookeeper() {
     fifty_runs_lose_no_increment(&zk.url()).await;
 }
 
+/// Fifty processes that start at once are slow to hear of any answer.
 async fn fifty_runs_lose_no_increment(url: &str) {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("number");
@@ -546,7 +546,7 @@ async fn a_command_ends_as_it_wants_to_whatever_else_is_signalled() {
     .is(3, &[]);
 
     // The grace is that of all processes.
-    let grace = "--max-run 300ms --grace 10s";
+    let grace = "--max-run 3s --grace 10s";
     let worker = "trap 'sleep 0.5; echo cleaned; exit' TERM; while :; do sleep 0.02; done";
     sh(&url, grace, &format!("sh -c \"{worker}\"; echo after")).await.is(124, &["cleaned"]);
 }
@@ -592,7 +592,7 @@ async fn a_command_that_runs_for_too_long_is_stopped() {
     let redis = RedisServer::start().await.unwrap();
     let (url, folder) = (redis.url(), TempDir::new().unwrap());
     let file = folder.path().join("file");
-    for options in ["--max-run 300ms --grace 300ms", "--max-run 300ms --on-lost warn --grace 300ms"] {
+    for options in ["--max-run 2s --grace 2s", "--max-run 2s --on-lost warn --grace 2s"] {
         let holder = Background::start(folder.path(), &url, options, &stubborn(&file));
         let (code, text) = holder.ends().await;
         let signals = ["--max-run", "gets SIGTERM", "terminated", "gets SIGKILL"];
@@ -659,8 +659,8 @@ async fn what_cannot_be_stopped_is_refused_or_reported() {
     // A lock that is valid is kept for as long as they run.
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
-    let job = format!("exec 9<{}; flock -s 9; {sudo} --reuid 0 sleep 2 & echo running; wait", file.display());
-    let command = as_nobody(folder.path(), &url, "--max-run 300ms --grace 100ms", &["sh", "-c", &job]);
+    let job = format!("exec 9<{}; flock -s 9; {sudo} --reuid 0 sleep 5 & echo running; wait", file.display());
+    let command = as_nobody(folder.path(), &url, "--max-run 2s --grace 100ms", &["sh", "-c", &job]);
     let holder = Background::of(folder.path(), &command);
     holder.prints("running").await;
     let succeeds = ["flock", "-n", file.to_str().unwrap(), "echo", "succeeded"];
@@ -682,7 +682,7 @@ async fn a_file_stays_locked_until_the_last_process_of_a_killed_polylock_is_gone
     let (url, sudo) = (format!("flock://{}", locks.display()), sudo(folder.path()));
     fs::write(&file, "").unwrap();
     let script =
-        format!("exec 9<{}; flock -s 9; {sudo} --reuid 0 sleep 2 & echo running; wait", file.display());
+        format!("exec 9<{}; flock -s 9; {sudo} --reuid 0 sleep 8 & echo running; wait", file.display());
     let holder = Background::of(folder.path(), &as_nobody(folder.path(), &url, "", &["sh", "-c", &script]));
     holder.prints("running").await;
     let next =

@@ -495,7 +495,7 @@ mod tests {
     #[test]
     fn leases_outlive_the_runtime_that_renewed_them() {
         let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        let (short, clock) = (Duration::from_millis(300), Clock::boot());
+        let (short, clock) = (Duration::from_secs(3), Clock::boot());
         let calls = Arc::new(AtomicUsize::new(0));
         let answer = |_, until| Renewed::Until(until);
         let server = Server { clock: clock.clone(), answer, calls, delay: Duration::from_millis(50) };
@@ -504,11 +504,11 @@ mod tests {
         let cell = ValidityCell::new(clock.clone(), clock.now() + short);
         let (one, two) = (runtime(), runtime());
         let renewal = one.block_on(async { renewer.add(0, terms.clone(), cell.clone()) });
-        one.block_on(async { tokio::time::sleep(Duration::from_millis(120)).await });
+        one.block_on(async { tokio::time::sleep(short * 2 / 5).await });
         drop(one);
         let answer = two.block_on(async { tokio::time::timeout(short, renewal.extend(short)).await });
         assert!(matches!(answer, Ok(Renewed::Until(_))), "{answer:?}");
-        two.block_on(async { tokio::time::sleep(short * 3).await });
+        two.block_on(async { tokio::time::sleep(short * 3 / 2).await });
         assert!(cell.validity().is_valid());
     }
 
@@ -516,7 +516,7 @@ mod tests {
     fn leases_of_another_runtime_are_renewed_when_the_one_that_renewed_them_ends() {
         let runtime =
             || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
-        let (short, clock) = (Duration::from_millis(600), Clock::boot());
+        let (short, clock) = (Duration::from_secs(3), Clock::boot());
         let calls = Arc::new(AtomicUsize::new(0));
         let answer = |_, until| Renewed::Until(until);
         let server = Server { clock: clock.clone(), answer, calls, delay: Duration::from_millis(1) };
@@ -532,7 +532,7 @@ mod tests {
         let _renewals = [add(&first, &cells[0]), add(&ended, &cells[1]), add(&lasting, &cells[2])];
         drop(ended);
         drop(first);
-        std::thread::sleep(short * 3);
+        std::thread::sleep(short * 3 / 2);
         for (number, cell) in cells.iter().enumerate() {
             assert!(cell.validity().is_valid(), "lease {number}");
         }

@@ -10,7 +10,7 @@ use lock_core::{Guard, Locks};
 use lock_migrate::{MigrationConfig, Rung};
 use lock_redis::{Redis, RedisConfig};
 use lock_testkit::proxy::{FaultProxy, Protocol};
-use lock_testkit::{RedisServer, ZooKeeper};
+use lock_testkit::{RedisServer, ZooKeeper, until};
 use lock_zk::{Zk, ZkConfig};
 use tokio::time::{sleep, timeout};
 
@@ -99,7 +99,8 @@ async fn forty_waiters_outlast_a_frozen_redis() {
             })
         });
         let waiters: Vec<_> = waiters.collect();
-        sleep(Duration::from_millis(200)).await;
+        // Of client two, one waits at the server.
+        until("they wait", async || one.inspect(name).await.is_ok_and(|seen| seen.waiters > 20)).await;
         servers.redis.stop();
         sleep(Duration::from_secs(1)).await;
         let _ = timeout(Duration::from_millis(500), first.release()).await;

@@ -232,7 +232,7 @@ async fn the_way_back_waits_for_sessions_that_have_not_seen_it() {
         .unwrap();
     let create = zookeeper_client::CreateMode::Ephemeral.with_acls(zookeeper_client::Acls::anyone_all());
     stranger.create("/locks/!migration/members/stranger", b"{}", &create).await.unwrap();
-    let reasons = blocked(operator.back(Duration::from_secs(2), silent).await.unwrap());
+    let reasons = blocked(operator.back(Duration::from_secs(6), silent).await.unwrap());
     assert!(reasons.contains("stranger") && !reasons.contains("pid"), "{reasons}");
     let reasons = blocked(operator.clean(None, silent).await.unwrap());
     assert!(reasons.contains("has not seen the way back"), "{reasons}");
@@ -330,7 +330,7 @@ async fn waiters_of_a_closed_store_go_on_with_the_new_one_after_the_seal() {
         .await
         .unwrap();
     // An old binary that hangs, and what it holds.
-    servers.redis.command(&["SET", "lock:a", "somebody", "PX", "6000"]).await.unwrap();
+    servers.redis.command(&["SET", "lock:a", "somebody", "PX", "12000"]).await.unwrap();
     let waiter = tokio::spawn({
         let locks = locks.clone();
         async move { hold(&locks, "a").await.token() }

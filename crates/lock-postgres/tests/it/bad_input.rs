@@ -2,7 +2,7 @@
 
 use lock_core::{Error, ErrorKind, Outcome};
 use lock_postgres::{PostgresConfig, schema};
-use lock_testkit::PostgresServer;
+use lock_testkit::{PostgresServer, until};
 
 use crate::site::{Site, client, connect, take};
 
@@ -126,6 +126,11 @@ async fn all_connections_are_in_use() {
     let admin = client(&server.connect_string()).await;
     admin.batch_execute("CREATE ROLE app LOGIN SUPERUSER; CREATE ROLE web LOGIN").await.unwrap();
     connect(&server.url()).await.unwrap().close().await.unwrap();
+    let sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'polylock%'";
+    until("all sessions have ended", async || {
+        admin.query_one(sessions, &[]).await.unwrap().get::<_, i64>(0) == 0
+    })
+    .await;
     let mut others = Vec::new();
     for _ in 0..10 {
         let parameters = server.connect_string().replace("user=postgres", "user=web");

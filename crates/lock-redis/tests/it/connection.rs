@@ -233,7 +233,7 @@ async fn a_contended_lock_is_released_in_one_round_trip() {
     let waited_for = async || {
         let guard = other.mutex("a").acquire().await.unwrap();
         let waiter = acquiring(link.locks.mutex("a"));
-        sleep(Duration::from_millis(100)).await;
+        until("it waits", async || other.inspect("a").await.unwrap().waiters == 1).await;
         guard.release().await.unwrap();
         let guard = come(waiter).await;
         // Until then it is not confirmed.
@@ -267,7 +267,7 @@ async fn a_handed_over_lock_is_kept_even_if_the_next_waiter_cannot_be_notified()
     let other = RedisConfig::from_url(&link.redis.url()).unwrap().connect().await.unwrap();
     let guard = other.mutex("a").acquire().await.unwrap();
     let waiter = acquiring(link.locks.mutex("a"));
-    sleep(Duration::from_millis(100)).await;
+    until("it waits", async || other.inspect("a").await.unwrap().waiters == 1).await;
     // The first renewal is on its way while the queue becomes something else.
     link.proxy.hold(Direction::ToServer);
     guard.release().await.unwrap();
@@ -376,7 +376,7 @@ async fn a_renewal_keeps_the_last_token_for_no_shorter_than_before() {
         link.redis.command(&["PEXPIRE", &tokens, &year.to_string()]).await.unwrap();
         guard.extend(Duration::from_secs(20)).await.unwrap();
         assert!(pttl().await > year / 2, "{recipe}: {}", pttl().await);
-        link.redis.command(&["PEXPIRE", &tokens, "1000"]).await.unwrap();
+        link.redis.command(&["PEXPIRE", &tokens, "30000"]).await.unwrap();
         guard.extend(Duration::from_secs(20)).await.unwrap();
         assert!(pttl().await > 100_000, "{recipe}: {}", pttl().await);
         // Until the clock can go on from there.

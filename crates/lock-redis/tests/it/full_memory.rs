@@ -142,7 +142,7 @@ async fn the_lock_goes_on_to_a_task_that_wants_it_in_another_way() {
     let guard = with("one").acquire().await.unwrap();
     let next = with("two");
     let waiter = tokio::spawn(async move { next.acquire().await.unwrap() });
-    sleep(Duration::from_millis(100)).await;
+    until("it waits", async || locks.inspect("a").await.unwrap().waiters == 1).await;
     fill(&server, &locks).await;
     let token = guard.token();
     give_back(guard).await;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use lock_core::{ErrorKind, GuardState, Locks, Outcome, Released};
+use lock_core::{ErrorKind, GuardState, LockOptions, Locks, Outcome, Persistence, Released};
 use lock_redis::RedisConfig;
 use lock_testkit::proxy::{Multiplexer, Protocol, Refusal, Then, redis_command};
 use lock_testkit::{FaultProxy, RedisCluster, RedisServer, acquiring, come, give_back};
@@ -239,7 +239,9 @@ async fn a_proxy_without_a_server_is_waited_for() {
     let url = format!("redis://{}?ttl=1s", proxy.addr());
     let locks = connect(&url).await;
     let guard = locks.mutex("a").acquire().await.unwrap();
-    let waiter = acquiring(connect(&url).await.mutex("a"));
+    // It polls: nothing shows whether it has been answered yet.
+    let options = LockOptions::new().persistence(Persistence::Always);
+    let waiter = acquiring(connect(&url).await.mutex_with("a", options).unwrap());
     sleep(Duration::from_millis(300)).await;
     server.kill();
     let error = RedisConfig::from_url(&url).unwrap().connect().await.unwrap_err();

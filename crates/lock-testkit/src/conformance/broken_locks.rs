@@ -338,7 +338,7 @@ impl Backend for Broken {
             }
             (Defect::GivesUpEarly, _, Wait::Until(deadline)) => *deadline -= Duration::from_millis(60),
             (Defect::Overstays, _, Wait::Until(deadline)) => {
-                *deadline = Instant::now().max(*deadline) + Duration::from_millis(800);
+                *deadline = Instant::now().max(*deadline) + Duration::from_secs(3);
             }
             (Defect::TellsNoPlace, ..) => request.on_queued = None,
             (Defect::SkipsShortDeadlines, _, Wait::Until(deadline))

@@ -9,8 +9,8 @@ use tokio::task::JoinSet;
 use super::Harness;
 use super::client::Client;
 use super::helpers::{
-    NOISE, PATIENCE, SOON, client, fresh, give_back, must_be_busy, nothing_left, take, take_within, try_take,
-    within,
+    NOISE, PATIENCE, SOON, answered, client, fresh, give_back, must_be_busy, nothing_left, take, take_within,
+    try_take, within,
 };
 
 pub(super) async fn one_holder_at_a_time(harness: &dyn Harness) {
@@ -18,7 +18,7 @@ pub(super) async fn one_holder_at_a_time(harness: &dyn Harness) {
     let guard = take(&one, &name).await;
     assert!(guard.is_valid() && guard.name().as_str() == name);
     must_be_busy(&two, &name).await;
-    let waited = two.mutex(&name).try_acquire_for(NOISE).await.unwrap();
+    let waited = answered(&two, || async { two.mutex(&name).try_acquire_for(NOISE).await }).await.unwrap();
     assert!(waited.is_none(), "two hold the lock: {waited:?}");
     assert!(guard.is_valid(), "the holder lost the lock to one that did not get it");
     give_back(guard).await;

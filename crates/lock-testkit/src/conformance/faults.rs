@@ -9,8 +9,9 @@ use tokio::time::{Instant, sleep};
 use super::client::Client;
 use super::held::Held;
 use super::helpers::{
-    LEASE_SLACK, LONG, LOOK, NOISE, PATIENCE, SOON, at_most_left, client, client_with, eventually, fresh,
-    give_back, must_be_busy, must_be_of, nothing_left, short_client, take, take_within, within,
+    LATE, LEASE_SLACK, LONG, LOOK, NOISE, PATIENCE, SOON, at_most_left, client, client_with, eventually,
+    fresh, give_back, must_be_busy, must_be_of, nothing_left, short_client, take, take_within,
+    wait_for_waiters, within,
 };
 use super::lifetime::follow;
 use super::{Fault, Harness};
@@ -44,7 +45,7 @@ pub(super) async fn fails_and_recovers(harness: &dyn Harness, fault: Fault) {
     let error = acquired.expect_err("the server does not answer");
     must_be_unavailable(&error, harness);
     assert_eq!(error.lock().map(|name| name.as_str()), Some(name.as_str()), "{error}");
-    let limit = locks.capabilities().answer_timeout + GIVES_UP_AFTER + NOISE;
+    let limit = locks.capabilities().answer_timeout + GIVES_UP_AFTER + LATE;
     let tried = within(limit, "the failure to try", locks.mutex(&name).try_acquire()).await;
     must_be_unavailable(&tried.expect_err("an outage is no contention"), harness);
     let looked = within(PATIENCE, "the failure to inspect", locks.inspect(&name)).await;
@@ -76,7 +77,7 @@ pub(super) async fn patience_ends_at_a_silent_server(harness: &dyn Harness) {
         let tried = within(PATIENCE, "the end of the patience", mutex.try_acquire_for(patience));
         let error = tried.await.expect_err("what a silent server does not say is no contention");
         let took = start.elapsed();
-        assert!(took < patience + GIVES_UP_AFTER + NOISE, "{took:?} instead of {patience:?}");
+        assert!(took < patience + GIVES_UP_AFTER + LATE, "{took:?} instead of {patience:?}");
         must_be_unavailable(&error, harness);
         assert_eq!(error.outcome(), Outcome::Unknown, "{error:?}");
     }
@@ -100,11 +101,11 @@ pub(super) async fn a_waiter_at_a_server_that_falls_silent_gives_up_without_an_e
         let start = Instant::now();
         (mutex.try_acquire_for(patience).await, start.elapsed())
     });
-    sleep(NOISE).await;
+    wait_for_waiters(&direct, &name, 1).await;
     link.fault(Fault::Hold).await;
     let (waited, took) = within(PATIENCE, "the deadline", waiter).await.unwrap();
     assert!(waited.expect("the lock is known to be busy").is_none(), "two hold the lock");
-    assert!(took >= patience && took < patience + GIVES_UP_AFTER + NOISE, "{took:?} instead of {patience:?}");
+    assert!(took >= patience && took < patience + GIVES_UP_AFTER + LATE, "{took:?} instead of {patience:?}");
     link.fault(Fault::None).await;
     within(PATIENCE, "the roll-back", locks.backend().settle()).await;
     at_most_left(harness, &name, 1).await;
@@ -118,7 +119,7 @@ pub(super) async fn a_waiter_rides_out_a_short_outage(harness: &dyn Harness) {
     let guard = take(&direct, &name).await;
     let mutex = locks.mutex(&name);
     let waiter = tokio::spawn(async move { mutex.acquire().await });
-    sleep(NOISE).await;
+    wait_for_waiters(&direct, &name, 1).await;
     link.fault(Fault::Cut).await;
     sleep(Duration::from_millis(800)).await;
     link.fault(Fault::None).await;
@@ -139,7 +140,7 @@ pub(super) async fn a_long_outage_ends_strict_waits_alone(harness: &dyn Harness)
     let options = LockOptions::new().persistence(Persistence::Strict);
     let mutexes = [strict.mutex_with(&name, options).unwrap(), patient.mutex(&name)];
     let [strict, patient] = mutexes.map(|mutex| tokio::spawn(async move { mutex.acquire().await }));
-    sleep(NOISE).await;
+    wait_for_waiters(&direct, &name, 2).await;
     assert!(!strict.is_finished(), "the wait ended with {:?}", strict.await);
     link.fault(Fault::Cut).await;
     let ended = within(PATIENCE, "the end of the strict wait", strict).await.unwrap();

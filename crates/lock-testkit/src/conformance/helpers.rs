@@ -22,6 +22,8 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 const START: Duration = Duration::from_secs(90);
 /// How late a noisy machine may be.
 pub(super) const NOISE: Duration = Duration::from_millis(300);
+/// How late anything may happen on a busy machine.
+pub(super) const LATE: Duration = Duration::from_secs(2);
 /// How much longer than its lease a lock may last: servers check for expired sessions now and then, and waiters poll.
 pub(super) const LEASE_SLACK: Duration = Duration::from_secs(4);
 /// The pause between two checks.

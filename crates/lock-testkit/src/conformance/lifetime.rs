@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::client::Client;
 use super::held::Held;
 use super::helpers::{
-    LEASE_SLACK, LONG, NOISE, PATIENCE, SOON, client, client_with, fresh, give_back, must_be_busy,
+    LATE, LEASE_SLACK, LONG, NOISE, PATIENCE, SOON, client, client_with, fresh, give_back, must_be_busy,
     nothing_left, short_client, take, take_within, try_take, within,
 };
 use super::{Fault, Harness};
@@ -70,9 +70,9 @@ pub(super) async fn a_lease_ends_without_renewal(harness: &dyn Harness) {
     assert!(left <= ttl, "valid for {left:?}, the lease lasts {ttl:?}");
     let next = follow(&two, &name, &guard);
 
-    let reason = within(ttl + NOISE, "the guard to say that it lost", guard.lost()).await;
+    let reason = within(ttl + LATE, "the guard to say that it lost", guard.lost()).await;
     assert_eq!(reason, LossReason::DeadlinePassed);
-    assert!(start.elapsed() <= asked + ttl + NOISE);
+    assert!(start.elapsed() <= asked + ttl + LATE);
     // A lease must not end far too early, either.
     assert!(start.elapsed() >= ttl / 2, "lost after {:?}", start.elapsed());
     let next = within(ttl + LEASE_SLACK, "the next holder", next).await.unwrap();
@@ -135,7 +135,7 @@ pub(super) async fn an_extended_lease_lasts_longer(harness: &dyn Harness) {
 pub(super) async fn a_lost_lock_is_not_extended(harness: &dyn Harness) {
     let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
     let guard = take_fixed(&one, &name, harness.short_lease()).await;
-    within(harness.short_lease() + NOISE, "the guard to say that it lost", guard.lost()).await;
+    within(harness.short_lease() + LATE, "the guard to say that it lost", guard.lost()).await;
     let next = take_within(harness.short_lease() + LEASE_SLACK, &two, &name).await;
     give_back(next).await;
     // Now the lock is free, and an extension could take it.
@@ -201,9 +201,9 @@ async fn max_hold_ends(harness: &dyn Harness, lease: Duration, hold: Duration) {
     let guard = Arc::new(within(SOON, "the lock", mutex.acquire()).await.unwrap());
     let asked = start.elapsed();
     let next = follow(&two, &name, &guard);
-    let reason = within(hold + NOISE, "the guard to say that it lost", guard.lost()).await;
+    let reason = within(hold + LATE, "the guard to say that it lost", guard.lost()).await;
     assert_eq!(reason, LossReason::MaxHold);
-    assert!(start.elapsed() <= asked + hold + NOISE);
+    assert!(start.elapsed() <= asked + hold + LATE);
     assert!(start.elapsed() >= hold * 3 / 4, "lost after {:?} of {hold:?}", start.elapsed());
     // Though the guard is still there.
     let next = within(hold + LEASE_SLACK, "the next holder", next).await.unwrap();

@@ -10,7 +10,8 @@ use super::Harness;
 use super::client::Client;
 use super::held::Held;
 use super::helpers::{
-    NOISE, SOON, answered, client, fresh, give_back, must_be_busy, nothing_left, take, try_take, within,
+    NOISE, SOON, answered, client, fresh, give_back, must_be_busy, nothing_left, take, try_take,
+    wait_for_waiters, within,
 };
 use super::sharers::Share;
 
@@ -128,16 +129,15 @@ pub(super) async fn waiters_of_all_modes_take_turns(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     let guard = take(&locks, &name).await;
     let (sender, mut order) = mpsc::unbounded_channel();
-    for turn in [0, 1, 1, 2, 2, 0, 1] {
-        let (locks, name, sender) = (client(harness).await, name.clone(), sender.clone());
+    for (waiting, turn) in [0, 1, 1, 2, 2, 0, 1].into_iter().enumerate() {
+        let (waiter, lock, sender) = (client(harness).await, name.clone(), sender.clone());
         tokio::spawn(async move {
-            let guard = WAYS[turn].take_for(&locks, &name, 10 * SOON).await.expect("its turn comes");
+            let guard = WAYS[turn].take_for(&waiter, &lock, 10 * SOON).await.expect("its turn comes");
             sender.send(turn).unwrap();
             sleep(NOISE / 6).await;
             give_back(guard).await;
         });
-        // Not every backend shows when a waiter has joined its queue.
-        sleep(NOISE).await;
+        wait_for_waiters(&locks, &name, waiting + 1).await;
     }
     drop(sender);
     give_back(guard).await;

@@ -133,7 +133,7 @@ pub(super) async fn readers_behind_a_writer_that_gave_up_go_on(harness: &dyn Har
     // Of another process, and of the same.
     for locks in [&three, &two] {
         let lock = two.rw(&name);
-        let writer = tokio::spawn(async move { lock.try_write_for(2 * NOISE).await });
+        let writer = tokio::spawn(async move { lock.try_write_for(SOON / 2).await });
         wait_for_waiters(&one, &name, 1).await;
         let reader = Reader.wait(locks, &name);
         assert!(within(SOON, "the deadline", writer).await.unwrap().unwrap().is_none(), "one reads");
@@ -274,15 +274,14 @@ pub(super) async fn readers_and_writers_are_not_exchanged(harness: &dyn Harness)
     let (lock, moment) = (locks.rw(&name), NOISE);
     let reader = Reader.take(&locks, &name).await;
     must_not_write(&locks, &name).await;
-    let upgraded = within(SOON, "the deadline", lock.try_write_for(moment)).await.unwrap();
+    let upgraded = answered(&locks, || lock.try_write_for(moment)).await.unwrap();
     assert!(upgraded.is_none(), "a reader waits for itself when it asks to write");
     assert!(reader.is_valid());
     give_back(reader).await;
     let writer =
         lock.try_write_until(Instant::now() + SOON).await.unwrap().expect("no reader holds the lock");
     Reader.must_be_busy(&locks, &name).await;
-    let downgraded =
-        within(SOON, "the deadline", lock.try_read_until(Instant::now() + moment)).await.unwrap();
+    let downgraded = answered(&locks, || lock.try_read_until(Instant::now() + moment)).await.unwrap();
     assert!(downgraded.is_none(), "a writer waits for itself when it asks to read");
     assert!(writer.is_valid());
     give_back(writer).await;

@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep};
 
 use super::client::Client;
 use super::helpers::{
-    LOOK, NOISE, SOON, answered, at_most_left, client, eventually, fresh, give_back, nothing_left,
-    round_trip, take, within,
+    LATE, LOOK, NOISE, SOON, answered, at_most_left, client, eventually, fresh, give_back, nothing_left,
+    round_trip, take, wait_for_waiters, within,
 };
 use super::{Handle, Harness};
 
@@ -30,14 +30,14 @@ pub(super) async fn a_deadline_is_kept(harness: &dyn Harness) {
         let (acquired, took) = answered(&two, ask).await.unwrap();
         assert!(acquired.is_none(), "two hold the lock");
         assert!(took >= patience, "gave up after {took:?} instead of {patience:?}");
-        let limit = patience + Duration::from_millis(20) + round_trip + NOISE;
+        let limit = patience + Duration::from_millis(20) + round_trip + LATE;
         assert!(took <= limit, "waited {took:?} instead of {patience:?} (a round trip takes {round_trip:?})");
     }
     // The same when this client holds the lock, so that it never asks the server.
     let start = Instant::now();
     assert!(one.mutex(&name).try_acquire_for(Duration::from_millis(50)).await.unwrap().is_none());
     let took = start.elapsed();
-    assert!(took >= Duration::from_millis(50) && took < Duration::from_millis(70) + NOISE, "waited {took:?}");
+    assert!(took >= Duration::from_millis(50) && took < Duration::from_millis(70) + LATE, "waited {took:?}");
     at_most_left(harness, &name, 1).await;
     give_back(guard).await;
     nothing_left(harness, &name).await;
@@ -58,7 +58,7 @@ pub(super) async fn a_passed_deadline_asks_once(harness: &dyn Harness) {
     let (second, took) = answered(&two, || ask(&two)).await.unwrap();
     assert!(second.is_none(), "two hold the lock");
     // A few round trips at most, without a wait.
-    assert!(took < 3 * round_trip + NOISE, "a passed deadline was waited for {took:?}");
+    assert!(took < 3 * round_trip + LATE, "a passed deadline was waited for {took:?}");
     give_back(guard).await;
     nothing_left(harness, &name).await;
 }
@@ -129,8 +129,7 @@ pub(super) async fn clients_take_turns(harness: &dyn Harness) {
             sender.send(number).unwrap();
             give_back(guard).await;
         });
-        // Not every backend shows when a waiter has joined its queue.
-        sleep(NOISE).await;
+        wait_for_waiters(&locks, &name, number + 1).await;
     }
     drop(sender);
     give_back(guard).await;
