@@ -10,7 +10,7 @@ use crate::error::BACKEND;
 use crate::inbox::{Listening, Mailbox};
 use crate::lease::PostgresLease;
 use crate::rollback::RollbackGuard;
-use crate::server::{Ask, Asked, QueueUp};
+use crate::server::{Ask, Asked, QueueUp, ToInbox};
 
 /// How long a lock that was granted to a waiter is kept until that confirms. After a shorter wait it may rely on the grant at
 /// once.
@@ -72,15 +72,18 @@ impl Attempt {
             Listening::Soon | Listening::Not => (true, None),
         };
         if listener.is_some() && self.mailbox.is_none() {
-            let (mailbox, registration) = context.inbox.register(self.rollback.owner);
-            self.mailbox = Some(mailbox);
-            self.rollback.registers(registration);
+            self.mailbox = Some(context.inbox.register());
         }
         self.is_queued |= waits;
         self.rollback.arm(&on);
         let sent = context.clock.now();
         self.since.get_or_insert(sent);
-        let inbox = listener.map(|listener| (context.inbox.id(), listener));
+        let inbox = listener.zip(self.mailbox.as_ref()).map(|(listener, mailbox)| ToInbox {
+            id: context.inbox.id(),
+            listener,
+            key: mailbox.key,
+            secret: mailbox.secret,
+        });
         let queue = waits.then(|| QueueUp { grace: what.grace(), inbox });
         let ask = Ask { name, owner: self.rollback.owner, mode: request.mode, ttl: *ttl, info, queue };
         // Boxed, to keep the future of an acquisition small.
@@ -110,7 +113,8 @@ impl Attempt {
             (self.rollback.owner, token),
             (sent, until),
         );
-        Ok(lease.registered(self.rollback.disarm()))
+        self.rollback.disarm();
+        Ok(lease)
     }
 
     /// Notes that a request failed, and reports whether the attempt can continue.

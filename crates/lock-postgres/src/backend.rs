@@ -6,21 +6,26 @@ use async_trait::async_trait;
 use lock_core::backend::Support;
 use lock_core::renewal::Renewer;
 use lock_core::runtime::{self, Home};
+use lock_core::waiting::pause_between;
 use lock_core::{
     AcquireRequest, Acquired, Backend, Capabilities, DoctorReport, ErrorKind, Lazy, LeaseKind, LockName,
     LockState, Locks, Result, Token,
 };
+use tokio::time::sleep;
 
 use crate::acquire::acquire;
 use crate::config::PostgresConfig;
 use crate::context::Context;
-use crate::error::{BACKEND, Endpoint, MIN_TTL, NOT_INSTALLED};
+use crate::error::{BACKEND, CREATED_AT_ONCE, Endpoint, FOREIGN_SCHEMA, MIN_TTL, NOT_INSTALLED};
 use crate::inbox::Inbox;
 use crate::link::Dialer;
 use crate::renew::RenewOnServer;
-use crate::schema;
+use crate::schema::{self, Grants};
 use crate::server::Server;
 use crate::sweep::Sweeper;
+
+/// How often an installation is tried that others disturb.
+const INSTALLATIONS: u32 = 20;
 
 /// The backend for a PostgreSQL database.
 ///
@@ -64,7 +69,7 @@ impl Postgres {
     pub async fn connect(config: PostgresConfig) -> Result<Self> {
         let home = Home::here();
         let server = config.server(&home).await?;
-        prepare(&server, config.install).await?;
+        prepare(&server, &config).await?;
         let listens = config.listen.then(|| config.listen_targets()).transpose()?;
         let listens = listens.map(|targets| config.dialer(targets, &home));
         let clock = config.clock.clone();
@@ -84,24 +89,24 @@ impl Postgres {
     }
 }
 
-/// Checks that the schema is there, and creates or upgrades it where that is needed and `may_install`.
-async fn prepare(server: &Server, may_install: bool) -> Result<()> {
-    let found = match server.version().await {
-        Ok(version) if version > schema::VERSION => {
+/// Checks that the schema is there and whose it is, and creates or upgrades it where that is needed and allowed.
+async fn prepare(server: &Server, config: &PostgresConfig) -> Result<()> {
+    let found = version(server, config).await?;
+    match found {
+        Some(version) if version > schema::VERSION => {
             return Err(server.endpoint.too_new(version, schema::VERSION));
         }
-        Ok(schema::VERSION) => return Ok(()),
-        Ok(version) => Some(version),
-        Err(error) if error.code() == NOT_INSTALLED => None,
-        Err(error) => return Err(error),
-    };
-    let is_enough = found.is_some_and(|version| version == schema::VERSION - 1);
-    if may_install {
-        match install(server).await {
+        Some(schema::VERSION) => return Ok(()),
+        _ => {}
+    }
+    let is_enough = found.is_some_and(|version| version >= schema::OLDEST);
+    if config.install {
+        match install(server, &config.grants).await {
             Err(error) if is_enough => {
                 tracing::warn!(%error, "the schema was not upgraded; its older version works");
             }
-            installed => return installed,
+            // Somebody else may have made it meanwhile.
+            installed => return installed.and(version(server, config).await.map(drop)),
         }
     }
     match found {
@@ -111,15 +116,42 @@ async fn prepare(server: &Server, may_install: bool) -> Result<()> {
     }
 }
 
+/// Refuses a schema in which somebody who is not trusted may have left something.
+async fn trust(server: &Server, config: &PostgresConfig) -> Result<()> {
+    match server.distrust(config.owner.as_deref()).await? {
+        Some(why) => Err(server.endpoint.distrusted(&why)),
+        None => Ok(()),
+    }
+}
+
+/// The version of the schema, if it has one.
+async fn version(server: &Server, config: &PostgresConfig) -> Result<Option<i32>> {
+    trust(server, config).await?;
+    match server.version().await {
+        Err(error) if error.code() == NOT_INSTALLED => Ok(None),
+        found => found,
+    }
+}
+
 /// Creates or upgrades the schema.
-async fn install(server: &Server) -> Result<()> {
+async fn install(server: &Server, grants: &Grants) -> Result<()> {
     // A login that is refused is another matter than a right on the schema.
     drop(server.connection().await?);
-    let installed = server.batch(&schema::install(&server.endpoint.schema)).await;
-    installed.map_err(|error| match error.kind() {
-        ErrorKind::Denied => server.endpoint.may_not_install(error),
-        _ => error,
-    })
+    let sql = schema::install(&server.endpoint.schema, grants);
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match server.batch(&sql).await {
+            // Another process creates it at the same time.
+            Err(error) if error.code() == CREATED_AT_ONCE && tries < INSTALLATIONS => {
+                sleep(pause_between(20, 100)).await;
+            }
+            Err(error) if error.kind() == ErrorKind::Denied && error.code() != FOREIGN_SCHEMA => {
+                return Err(server.endpoint.may_not_install(error));
+            }
+            installed => return installed,
+        }
+    }
 }
 
 #[async_trait]
@@ -179,15 +211,9 @@ impl PostgresConfig {
     }
 
     fn dialer(&self, targets: Vec<tokio_postgres::Config>, home: &Home) -> Dialer {
-        Dialer {
-            targets,
-            password: self.password_source().cloned(),
-            tls: self.tls.clone(),
-            connect_timeout: self.connect_timeout,
-            endpoint: Endpoint { servers: self.servers(), schema: self.schema.clone() },
-            home: home.clone(),
-            distrusted: Arc::default(),
-        }
+        let secrets = (self.password_source().cloned(), self.tls.clone());
+        let endpoint = Endpoint { servers: self.servers(), schema: self.schema.clone() };
+        Dialer::new(targets, secrets, self.connect_timeout, endpoint, home.clone())
     }
 
     /// Connects to the server.
@@ -226,7 +252,7 @@ impl PostgresConfig {
     /// The SQL that [`install_schema`](Self::install_schema) runs, for an administrator and `psql`.
     #[must_use]
     pub fn schema_sql(&self) -> String {
-        schema::script(&self.schema)
+        schema::script(&self.schema, &self.grants)
     }
 
     /// Creates or upgrades the schema, whatever is there: for a role that may, where the clients may not.
@@ -240,7 +266,11 @@ impl PostgresConfig {
     /// When the future is dropped, the schema may have been created.
     pub async fn install_schema(self) -> Result<()> {
         let server = self.server(&Home::here()).await?;
-        let installed = install(&server).await;
+        let installed = async {
+            trust(&server, &self).await?;
+            install(&server, &self.grants).await
+        };
+        let installed = installed.await;
         server.close();
         installed
     }

@@ -8,15 +8,17 @@ use lock_core::url::{LockUrl, OptionValue};
 use lock_core::{Clock, Password, Result, TokenBlock};
 
 use crate::error::{BACKEND, check_ttl, invalid};
+use crate::schema::Grants;
 use crate::tls::Tls;
 
 const DEFAULT_PORT: u16 = 5432;
 /// Postgres cuts off longer names of schemas.
 const LONGEST_SCHEMA: usize = 63;
 const LARGEST_POOL: usize = 1000;
-const OPTIONS: [&str; 20] = [
+const OPTIONS: [&str; 21] = [
     "ttl",
     "schema",
+    "owner",
     "sync",
     "install",
     "listen",
@@ -107,6 +109,7 @@ impl PostgresSync {
 /// |---|---|---|
 /// | `ttl` | `30s` | how long a lock outlives a holder that died |
 /// | `schema` | `polylock` | the schema of the tables and functions; all clients that share locks need the same |
+/// | `owner` | none | the role that owns the schema, if it is none that is trusted anyhow: a superuser, the owner of the database, or the role of this client. Whoever owns it can run functions as this client |
 /// | `sync` | `on` | what a grant waits for: `on`, `local`, `remote_apply` or `off`, see [`PostgresSync`] |
 /// | `install` | `auto` | `auto` creates or upgrades the schema when that is needed and allowed; `off` never |
 /// | `listen` | `on` | `on`: a connection of its own notifies waiters; `off`: waiters ask again, after 2 s at most |
@@ -137,6 +140,8 @@ pub struct PostgresConfig {
     pub(crate) tls: Tls,
     pub(crate) ttl: Duration,
     pub(crate) schema: String,
+    pub(crate) owner: Option<String>,
+    pub(crate) grants: Grants,
     pub(crate) sync: PostgresSync,
     pub(crate) install: bool,
     pub(crate) listen: bool,
@@ -164,6 +169,8 @@ impl PostgresConfig {
             tls: Tls::default(),
             ttl: Duration::from_secs(30),
             schema: String::from("polylock"),
+            owner: None,
+            grants: Grants::default(),
             sync: PostgresSync::default(),
             install: true,
             listen: true,
@@ -214,6 +221,7 @@ impl PostgresConfig {
         match key {
             "ttl" => self.ttl = value.duration()?,
             "schema" => self.schema = text(),
+            "owner" => self.owner = Some(text()),
             "sync" => {
                 let all =
                     [PostgresSync::On, PostgresSync::Local, PostgresSync::RemoteApply, PostgresSync::Off];
@@ -284,6 +292,21 @@ impl PostgresConfig {
     #[must_use]
     pub fn schema(mut self, schema: impl Into<String>) -> Self {
         self.schema = schema.into();
+        self
+    }
+
+    /// The role that owns the schema, if it is none that is trusted anyhow: a superuser, the owner of the database, or the role of this
+    /// client. Whoever owns the schema can run functions as this client.
+    #[must_use]
+    pub fn owner(mut self, role: impl Into<String>) -> Self {
+        self.owner = Some(role.into());
+        self
+    }
+
+    /// The roles that may use the locks, besides the owner of the schema. An installation grants it to them.
+    #[must_use]
+    pub fn grants(mut self, grants: Grants) -> Self {
+        self.grants = grants;
         self
     }
 
@@ -428,6 +451,7 @@ impl PostgresConfig {
         }
         target.application_name(&self.application_name).ssl_mode(self.tls.mode());
         target.connect_timeout(self.connect_timeout).keepalives_idle(KEEPALIVE_TIME);
+        target.tcp_user_timeout(USER_TIMEOUT);
         Ok(target)
     }
 
@@ -457,6 +481,8 @@ impl PostgresConfig {
     }
 }
 
+/// How long the other side may leave what was sent unacknowledged: a host that is gone.
+const USER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a connection is idle before the kernel asks whether the other side still has it.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(15);
 

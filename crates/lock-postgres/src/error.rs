@@ -34,6 +34,12 @@ pub(crate) fn unexpected(what: impl Into<String>) -> Error {
 /// The code of the error for a schema that is missing.
 pub(crate) const NOT_INSTALLED: &str = "not_installed";
 
+/// The code of the error where somebody else has created the schema, or a part of it, meanwhile.
+pub(crate) const CREATED_AT_ONCE: &str = "created_at_once";
+
+/// The code of the error for a schema in which others may have left something.
+pub(crate) const FOREIGN_SCHEMA: &str = "foreign_schema";
+
 /// What the driver was doing when it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum During {
@@ -76,6 +82,34 @@ impl Endpoint {
             .with_code("timeout")
             .with_hint("try again; check the load, the disk and the synchronous standbys of the server")
             .with_outcome(Outcome::Unknown)
+    }
+
+    /// The commit succeeded, but somebody has cancelled its wait for a standby.
+    pub(crate) fn not_on_standby(&self) -> Error {
+        self.error(ErrorKind::Unavailable, "the commit was cancelled while it waited for a standby")
+            .with_code("timeout")
+            .with_hint("try again; check the synchronous standbys, and who calls pg_cancel_backend")
+            .with_outcome(Outcome::Unknown)
+    }
+
+    /// As many sessions as may be are open, and those that were given up have not ended.
+    pub(crate) fn no_room(&self, sessions: usize, limit: Duration) -> Error {
+        self.error(
+            ErrorKind::Unavailable,
+            format!("{sessions} sessions have not answered or ended for {limit:?}"),
+        )
+        .with_code("timeout")
+        .with_hint("try again; check what the server waits for: a lock of a table, the disk, or a standby")
+    }
+
+    /// Others may have put something into the schema: nothing of it is called.
+    pub(crate) fn distrusted(&self, why: &str) -> Error {
+        self.error(ErrorKind::Denied, format!("the schema {:?} {why}: its functions would run as this client", self.schema))
+            .with_code(FOREIGN_SCHEMA)
+            .with_hint(
+                "if you trust that role, name it: owner=ROLE; else use another schema: schema=NAME, or let an administrator \
+                 remove this one",
+            )
     }
 
     /// The schema was made by a newer version of this library.
@@ -140,8 +174,18 @@ impl Endpoint {
             _ => Outcome::NotApplied,
         };
         let error = match code {
-            "40001" | "40P01" | "55P03" | "57014" => {
+            "55P03" => said(ErrorKind::Unavailable).with_hint(
+                "try again: nothing was changed; another session has locked a table of the locks, as a migration, VACUUM FULL or \
+                 LOCK TABLE does: see pg_locks",
+            ),
+            "40001" | "40P01" | "57014" => {
                 said(ErrorKind::Unavailable).with_hint("try again: nothing was changed")
+            }
+            "23505" | "42P06" | "42P07" | "42723" | "XX000" if refusal.message().contains("already exists")
+                || refusal.message().contains("concurrently")
+                || code == "23505" =>
+            {
+                said(ErrorKind::Unavailable).with_code(CREATED_AT_ONCE).with_hint("try again")
             }
             "25006" => self
                 .error(ErrorKind::Unavailable, "the server is a standby, or its transactions are read-only")
@@ -159,8 +203,8 @@ impl Endpoint {
                  (sslmode=require) or a client certificate (sslcert=, sslkey=)",
             ),
             "42501" => said(ErrorKind::Denied).with_hint(format!(
-                "grant the role what it needs: GRANT USAGE ON SCHEMA {0} TO role; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA \
-                 {0} TO role",
+                "let the owner of the schema {:?} grant it: `polylock install --grant ROLE`, or --operator ROLE for a role that \
+                 breaks locks",
                 self.schema
             )),
             "3D000" => said(ErrorKind::InvalidConfig).with_hint(
@@ -168,6 +212,11 @@ impl Endpoint {
             ),
             "3F000" | "42883" | "42P01" | "42703" => self.not_installed(refusal.message()),
             "PL002" => self.too_new_to_install(refusal.message()),
+            "PL003" => said(ErrorKind::Denied)
+                .with_code(FOREIGN_SCHEMA)
+                .with_hint(refusal.hint().unwrap_or("name another schema: schema=NAME").to_owned()),
+            "22023" => said(ErrorKind::InvalidConfig)
+                .with_hint("shorten what the holder says of itself (label, info), or the ttl"),
             "22021" | "22P05" => said(ErrorKind::InvalidName)
                 .with_hint("the database cannot store this name: use one with the encoding UTF8, or names in ASCII"),
             _ if code.starts_with("08") => {

@@ -4,19 +4,17 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lock_core::{Error, ErrorKind, OwnerId, Result, Token};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
-use tokio_postgres::Notification;
 
-use crate::link::{Dialer, Link};
-use crate::server::{Changed, Server};
+use crate::link::{Dialer, Link, Notified};
+use crate::notification::{Key, Notification, Secret, channel};
+use crate::server::Server;
 
 /// Pauses before the next connection.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -27,8 +25,6 @@ const LAST_PAUSE_UNHEARD: Duration = Duration::from_secs(60);
 const HEARTBEAT: Duration = Duration::from_secs(5);
 /// How long the server is asked for changes of a lock after the last observer has gone: the next one often follows.
 const OBSERVED_FOR: Duration = Duration::from_secs(10);
-/// What a process notifies itself of, to find out whether it is notified.
-const OPENED: &str = "opened";
 
 /// The inbox of one `Locks`.
 pub(crate) struct Inbox {
@@ -47,10 +43,10 @@ struct Shared {
     id: String,
     server: Arc<Server>,
     listening: watch::Sender<Listening>,
-    /// Acquisitions, from their first request on until nothing can be granted to them.
-    owners: Mutex<HashMap<OwnerId, watch::Sender<Option<Token>>>>,
-    /// Locks whose changes are observed, by their stored names.
-    observed: Mutex<HashMap<Arc<str>, Observed>>,
+    /// The mailboxes of acquisitions.
+    waiters: Mutex<HashMap<Key, Waiter>>,
+    /// Locks whose changes are observed.
+    observed: Mutex<HashMap<Key, Observed>>,
 }
 
 /// Whether the server notifies this process.
@@ -64,24 +60,37 @@ pub(crate) enum Listening {
     Not,
 }
 
+struct Waiter {
+    secret: Secret,
+    granted: watch::Sender<Option<Token>>,
+}
+
 struct Observed {
+    /// As the server stores it.
+    name: Arc<str>,
     changes: watch::Sender<()>,
     observers: usize,
 }
 
-/// Keeps an acquisition known to the inbox. A grant to an unknown one is returned to the server.
-pub(crate) struct Registration {
-    owner: OwnerId,
+/// Where an acquisition gets its grant. One to an acquisition that has none any more ends with its grace period.
+pub(crate) struct Mailbox {
+    pub(crate) key: Key,
+    pub(crate) secret: Secret,
+    granted: watch::Receiver<Option<Token>>,
     shared: Arc<Shared>,
 }
 
-/// Where an acquisition gets its grant.
-#[derive(Debug)]
-pub(crate) struct Mailbox(watch::Receiver<Option<Token>>);
+/// What the connection that listens does with what it is told: at once, so that nothing piles up, whoever sends it.
+struct Delivery {
+    shared: Arc<Shared>,
+    /// What this connection tells itself, and whether it has.
+    nonce: String,
+    opened: watch::Sender<bool>,
+}
 
 /// Where an observer gets the changes of a lock.
 pub(crate) struct Changes {
-    name: Arc<str>,
+    key: Key,
     changes: watch::Receiver<()>,
     shared: Arc<Shared>,
 }
@@ -92,7 +101,7 @@ impl Inbox {
             id: OwnerId::random().to_string(),
             server: Arc::clone(server),
             listening: watch::Sender::new(if dialer.is_some() { Listening::Soon } else { Listening::Not }),
-            owners: Mutex::default(),
+            waiters: Mutex::default(),
             observed: Mutex::default(),
         };
         Self { shared: Arc::new(shared), dialer: dialer.map(Arc::new), task: Mutex::new(Ok(None)) }
@@ -141,11 +150,11 @@ impl Inbox {
     }
 
     /// A mailbox for an acquisition.
-    pub(crate) fn register(&self, owner: OwnerId) -> (Mailbox, Registration) {
-        let sender = watch::Sender::new(None);
-        let mailbox = Mailbox(sender.subscribe());
-        self.shared.owners().insert(owner, sender);
-        (mailbox, Registration { owner, shared: Arc::clone(&self.shared) })
+    pub(crate) fn register(&self) -> Mailbox {
+        let (key, secret, sender) = (Key::random(), Secret::random(), watch::Sender::new(None));
+        let granted = sender.subscribe();
+        lock(&self.shared.waiters).insert(key, Waiter { secret, granted: sender });
+        Mailbox { key, secret, granted, shared: Arc::clone(&self.shared) }
     }
 
     /// Asks the server to notify this inbox of changes of a lock. `None` if this process does not listen now.
@@ -154,17 +163,18 @@ impl Inbox {
         let Listening::By(listener) = self.listening() else { return Ok(None) };
         let changes = {
             let mut observed = lock(&self.shared.observed);
-            let entry = observed
-                .entry(Arc::clone(name))
-                .or_insert_with(|| Observed { changes: watch::Sender::new(()), observers: 0 });
-            entry.observers += 1;
-            Changes {
+            let known = observed.iter().find(|(_, entry)| entry.name == *name).map(|(key, _)| *key);
+            let key = known.unwrap_or_else(Key::random);
+            let entry = observed.entry(key).or_insert_with(|| Observed {
                 name: Arc::clone(name),
-                changes: entry.changes.subscribe(),
-                shared: Arc::clone(&self.shared),
-            }
+                changes: watch::Sender::new(()),
+                observers: 0,
+            });
+            entry.observers += 1;
+            Changes { key, changes: entry.changes.subscribe(), shared: Arc::clone(&self.shared) }
         };
-        let is_observed = self.shared.server.observe(name, &self.shared.id, Some(listener)).await?;
+        let how = Some((listener, changes.key));
+        let is_observed = self.shared.server.observe(name, &self.shared.id, how).await?;
         Ok(is_observed.then_some(changes))
     }
 }
@@ -179,7 +189,7 @@ impl Drop for Inbox {
 impl Shared {
     /// Listens for as long as the locks are open.
     async fn listen(self: Arc<Self>, dialer: Arc<Dialer>) {
-        let mut pause = FIRST_PAUSE;
+        let (mut pause, mut is_reported) = (FIRST_PAUSE, false);
         loop {
             let ended = self.listen_once(&dialer).await;
             if matches!(self.listening.send_replace(Listening::Not), Listening::By(_)) {
@@ -199,7 +209,7 @@ impl Shared {
                     LAST_PAUSE
                 }
                 Err(Unheard::BehindAPooler) => {
-                    if pause > LAST_PAUSE {
+                    if pause > LAST_PAUSE && !std::mem::replace(&mut is_reported, true) {
                         tracing::warn!(
                             "the server does not find the session that listens: waiters poll. Give the server's own address, past \
                              the pooler, as listen_host=, or listen=off"
@@ -215,15 +225,17 @@ impl Shared {
     }
 
     /// Opens the connection, and delivers notifications until it ends.
-    async fn listen_once(&self, dialer: &Dialer) -> std::result::Result<(), Unheard> {
-        let channel = format!("polylock_{}", self.id);
+    async fn listen_once(self: &Arc<Self>, dialer: &Dialer) -> std::result::Result<(), Unheard> {
+        let channel = channel(&self.id);
         let mut targets = dialer.targets.clone();
         // By this name, the server finds the session of a waiter.
         for target in &mut targets {
             target.application_name(&channel);
         }
-        let (sender, mut notifications) = unbounded_channel();
-        let link = dialer.open_as(targets, Some(sender)).await?;
+        let (nonce, opened) = (Key::random().to_string(), watch::Sender::new(false));
+        let mut is_told = opened.subscribe();
+        let delivery = Delivery { shared: Arc::clone(self), nonce: nonce.clone(), opened };
+        let link = dialer.open_as(targets, Some(Box::new(delivery))).await?;
         let limit = self.server.command_timeout();
         let listen = format!("LISTEN {channel}");
         match timeout(limit, link.batch(&listen)).await {
@@ -236,57 +248,36 @@ impl Shared {
         }
         let listener = self.server.hears(&link, &self.id).await?;
         // From another session: a pooler delivers to whoever has this one then.
-        self.server.notify(&channel, OPENED).await?;
-        let opened =
-            async { while notifications.recv().await.is_some_and(|told| told.payload() != OPENED) {} };
-        let is_told = timeout(limit, opened).await.is_ok();
+        self.server.notify(&channel, &format!("opened:{nonce}")).await?;
+        let told = timeout(limit, is_told.wait_for(|is_told| *is_told)).await;
+        let has_heard = told.is_ok_and(|told| told.is_ok());
         if !link.is_open() {
             let broke = dialer.endpoint.error(ErrorKind::Unavailable, "the connection that listens broke");
             return Err(Unheard::Error(broke.with_code("broken")));
         }
-        let Some(pid) = listener.filter(|_| is_told) else { return Err(Unheard::BehindAPooler) };
+        let Some(pid) = listener.filter(|_| has_heard) else { return Err(Unheard::BehindAPooler) };
         self.listening.send_replace(Listening::By(pid));
-        self.deliver_all(&link, &mut notifications).await;
+        self.watch(&link, is_told).await;
         Ok(())
     }
 
-    /// Delivers notifications until the connection ends, or the server does not answer on it.
-    async fn deliver_all(&self, link: &Link, notifications: &mut UnboundedReceiver<Notification>) {
+    /// Waits until the connection has ended, or the server does not answer on it.
+    async fn watch(&self, link: &Link, mut lives: watch::Receiver<bool>) {
         loop {
             tokio::select! {
-                notification = notifications.recv() => match notification {
-                    Some(notification) => self.deliver(notification.payload()),
-                    None => return,
-                },
+                // Nothing else comes: it ends with the connection.
+                _ = lives.changed() => return,
                 // The server may take it for one that hears, and hand locks over into the void.
                 () = self.server.abandoned.notified() => {
                     link.give_up();
                     return;
                 }
                 () = sleep(HEARTBEAT) => {
-                    if self.is_awaited() && !self.is_heard_while_delivering(link, notifications).await {
+                    if self.is_awaited() && !self.is_heard(link).await {
                         link.give_up();
                         return;
                     }
                 }
-            }
-        }
-    }
-
-    /// As [`is_heard`](Self::is_heard), and delivers notifications until that is known.
-    async fn is_heard_while_delivering(
-        &self,
-        link: &Link,
-        notifications: &mut UnboundedReceiver<Notification>,
-    ) -> bool {
-        let mut heard = pin!(self.is_heard(link));
-        loop {
-            tokio::select! {
-                is_heard = &mut heard => return is_heard,
-                notification = notifications.recv() => match notification {
-                    Some(notification) => self.deliver(notification.payload()),
-                    None => return false,
-                },
             }
         }
     }
@@ -298,67 +289,44 @@ impl Shared {
     }
 
     fn is_awaited(&self) -> bool {
-        !self.owners().is_empty() || !lock(&self.observed).is_empty()
-    }
-
-    fn deliver(&self, payload: &str) {
-        match payload.split_once(' ') {
-            Some(("granted", rest)) => {
-                let mut words = rest.splitn(4, ' ');
-                let owner = words.next().and_then(OwnerId::decode);
-                let token = words.next().and_then(|token| token.parse().ok()).map(Token::new);
-                let (Some(owner), Some(token), Some(name)) = (owner, token, words.nth(1)) else { return };
-                match self.owners().get(&owner) {
-                    Some(waiter) => drop(waiter.send_replace(Some(token))),
-                    None => self.return_grant(name.into(), owner),
-                }
-            }
-            Some(("changed", name)) => {
-                if let Some(observed) = lock(&self.observed).get(name) {
-                    observed.changes.send_replace(());
-                }
-            }
-            _ => tracing::debug!(payload, "a notification has another form"),
-        }
-    }
-
-    /// Returns a grant to an acquisition that has ended.
-    fn return_grant(&self, name: Arc<str>, owner: OwnerId) {
-        let (server, counted) = (Arc::clone(&self.server), self.server.cleanup.count());
-        drop(tokio::spawn(async move {
-            let _counted = counted;
-            for _ in 0..10 {
-                let Ok(on) = server.connection().await else { return };
-                match server.release(&on, &name, owner).await {
-                    Ok(Changed::Locked) => sleep(Duration::from_millis(20)).await,
-                    _ => return,
-                }
-            }
-        }));
-    }
-
-    fn owners(&self) -> MutexGuard<'_, HashMap<OwnerId, watch::Sender<Option<Token>>>> {
-        lock(&self.owners)
+        !lock(&self.waiters).is_empty() || !lock(&self.observed).is_empty()
     }
 
     /// Ends the observation of a lock that nobody observes any more.
-    async fn stop_observing(self: Arc<Self>, name: Arc<str>) {
+    async fn stop_observing(self: Arc<Self>, key: Key) {
         sleep(OBSERVED_FOR).await;
-        let is_over = {
+        let over = {
             let mut observed = lock(&self.observed);
-            let is_over = observed.get(&name).is_some_and(|observed| observed.observers == 0);
-            if is_over {
-                observed.remove(&name);
-            }
-            is_over
+            let is_over = observed.get(&key).is_some_and(|observed| observed.observers == 0);
+            if is_over { observed.remove(&key) } else { None }
         };
-        if is_over {
-            // Else the server notifies us in vain, until this session ends.
-            let _ = self.server.observe(&name, &self.id, None).await;
-            if let Some(observed) = lock(&self.observed).get(&name) {
-                // A new observer, whose registration may have been ended with that of the old one: it registers again.
-                observed.changes.send_replace(());
+        let Some(Observed { name, .. }) = over else { return };
+        // Else the server notifies us in vain, until this session ends.
+        let _ = self.server.observe(&name, &self.id, None).await;
+        for observed in lock(&self.observed).values().filter(|observed| observed.name == name) {
+            // A new observer, whose registration may have been ended with that of the old one: it registers again.
+            observed.changes.send_replace(());
+        }
+    }
+}
+
+impl Notified for Delivery {
+    fn notified(&self, payload: &str) {
+        match Notification::parse(payload) {
+            Some(Notification::Granted { to, token, proof }) => {
+                if let Some(waiter) = lock(&self.shared.waiters).get(&to)
+                    && waiter.secret.proves(token, proof)
+                {
+                    waiter.granted.send_replace(Some(token));
+                }
             }
+            Some(Notification::Changed(key)) => {
+                if let Some(observed) = lock(&self.shared.observed).get(&key) {
+                    observed.changes.send_replace(());
+                }
+            }
+            Some(Notification::Opened(nonce)) if nonce == self.nonce => drop(self.opened.send_replace(true)),
+            _ => tracing::trace!("a notification that nobody waits for"),
         }
     }
 }
@@ -383,11 +351,11 @@ impl Mailbox {
     /// This method is cancel safe.
     pub(crate) async fn granted(&mut self) -> Token {
         loop {
-            if self.0.changed().await.is_err() {
-                // It lives as long as its registration.
+            if self.granted.changed().await.is_err() {
+                // Its sender lives as long as it does.
                 return std::future::pending().await;
             }
-            if let Some(token) = *self.0.borrow_and_update() {
+            if let Some(token) = *self.granted.borrow_and_update() {
                 return token;
             }
         }
@@ -407,21 +375,21 @@ impl Changes {
     }
 }
 
-impl Drop for Registration {
+impl Drop for Mailbox {
     fn drop(&mut self) {
-        self.shared.owners().remove(&self.owner);
+        lock(&self.shared.waiters).remove(&self.key);
     }
 }
 
 impl Drop for Changes {
     fn drop(&mut self) {
         let mut observed = lock(&self.shared.observed);
-        let Some(entry) = observed.get_mut(&self.name) else { return };
+        let Some(entry) = observed.get_mut(&self.key) else { return };
         entry.observers -= 1;
         if entry.observers == 0
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
-            drop(runtime.spawn(Arc::clone(&self.shared).stop_observing(Arc::clone(&self.name))));
+            drop(runtime.spawn(Arc::clone(&self.shared).stop_observing(self.key)));
         }
     }
 }
@@ -433,11 +401,5 @@ fn lock<K: Eq + Hash, V>(map: &Mutex<HashMap<K, V>>) -> MutexGuard<'_, HashMap<K
 impl fmt::Debug for Inbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Inbox").field("listening", &self.listening()).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Registration {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Registration").field(&self.owner).finish()
     }
 }

@@ -16,7 +16,6 @@ use lock_core::{
 use crate::context::Context;
 use crate::error::{BACKEND, check_ttl};
 use crate::fence::Fencing;
-use crate::inbox::Registration;
 use crate::locked_row::{LockedRow, until_free};
 use crate::renew::HeldLock;
 use crate::rollback::RollbackGuard;
@@ -34,8 +33,6 @@ pub(crate) struct PostgresLease {
     pending: PendingRelease,
     /// Whether the lock is, or may have become, a share.
     may_be_shared: AtomicBool,
-    /// Keeps a late notification of this grant from returning it.
-    _registration: Option<Registration>,
 }
 
 impl PostgresLease {
@@ -59,13 +56,7 @@ impl PostgresLease {
             cell,
             pending: PendingRelease::default(),
             may_be_shared: AtomicBool::new(request.mode != Mode::Exclusive),
-            _registration: None,
         }
-    }
-
-    /// Takes over the registration of its acquisition.
-    pub(crate) fn registered(self, registration: Option<Registration>) -> Self {
-        Self { _registration: registration, ..self }
     }
 
     /// Confirms a grant in the background: renews the lock for its full ttl now.
@@ -214,7 +205,8 @@ impl PostgresLease {
                 }
                 let mut lease = Self::begin(&context, &name, next, (rollback.owner, token), (sent, until));
                 lease.tokens = self.tokens.succeeded_by(token, context.clock.now());
-                Ok(Some(HandOver::HandedOver(Box::new(lease.registered(rollback.disarm())))))
+                rollback.disarm();
+                Ok(Some(HandOver::HandedOver(Box::new(lease))))
             }
             Ok(Changed::NotHeld) => {
                 rollback.answered(false);

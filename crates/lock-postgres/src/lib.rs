@@ -19,6 +19,7 @@
 //! | `server` | the calls of the functions |
 //! | `link`, `tls` | connections |
 //! | `inbox` | the connection on which the server notifies us |
+//! | `notification` | what it says there, and what of that is believed |
 //! | `locked_row` | pauses while another transaction has the row of a lock |
 //! | `stored_name` | lock names as the database stores them |
 //! | `sweep` | removes rows of unused names |
@@ -39,6 +40,7 @@ mod inspect;
 mod lease;
 mod link;
 mod locked_row;
+mod notification;
 mod renew;
 mod rollback;
 pub mod schema;

@@ -11,15 +11,27 @@ use lock_core::runtime::Home;
 use lock_core::secret::Unreadable;
 use lock_core::{Error, ErrorKind, Password, Result};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::mpsc::UnboundedSender;
-use tokio::task::AbortHandle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Config, Connection, Notification, Row};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, Row};
 
 use crate::error::{BACKEND, During, Endpoint};
 use crate::hosts::{self, Failed};
 use crate::tls::{Connector, Tls};
+
+/// What a session of ours needs, whatever the role, the database and the server have for others: a level of isolation at which a request
+/// waits for nobody and fails for nobody, no limits but our own, and nothing of a search path. The server ends a session that has lost
+/// its client, also one that waits for a lock. Read-only transactions stay: a switchover keeps clients off the old primary by them.
+const SETTINGS: &str = "-c default_transaction_isolation=read\\ committed \
+    -c default_transaction_deferrable=off -c search_path=pg_catalog -c client_min_messages=warning -c row_security=on \
+    -c standard_conforming_strings=on -c statement_timeout=0 -c lock_timeout=0 -c idle_session_timeout=0 \
+    -c idle_in_transaction_session_timeout=0 -c client_connection_check_interval=1s";
+/// A session that was given up keeps its place until the server has answered. So there may be twice as many as are in use.
+const SESSIONS_PER_PLACE: usize = 2;
+/// Between two times that all connections are given up.
+const DISTRUST_EVERY: Duration = Duration::from_secs(1);
 
 /// Opens connections, with the password and the certificates of the moment.
 #[derive(Clone)]
@@ -34,22 +46,67 @@ pub(crate) struct Dialer {
     pub(crate) home: Home,
     /// Connections that were opened before are used no more: one of them has shown that the server ended them, or has a successor.
     pub(crate) distrusted: Arc<Mutex<Option<Instant>>>,
+    /// A pooler on the way takes no settings.
+    refuses_settings: Arc<AtomicBool>,
+    /// Room for sessions, also for those that were given up and have not ended.
+    sessions: Arc<Semaphore>,
+    places: usize,
+}
+
+/// Who is notified of what the server says on a connection. It is not to block.
+pub(crate) trait Notified: Send {
+    fn notified(&self, payload: &str);
 }
 
 /// A connection, and the task that drives it.
 pub(crate) struct Link {
     pub(crate) client: Client,
-    driver: AbortHandle,
     /// A call was not answered in time, or the server is ending it: nothing else is sent.
     is_given_up: AtomicBool,
     /// Whether the last call has no answer yet, perhaps as its future was dropped.
     is_busy: AtomicBool,
+    /// Whether the server has warned during the last call.
+    is_warned: Arc<AtomicBool>,
 }
 
 impl Dialer {
-    /// Lets no connection that is open now be used again.
-    pub(crate) fn distrust_all(&self) {
-        *self.distrusted.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    pub(crate) fn new(
+        targets: Vec<Config>,
+        (password, tls): (Option<Password>, Tls),
+        connect_timeout: Duration,
+        endpoint: Endpoint,
+        home: Home,
+    ) -> Self {
+        let (distrusted, refuses_settings) = Default::default();
+        let (sessions, places) = (Arc::new(Semaphore::new(SESSIONS_PER_PLACE)), 1);
+        Self {
+            targets,
+            password,
+            tls,
+            connect_timeout,
+            endpoint,
+            home,
+            distrusted,
+            refuses_settings,
+            sessions,
+            places,
+        }
+    }
+
+    /// The same with room for so many connections, of its own.
+    pub(crate) fn for_places(self, places: usize) -> Self {
+        Self { sessions: Arc::new(Semaphore::new(SESSIONS_PER_PLACE * places)), places, ..self }
+    }
+
+    /// Lets no connection that is open now be used again. Returns whether that is so: not if it was done a moment ago, as a server
+    /// that refuses each call would be asked for new sessions all the time.
+    pub(crate) fn distrust_all(&self) -> bool {
+        let mut distrusted = self.distrusted.lock().unwrap_or_else(PoisonError::into_inner);
+        if distrusted.is_some_and(|before| before.elapsed() < DISTRUST_EVERY) {
+            return false;
+        }
+        *distrusted = Some(Instant::now());
+        true
     }
 
     /// Refuses a password or certificates that cannot be read, which may pass only later.
@@ -70,22 +127,25 @@ impl Dialer {
         read.await.unwrap_or_else(|_| Err(Unreadable::new(format!("not read within {limit:?}"))))
     }
 
-    /// Opens a connection. What the server notifies it of goes to `notifications`, which is dropped when the connection ends.
+    /// Opens a connection. What the server notifies it of goes to `notified`, which is dropped when the connection ends.
     ///
     /// # Cancel safety
     ///
     /// When the future is dropped, the connection is closed, after the connect timeout at the latest.
-    pub(crate) async fn open(&self, notifications: Option<UnboundedSender<Notification>>) -> Result<Link> {
-        self.open_as(self.targets.clone(), notifications).await
+    pub(crate) async fn open(&self, notified: Option<Box<dyn Notified>>) -> Result<Link> {
+        self.open_as(self.targets.clone(), notified).await
     }
 
     /// As [`open`](Self::open), with another name in the list of sessions.
     pub(crate) async fn open_as(
         &self,
         mut targets: Vec<Config>,
-        notifications: Option<UnboundedSender<Notification>>,
+        notified: Option<Box<dyn Notified>>,
     ) -> Result<Link> {
         let limit = self.connect_timeout;
+        let Ok(Ok(place)) = timeout(limit, Arc::clone(&self.sessions).acquire_owned()).await else {
+            return Err(self.endpoint.no_room(SESSIONS_PER_PLACE * self.places, limit));
+        };
         let secrets = self.secrets().await;
         let (tls, password) = secrets.map_err(|unread| unread.error(ErrorKind::Unavailable, BACKEND))?;
         if let Some(password) = password {
@@ -93,11 +153,24 @@ impl Dialer {
                 target.password(&password);
             }
         }
+        let refuses_settings = Arc::clone(&self.refuses_settings);
         let connecting = self.home.driver().spawn(async move {
-            let (client, connection) = hosts::connect(targets, tls, limit).await?;
-            let driver = tokio::spawn(drive(connection, notifications)).abort_handle();
-            let (is_given_up, is_busy) = (AtomicBool::new(false), AtomicBool::new(false));
-            Ok::<_, Failed>(Link { client, driver, is_given_up, is_busy })
+            let connected = match refuses_settings.load(Ordering::Relaxed) {
+                true => hosts::connect(targets, tls, limit).await,
+                false => match hosts::connect(with_settings(&targets), tls.clone(), limit).await {
+                    Err(Failed::Driver(error)) if is_refusal_of_settings(&error) => {
+                        let connected = hosts::connect(targets, tls, limit).await;
+                        refuses_settings.store(connected.is_ok(), Ordering::Relaxed);
+                        connected
+                    }
+                    connected => connected,
+                },
+            };
+            let (client, connection) = connected?;
+            let is_warned = Arc::<AtomicBool>::default();
+            drop(tokio::spawn(drive(connection, notified, Arc::clone(&is_warned), place)));
+            let (is_given_up, is_busy) = Default::default();
+            Ok::<_, Failed>(Link { client, is_given_up, is_busy, is_warned })
         });
         match connecting.await {
             Ok(Ok(link)) => Ok(link),
@@ -112,21 +185,45 @@ impl Dialer {
     }
 }
 
-/// Drives a connection to its end.
-async fn drive<S, T>(mut connection: Connection<S, T>, notifications: Option<UnboundedSender<Notification>>)
-where
+/// The settings of the user count more.
+fn with_settings(targets: &[Config]) -> Vec<Config> {
+    let mut targets = targets.to_vec();
+    for target in &mut targets {
+        let options = format!("{SETTINGS} {}", target.get_options().unwrap_or_default());
+        target.options(options);
+    }
+    targets
+}
+
+/// Whether a pooler takes no settings, or the server does not know one of them.
+fn is_refusal_of_settings(error: &tokio_postgres::Error) -> bool {
+    error.as_db_error().is_some_and(|refusal| match refusal.code().code() {
+        "08P01" => refusal.message().contains("startup"),
+        code => matches!(code, "42704" | "22023"),
+    })
+}
+
+/// Drives a connection to its end: until its last call is answered, once it is not used any more.
+async fn drive<S, T>(
+    mut connection: Connection<S, T>,
+    notified: Option<Box<dyn Notified>>,
+    is_warned: Arc<AtomicBool>,
+    _place: OwnedSemaphorePermit,
+) where
     S: AsyncRead + AsyncWrite + Unpin,
     T: AsyncRead + AsyncWrite + Unpin,
 {
     while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
         match message {
             Ok(AsyncMessage::Notification(notification)) => {
-                if let Some(notifications) = &notifications {
-                    // Nobody listens any more: the connection is about to be closed.
-                    let _ = notifications.send(notification);
+                if let Some(notified) = &notified {
+                    notified.notified(notification.payload());
                 }
             }
-            Ok(AsyncMessage::Notice(notice)) => tracing::debug!(%notice, "the server says"),
+            Ok(AsyncMessage::Notice(notice)) => {
+                is_warned.fetch_or(*notice.code() == SqlState::WARNING, Ordering::Relaxed);
+                tracing::debug!(%notice, "the server says");
+            }
             Ok(_) => {}
             Err(error) => {
                 tracing::debug!(%error, "a connection ended");
@@ -168,24 +265,21 @@ impl Link {
     /// The answer to a request; until it is there, the connection is busy.
     async fn answered<T>(&self, request: impl Future<Output = T>) -> T {
         self.is_busy.store(true, Ordering::Relaxed);
+        self.is_warned.store(false, Ordering::Relaxed);
         let answer = request.await;
         // It comes after those to all earlier requests.
         self.is_busy.store(false, Ordering::Relaxed);
         answer
     }
 
+    /// Whether the server has warned during the last call: its commit does not wait for a standby any more, and has succeeded.
+    pub(crate) fn is_warned(&self) -> bool {
+        self.is_warned.load(Ordering::Relaxed)
+    }
+
     /// Whether requests can be sent.
     pub(crate) fn is_open(&self) -> bool {
         !self.client.is_closed() && !self.is_given_up.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        if self.is_given_up.load(Ordering::Relaxed) || self.is_busy.load(Ordering::Relaxed) {
-            // Else it might wait for an answer.
-            self.driver.abort();
-        }
     }
 }
 
@@ -204,7 +298,8 @@ impl Manager for Dialer {
     }
 
     /// What is sent on a busy connection would wait for the answer to another caller's call. That is not cancelled on the server: what
-    /// lasts there is a commit, and its cancellation grants a lock that the standbys may lack.
+    /// lasts there is a commit, and its cancellation grants a lock that the standbys may lack. The connection stays open until then:
+    /// else each call that is given up would leave a session more.
     async fn recycle(&self, link: &mut Link, metrics: &Metrics) -> RecycleResult<Error> {
         let distrusted = *self.distrusted.lock().unwrap_or_else(PoisonError::into_inner);
         let is_trusted = distrusted.is_none_or(|before| metrics.created > before);

@@ -9,7 +9,6 @@ use lock_core::{ErrorKind, OwnerId};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
-use crate::inbox::Registration;
 use crate::server::{Changed, Connection, Server};
 
 /// How long a roll-back waits for a server that does not answer.
@@ -30,8 +29,6 @@ pub(crate) struct RollbackGuard {
     sent: Option<Sent>,
     /// How many requests may have left something.
     requests: u32,
-    /// Keeps the owner known to the inbox.
-    registration: Option<Registration>,
     runtime: Option<Handle>,
 }
 
@@ -56,7 +53,6 @@ impl RollbackGuard {
             ttl,
             sent: None,
             requests: 0,
-            registration: None,
             runtime: Handle::try_current().ok(),
         }
     }
@@ -67,20 +63,14 @@ impl RollbackGuard {
         self.requests += 1;
     }
 
-    /// Keeps the owner known to the inbox until the roll-back has ended.
-    pub(crate) fn registers(&mut self, registration: Registration) {
-        self.registration = Some(registration);
-    }
-
     /// Notes that the last request was answered, and whether something of this owner may remain.
     pub(crate) fn answered(&mut self, may_remain: bool) {
         self.sent = may_remain.then_some(Sent::Answered);
     }
 
-    /// Ends the guard without a roll-back, and passes the registration on to the holder.
-    pub(crate) fn disarm(mut self) -> Option<Registration> {
+    /// Ends the guard without a roll-back.
+    pub(crate) fn disarm(mut self) {
         self.sent = None;
-        self.registration.take()
     }
 
     /// Rolls back now with one request; if that is not enough, the rest runs in the background.
@@ -121,7 +111,6 @@ impl Drop for RollbackGuard {
             owner: self.owner,
             ttl: self.ttl,
             is_alone: self.requests == 1,
-            _registration: self.registration.take(),
         };
         // Counted before the task starts, as the locks may be closed first.
         let counted = self.server.cleanup.count();
@@ -136,7 +125,6 @@ struct Rollback {
     ttl: Duration,
     /// Whether the acquisition sent one request only: what was found once does not come again.
     is_alone: bool,
-    _registration: Option<Registration>,
 }
 
 impl Rollback {

@@ -10,15 +10,18 @@ use std::time::Duration;
 use deadpool::Runtime;
 use deadpool::managed::{Object, Pool, PoolError, QueueMode, TimeoutType, Timeouts};
 use lock_core::background::Background;
+use lock_core::waiting::pause_between;
 use lock_core::{Clock, Error, Mode, OwnerId, Result, Token};
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::config::PostgresSync;
 use crate::error::{BACKEND, During, Endpoint, unexpected};
 use crate::link::{Dialer, Link};
+use crate::notification::{Key, Secret, addressed};
+use crate::schema::quoted;
 
 /// The server, with the connections for requests.
 #[derive(Debug)]
@@ -44,7 +47,7 @@ pub(crate) struct Server {
 pub(crate) struct Connection(Arc<Object<Dialer>>);
 
 /// What an acquisition asks for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct Ask<'a> {
     pub(crate) name: &'a str,
     pub(crate) owner: OwnerId,
@@ -56,12 +59,22 @@ pub(crate) struct Ask<'a> {
 }
 
 /// How an acquisition waits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct QueueUp<'a> {
     /// How long a granted lock is kept until the waiter confirms.
     pub(crate) grace: Duration,
-    /// The inbox and the process of the server that listens for it; `None` for a waiter that polls.
-    pub(crate) inbox: Option<(&'a str, i32)>,
+    /// `None` for a waiter that polls.
+    pub(crate) inbox: Option<ToInbox<'a>>,
+}
+
+/// How a waiter is notified.
+#[derive(Clone, Copy)]
+pub(crate) struct ToInbox<'a> {
+    pub(crate) id: &'a str,
+    /// The process of the server that listens for it.
+    pub(crate) listener: i32,
+    pub(crate) key: Key,
+    pub(crate) secret: Secret,
 }
 
 /// The answer to an acquisition.
@@ -106,7 +119,8 @@ impl Server {
     ) -> Result<Self> {
         let (endpoint, connect_timeout) = (dialer.endpoint.clone(), dialer.connect_timeout);
         let limit = connect_timeout + command_timeout;
-        let (pool, reserve) = (pool(dialer.clone(), size, limit)?, pool(dialer, 1, limit)?);
+        let requests = dialer.clone().for_places(size);
+        let (pool, reserve) = (pool(requests, size, limit)?, pool(dialer, 1, limit)?);
         let schema = format!("{}.", quoted(&endpoint.schema));
         let cleanup = Background::default();
         Ok(Self {
@@ -177,9 +191,17 @@ impl Server {
         self.reserve.close();
     }
 
-    /// The version of the schema.
-    pub(crate) async fn version(&self) -> Result<i32> {
+    /// The version of the schema; `None` if it has no rows. Runs code of the owner of the schema.
+    pub(crate) async fn version(&self) -> Result<Option<i32>> {
         get(first(&self.read("SELECT {s}version()", &[]).await?)?, 0)
+    }
+
+    /// Why nothing of the schema may be called: who else than the server's administrators, the owner of the database, this role and
+    /// `trusted` can have put something there. Calls nothing of the schema, nor what a search path could put in its way.
+    pub(crate) async fn distrust(&self, trusted: Option<&str>) -> Result<Option<String>> {
+        let params = [(&self.endpoint.schema as Value<'_>, Type::TEXT), (&trusted, Type::TEXT)];
+        let rows = self.read(DISTRUST, &params).await?;
+        rows.first().map_or(Ok(None), |row| get(row, 0))
     }
 
     /// Runs statements that are not ours, as one transaction.
@@ -195,13 +217,14 @@ impl Server {
 
     /// Asks for a lock, queues up for it, or confirms a grant.
     pub(crate) async fn ask(&self, on: &Connection, ask: &Ask<'_>) -> Result<Asked> {
-        const SQL: &str = "SELECT {s}ask($1, $2::text::uuid, $3, $4, $5, $6, $7, $8, $9)::text";
+        const SQL: &str = "SELECT {s}ask($1, $2::pg_catalog.text::pg_catalog.uuid, $3, $4, $5, $6, $7, $8, $9, $10)::pg_catalog.text";
         let (owner, mode, ttl) = (ask.owner.to_string(), mode_number(ask.mode), millis(ask.ttl));
         let grace = ask.queue.map(|queue| millis(queue.grace));
         let inbox = ask.queue.and_then(|queue| queue.inbox);
-        let (inbox, listener) = (inbox.map(|(id, _)| id), inbox.map(|(_, pid)| pid));
-        let row = self
-            .one(
+        let (id, listener) = (inbox.map(|inbox| inbox.id), inbox.map(|inbox| inbox.listener));
+        let key = inbox.map(|inbox| format!("{}{}", inbox.key, inbox.secret.reveal()));
+        let answer = self
+            .answer(
                 on,
                 SQL,
                 &[
@@ -212,12 +235,13 @@ impl Server {
                     (&ask.info, Type::TEXT),
                     (&self.sync.as_str(), Type::TEXT),
                     (&grace, Type::INT8),
-                    (&inbox, Type::TEXT),
+                    (&id, Type::TEXT),
                     (&listener, Type::INT4),
+                    (&key, Type::TEXT),
                 ],
             )
             .await?;
-        match *record(&row)? {
+        match *answer.fields() {
             ["granted", minted, ..] => Ok(Asked::Granted(token(minted)?)),
             ["locked", ..] => Ok(Asked::Locked),
             // A number below zero is one that is not known.
@@ -231,13 +255,13 @@ impl Server {
 
     /// Removes what this owner has: a lock, a share, an entry in the queue. A lock goes to the next waiter.
     pub(crate) async fn release(&self, on: &Connection, name: &str, owner: OwnerId) -> Result<Changed> {
-        const SQL: &str = "SELECT {s}release($1, $2::text::uuid, $3)";
+        const SQL: &str = "SELECT {s}release($1, $2::pg_catalog.text::pg_catalog.uuid, $3)::pg_catalog.text";
         self.change(on, SQL, name, owner, &[(&self.sync.as_str(), Type::TEXT)]).await
     }
 
     /// Extends leases, all in one call. The answers are in the order of the leases.
     pub(crate) async fn extend(&self, leases: &[(&str, OwnerId, Duration)]) -> Result<Vec<Changed>> {
-        const SQL: &str = "SELECT {s}extend($1, $2::text[]::uuid[], $3, $4)";
+        const SQL: &str = "SELECT {s}extend($1, $2::pg_catalog.text[]::pg_catalog.uuid[], $3, $4)";
         let names: Vec<_> = leases.iter().map(|(name, ..)| *name).collect();
         let owners: Vec<_> = leases.iter().map(|(_, owner, _)| owner.to_string()).collect();
         let ttls: Vec<_> = leases.iter().map(|(.., ttl)| millis(*ttl)).collect();
@@ -269,7 +293,7 @@ impl Server {
     /// Whether this owner holds the lock.
     pub(crate) async fn holds(&self, name: &str, owner: OwnerId) -> Result<bool> {
         let owner = owner.to_string();
-        let sql = "SELECT {s}holds($1, $2::text::uuid)";
+        let sql = "SELECT {s}holds($1, $2::pg_catalog.text::pg_catalog.uuid)";
         get(first(&self.read(sql, &[(&name, Type::TEXT), (&owner, Type::TEXT)]).await?)?, 0)
     }
 
@@ -280,10 +304,10 @@ impl Server {
         from: OwnerId,
         to: &Ask<'_>,
     ) -> Result<Changed<Token>> {
-        const SQL: &str = "SELECT {s}hand_over($1, $2::text::uuid, $3::text::uuid, $4, $5, $6)::text";
+        const SQL: &str = "SELECT {s}hand_over($1, $2::pg_catalog.text::pg_catalog.uuid, $3::pg_catalog.text::pg_catalog.uuid, $4, $5, $6)::pg_catalog.text";
         let (from, owner, ttl) = (from.to_string(), to.owner.to_string(), millis(to.ttl));
-        let row = self
-            .one(
+        let answer = self
+            .answer(
                 on,
                 SQL,
                 &[
@@ -296,7 +320,7 @@ impl Server {
                 ],
             )
             .await?;
-        match *record(&row)? {
+        match *answer.fields() {
             ["granted", minted] => Ok(Changed::Done(token(minted)?)),
             ["locked", _] => Ok(Changed::Locked),
             ["lost", _] => Ok(Changed::NotHeld),
@@ -306,7 +330,8 @@ impl Server {
 
     /// Makes a lock that is held alone a share of this owner.
     pub(crate) async fn downgrade(&self, name: &str, owner: OwnerId, ttl: Duration) -> Result<Changed> {
-        const SQL: &str = "SELECT {s}downgrade($1, $2::text::uuid, $3, $4)";
+        const SQL: &str =
+            "SELECT {s}downgrade($1, $2::pg_catalog.text::pg_catalog.uuid, $3, $4)::pg_catalog.text";
         let (on, ttl) = (self.connection().await?, millis(ttl));
         let more = [(&ttl as Value<'_>, Type::INT8), (&self.sync.as_str(), Type::TEXT)];
         self.change(&on, SQL, name, owner, &more).await
@@ -314,17 +339,22 @@ impl Server {
 
     /// Makes all later tokens larger than `floor`, if this owner holds the lock.
     pub(crate) async fn raise(&self, name: &str, owner: OwnerId, floor: Token) -> Result<Changed> {
-        const SQL: &str = "SELECT {s}raise($1, $2::text::uuid, $3, $4)";
-        let floor = number(floor);
-        let more = [(&floor as Value<'_>, Type::INT8), (&self.sync.as_str(), Type::TEXT)];
-        self.change(&self.connection().await?, SQL, name, owner, &more).await
+        const SQL: &str = "SELECT {s}raise($1, $2::pg_catalog.text::pg_catalog.uuid, $3, $4)";
+        let (owner, floor) = (owner.to_string(), number(floor));
+        let params = [
+            (&name as Value<'_>, Type::TEXT),
+            (&owner, Type::TEXT),
+            (&floor, Type::INT8),
+            (&self.sync.as_str(), Type::TEXT),
+        ];
+        changed(get(&self.one(&self.connection().await?, SQL, &params).await?, 0)?)
     }
 
     /// Removes a lock from all holders.
     pub(crate) async fn break_lock(&self, name: &str) -> Result<Changed> {
         let params = [(&name as Value<'_>, Type::TEXT), (&self.sync.as_str(), Type::TEXT)];
-        let row = self.one(&self.connection().await?, "SELECT {s}break_lock($1, $2)", &params).await?;
-        changed(get(&row, 0)?)
+        let sql = "SELECT {s}break_lock($1, $2)::pg_catalog.text";
+        self.answer(&self.connection().await?, sql, &params).await?.changed()
     }
 
     /// Removes a lock from the holder with this token.
@@ -332,8 +362,8 @@ impl Server {
         let token = number(token);
         let params =
             [(&name as Value<'_>, Type::TEXT), (&token, Type::INT8), (&self.sync.as_str(), Type::TEXT)];
-        let row = self.one(&self.connection().await?, "SELECT {s}break_if($1, $2, $3)", &params).await?;
-        changed(get(&row, 0)?)
+        let sql = "SELECT {s}break_if($1, $2, $3)::pg_catalog.text";
+        self.answer(&self.connection().await?, sql, &params).await?.changed()
     }
 
     /// What there is of a lock, in rows.
@@ -361,12 +391,14 @@ impl Server {
 
     /// Notifies this inbox of changes of the lock from now on, or no longer. Returns whether that is so: not if another
     /// transaction has the row.
-    pub(crate) async fn observe(&self, name: &str, inbox: &str, listener: Option<i32>) -> Result<bool> {
+    pub(crate) async fn observe(&self, name: &str, inbox: &str, how: Option<(i32, Key)>) -> Result<bool> {
         let on = self.connection().await?;
         let (name, inbox) = ((&name as Value<'_>, Type::TEXT), (&inbox as Value<'_>, Type::TEXT));
-        let row = match listener {
-            Some(pid) => {
-                self.one(&on, "SELECT {s}observe($1, $2, $3)", &[name, inbox, (&pid, Type::INT4)]).await?
+        let row = match how {
+            Some((pid, key)) => {
+                let more = [(&pid as Value<'_>, Type::INT4), (&key.to_string(), Type::TEXT)];
+                let [pid, key] = more;
+                self.one(&on, "SELECT {s}observe($1, $2, $3, $4)", &[name, inbox, pid, key]).await?
             }
             None => self.one(&on, "SELECT {s}unobserve($1, $2)", &[name, inbox]).await?,
         };
@@ -387,8 +419,10 @@ impl Server {
             (&idle, Type::INT8),
             (&self.sync.as_str(), Type::TEXT),
         ];
-        let rows = self.read("SELECT removed, next FROM {s}sweep($1, $2, $3, $4)", &params).await?;
-        Ok((get(first(&rows)?, 0)?, get(first(&rows)?, 1)?))
+        let on = self.connection().await?;
+        let row = self.one(&on, "SELECT removed, next, tell FROM {s}sweep($1, $2, $3, $4)", &params).await?;
+        self.tell(&on, get::<Option<&str>>(&row, 2)?.unwrap_or_default()).await;
+        Ok((get(&row, 0)?, get(&row, 1)?))
     }
 
     /// What the server says of itself, in JSON.
@@ -398,7 +432,7 @@ impl Server {
 
     /// Whether the server finds this listener, asked on its own connection.
     pub(crate) async fn hears(&self, link: &Link, inbox: &str) -> Result<Option<i32>> {
-        let sql = "SELECT {s}hears($1, pg_backend_pid()), pg_backend_pid()";
+        let sql = "SELECT {s}hears($1, pg_catalog.pg_backend_pid()), pg_catalog.pg_backend_pid()";
         let rows = self.rows(link, sql, &[(&inbox, Type::TEXT)]).await?;
         let hears: bool = get(first(&rows)?, 0)?;
         Ok(if hears { Some(get(first(&rows)?, 1)?) } else { None })
@@ -413,7 +447,7 @@ impl Server {
     /// Notifies a channel.
     pub(crate) async fn notify(&self, channel: &str, payload: &str) -> Result<()> {
         let params = [(&channel as Value<'_>, Type::TEXT), (&payload, Type::TEXT)];
-        self.read("SELECT pg_notify($1, $2)", &params).await.map(drop)
+        self.read("SELECT pg_catalog.pg_notify($1, $2)", &params).await.map(drop)
     }
 
     /// The statement that fences a token of a lock.
@@ -432,7 +466,35 @@ impl Server {
         let owner = owner.to_string();
         let mut params = vec![(&name as Value<'_>, Type::TEXT), (&owner, Type::TEXT)];
         params.extend_from_slice(more);
-        changed(get(&self.one(on, sql, &params).await?, 0)?)
+        self.answer(on, sql, &params).await?.changed()
+    }
+
+    /// The answer to a call that may hand locks over: the inboxes that it names have been notified.
+    async fn answer(&self, on: &Connection, sql: &str, params: &[(Value<'_>, Type)]) -> Result<Answer> {
+        let answer = Answer(get(&self.one(on, sql, params).await?, 0)?);
+        self.tell(on, answer.tell()).await;
+        Ok(answer)
+    }
+
+    /// Notifies inboxes in a transaction of its own, also if the caller is dropped. A waiter that is not reached asks again.
+    async fn tell(&self, on: &Connection, tell: &str) {
+        // Schema-qualified, `unnest` takes one array.
+        const SQL: &str = "SELECT pg_catalog.pg_notify(channel, payload)
+                           FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS t(channel, payload)";
+        if tell.is_empty() {
+            return;
+        }
+        let (on, tell, limit) = (on.clone(), tell.to_owned(), self.command_timeout);
+        let told = self.pool.manager().home.driver().spawn(async move {
+            let (channels, payloads) = addressed(&tell);
+            let params = [(&channels as Value<'_>, Type::TEXT_ARRAY), (&payloads, Type::TEXT_ARRAY)];
+            match timeout(limit, on.call(SQL, &params)).await {
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => tracing::debug!(%error, "waiters were not notified"),
+                Err(_) => on.give_up(),
+            }
+        });
+        let _ = told.await;
     }
 
     async fn one(&self, on: &Connection, sql: &str, params: &[(Value<'_>, Type)]) -> Result<Row> {
@@ -455,7 +517,8 @@ impl Server {
 
     async fn rows(&self, on: &Link, sql: &str, params: &[(Value<'_>, Type)]) -> Result<Vec<Row>> {
         let sql = sql.replacen("{s}", &self.schema, 1);
-        match timeout(self.command_timeout, on.call(&sql, params)).await {
+        match timeout(self.command_timeout, self.serialized(on, &sql, params)).await {
+            Ok(Ok(_)) if on.is_warned() => Err(self.endpoint.not_on_standby()),
             Ok(Ok(rows)) => Ok(rows),
             Ok(Err(error)) => {
                 let error = self.endpoint.of(During::Call, &error);
@@ -465,6 +528,22 @@ impl Server {
                 Err(error)
             }
             Err(_) => Err(self.silent(on, self.command_timeout)),
+        }
+    }
+
+    /// A call, again while the server has rolled it back for another one: behind a pooler that takes no settings, the level of isolation
+    /// may be one at which that happens.
+    async fn serialized(
+        &self,
+        on: &Link,
+        sql: &str,
+        params: &[(Value<'_>, Type)],
+    ) -> std::result::Result<Vec<Row>, tokio_postgres::Error> {
+        loop {
+            match on.call(sql, params).await {
+                Err(error) if is_serialization_failure(&error) => sleep(pause_between(1, 10)).await,
+                answer => return answer,
+            }
         }
     }
 
@@ -478,7 +557,9 @@ impl Server {
     fn abandon_connections(&self, on: &Link) {
         on.give_up();
         // Of both pools.
-        self.pool.manager().distrust_all();
+        if !self.pool.manager().distrust_all() {
+            return;
+        }
         self.pool.retain(|_, _| false);
         self.reserve.retain(|_, _| false);
         self.abandoned.notify_waiters();
@@ -495,6 +576,24 @@ fn pool(dialer: Dialer, size: usize, limit: Duration) -> Result<Pool<Dialer>> {
         .build();
     pool.map_err(|error| unexpected(format!("the pool cannot be made: {error}")))
 }
+
+/// One row with the reason, if there is one; none without a schema.
+const DISTRUST: &str = r#"
+SELECT CASE
+  WHEN NOT (r.rolsuper OR r.oid OPERATOR(pg_catalog.=) d.datdba OR r.rolname OPERATOR(pg_catalog.=) 'pg_database_owner'
+    OR r.rolname OPERATOR(pg_catalog.=) CURRENT_USER
+    OR $2::pg_catalog.name IS NOT NULL AND r.rolname OPERATOR(pg_catalog.=) $2::pg_catalog.name) THEN pg_catalog.concat('belongs to the role "', r.rolname, '"')
+  WHEN EXISTS (SELECT FROM pg_catalog.aclexplode(n.nspacl) a
+    WHERE a.privilege_type OPERATOR(pg_catalog.=) 'CREATE' AND a.grantee OPERATOR(pg_catalog.<>) n.nspowner)
+    THEN 'lets other roles create functions'
+  WHEN EXISTS (SELECT FROM pg_catalog.pg_proc p
+    WHERE p.pronamespace OPERATOR(pg_catalog.=) n.oid AND p.proowner OPERATOR(pg_catalog.<>) n.nspowner)
+    THEN 'has functions of other roles'
+  END
+FROM pg_catalog.pg_namespace n
+JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) n.nspowner
+JOIN pg_catalog.pg_database d ON d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
+WHERE n.nspname OPERATOR(pg_catalog.=) $1::pg_catalog.name"#;
 
 type Value<'a> = &'a (dyn ToSql + Sync);
 
@@ -525,6 +624,10 @@ fn mode_number(mode: Mode) -> i32 {
     }
 }
 
+fn is_serialization_failure(error: &tokio_postgres::Error) -> bool {
+    error.code().is_some_and(|code| matches!(code.code(), "40001" | "40P01"))
+}
+
 /// Whether a connection is of no more use: it broke, or its server is no primary any more.
 fn has_ended(error: &Error) -> bool {
     matches!(error.code(), "broken" | "replica")
@@ -536,6 +639,29 @@ fn changed(status: &str) -> Result<Changed> {
         "lost" | "free" => Ok(Changed::NotHeld),
         "locked" => Ok(Changed::Locked),
         other => Err(unknown_status(other)),
+    }
+}
+
+/// The fields of a record of words and numbers, the last of which names inboxes. As one column in text it is read without a scan, which
+/// would be planned at each call.
+struct Answer(String);
+
+impl Answer {
+    fn split(&self) -> (&str, &str) {
+        let record = self.0.trim_start_matches('(').trim_end_matches(')');
+        record.rsplit_once(',').unwrap_or((record, ""))
+    }
+
+    fn fields(&self) -> Vec<&str> {
+        self.split().0.split(',').collect()
+    }
+
+    fn tell(&self) -> &str {
+        self.split().1.trim_matches('"')
+    }
+
+    fn changed(&self) -> Result<Changed> {
+        changed(self.split().0)
     }
 }
 
@@ -551,12 +677,6 @@ fn get<'r, T: tokio_postgres::types::FromSql<'r>>(row: &'r Row, column: usize) -
     row.try_get(column).map_err(|error| unexpected(format!("the answer has another form: {error}")))
 }
 
-/// The fields of a record of words and numbers. As one column in text it is read without a scan, which would be planned at each call.
-fn record(row: &Row) -> Result<Vec<&str>> {
-    let record: &str = get(row, 0)?;
-    Ok(record.trim_start_matches('(').trim_end_matches(')').split(',').collect())
-}
-
 fn token(number: &str) -> Result<Token> {
     number.parse().map(Token::new).map_err(|_| unexpected(format!("{number:?} is no token")))
 }
@@ -569,11 +689,6 @@ fn number(token: Token) -> i64 {
 fn millis(time: Duration) -> i64 {
     let up = time.saturating_add(Duration::from_nanos(999_999));
     i64::try_from(up.as_millis()).unwrap_or(i64::MAX)
-}
-
-/// An identifier in SQL.
-fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 /// A text in SQL, whatever `standard_conforming_strings` is.

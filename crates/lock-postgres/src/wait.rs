@@ -104,7 +104,8 @@ impl<'a> Waiting<'a> {
             // renewal task and once for the connection.
             yield_now().await;
             yield_now().await;
-            return Ok(Some(lease.registered(attempt.rollback.disarm())));
+            attempt.rollback.disarm();
+            return Ok(Some(lease));
         }
         let deadline = self.state.deadline(self.what.request.wait).map(|end| self.end(end));
         match within(deadline, self.ask_twice()).await {

@@ -1,21 +1,26 @@
 -- Acquires the lock for an owner, confirms what it has, or queues it up. Idempotent for an owner, but the ttl counts from the
 -- last call.
 CREATE OR REPLACE FUNCTION ask(p_name text, p_owner uuid, p_mode int, p_ttl bigint, p_info text, p_sync text, p_grace bigint,
-  p_inbox text, p_listener int, OUT status text, OUT token bigint, OUT ahead int, OUT ends_in bigint)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+  p_inbox text, p_listener int, p_key text, OUT status text, OUT token bigint, OUT ahead int, OUT ends_in bigint, OUT tell text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off SET lock_timeout = '1s' AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
   v_ends timestamptz;
   v_is_new boolean := false;
+  v_is_first boolean;
+  v_more text;
   l lock;
 BEGIN
+  IF p_ttl NOT BETWEEN 1 AND 400 * 86400000::bigint OR p_grace NOT BETWEEN 1 AND 600000 OR p_mode < -1 OR octet_length(p_info) > 16384 THEN
+    PERFORM refuse('the ttl, the mode or the info');
+  END IF;
   IF p_sync IS NOT NULL THEN
     p_sync := set_config('synchronous_commit', p_sync, true);
   END IF;
   -- The common case: the name exists, and its lock is free.
   IF p_mode = 0 THEN
     WITH free AS (
-      SELECT f.name, mint(f.last, v_now) AS minted FROM lock f JOIN lease USING (name)
+      SELECT f.name, @mint@ AS minted FROM lock f JOIN lease USING (name)
       WHERE f.name = p_name AND f.owner IS NULL AND f.shared = 0 AND NOT f.queued AND NOT f.observed
       FOR NO KEY UPDATE SKIP LOCKED
     ), leased AS (
@@ -80,12 +85,18 @@ BEGIN
     END IF;
   END IF;
 
-  IF l.owner IS NULL AND advance(p_name, p_owner, v_now) AND has_room(p_name, p_mode) THEN
-    token := admit(p_name, p_owner, p_mode, p_ttl, p_info, v_now);
-    status := 'granted';
-    -- Those behind it may have room as well.
-    PERFORM advance(p_name, NULL, v_now) WHERE p_mode <> 0;
-    RETURN;
+  IF l.owner IS NULL THEN
+    SELECT a.is_first, a.tell INTO v_is_first, tell FROM advance(p_name, p_owner, v_now) a;
+    IF v_is_first AND has_room(p_name, p_mode) THEN
+      SELECT a.token, a.tell INTO token, v_more FROM admit(p_name, p_owner, p_mode, p_ttl, p_info, v_now) a;
+      tell := concat_ws(';', tell, v_more);
+      status := 'granted';
+      IF p_mode <> 0 THEN
+        -- Those behind it may have room as well.
+        tell := concat_ws(';', nullif(tell, ''), (SELECT a.tell FROM advance(p_name, NULL, v_now) a));
+      END IF;
+      RETURN;
+    END IF;
   END IF;
 
   status := 'busy';
@@ -96,14 +107,15 @@ BEGIN
   IF p_grace IS NULL THEN
     RETURN;
   END IF;
+  PERFORM check_inbox(p_inbox, p_listener, p_key, 48);
   -- A queue entry that is lost in a crash is made anew when its waiter asks again.
   IF l.owner IS NOT NULL THEN
     PERFORM commit_by('off');
   END IF;
-  UPDATE waiter SET inbox = p_inbox, listener = p_listener, grace = p_grace, renewed = v_now WHERE name = p_name AND owner = p_owner;
+  UPDATE waiter SET inbox = p_inbox, listener = p_listener, key = p_key, grace = p_grace, renewed = v_now WHERE name = p_name AND owner = p_owner;
   IF NOT FOUND THEN
-    INSERT INTO waiter (name, owner, mode, grace, inbox, listener, info, since, renewed)
-    VALUES (p_name, p_owner, p_mode, p_grace, p_inbox, p_listener, p_info, v_now, v_now);
+    INSERT INTO waiter (name, owner, mode, grace, inbox, listener, key, info, since, renewed)
+    VALUES (p_name, p_owner, p_mode, p_grace, p_inbox, p_listener, p_key, p_info, v_now, v_now);
     UPDATE lock SET queued = true WHERE name = p_name AND NOT queued;
   END IF;
   ahead := (SELECT count(*) FROM waiter b WHERE b.name = p_name

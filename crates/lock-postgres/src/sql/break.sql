@@ -1,34 +1,38 @@
 -- Removes the lock from all its holders, and hands it over. Their tokens fence no more.
-CREATE OR REPLACE FUNCTION break_lock(p_name text, p_sync text) RETURNS text
-LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS 'SELECT remove_holders(p_name, NULL, p_sync)';
+CREATE OR REPLACE FUNCTION break_lock(p_name text, p_sync text, OUT status text, OUT tell text)
+LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off SET lock_timeout = '1s' AS 'SELECT * FROM remove_holders(p_name, NULL, p_sync)';
 
 -- Removes the lock from the holder whose block has this token.
-CREATE OR REPLACE FUNCTION break_if(p_name text, p_token bigint, p_sync text) RETURNS text
-LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS 'SELECT remove_holders(p_name, p_token, p_sync)';
+CREATE OR REPLACE FUNCTION break_if(p_name text, p_token bigint, p_sync text, OUT status text, OUT tell text)
+LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off SET lock_timeout = '1s' AS 'SELECT * FROM remove_holders(p_name, p_token, p_sync)';
 
 -- Removes the holder with this token, or all.
-CREATE OR REPLACE FUNCTION remove_holders(p_name text, p_token bigint, p_sync text) RETURNS text
-LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION remove_holders(p_name text, p_token bigint, p_sync text, OUT status text, OUT tell text)
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
   l lock := enter(p_name, v_now);
   v_owners uuid[];
 BEGIN
   IF l.name IS NULL THEN
-    RETURN CASE WHEN EXISTS (SELECT FROM lock WHERE name = p_name) THEN 'locked' ELSE 'free' END;
+    status := CASE WHEN EXISTS (SELECT FROM lock WHERE name = p_name) THEN 'locked' ELSE 'free' END;
+    RETURN;
   END IF;
   v_owners := ARRAY(SELECT s.owner FROM sharer s WHERE s.name = p_name AND (p_token IS NULL OR s.token >> 4 = p_token >> 4));
   IF l.owner IS NOT NULL AND (p_token IS NULL OR l.token >> 4 = p_token >> 4) THEN
     IF NOT lock_lease(p_name) THEN
-      RETURN 'locked';
+      status := 'locked';
+      RETURN;
     END IF;
     UPDATE lease SET owner = NULL, expires_at = '-infinity' WHERE name = p_name;
   ELSIF v_owners = '{}' THEN
-    RETURN 'free';
+    status := 'free';
+    RETURN;
   ELSE
     IF cardinality(v_owners) > (SELECT count(*) FROM (
       SELECT FROM sharer WHERE name = p_name AND owner = ANY (v_owners) FOR UPDATE SKIP LOCKED) AS here) THEN
-      RETURN 'locked';
+      status := 'locked';
+      RETURN;
     END IF;
     DELETE FROM sharer WHERE name = p_name AND owner = ANY (v_owners);
     PERFORM settle(p_name);
@@ -36,9 +40,9 @@ BEGIN
   PERFORM commit_by(p_sync);
   UPDATE lock SET owner = NULL, token = CASE WHEN p_token IS NULL OR token >> 4 = p_token >> 4 THEN 0 ELSE token END WHERE name = p_name;
   IF l.observed THEN
-    PERFORM notify_observers(p_name);
+    tell := tell_observers(p_name);
   END IF;
-  PERFORM advance(p_name, NULL, v_now);
-  RETURN 'broken';
+  tell := concat_ws(';', tell, (SELECT a.tell FROM advance(p_name, NULL, v_now) a));
+  status := 'broken';
 END
 $$;

@@ -1,6 +1,6 @@
 -- Whether an owner holds the lock, exclusively or shared.
 CREATE OR REPLACE FUNCTION holds(p_name text, p_owner uuid) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off SET lock_timeout = '1s' AS $$
 BEGIN
   RETURN EXISTS (SELECT FROM lock l JOIN lease e USING (name, owner)
       WHERE l.name = p_name AND l.owner = p_owner AND e.expires_at > clock_timestamp())
@@ -11,12 +11,15 @@ $$;
 -- Extends many leases. Never acquires a lock, and locks no row of one. Returns for each lease 1, 0 if it is lost, or -1 while
 -- another transaction has its row.
 CREATE OR REPLACE FUNCTION extend(p_names text[], p_owners uuid[], p_ttls bigint[], p_sync text) RETURNS int[]
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off SET lock_timeout = '1s'
   SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
   v_answers int[];
 BEGIN
+  IF cardinality(p_names) > 1000 OR EXISTS (SELECT FROM unnest(p_ttls) t WHERE t NOT BETWEEN 1 AND 400 * 86400000::bigint) THEN
+    PERFORM refuse('the ttl or the number of leases');
+  END IF;
   PERFORM commit_by(p_sync);
   -- A lease counts from when its row is locked: a call that was slow shortens none that a later one has extended meanwhile.
   WITH asked AS (
@@ -46,30 +49,34 @@ END
 $$;
 
 -- Makes an exclusive lock a shared one, and admits the readers at the head of the queue. When called again it extends the share.
-CREATE OR REPLACE FUNCTION downgrade(p_name text, p_owner uuid, p_ttl bigint, p_sync text) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+CREATE OR REPLACE FUNCTION downgrade(p_name text, p_owner uuid, p_ttl bigint, p_sync text, OUT status text, OUT tell text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off SET lock_timeout = '1s' AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
   l lock := enter(p_name, v_now);
 BEGIN
   IF l.owner IS DISTINCT FROM p_owner THEN
-    RETURN CASE extend(ARRAY[p_name], ARRAY[p_owner], ARRAY[p_ttl], p_sync)
+    status := CASE extend(ARRAY[p_name], ARRAY[p_owner], ARRAY[p_ttl], p_sync)
       WHEN '{1}' THEN CASE WHEN l.name IS NULL THEN 'locked' ELSE 'shared' END WHEN '{0}' THEN 'lost' ELSE 'locked' END;
+    RETURN;
+  ELSIF p_ttl NOT BETWEEN 1 AND 400 * 86400000::bigint THEN
+    PERFORM refuse('the ttl');
   ELSIF NOT lock_lease(p_name) THEN
-    RETURN 'locked';
+    status := 'locked';
+    RETURN;
   END IF;
   PERFORM commit_by(p_sync);
   UPDATE lock SET owner = NULL, shared = -1 WHERE name = p_name;
   UPDATE lease SET owner = NULL, expires_at = '-infinity' WHERE name = p_name;
   INSERT INTO sharer VALUES (p_name, p_owner, -1, l.token, l.since, l.info, clock_timestamp() + p_ttl * interval '1 ms');
-  PERFORM advance(p_name, NULL, v_now);
-  RETURN 'shared';
+  tell := (SELECT a.tell FROM advance(p_name, NULL, v_now) a);
+  status := 'shared';
 END
 $$;
 
 -- Raises the last token to a floor if the owner holds the lock, so that later tokens are larger.
 CREATE OR REPLACE FUNCTION raise(p_name text, p_owner uuid, p_floor bigint, p_sync text) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off SET lock_timeout = '1s' AS $$
 BEGIN
   IF p_floor > 1::bigint << 62 THEN
     RAISE EXCEPTION 'no token is larger than %', 1::bigint << 62 USING ERRCODE = 'numeric_value_out_of_range';

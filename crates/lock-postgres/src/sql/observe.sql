@@ -1,10 +1,13 @@
 -- Registers an inbox, which is notified of other holders until its listener ends.
-CREATE OR REPLACE FUNCTION observe(p_name text, p_inbox text, p_listener int) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+CREATE OR REPLACE FUNCTION observe(p_name text, p_inbox text, p_listener int, p_key text) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off SET lock_timeout = '1s' AS $$
 DECLARE
-  v_now timestamptz := clock_timestamp();
   l lock;
 BEGIN
+  IF p_inbox IS NULL THEN
+    PERFORM refuse('the inbox');
+  END IF;
+  PERFORM check_inbox(p_inbox, p_listener, p_key, 16);
   IF EXISTS (SELECT FROM lock WHERE name = p_name) OR add_name(p_name) THEN
     SELECT * INTO l FROM lock WHERE name = p_name FOR NO KEY UPDATE SKIP LOCKED;
   END IF;
@@ -12,7 +15,8 @@ BEGIN
     RETURN 'locked';
   END IF;
   PERFORM commit_by('off');
-  INSERT INTO observer VALUES (p_name, p_inbox, p_listener) ON CONFLICT (name, inbox) DO UPDATE SET listener = p_listener;
+  INSERT INTO observer VALUES (p_name, p_inbox, p_listener, p_key)
+  ON CONFLICT (name, inbox) DO UPDATE SET listener = p_listener, key = p_key;
   UPDATE lock SET observed = true WHERE name = p_name AND NOT observed;
   RETURN 'observed';
 END
@@ -20,7 +24,7 @@ $$;
 
 -- Ends that.
 CREATE OR REPLACE FUNCTION unobserve(p_name text, p_inbox text) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off SET lock_timeout = '1s' AS $$
 BEGIN
   PERFORM FROM lock WHERE name = p_name FOR NO KEY UPDATE SKIP LOCKED;
   IF NOT FOUND AND EXISTS (SELECT FROM lock WHERE name = p_name) THEN

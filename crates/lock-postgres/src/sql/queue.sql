@@ -1,21 +1,23 @@
--- What the requests below have in common. Not for callers: they have no right on the tables.
+-- What the requests below have in common. Not for callers.
+--
+-- A request notifies nobody: the commit of a notification has a lock of the whole server, while it waits for the disk and for standbys,
+-- and fails when the queue of notifications is full. So `tell` names who is to be notified, and the client does it afterwards:
+-- `INBOX:granted:KEY:TOKEN:PROOF` or `INBOX:changed:KEY`, separated by `;`. Everybody may listen to an inbox, and send to it. So there is
+-- no name and no owner in it, and nobody else can make the proof of a grant.
 
--- The next block of 16 tokens after `p_last`, from the clock if that is ahead.
-CREATE OR REPLACE FUNCTION mint(p_last bigint, p_now timestamptz) RETURNS bigint
-LANGUAGE sql STABLE AS
-'SELECT greatest(p_last + 16, (extract(epoch FROM p_now) * 1000000)::bigint) >> 4 << 4';
-
--- Whether the process of an inbox listens: the server's process that does so still exists.
+-- Whether the process of an inbox listens: the server's process that does so still exists. A pooler adds the host to its name.
 CREATE OR REPLACE FUNCTION hears(p_inbox text, p_listener int) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
-  RETURN EXISTS (SELECT FROM pg_stat_get_activity(p_listener) a WHERE a.application_name = 'polylock_' || p_inbox);
+  -- Without a number the server would return all of them.
+  RETURN p_listener IS NOT NULL
+    AND EXISTS (SELECT FROM pg_stat_get_activity(p_listener) a WHERE starts_with(a.application_name, 'polylock_' || p_inbox));
 END
 $$;
 
 -- Sets what the commit of this transaction waits for.
 CREATE OR REPLACE FUNCTION commit_by(p_sync text) RETURNS void
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
   IF p_sync IS NOT NULL THEN
     p_sync := set_config('synchronous_commit', p_sync, true);
@@ -23,12 +25,34 @@ BEGIN
 END
 $$;
 
+-- Refuses what no client sends: a value that is stored, and makes later requests of others fail.
+CREATE OR REPLACE FUNCTION refuse(p_what text) RETURNS void
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+  RAISE EXCEPTION '% is out of bounds', p_what USING ERRCODE = 'invalid_parameter_value';
+END
+$$;
+
+-- Refuses an inbox, or the key of an entry, that has another form.
+CREATE OR REPLACE FUNCTION check_inbox(p_inbox text, p_listener int, p_key text, p_digits int) RETURNS void
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+  IF p_inbox IS NOT NULL AND (p_inbox !~ '^[0-9a-f]{32}$' OR p_listener IS NULL OR p_key IS NULL OR length(p_key) <> p_digits
+    OR p_key !~ '^[0-9a-f]*$') THEN
+    PERFORM refuse('the inbox');
+  END IF;
+END
+$$;
+
 -- Adds a name. False while another transaction adds it.
 CREATE OR REPLACE FUNCTION add_name(p_name text) RETURNS boolean
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
-  -- An insertion would wait for that transaction.
-  IF NOT pg_try_advisory_xact_lock(hashtextextended('polylock:' || p_name, 0)) THEN
+  IF octet_length(p_name) NOT BETWEEN 1 AND 2048 THEN
+    PERFORM refuse('the name');
+  END IF;
+  PERFORM FROM gate WHERE id = hashtext(p_name) & 1023 FOR UPDATE SKIP LOCKED;
+  IF NOT FOUND THEN
     RETURN false;
   END IF;
   INSERT INTO lock (name, last) SELECT p_name, floor FROM meta ON CONFLICT DO NOTHING;
@@ -39,7 +63,7 @@ $$;
 
 -- Locks the row of a lease, after that of its lock. False while a renewal has it.
 CREATE OR REPLACE FUNCTION lock_lease(p_name text) RETURNS boolean
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
   PERFORM FROM lease WHERE name = p_name FOR NO KEY UPDATE SKIP LOCKED;
   RETURN FOUND;
@@ -49,7 +73,7 @@ $$;
 -- Locks the row of a lock, removes holders whose lease has expired, and returns the row. The lease is locked too, unless an
 -- exclusive holder has it. Null if there is no such row, or another transaction has it or a lease that matters.
 CREATE OR REPLACE FUNCTION enter(p_name text, p_now timestamptz) RETURNS lock
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
   l lock;
 BEGIN
@@ -77,7 +101,7 @@ $$;
 
 -- Ends a shared lock without sharers, and returns the kind of sharers that there are.
 CREATE OR REPLACE FUNCTION settle(p_name text) RETURNS smallint
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
   UPDATE lock SET shared = 0 WHERE name = p_name AND NOT EXISTS (SELECT FROM sharer s WHERE s.name = p_name);
   RETURN (SELECT shared FROM lock WHERE name = p_name);
@@ -86,7 +110,7 @@ $$;
 
 -- Whether a lock can be granted in this mode now.
 CREATE OR REPLACE FUNCTION has_room(p_name text, p_mode int) RETURNS boolean
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
   RETURN (SELECT owner IS NULL AND (shared = 0 OR p_mode <> 0 AND shared = sign(p_mode)
       AND (p_mode < 0 OR p_mode > (SELECT count(*) FROM sharer s WHERE s.name = p_name)))
@@ -95,73 +119,73 @@ END
 $$;
 
 -- Grants a lock; the caller has checked for room. Returns the token.
-CREATE OR REPLACE FUNCTION admit(p_name text, p_owner uuid, p_mode int, p_ttl bigint, p_info text, p_now timestamptz) RETURNS bigint
-LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION admit(p_name text, p_owner uuid, p_mode int, p_ttl bigint, p_info text, p_now timestamptz,
+  OUT token bigint, OUT tell text)
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
+  v_now timestamptz := p_now;
   v_ends timestamptz := p_now + p_ttl * interval '1 ms';
   l lock;
 BEGIN
   DELETE FROM waiter WHERE name = p_name AND owner = p_owner;
-  UPDATE lock SET owner = CASE WHEN p_mode = 0 THEN p_owner END, shared = sign(p_mode), token = mint(last, p_now),
-    last = mint(last, p_now), since = p_now, info = p_info, queued = EXISTS (SELECT FROM waiter w WHERE w.name = p_name)
-  WHERE name = p_name RETURNING * INTO l;
+  UPDATE lock g SET owner = CASE WHEN p_mode = 0 THEN p_owner END, shared = sign(p_mode), token = @mint@,
+    last = @mint@, since = p_now, info = p_info, queued = EXISTS (SELECT FROM waiter w WHERE w.name = p_name)
+  WHERE g.name = p_name RETURNING * INTO l;
   IF p_mode = 0 THEN
     UPDATE lease SET owner = p_owner, expires_at = v_ends WHERE name = p_name;
   ELSE
     INSERT INTO sharer VALUES (p_name, p_owner, p_mode, l.token, p_now, p_info, v_ends);
   END IF;
+  token := l.token;
   IF l.observed THEN
-    PERFORM notify_observers(p_name);
+    tell := tell_observers(p_name);
   END IF;
-  RETURN l.token;
 END
 $$;
 
 -- Hands the lock over to waiters in order, while there is room, and removes dead ones. Those that wait for a smaller number of
 -- permits let others pass. Returns whether nobody is before `p_me`, which the caller grants if there is room.
-CREATE OR REPLACE FUNCTION advance(p_name text, p_me uuid, p_now timestamptz) RETURNS boolean
-LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION advance(p_name text, p_me uuid, p_now timestamptz, OUT is_first boolean, OUT tell text)
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
   w waiter;
+  v_grant record;
   v_passed int := 0;
 BEGIN
+  is_first := false;
   FOR w IN SELECT * FROM waiter WHERE name = p_name ORDER BY seq LOOP
     IF w.owner = p_me THEN
-      RETURN true;
-    ELSIF NOT (CASE WHEN w.inbox IS NULL THEN w.renewed > p_now - interval '5 s' ELSE hears(w.inbox, w.listener) END) THEN
+      is_first := true;
+      RETURN;
+    -- An entry from the future is of a time before the clock was set back.
+    ELSIF NOT (CASE WHEN w.inbox IS NULL THEN abs(extract(epoch FROM p_now - w.renewed)) < 5 ELSE hears(w.inbox, w.listener) END) THEN
       DELETE FROM waiter WHERE name = p_name AND seq = w.seq;
     ELSIF has_room(p_name, w.mode) THEN
       IF w.inbox IS NULL THEN
         -- Kept free until it asks.
-        RETURN false;
+        RETURN;
       END IF;
       -- By the clock of now, with the row locked: not before this waiter asked, from when it counts its grace period.
-      PERFORM pg_notify('polylock_' || w.inbox, format('granted %s %s %s %s', replace(w.owner::text, '-', ''),
-        admit(p_name, w.owner, w.mode, w.grace, w.info, clock_timestamp()), w.grace, p_name));
+      SELECT * INTO v_grant FROM admit(p_name, w.owner, w.mode, w.grace, w.info, clock_timestamp());
+      tell := concat_ws(';', tell, v_grant.tell, concat_ws(':', w.inbox, 'granted', left(w.key, 16), v_grant.token,
+        encode(sha256(convert_to(v_grant.token || ':' || substr(w.key, 17), 'UTF8')), 'hex')));
     ELSIF w.mode > 0 AND v_passed < 64 AND (SELECT shared FROM lock WHERE name = p_name) > 0 THEN
       v_passed := v_passed + 1;
     ELSE
-      RETURN false;
+      RETURN;
     END IF;
   END LOOP;
   UPDATE lock SET queued = false WHERE name = p_name AND queued AND NOT EXISTS (SELECT FROM waiter b WHERE b.name = p_name);
-  RETURN true;
+  is_first := true;
 END
 $$;
 
--- Notifies the observers of a lock of other holders.
-CREATE OR REPLACE FUNCTION notify_observers(p_name text) RETURNS void
-LANGUAGE plpgsql AS $$
-DECLARE
-  o observer;
+-- The observers of a lock, to be notified of other holders.
+CREATE OR REPLACE FUNCTION tell_observers(p_name text) RETURNS text
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
-  FOR o IN SELECT * FROM observer WHERE name = p_name LOOP
-    IF hears(o.inbox, o.listener) THEN
-      PERFORM pg_notify('polylock_' || o.inbox, 'changed ' || p_name);
-    ELSE
-      DELETE FROM observer WHERE name = p_name AND inbox = o.inbox;
-    END IF;
-  END LOOP;
-  UPDATE lock SET observed = false WHERE name = p_name AND NOT EXISTS (SELECT FROM observer b WHERE b.name = p_name);
+  DELETE FROM observer WHERE name = p_name AND NOT hears(inbox, listener);
+  UPDATE lock SET observed = false WHERE name = p_name AND NOT EXISTS (SELECT FROM observer o WHERE o.name = p_name);
+  RETURN (SELECT string_agg(concat_ws(':', inbox, 'changed', key), ';') FROM observer WHERE name = p_name);
 END
 $$;

@@ -1,6 +1,6 @@
 -- Releases what an owner has: the lock, its share of it, or its queue entry. Hands the lock over to the next waiters.
-CREATE OR REPLACE FUNCTION release(p_name text, p_owner uuid, p_sync text) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+CREATE OR REPLACE FUNCTION release(p_name text, p_owner uuid, p_sync text, OUT status text, OUT tell text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off SET lock_timeout = '1s' AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
   v_held boolean;
@@ -16,17 +16,20 @@ BEGIN
   IF FOUND THEN
     -- A crash that undoes it leaves a lock that ends with its lease, and no later grant.
     p_sync := set_config('synchronous_commit', 'off', true);
-    RETURN CASE WHEN v_held THEN 'released' ELSE 'lost' END;
+    status := CASE WHEN v_held THEN 'released' ELSE 'lost' END;
+    RETURN;
   END IF;
 
   l := enter(p_name, v_now);
   IF l.name IS NULL THEN
-    RETURN CASE WHEN EXISTS (SELECT FROM lock WHERE name = p_name) THEN 'locked' ELSE 'lost' END;
+    status := CASE WHEN EXISTS (SELECT FROM lock WHERE name = p_name) THEN 'locked' ELSE 'lost' END;
+    RETURN;
   END IF;
   v_held := l.owner IS NOT DISTINCT FROM p_owner;
   IF v_held THEN
     IF NOT lock_lease(p_name) THEN
-      RETURN 'locked';
+      status := 'locked';
+      RETURN;
     END IF;
     UPDATE lock SET owner = NULL WHERE name = p_name;
   ELSIF l.shared <> 0 THEN
@@ -34,7 +37,8 @@ BEGIN
       SELECT s.owner FROM sharer s WHERE s.name = p_name AND s.owner = p_owner FOR UPDATE SKIP LOCKED);
     v_held := FOUND;
     IF EXISTS (SELECT FROM sharer WHERE name = p_name AND owner = p_owner) THEN
-      RETURN 'locked';
+      status := 'locked';
+      RETURN;
     END IF;
     PERFORM settle(p_name);
   END IF;
@@ -42,25 +46,28 @@ BEGIN
   v_left := FOUND;
   PERFORM commit_by(p_sync);
   IF v_held AND l.observed THEN
-    PERFORM notify_observers(p_name);
+    tell := tell_observers(p_name);
   END IF;
   IF v_held OR v_left OR l.owner IS NULL THEN
-    PERFORM advance(p_name, NULL, v_now);
+    tell := concat_ws(';', tell, (SELECT a.tell FROM advance(p_name, NULL, v_now) a));
   END IF;
-  RETURN CASE WHEN v_held THEN 'released' ELSE 'lost' END;
+  status := CASE WHEN v_held THEN 'released' ELSE 'lost' END;
 END
 $$;
 
 -- Hands the lock over from an exclusive holder to another owner of the same process.
 CREATE OR REPLACE FUNCTION hand_over(p_name text, p_owner uuid, p_next uuid, p_ttl bigint, p_info text, p_sync text,
-  OUT status text, OUT token bigint)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+  OUT status text, OUT token bigint, OUT tell text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off SET lock_timeout = '1s' AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
   v_observed boolean;
 BEGIN
+  IF p_ttl NOT BETWEEN 1 AND 400 * 86400000::bigint OR octet_length(p_info) > 16384 THEN
+    PERFORM refuse('the ttl or the info');
+  END IF;
   WITH mine AS (
-    SELECT f.name, mint(f.last, v_now) AS minted FROM lock f JOIN lease e USING (name, owner)
+    SELECT f.name, @mint@ AS minted FROM lock f JOIN lease e USING (name, owner)
     WHERE f.name = p_name AND f.owner = p_owner AND e.expires_at > v_now
     FOR NO KEY UPDATE SKIP LOCKED
   ), leased AS (
@@ -73,7 +80,9 @@ BEGIN
     RETURN;
   END IF;
   PERFORM commit_by(p_sync);
-  PERFORM notify_observers(p_name) WHERE v_observed;
+  IF v_observed THEN
+    tell := tell_observers(p_name);
+  END IF;
   status := 'granted';
 END
 $$;

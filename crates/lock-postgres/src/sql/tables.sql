@@ -5,12 +5,34 @@ CREATE TABLE IF NOT EXISTS meta (
   -- No token is smaller: the largest last token of the names that were removed.
   floor bigint NOT NULL DEFAULT 0
 );
+-- A publication of all tables needs a key.
+ALTER TABLE meta ADD COLUMN IF NOT EXISTS one boolean DEFAULT true CHECK (one) PRIMARY KEY;
+
+-- One installation at a time.
+LOCK TABLE meta IN SHARE ROW EXCLUSIVE MODE;
 
 DO $$
+DECLARE
+  v_found int := (SELECT version FROM meta);
+  v_schema regnamespace := quote_ident(current_schema);
+  v_function regprocedure;
 BEGIN
-  IF (SELECT version FROM meta) > @version@ THEN
-    RAISE EXCEPTION 'the schema % has version % of the locks, which is newer than @version@', current_schema, (SELECT version FROM meta)
+  IF v_found > @version@ THEN
+    RAISE EXCEPTION 'the schema % has version % of the locks, which is newer than @version@', current_schema, v_found
       USING ERRCODE = 'PL002', HINT = 'use a version of polylock that knows it; older ones work until the upgrade after that';
+  END IF;
+  -- Who may call the functions for clients, and those for operators. In version 1 everybody might, unasked.
+  PERFORM set_config('polylock.' || r.role, coalesce((
+    SELECT string_agg(DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END, ', ')
+    FROM pg_proc p, aclexplode(p.proacl) a
+    WHERE p.pronamespace = v_schema AND p.proname = r.function AND a.grantee <> p.proowner
+      AND (a.grantee <> 0 OR v_found > 1)), ''), true)
+  FROM (VALUES ('clients', 'ask'), ('operators', 'break_lock')) AS r(role, function);
+  -- Its functions have other results. There is no version in a schema that was restored without its rows.
+  IF coalesce(v_found, 1) = 1 THEN
+    FOR v_function IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = v_schema LOOP
+      EXECUTE format('DROP FUNCTION %s', v_function);
+    END LOOP;
   END IF;
 END
 $$;
@@ -71,6 +93,10 @@ CREATE TABLE IF NOT EXISTS waiter (
   renewed timestamptz NOT NULL,
   PRIMARY KEY (name, seq)
 ) WITH (fillfactor = 70);
+-- 16 digits by which its process knows it, and 32 that nobody else knows.
+ALTER TABLE waiter ADD COLUMN IF NOT EXISTS key text;
+-- Entries of version 1: their processes ask again.
+DELETE FROM waiter WHERE inbox IS NOT NULL AND key IS NULL;
 
 -- A process that is notified of other holders.
 CREATE TABLE IF NOT EXISTS observer (
@@ -79,6 +105,14 @@ CREATE TABLE IF NOT EXISTS observer (
   listener int NOT NULL,
   PRIMARY KEY (name, inbox)
 );
+-- 16 digits by which the process knows the lock.
+ALTER TABLE observer ADD COLUMN IF NOT EXISTS key text;
+DELETE FROM observer WHERE key IS NULL;
 
+-- Who adds a name has the row of its hash: an insertion would wait for another one of that name.
+CREATE TABLE IF NOT EXISTS gate (id int PRIMARY KEY);
+INSERT INTO gate SELECT generate_series(0, 1023) ON CONFLICT DO NOTHING;
+
+-- Null in a schema that was restored without its rows.
 CREATE OR REPLACE FUNCTION version() RETURNS int
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS 'SELECT version FROM meta';
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS 'SELECT (SELECT version FROM meta)';

@@ -1,5 +1,6 @@
 //! What users get wrong: every error says what to do, and nothing is left.
 
+use futures_util::future::join_all;
 use lock_core::{Error, ErrorKind, Outcome};
 use lock_postgres::{PostgresConfig, schema};
 use lock_testkit::{PostgresServer, until};
@@ -43,19 +44,19 @@ async fn schemas_that_are_missing_or_newer() {
     assert_eq!((error.code(), error.can_pass()), ("not_installed", true));
     assert_eq!(site.number("SELECT count(*) FROM pg_namespace WHERE nspname = 'polylock'").await, 0);
 
-    // Twice at once, and again.
+    // Six times at once, and again.
     let config = PostgresConfig::from_url(&site.url()).unwrap();
-    let (one, two) = tokio::join!(config.clone().install_schema(), config.clone().install_schema());
-    one.and(two).unwrap_or_else(|error| panic!("{error}"));
+    let installed = join_all((0..6).map(|_| config.clone().install_schema())).await;
+    installed.into_iter().for_each(|one| one.unwrap_or_else(|error| panic!("{error}")));
     config.install_schema().await.unwrap();
-    site.client().await.batch_execute(&schema::script("polylock")).await.unwrap();
+    site.client().await.batch_execute(&schema::script("polylock", &schema::Grants::default())).await.unwrap();
     site.locks("&install=off").await.close().await.unwrap();
 
     let newer = format!("UPDATE polylock.meta SET version = {}", schema::VERSION + 1);
     site.client().await.batch_execute(&newer).await.unwrap();
     for install in ["off", "auto"] {
         let error = connect(&format!("{}&install={install}", site.url())).await.unwrap_err();
-        says(&error, ErrorKind::Unsupported, &["\"polylock\" has version 2", "upgrade this client"]);
+        says(&error, ErrorKind::Unsupported, &["\"polylock\" has version 3", "upgrade this client"]);
     }
 }
 
@@ -69,8 +70,13 @@ async fn roles_without_rights() {
     let error = connect(&site.url_of(&role)).await.unwrap_err();
     says(&error, ErrorKind::InvalidConfig, &["this role may not create or upgrade", "--print"]);
 
-    // With the functions alone it can do everything.
+    // Nor may it use one whose owner has granted it nothing.
     site.locks("").await.close().await.unwrap();
+    let error = connect(&site.url_of(&role)).await.unwrap_err();
+    says(&error, ErrorKind::Denied, &["\"polylock\"", "polylock install --grant ROLE"]);
+
+    // With the functions alone it can do everything.
+    site.grant(&role).await;
     let locks = connect(&site.url_of(&role)).await.unwrap();
     let guard = take(&locks, "orders").await;
     let waiter = {
@@ -93,10 +99,10 @@ async fn roles_without_rights() {
     .unwrap_err();
 
     // Without the functions it can do nothing.
-    let revoke = "REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA polylock FROM PUBLIC";
-    admin.batch_execute(revoke).await.unwrap();
+    let revoke = format!("REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA polylock FROM {role}");
+    admin.batch_execute(&revoke).await.unwrap();
     let error = locks.mutex("orders").acquire().await.unwrap_err();
-    says(&error, ErrorKind::Denied, &["GRANT EXECUTE ON ALL FUNCTIONS"]);
+    says(&error, ErrorKind::Denied, &["polylock install --grant ROLE"]);
     assert_eq!(error.outcome(), Outcome::NotApplied);
 }
 

@@ -6,6 +6,7 @@ mod failover;
 mod fence;
 mod load;
 mod models;
+mod neighbours;
 mod outcomes;
 mod paused;
 mod pooler;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lock_core::{Guard, Locks};
 use lock_postgres::PostgresConfig;
+use lock_postgres::schema::{self, Grants};
 use lock_testkit::postgres::{PostgresOptions, PostgresServer};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
@@ -82,6 +83,24 @@ impl Site {
     pub(crate) async fn locks(&self, options: &str) -> Locks {
         let ttl = if options.contains("&ttl=") { "" } else { "&ttl=3s" };
         connect(&format!("{}{ttl}{options}", self.url())).await.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Grants a role what clients need.
+    pub(crate) async fn grant(&self, role: &str) {
+        let grants = Grants::default().client(role);
+        self.client().await.batch_execute(&schema::install("polylock", &grants)).await.unwrap();
+    }
+
+    /// A role that may log in, with the default rights.
+    pub(crate) async fn role(&self, name: &str) -> String {
+        let role = format!("{name}_{}", self.database);
+        self.client().await.batch_execute(&format!("CREATE ROLE {role} LOGIN")).await.unwrap();
+        role
+    }
+
+    pub(crate) async fn client_of(&self, role: &str) -> Client {
+        let server = self.server.connect_string().replace("user=postgres dbname=postgres", "");
+        client(&format!("{server} user={role} dbname={}", self.database)).await
     }
 
     pub(crate) async fn client(&self) -> Client {

@@ -12,15 +12,14 @@
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-use futures_util::{StreamExt, stream};
-use lock_postgres::schema::install;
+use lock_postgres::schema::{Grants, install};
 use lock_testkit::postgres::PostgresServer;
+use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::timeout;
-use tokio_postgres::{AsyncMessage, Client, NoTls};
+use tokio_postgres::{Client, NoTls};
 
-use super::state::{owner, read, write};
+use super::state::{OBSERVER, key, owner, read, write};
 
 pub(super) struct Bench {
     /// A schema of its own on the server of all tests.
@@ -29,7 +28,6 @@ pub(super) struct Bench {
     pub(super) client: Client,
     _listener: Client,
     pub(super) listener: i32,
-    notifications: UnboundedReceiver<String>,
     names: u32,
 }
 
@@ -42,11 +40,11 @@ impl Bench {
         let count = COUNT.fetch_add(1, Relaxed);
         let (schema, inbox) = (format!("\"schema\" {count}"), format!("{count:032x}"));
         let client = open("public").await;
-        client.batch_execute(&install(&schema)).await.unwrap();
+        client.batch_execute(&install(&schema, &Grants::default())).await.unwrap();
         client.batch_execute(&search(&schema)).await.unwrap();
-        let (listener, notifications) = listen(&inbox).await;
+        let listener = listen(&inbox).await;
         let pid = pid(&listener).await;
-        Self { schema, inbox, client, _listener: listener, listener: pid, notifications, names: 0 }
+        Self { schema, inbox, client, _listener: listener, listener: pid, names: 0 }
     }
 
     /// Another connection, which finds tables and functions.
@@ -69,9 +67,10 @@ impl Bench {
                 blocker.batch_execute(&sql).await.unwrap();
             }
             let tokens = self.tokens(&name).await;
-            let got = timeout(Duration::from_secs(30), self.call(&name, call)).await.expect("no call waits");
-            let seen =
-                (got.as_str(), self.notified(&name).await, read(&self.client, &name, self.listener).await);
+            let called = timeout(Duration::from_secs(30), self.call_and_tell(&name, call));
+            let (got, tell) = called.await.expect("no call waits");
+            let told = self.notified(&tell, self.tokens(&name).await.1);
+            let seen = (got.as_str(), told, read(&self.client, &name, self.listener).await);
             let wanted = (*answer, (*notified).to_owned(), (*after).to_owned());
             assert_eq!(seen, wanted, "row {number}: {before}; {}{call}", lock.unwrap_or(""));
             self.check_tokens(&name, tokens, before, after, call).await;
@@ -117,21 +116,26 @@ impl Bench {
 
     /// Makes a call, and returns its answer: times in seconds, rounded up to tens.
     pub(super) async fn call(&self, name: &str, call: &str) -> String {
+        self.call_and_tell(name, call).await.0
+    }
+
+    /// The same, and whom to notify of what.
+    async fn call_and_tell(&self, name: &str, call: &str) -> (String, String) {
         let words: Vec<_> = call.split(' ').collect();
         let id = words.get(1).map(|who| owner(who)).unwrap_or_default();
         let sql = match words.as_slice() {
             ["ask", _, mode, wait @ ..] => {
                 let queue = match wait {
-                    [] => "NULL, NULL, NULL".to_owned(),
-                    ["poll"] => "100000, NULL, NULL".to_owned(),
-                    _ => format!("100000, '{}', {}", self.inbox, self.listener),
+                    [] => "NULL, NULL, NULL, NULL".to_owned(),
+                    ["poll"] => "100000, NULL, NULL, NULL".to_owned(),
+                    _ => format!("100000, '{}', {}, '{}'", self.inbox, self.listener, key(words[1])),
                 };
                 format!(
-                    "SELECT concat_ws(' ', status, ahead, CASE WHEN ends_in > 0 THEN ceil((ends_in - 1000) / 10000.0) * 10 ELSE ends_in END)
+                    "SELECT concat_ws(' ', status, ahead, CASE WHEN ends_in > 0 THEN ceil((ends_in - 1000) / 10000.0) * 10 ELSE ends_in END), tell
                      FROM ask('{name}', '{id}', {mode}, 300000, 'info', 'off', {queue})"
                 )
             }
-            ["release", _] => format!("SELECT release('{name}', '{id}', 'off')"),
+            ["release", _] => format!("SELECT * FROM release('{name}', '{id}', 'off')"),
             ["extend", _] => {
                 format!(
                     "SELECT extend('{{{name},other}}', '{{{id},{id}}}', '{{300000,300000}}', 'off')::text"
@@ -140,15 +144,17 @@ impl Bench {
             ["holds", _] => format!("SELECT holds('{name}', '{id}')::text"),
             ["hand_over", _, next] => {
                 format!(
-                    "SELECT status FROM hand_over('{name}', '{id}', '{}', 300000, 'info', 'off')",
+                    "SELECT status, tell FROM hand_over('{name}', '{id}', '{}', 300000, 'info', 'off')",
                     owner(next)
                 )
             }
-            ["downgrade", _] => format!("SELECT downgrade('{name}', '{id}', 300000, 'off')"),
+            ["downgrade", _] => format!("SELECT * FROM downgrade('{name}', '{id}', 300000, 'off')"),
             ["raise", _, floor] => format!("SELECT raise('{name}', '{id}', {floor}, 'off')"),
-            ["break"] => format!("SELECT break_lock('{name}', 'off')"),
-            ["break_if", token] => format!("SELECT break_if('{name}', {token}, 'off')"),
-            ["observe"] => format!("SELECT observe('{name}', '{}', {})", self.inbox, self.listener),
+            ["break"] => format!("SELECT * FROM break_lock('{name}', 'off')"),
+            ["break_if", token] => format!("SELECT * FROM break_if('{name}', {token}, 'off')"),
+            ["observe"] => {
+                format!("SELECT observe('{name}', '{}', {}, '{OBSERVER}')", self.inbox, self.listener)
+            }
             ["unobserve"] => format!("SELECT unobserve('{name}', '{}')", self.inbox),
             ["fence", token] => format!("SELECT fence('{name}', {token})::text"),
             ["list"] => format!("SELECT list('{name}', 10)"),
@@ -156,37 +162,42 @@ impl Bench {
             other => panic!("{other:?}"),
         };
         match self.client.query_opt(&sql, &[]).await {
-            Ok(row) => row.map_or(String::new(), |row| row.get(0)),
-            Err(error) => error.code().unwrap_or_else(|| panic!("{error}")).code().to_owned(),
+            Ok(Some(row)) => {
+                let tell = if row.len() > 1 { row.get::<_, Option<String>>(1) } else { None };
+                (row.get(0), tell.unwrap_or_default())
+            }
+            Ok(None) => Default::default(),
+            Err(error) => {
+                (error.code().unwrap_or_else(|| panic!("{error}")).code().to_owned(), String::new())
+            }
         }
     }
 
-    /// What the inbox was notified of, in order.
-    async fn notified(&mut self, name: &str) -> String {
-        self.client
-            .execute("SELECT pg_notify('polylock_' || $1::text, 'end')", &[&self.inbox])
-            .await
-            .unwrap();
-        let mut all = Vec::new();
-        loop {
-            let next = timeout(Duration::from_secs(30), self.notifications.recv());
-            let payload = next.await.expect("it is notified").unwrap();
-            match payload.splitn(5, ' ').collect::<Vec<_>>().as_slice() {
-                ["end"] => return all.join(", "),
-                ["changed", "a", rest @ ..] => {
-                    assert_eq!(format!("a {}", rest.join(" ")), name);
-                    all.push("changed".to_owned());
+    /// Whom a call tells of what, in order.
+    fn notified(&self, tell: &str, last: i64) -> String {
+        let all = tell.split(';').filter(|one| !one.is_empty()).map(|one| {
+            match one.split(':').collect::<Vec<_>>().as_slice() {
+                [inbox, "changed", OBSERVER] => {
+                    assert_eq!(*inbox, self.inbox);
+                    "changed".to_owned()
                 }
-                ["granted", id, token, "100000", of] => {
-                    assert_eq!(*of, name);
-                    let who = ["me", "ann", "bob", "carl"].into_iter().find(|who| owner(who) == *id);
-                    let last = self.tokens(name).await.1;
+                [inbox, "granted", entry, token, proof] => {
+                    assert_eq!(*inbox, self.inbox);
+                    let who =
+                        ["me", "ann", "bob", "carl"].into_iter().find(|who| key(who).starts_with(entry));
+                    let who = who.expect("a waiter");
                     assert!(token.parse::<i64>().unwrap() <= last);
-                    all.push(format!("granted {}", who.unwrap()));
+                    let proven = Sha256::digest(format!("{token}:{}", &key(who)[16..]));
+                    assert_eq!(*proof, proven.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+                    format!("granted {who}")
                 }
                 other => panic!("{other:?}"),
             }
-        }
+        });
+        // The server sends the same once.
+        let mut all: Vec<_> = all.collect();
+        all.dedup();
+        all.join(", ")
     }
 }
 
@@ -212,21 +223,12 @@ fn search(schema: &str) -> String {
     format!("SET search_path = \"{}\"", schema.replace('"', "\"\""))
 }
 
-/// A connection that listens to the inbox.
-async fn listen(inbox: &str) -> (Client, UnboundedReceiver<String>) {
+/// A connection that the server finds as that of the inbox.
+async fn listen(inbox: &str) -> Client {
     let connect = format!("{} application_name=polylock_{inbox}", server().await.connect_string());
-    let (client, mut connection) = tokio_postgres::connect(&connect, NoTls).await.unwrap();
-    let (sender, receiver) = unbounded_channel();
-    tokio::spawn(async move {
-        let mut messages = stream::poll_fn(move |context| connection.poll_message(context));
-        while let Some(Ok(message)) = messages.next().await {
-            if let AsyncMessage::Notification(notification) = message {
-                let _ = sender.send(notification.payload().to_owned());
-            }
-        }
-    });
-    client.batch_execute(&format!("LISTEN polylock_{inbox}")).await.unwrap();
-    (client, receiver)
+    let (client, connection) = tokio_postgres::connect(&connect, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
 }
 
 pub(super) async fn pid(client: &Client) -> i32 {

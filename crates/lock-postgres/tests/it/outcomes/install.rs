@@ -1,10 +1,18 @@
-//! The installation: repeated, at once, refused, without rights; and what a role needs.
+//! The installation, repeated and refused; unused names; the doctor.
 
-use lock_postgres::schema::{VERSION, install, script};
+use lock_postgres::schema::{Grants, VERSION};
 use lock_testkit::postgres::PostgresServer;
 use tokio_postgres::{Client, NoTls};
 
-use super::bench::{Bench, open};
+use super::bench::Bench;
+
+fn install(schema: &str) -> String {
+    lock_postgres::schema::install(schema, &Grants::default())
+}
+
+fn script(schema: &str) -> String {
+    lock_postgres::schema::script(schema, &Grants::default())
+}
 
 async fn state_of(client: &Client, sql: &str) -> String {
     match client.batch_execute(sql).await {
@@ -40,57 +48,12 @@ async fn no_function_is_compiled() {
 }
 
 #[tokio::test]
-async fn several_processes_install_at_once() {
-    let clients = [open("public").await, open("public").await, open("public").await, open("public").await];
-    let sql = install("at once");
-    let all = clients.iter().map(|client| client.batch_execute(&sql));
-    for outcome in futures_util::future::join_all(all).await {
-        outcome.unwrap();
-    }
-}
-
-#[tokio::test]
 async fn a_newer_schema_is_refused_and_stays() {
     let bench = Bench::new().await;
     bench.client.batch_execute("UPDATE meta SET version = version + 1").await.unwrap();
     assert_eq!(state_of(&bench.client, &install(&bench.schema)).await, "PL002");
     let row = bench.client.query_one("SELECT version FROM meta", &[]).await.unwrap();
     assert_eq!(row.get::<_, i32>(0), VERSION + 1);
-}
-
-/// A role that may connect locks and fences, and sees no table.
-#[tokio::test]
-async fn a_role_needs_no_right_on_the_tables() {
-    let mut bench = Bench::new().await;
-    let name = bench.name("free").await;
-    bench.client.batch_execute("CREATE ROLE guest").await.unwrap();
-    let client = bench.connection().await;
-    client.batch_execute("SET ROLE guest").await.unwrap();
-    for table in ["lock", "lease", "sharer", "waiter", "observer", "meta"] {
-        assert_eq!(state_of(&client, &format!("SELECT FROM {table}")).await, "42501", "{table}");
-    }
-    for internal in
-        ["admit('x', NULL, 0, 1, '', now())", "remove_holders('x', NULL, NULL)", "advance('x', NULL, now())"]
-    {
-        assert_eq!(state_of(&client, &format!("SELECT {internal}")).await, "42501", "{internal}");
-    }
-    assert_eq!(state_of(&client, &install("of a guest")).await, "42501");
-    assert_eq!(state_of(&client, &install(&bench.schema)).await, "42501");
-    // Objects of the caller are in nobody's way.
-    client
-        .batch_execute(
-            "CREATE TEMPORARY TABLE lock (name text, owner uuid);
-             CREATE FUNCTION pg_temp.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS 'SELECT now() - interval ''1 year''';
-             SET search_path = pg_temp, pg_catalog",
-        )
-        .await
-        .unwrap();
-    let own = bench.schema.replace('"', "\"\"");
-    let sql = format!(
-        "SELECT \"{own}\".fence('{name}', token) FROM \"{own}\".ask('{name}', '00000000000000000000000000000001', 0, 300000, '', 'off', NULL, NULL, NULL)"
-    );
-    assert_eq!(state_of(&client, &sql).await, "ok");
-    assert_eq!(bench.call(&name, "ask me 0").await, "busy -1 300");
 }
 
 /// What a later clock, a name that is removed and a clock that is set back make of tokens.
@@ -157,7 +120,7 @@ async fn the_doctor_reports() {
     let row = client.query_one("SELECT polylock.doctor()", &[]).await.unwrap();
     let report = row.get::<_, String>(0);
     for fact in [
-        r#""schema_version" : 1"#,
+        r#""schema_version" : 2"#,
         r#""standby" : false"#,
         r#""fsync" : false"#,
         r#""names" : 0"#,

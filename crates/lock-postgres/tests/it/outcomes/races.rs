@@ -63,7 +63,7 @@ async fn a_slow_extension_shortens_no_later_one() {
     for (state, call) in [
         ("me:200", "extend(ARRAY[$1], ARRAY[$2::text::uuid], ARRAY[300000::bigint], 'on')::text"),
         ("r me:200", "extend(ARRAY[$1], ARRAY[$2::text::uuid], ARRAY[300000::bigint], 'on')::text"),
-        ("me:200", "downgrade($1, $2::text::uuid, 300000, 'on')"),
+        ("me:200", "(downgrade($1, $2::text::uuid, 300000, 'on')).status"),
     ] {
         let (name, me, sql) = (bench.name(state).await, owner("me"), format!("SELECT {call}"));
         let (first, second) = (bench.connection().await, bench.connection().await);
@@ -133,8 +133,9 @@ async fn attempt(
 ) -> Result<(), Error> {
     let ttl = TTL.as_millis();
     let sent = Instant::now();
-    let sql =
-        format!("SELECT status, token FROM ask('race', '{owner}', 0, {ttl}, '', 'off', NULL, NULL, NULL)");
+    let sql = format!(
+        "SELECT status, token FROM ask('race', '{owner}', 0, {ttl}, '', 'off', NULL, NULL, NULL, NULL)"
+    );
     let row = client.query_one(&sql, &[]).await?;
     if row.get::<_, &str>(0) != "granted" {
         return Ok(());

@@ -13,10 +13,18 @@
 
 use tokio_postgres::{Client, Row};
 
+/// The key of the observer.
+pub(super) const OBSERVER: &str = "0b5e0b5e0b5e0b5e";
+
 /// The id of an owner.
 pub(super) fn owner(who: &str) -> String {
     format!("{:x<32}", who.bytes().fold(String::new(), |id, byte| format!("{id}{byte:02x}")))
         .replace('x', "0")
+}
+
+/// The key of a waiter: what everybody may hear of it, and its secret.
+pub(super) fn key(who: &str) -> String {
+    format!("{}{}", &owner(who)[..16], owner(&format!("secret {who}")))
 }
 
 fn who(id: &str) -> String {
@@ -67,12 +75,12 @@ pub(super) async fn write(client: &Client, name: &str, state: &str, (inbox, list
         let (waiter, polls) = waiter.strip_suffix('~').map_or((waiter, false), |rest| (rest, true));
         let (who, mode) = waiter.split_once('.').unwrap_or((waiter, "0"));
         let listens = if polls {
-            "NULL, NULL".to_owned()
+            "NULL, NULL, NULL".to_owned()
         } else {
-            format!("'{inbox}', {}", if is_dead { 1 } else { listener })
+            format!("'{inbox}', {}, '{}'", if is_dead { 1 } else { listener }, key(who))
         };
         sql += &format!(
-            "INSERT INTO waiter (name, owner, mode, grace, inbox, listener, info, since, renewed)
+            "INSERT INTO waiter (name, owner, mode, grace, inbox, listener, key, info, since, renewed)
              VALUES ('{name}', '{}', {}, 100000, {listens}, 'info', now(), clock_timestamp() - '{} s'::interval);",
             owner(who),
             mode.replace('r', "-1"),
@@ -80,7 +88,7 @@ pub(super) async fn write(client: &Client, name: &str, state: &str, (inbox, list
         );
     }
     if let Some(listener) = observer {
-        sql += &format!("INSERT INTO observer VALUES ('{name}', '{inbox}', {listener});");
+        sql += &format!("INSERT INTO observer VALUES ('{name}', '{inbox}', {listener}, '{OBSERVER}');");
     }
     client.batch_execute(&sql).await.unwrap();
 }

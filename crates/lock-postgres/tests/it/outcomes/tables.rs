@@ -304,7 +304,7 @@ async fn leases_are_extended_by_their_names() {
     let bench = Bench::new().await;
     let held = |from, to, ttl| {
         format!(
-            "SELECT ask('held ' || i, lpad(i::text, 32, '0')::uuid, 0, {ttl}, '', 'off', NULL, NULL, NULL)
+            "SELECT ask('held ' || i, lpad(i::text, 32, '0')::uuid, 0, {ttl}, '', 'off', NULL, NULL, NULL, NULL)
              FROM generate_series({from}, {to}) i;"
         )
     };
