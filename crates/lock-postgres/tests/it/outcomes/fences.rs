@@ -187,6 +187,41 @@ async fn a_savepoint_undoes_a_fence() {
     assert_eq!(bench.client.query("SELECT pid FROM blocker($1)", &[&name]).await.unwrap().len(), 1);
 }
 
+/// It lasts as long as its transaction: that statement. The corner that the docs name.
+#[tokio::test]
+async fn a_fence_outside_of_a_transaction_protects_nothing() {
+    let mut bench = Bench::new().await;
+    let name = bench.name("me:0").await;
+    let autocommit = bench.connection().await;
+    assert_eq!(fence(&autocommit, &name, 1600).await, Ok(1600));
+    assert_eq!(bench.call(&name, "ask ann 0").await, "granted");
+}
+
+/// A block with `EXCEPTION` is a savepoint: what it catches undoes the fence in it. The corner that the docs name.
+#[tokio::test]
+async fn a_block_that_catches_an_exception_undoes_a_fence() {
+    let mut bench = Bench::new().await;
+    for (begins_outside, blocks) in [(false, "granted"), (true, "locked")] {
+        let name = bench.name("me:0").await;
+        let fence = format!("PERFORM fence('{name}', 1600);");
+        let (outside, inside) = if begins_outside { (&*fence, "") } else { ("", &*fence) };
+        let body = format!(
+            "{outside} BEGIN {inside} RAISE division_by_zero; EXCEPTION WHEN division_by_zero THEN NULL; END;"
+        );
+        let transaction = begin(&bench, "").await;
+        transaction.batch_execute(&format!("DO $$ BEGIN {body} END $$")).await.unwrap();
+        assert_eq!(bench.call(&name, "ask ann 0").await, blocks, "{body}");
+        transaction.batch_execute("ROLLBACK").await.unwrap();
+    }
+    // A block that catches nothing undoes nothing.
+    let name = bench.name("me:0").await;
+    let transaction = begin(&bench, "").await;
+    let block =
+        format!("BEGIN PERFORM fence('{name}', 1600); EXCEPTION WHEN division_by_zero THEN NULL; END");
+    transaction.batch_execute(&format!("DO $$ {block} $$")).await.unwrap();
+    assert_eq!(bench.call(&name, "ask ann 0").await, "locked");
+}
+
 /// A killed holder leaves its fence behind for no time.
 #[tokio::test]
 async fn a_fence_ends_with_its_connection() {
