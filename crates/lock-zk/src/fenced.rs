@@ -174,7 +174,8 @@ impl FencedWriter<'_> {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the writes may or may not be applied, as without an answer.
+    /// If the future is dropped, the writes may or may not be applied, as without an answer. Another task of the process gets the
+    /// lock after them.
     pub async fn commit(self) -> Result<Committed> {
         let failed = |error: Error| error.during("fenced write").on(self.guard.name());
         let (session, path) = (&self.lock.session, &*self.lock.node.path);

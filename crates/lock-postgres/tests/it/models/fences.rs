@@ -7,8 +7,7 @@
 //! * Requests that find a row locked: they change nothing, and are made again.
 //! * The way of an answer: a client counts its validity from before it has sent the request. It gets the answer with the
 //!   commit, or never.
-//! * Tasks that read their token and fence later: as they pass the lock on to no other task, they fence with what they hold or have
-//!   held.
+//! * Reading a token: a task that has read its token passes the lock on to no other, so it fences with what it holds or has lost.
 //! * Paused clients: whether a lock is valid is looked at by no step of a fenced transaction.
 
 use lock_testkit::stories::{Line, Tale, name};

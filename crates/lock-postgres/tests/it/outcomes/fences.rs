@@ -83,6 +83,28 @@ async fn a_token_of_an_older_block_is_refused() {
     assert_eq!(bench.call(&name, "fence 1600").await, "1600");
 }
 
+/// Sharers hold the lock at the same time, and only the last of them is let through.
+#[tokio::test]
+async fn a_writer_that_became_a_reader_fences_until_the_next_reader_was_granted_the_lock() {
+    let mut bench = Bench::new().await;
+    let name = bench.name("me:200").await;
+    assert_eq!(bench.call(&name, "downgrade me").await, "shared");
+    assert_eq!(bench.call(&name, "fence 1600").await, "1600");
+    let transaction = begin(&bench, "").await;
+    assert_eq!(fence(&transaction, &name, 1600).await, Ok(1600));
+    assert_eq!(bench.call(&name, "ask ann -1").await, "locked");
+    transaction.batch_execute("COMMIT").await.unwrap();
+
+    assert_eq!(bench.call(&name, "ask ann -1").await, "granted");
+    let (second, _) = bench.tokens(&name).await;
+    assert_eq!(bench.call(&name, "fence 1600").await, REFUSED);
+    assert_eq!(bench.call(&name, "release me").await, "released");
+    assert_eq!(bench.call(&name, "ask bob -1").await, "granted");
+    let (third, _) = bench.tokens(&name).await;
+    assert_eq!(bench.call(&name, &format!("fence {second}")).await, REFUSED);
+    assert_eq!(bench.call(&name, &format!("fence {third}")).await, third.to_string());
+}
+
 #[tokio::test]
 async fn an_open_fence_blocks_the_lock_and_not_its_renewal() {
     let mut bench = Bench::new().await;
