@@ -108,8 +108,10 @@ async fn the_next_task_gets_the_lock_after_the_writes_that_were_given_up() {
     assert_eq!(guard.owner(), owner, "passed on");
 
     proxy.hold(Direction::ToServer);
-    let mut writing = Box::pin(guard.fenced().unwrap().set("/order", "late", None).commit());
-    while proxy.queued(Direction::ToServer) == 0 {
+    // Longer than any heartbeat.
+    let late = "late".repeat(1_000);
+    let mut writing = Box::pin(guard.fenced().unwrap().set("/order", &*late, None).commit());
+    while proxy.queued(Direction::ToServer) < late.len() {
         assert!(poll!(&mut writing).is_pending(), "its answer is held up");
         sleep(Duration::from_millis(1)).await;
     }
@@ -121,7 +123,7 @@ async fn the_next_task_gets_the_lock_after_the_writes_that_were_given_up() {
     proxy.deliver();
     let (released, next) = timeout(SOON, async { tokio::join!(release, next) }).await.unwrap();
     assert_eq!(released.unwrap(), Released::Released);
-    assert_eq!(other.get_data("/order").await.unwrap().0, b"late");
+    assert_eq!(other.get_data("/order").await.unwrap().0, late.as_bytes());
     let next = next.unwrap();
     assert_ne!(next.owner(), owner, "passed on with writes on their way");
     assert_eq!(next.release().await.unwrap(), Released::Released);
