@@ -23,8 +23,8 @@ use crate::{
 /// * A lease that is dropped without [`release`](Self::release) is no longer renewed, so it expires.
 #[async_trait]
 pub trait Lease: Any + Debug + Send + Sync {
-    /// The fencing token of this acquisition. Layers may read it, as for a log: that does not count as known to the holder in
-    /// [`pass_on`](Self::pass_on), so they must not send it to a resource.
+    /// The fencing token of this acquisition. Layers may read it, as for a log: that does not count as known in
+    /// [`pass_on`](Self::pass_on). A layer that sends it to a resource says there that it is known.
     fn token(&self) -> Token;
 
     /// The identity of this acquisition, as the store keeps it. Acquisitions of one process that
