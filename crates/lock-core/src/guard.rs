@@ -16,6 +16,7 @@ use crate::local_queue::{NextWaiter, Turn};
 use crate::lock_spec::LockSpec;
 use crate::readers::Readers;
 use crate::runtime::Runtimes;
+use crate::token_reads::TokenReads;
 use crate::{
     BootInstant, Clock, Error, ErrorKind, GuardState, GuardView, HandOver, Lease, LeasePolicy, LockName,
     LossReason, Mode, OwnerId, Released, Result, Revocation, RunError, Token, Validity, ValidityCell,
@@ -55,6 +56,7 @@ const HIGHEST_FLOOR: u64 = i64::MAX as u64 / 2;
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard {
     held: Option<HeldLock>,
+    token_reads: TokenReads,
     /// Made by the first call that needs them.
     signals: OnceLock<Box<Signals>>,
     role: Role,
@@ -135,7 +137,8 @@ impl Guard {
             origin.readers.enter(&spec.name, lease.owner());
         }
         let held = HeldLock { lease, turn, hold_until: None, is_altered: AtomicBool::new(false) };
-        Self { held: Some(held), signals: OnceLock::new(), role, spec, runtime, origin }
+        let (token_reads, signals) = (TokenReads::default(), OnceLock::new());
+        Self { held: Some(held), token_reads, signals, role, spec, runtime, origin }
     }
 
     /// Has the server confirm that it keeps the lock at least this long from now, whatever becomes of its holder. The lease
@@ -155,8 +158,20 @@ impl Guard {
     }
 
     /// The fencing token of this acquisition; see [`Token`]. Costs nothing.
+    ///
+    /// PostgreSQL checks tokens itself, in [the fence]. There, the guard goes to the next task of this process by a
+    /// request to the server if its token was read, and else without one. A token counts as read if it was returned by this
+    /// method, written into a fence, or printed with the guard (`{:?}`), and while a [view](Self::view) exists.
+    ///
+    /// [the fence]: https://github.com/polylock/polylock/blob/main/docs/FENCING.md#postgresql
     #[must_use]
     pub fn token(&self) -> Token {
+        self.token_reads.note();
+        self.unread_token()
+    }
+
+    /// The token for a use within the library, which does not count as read.
+    pub(crate) fn unread_token(&self) -> Token {
         self.lease().token()
     }
 
@@ -229,7 +244,8 @@ impl Guard {
     pub fn view(&self) -> GuardView {
         GuardView {
             name: self.spec.name.clone(),
-            token: self.token(),
+            token: self.unread_token(),
+            token_reads: self.token_reads.of_view(),
             owner: self.owner(),
             validity: self.validity(),
         }
@@ -507,7 +523,10 @@ impl Guard {
         let Some(held) = &mut self.held else { return false };
         let may_have_it = |next: &NextWaiter| next.is_on(&self.runtime) && self.spec.may_pass_to(&next.spec);
         let Some(next) = held.next_waiter().filter(may_have_it) else { return false };
-        if self.origin.closed.is_cancelled() || !held.may_pass_on() || !held.lease.pass_on() {
+        if self.origin.closed.is_cancelled()
+            || !held.may_pass_on()
+            || !held.lease.pass_on(self.token_reads.may_be_known())
+        {
             return false;
         }
         if let Some(HeldLock { lease, turn: Some(turn), .. }) = self.held.take() {
@@ -612,6 +631,7 @@ impl Guard {
     }
 }
 
+/// The token counts as read: what is printed can be used.
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard")
@@ -799,7 +819,7 @@ mod tests {
             self.inner.release().await
         }
 
-        fn pass_on(&mut self) -> bool {
+        fn pass_on(&mut self, _: bool) -> bool {
             self.backend.is_slow
         }
 

@@ -1,5 +1,8 @@
 //! What the work under a lock needs of its guard.
 
+use std::fmt;
+
+use crate::token_reads::ViewReads;
 use crate::{LockName, OwnerId, Token, Validity};
 
 /// A view of a [`Guard`](crate::Guard): what the work under the lock needs of it, as a clone that can be moved into a task.
@@ -22,10 +25,11 @@ use crate::{LockName, OwnerId, Token, Validity};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct GuardView {
     pub(crate) name: LockName,
     pub(crate) token: Token,
+    pub(crate) token_reads: ViewReads,
     pub(crate) owner: OwnerId,
     pub(crate) validity: Validity,
 }
@@ -37,9 +41,10 @@ impl GuardView {
         &self.name
     }
 
-    /// The fencing token: send it along with every write.
+    /// The fencing token: send it along with every write. See [`Guard::token`](crate::Guard::token).
     #[must_use]
-    pub const fn token(&self) -> Token {
+    pub fn token(&self) -> Token {
+        self.token_reads.note();
         self.token
     }
 
@@ -53,5 +58,17 @@ impl GuardView {
     #[must_use]
     pub const fn validity(&self) -> &Validity {
         &self.validity
+    }
+}
+
+/// The token counts as read: what is printed can be used.
+impl fmt::Debug for GuardView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GuardView")
+            .field("name", &self.name)
+            .field("token", &self.token())
+            .field("owner", &self.owner)
+            .field("validity", &self.validity)
+            .finish()
     }
 }

@@ -23,7 +23,8 @@ use crate::{
 /// * A lease that is dropped without [`release`](Self::release) is no longer renewed, so it expires.
 #[async_trait]
 pub trait Lease: Any + Debug + Send + Sync {
-    /// The fencing token of this acquisition.
+    /// The fencing token of this acquisition. Layers may read it, as for a log: that does not count as known in
+    /// [`pass_on`](Self::pass_on). A layer that sends it to a resource says there that it is known.
     fn token(&self) -> Token;
 
     /// The identity of this acquisition, as the store keeps it. Acquisitions of one process that
@@ -98,7 +99,12 @@ pub trait Lease: Any + Debug + Send + Sync {
     /// [owner](AcquireRequest::owner), with the same lease, which is renewed and neither extended, raised nor limited. A backend
     /// lets go of the lock after some hand-overs in a row, or some milliseconds: other processes may be waiting.
     /// [`TokenBlock`](crate::TokenBlock) does the counting. The default hands nothing over.
-    fn pass_on(&mut self) -> bool {
+    ///
+    /// `is_token_known` says whether the holder has read its token, or still can by a view that outlives the guard. Where the store
+    /// itself checks tokens, and knows only the grant, the backend declines then: it could not refuse the earlier holder. Resources
+    /// that compare tokens can.
+    fn pass_on(&mut self, is_token_known: bool) -> bool {
+        let _ = is_token_known;
         false
     }
 

@@ -59,6 +59,7 @@ pub mod single_flight;
 pub mod timeouts;
 pub mod token;
 mod token_block;
+mod token_reads;
 pub mod url;
 mod validity;
 #[doc(hidden)]

@@ -194,7 +194,7 @@ impl Multi {
         let connection = mutex.key()?.0;
         let pairs = self.mutexes.iter().zip(held.guards());
         let others = pairs.filter(|(other, _)| other.key().is_ok_and(|key| key.0 != connection));
-        let others: Vec<_> = others.map(|(_, guard)| (guard.owner(), guard.token())).collect();
+        let others: Vec<_> = others.map(|(_, guard)| (guard.owner(), guard.unread_token())).collect();
         if others.is_empty() {
             return Ok(false);
         }

@@ -112,8 +112,8 @@ impl<H: Hold> Lease for LayeredLease<H> {
         }
     }
 
-    fn pass_on(&mut self) -> bool {
-        let passed_on = self.inner.pass_on();
+    fn pass_on(&mut self, is_token_known: bool) -> bool {
+        let passed_on = self.inner.pass_on(is_token_known);
         if passed_on {
             self.hold = self.hold.handed_over(Mode::Exclusive, &*self.inner);
         }

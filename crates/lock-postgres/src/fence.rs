@@ -12,8 +12,11 @@ use crate::server::Server;
 /// Fences transactions with the token of a guard.
 ///
 /// A transaction that has called the fence commits only if no later holder was granted the lock, and while it is open, nobody is
-/// granted the lock. That is true with holders that were paused, leases that have expired and clocks that jump. Call it
-/// first in the transaction, and check nothing else.
+/// granted the lock. That is true with holders that were paused, leases that have expired and clocks that jump, and among the tasks
+/// of one process. Call it first in the transaction, and check nothing else.
+///
+/// A guard whose token is known, by a fence or by [`Guard::token`], goes to the next task of the process by a request to the server,
+/// which refuses the token from then on.
 ///
 /// # Examples
 ///
@@ -35,6 +38,9 @@ use crate::server::Server;
 pub trait Fence {
     /// The statement that fences the transaction in which it is run, for any driver:
     /// `SELECT "polylock".fence('account/7', 1795598823144368)`.
+    ///
+    /// Outside of a transaction it succeeds, and protects nothing. A `ROLLBACK TO SAVEPOINT` undoes it, and so does a PL/pgSQL block
+    /// that catches an exception after it.
     ///
     /// # Errors
     ///

@@ -136,8 +136,9 @@ impl Lease for PostgresLease {
         Ok(sent.outcome(found))
     }
 
-    fn pass_on(&mut self) -> bool {
-        self.can_stay() && self.tokens.advance(self.context.clock.now())
+    /// The fence knows the block of the last grant only, so it would accept a token that another task has passed on.
+    fn pass_on(&mut self, is_token_known: bool) -> bool {
+        !is_token_known && self.can_stay() && self.tokens.advance(self.context.clock.now())
     }
 
     async fn hand_over(&mut self, next: &AcquireRequest) -> Result<HandOver> {

@@ -143,7 +143,7 @@ impl Lease for RedisLease {
         Ok(sent.outcome(ours != Some(false)))
     }
 
-    fn pass_on(&mut self) -> bool {
+    fn pass_on(&mut self, _: bool) -> bool {
         self.can_stay() && self.tokens.advance(self.context.clock.now())
     }
 

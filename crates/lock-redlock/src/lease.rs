@@ -112,7 +112,7 @@ impl Lease for RedlockLease {
         Err(failed)
     }
 
-    fn pass_on(&mut self) -> bool {
+    fn pass_on(&mut self, _: bool) -> bool {
         let is_released = self.pending.get_mut().unwrap_or_else(PoisonError::into_inner).is_some();
         !is_released && self.tokens.advance(self.clock.now())
     }

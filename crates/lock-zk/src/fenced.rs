@@ -1,6 +1,7 @@
 //! Writes that the ensemble carries out only while a lock is held.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use lock_core::{Error, ErrorKind, Guard, LossReason, Outcome, Result, ValidityCell};
 use zookeeper_client::{self as zk, CreateMode, MultiWriteResult};
@@ -173,7 +174,8 @@ impl FencedWriter<'_> {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the writes may or may not be applied, as without an answer.
+    /// If the future is dropped, the writes may or may not be applied, as without an answer. Another task of the process gets the
+    /// lock after them.
     pub async fn commit(self) -> Result<Committed> {
         let failed = |error: Error| error.during("fenced write").on(self.guard.name());
         let (session, path) = (&self.lock.session, &*self.lock.node.path);
@@ -181,7 +183,13 @@ impl FencedWriter<'_> {
         let node = node.map_err(|error| failed(error.with_outcome(Outcome::NotApplied)))?;
         let mut changes = vec![Change::Check { path: &node.path, version: None }];
         changes.extend(self.writes.iter().map(Write::as_change));
-        match session.answer_about(path, session.multi(&changes)).await.map_err(failed)? {
+        // They may arrive at any time from here on: the node is passed on to no other task until they are answered.
+        self.lock.node.unanswered_writes.fetch_add(1, Ordering::Relaxed);
+        let answer = session.answer_about(path, session.multi(&changes)).await.map_err(failed)?;
+        if matches!(answer, Ok(_) | Err((Some(_), _))) {
+            self.lock.node.unanswered_writes.fetch_sub(1, Ordering::Relaxed);
+        }
+        match answer {
             Ok(mut results) => {
                 results.remove(0);
                 Ok(Committed::Applied(results))

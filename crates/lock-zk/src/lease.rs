@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -159,8 +160,9 @@ impl Lease for ZkLease {
         answer.map_err(|fault| fault.on(self.path()))
     }
 
-    fn pass_on(&mut self) -> bool {
-        let may_stay = self.was_held.is_none() && !self.revocation.is_requested();
+    fn pass_on(&mut self, _: bool) -> bool {
+        let is_settled = self.node.unanswered_writes.load(Ordering::Relaxed) == 0;
+        let may_stay = self.was_held.is_none() && is_settled && !self.revocation.is_requested();
         may_stay && self.tokens.advance(self.own.session.clock.now())
     }
 

@@ -1,6 +1,7 @@
 //! A node of a lock: how it is recognized, and what becomes of it.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use futures_util::future::join;
 use lock_core::{Mode, OwnerId, OwnerInfo};
@@ -50,6 +51,8 @@ pub(crate) struct CreatedNode {
     /// then: the first would free the name, and the second delete the node of the next holder. So all who delete the node
     /// (a release, a drop, the end of a fixed ttl) share one task.
     pub(crate) deletion: SharedTask<Result<Deletion, Fault>>,
+    /// How many fenced writes were sent and have got no answer: they may be applied while the node exists.
+    pub(crate) unanswered_writes: AtomicUsize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +94,7 @@ impl CreatedNode {
             czxid,
             downgrade: SharedTask::default(),
             deletion: SharedTask::default(),
+            unanswered_writes: AtomicUsize::default(),
         })
     }
 

@@ -125,8 +125,8 @@ impl Lease for StageLease {
         Ok(if was_valid { Released::Released } else { Released::AlreadyLost })
     }
 
-    fn pass_on(&mut self) -> bool {
-        let passes = self.name.as_str().ends_with(PASSED_ON);
+    fn pass_on(&mut self, is_token_known: bool) -> bool {
+        let passes = self.name.as_str().ends_with(PASSED_ON) && !is_token_known;
         self.token += u64::from(passes);
         passes
     }

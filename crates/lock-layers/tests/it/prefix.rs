@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::Stage;
+use crate::common::{PASSED_ON, Stage};
 use lock_core::backend::Layer;
 use lock_core::{ErrorKind, HandOver, LockName, Locks, MemoryConfig, Result};
 use lock_layers::PrefixLayer;
@@ -46,6 +46,25 @@ async fn prefixes_nest() -> Result<()> {
     assert!(store.inspect("shop/orders/42").await?.is_held());
     drop(guard);
     Ok(())
+}
+
+/// A store that checks tokens itself is asked then.
+#[tokio::test(start_paused = true)]
+async fn the_lease_below_layers_learns_whether_the_token_was_read() {
+    for is_read in [false, true] {
+        let locks = Locks::new(Stage::new()).layer(PrefixLayer::new("the/").unwrap());
+        let locks = locks.layer(PrefixLayer::new("name/").unwrap());
+        let (mutex, first) = (locks.mutex(PASSED_ON), locks.mutex(PASSED_ON).acquire().await.unwrap());
+        let owner = first.owner();
+        assert!(!is_read || first.token().get() == 1);
+        let (next, _) = tokio::join!(mutex.acquire(), async {
+            tokio::task::yield_now().await;
+            first.release().await
+        });
+        let next = next.unwrap();
+        assert_eq!(next.owner() == owner, !is_read, "passed on, and handed over by the store");
+        next.release().await.unwrap();
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use lock_core::{ErrorKind, MemoryConfig, Released};
+use futures_util::poll;
+use lock_core::{ErrorKind, Guard, GuardView, Locks, MemoryConfig, Released, Token};
 use lock_postgres::Fence;
 use lock_testkit::LogCapture;
 use tokio::time::{sleep, timeout};
+use tokio_postgres::Client;
 
 use crate::site::{PATIENCE, Site, take, until};
 
@@ -70,6 +72,114 @@ async fn nobody_is_granted_the_lock_while_a_fenced_transaction_is_open() {
     let released = timeout(PATIENCE, release).await.unwrap().unwrap();
     assert_eq!(released.unwrap(), Released::Released);
     timeout(PATIENCE, waiter).await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// Releases the lock while another task of the process waits for it; the guard of that task.
+async fn release_to_the_next_task(locks: &Locks, guard: Guard) -> Guard {
+    let name = guard.name().clone();
+    let mut next = Box::pin(take(locks, name.as_str()));
+    assert!(poll!(&mut next).is_pending(), "the lock is held");
+    assert_eq!(timeout(PATIENCE, guard.release()).await.unwrap().unwrap(), Released::Released);
+    next.await
+}
+
+fn sql_of(token: Token) -> String {
+    format!("SELECT polylock.fence('account/7', {token})")
+}
+
+async fn assert_refused(client: &Client, sql: &str, what: &str) {
+    let error = client.batch_execute(&format!("BEGIN; {sql}; {TAKE_FIVE}; COMMIT")).await.unwrap_err();
+    assert_eq!(error.code().map(|code| code.code()), Some("PL001"), "{what}: {error}");
+    client.batch_execute("ROLLBACK").await.unwrap();
+}
+
+/// How a task learns its token, and the fence that it runs with it later.
+type Reads = (&'static str, fn(&Guard) -> String);
+
+#[tokio::test]
+async fn a_task_that_knows_its_token_commits_nothing_after_the_next_task_was_granted_the_lock() {
+    const WAYS: [Reads; 5] = [
+        ("the text of its fence", |guard| guard.fence_sql().unwrap()),
+        ("its token", |guard| sql_of(guard.token())),
+        ("the token of a view", |guard| sql_of(guard.view().token())),
+        ("a printed guard", |guard| sql_of(printed(&format!("{guard:?}")))),
+        ("a printed view", |guard| sql_of(printed(&format!("{:?}", guard.view())))),
+    ];
+    let site = Site::open().await;
+    let (locks, client) = (site.locks("&ttl=10s").await, site.client().await);
+    client.batch_execute(ACCOUNT).await.unwrap();
+    for (what, read) in WAYS {
+        let stale = take(&locks, "account/7").await;
+        let sql = read(&stale);
+        let next = release_to_the_next_task(&locks, stale).await;
+        assert_refused(&client, &sql, what).await;
+        client.batch_execute(&format!("BEGIN; {}; COMMIT", next.fence_sql().unwrap())).await.unwrap();
+        next.release().await.unwrap();
+    }
+    assert_eq!(site.number("SELECT cents::bigint FROM account").await, 100);
+}
+
+/// The token in the output of `Debug`.
+fn printed(debug: &str) -> Token {
+    let (_, rest) = debug.split_once("token: Token(").expect("it is shown");
+    Token::new(rest.split(')').next().unwrap().parse().unwrap())
+}
+
+#[tokio::test]
+async fn a_view_that_outlives_its_guard_fences_nothing_after_the_next_task_was_granted_the_lock() {
+    let site = Site::open().await;
+    let (locks, client) = (site.locks("&ttl=10s").await, site.client().await);
+    client.batch_execute(ACCOUNT).await.unwrap();
+    let stale = take(&locks, "account/7").await;
+    let view = stale.view();
+    let next = release_to_the_next_task(&locks, stale).await;
+    assert_refused(&client, &sql_of(view.token()), "a token that is read late").await;
+    next.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_next_task_is_granted_the_lock_after_the_fenced_transaction_of_the_one_before() {
+    let site = Site::open().await;
+    let (locks, mut client) = (site.locks("&ttl=10s").await, site.client().await);
+    client.batch_execute(ACCOUNT).await.unwrap();
+    let guard = take(&locks, "account/7").await;
+    let transaction = client.transaction().await.unwrap();
+    guard.fence(&transaction).await.unwrap();
+    transaction.execute(TAKE_FIVE, &[]).await.unwrap();
+
+    let mut next = Box::pin(take(&locks, "account/7"));
+    assert!(poll!(&mut next).is_pending(), "the lock is held");
+    let (log, _guard) = LogCapture::begin();
+    let release = tokio::spawn(guard.release());
+    until("a warning", async || !log.warnings("waits for the end of a transaction").is_empty()).await;
+    assert!(!release.is_finished() && poll!(&mut next).is_pending(), "the transaction is open");
+    transaction.commit().await.unwrap();
+    assert_eq!(timeout(PATIENCE, release).await.unwrap().unwrap().unwrap(), Released::Released);
+    next.await.release().await.unwrap();
+    assert_eq!(site.number("SELECT cents::bigint FROM account").await, 95);
+}
+
+/// Tasks that pass the lock on share its owner id, and the tokens of one grant.
+#[tokio::test]
+async fn a_lock_whose_token_nobody_knows_goes_to_the_next_task_without_a_request() {
+    let site = Site::open().await;
+    let locks = site.locks("&ttl=10s").await;
+    let first = take(&locks, "account/7").await;
+    let (owner, granted) = (first.owner(), locks.inspect("account/7").await.unwrap().token.unwrap());
+    // A view whose token nobody has read.
+    assert!(first.view().validity().is_valid());
+    let second = release_to_the_next_task(&locks, first).await;
+    assert_eq!(second.owner(), owner, "the server was asked");
+    assert_eq!(second.token(), Token::new(granted.get() + 1), "the token is of the same grant");
+    // Now one is known.
+    let third = release_to_the_next_task(&locks, second).await;
+    assert!(third.owner() != owner && third.token().get() > granted.get() + 15, "{third:?}");
+    third.release().await.unwrap();
+
+    let mutex = locks.mutex("account/7");
+    let run = || mutex.run(|view: GuardView| async move { view.owner() });
+    let (one, other) = tokio::join!(run(), run());
+    assert_eq!(one.unwrap(), other.unwrap(), "the server was asked for the second run");
 }
 
 #[tokio::test]

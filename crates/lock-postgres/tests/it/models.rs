@@ -38,6 +38,8 @@ mistakes! {
     an_extension_that_counts_from_its_call_shortens_a_later_one: "slow-extension", ExtensionsCountFromCall, EXCLUSION;
     a_grant_that_a_crash_undoes_breaks_exclusion: "undone-grant", GrantsCommitAsynchronously, EXCLUSION;
     an_extension_that_a_crash_undoes_breaks_exclusion: "undone-extension", ExtensionsCommitAsynchronously, EXCLUSION;
+    a_known_token_that_is_passed_on_allows_a_later_holder: "passed-on", KnownTokenIsPassedOn, NO_GRANT;
+    a_known_token_that_is_passed_on_commits_late: "passed-on-late-commit", KnownTokenIsPassedOn, NO_STALE_COMMIT;
     a_removed_name_without_a_floor_lets_tokens_fall: "no-floor", RemovalForgetsTokens, INCREASE;
 }
 

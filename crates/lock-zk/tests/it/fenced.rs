@@ -1,10 +1,14 @@
 //! Writes that take effect only while the lock is held.
 
-use crate::common::{SHORT, black_hole, children, client, config, mkdir, proxy, through};
+use std::time::Duration;
+
+use crate::common::{SHORT, SOON, black_hole, children, client, config, mkdir, proxy, through};
+use futures_util::poll;
 use lock_core::{ErrorKind, GuardState, LossReason, MemoryConfig, Released, Token};
 use lock_testkit::proxy::Direction;
 use lock_zk::zookeeper_client::{Acls, CreateMode, Error};
 use lock_zk::{Committed, FencedExt, ZkLayout};
+use tokio::time::{sleep, timeout};
 
 fn is_applied(committed: &Committed) -> bool {
     matches!(committed, Committed::Applied(_))
@@ -73,7 +77,7 @@ async fn a_lock_that_is_lost_writes_nothing() {
     };
     let losing = async {
         while proxy.queued(Direction::ToServer) == 0 {
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            sleep(Duration::from_millis(1)).await;
         }
         let node = children(&other, "a").await.pop().unwrap();
         other.delete(&format!("/locks/a/{node}"), None).await.unwrap();
@@ -84,6 +88,45 @@ async fn a_lock_that_is_lost_writes_nothing() {
     assert_eq!(guard.state(), GuardState::Lost(LossReason::Removed));
     assert_eq!(guard.fenced().unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+}
+
+/// The ensemble checks the node, which tasks that pass the lock on have in common.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn the_next_task_gets_the_lock_after_the_writes_that_were_given_up() {
+    let server = crate::common::server().await;
+    let proxy = proxy(&server);
+    let (locks, other) = (through(&proxy).connect().await.unwrap(), client(&server).await);
+    mkdir(&other, "/order").await;
+    let (mutex, guard) = (locks.mutex("a"), locks.mutex("a").acquire().await.unwrap());
+    // Answered, they are no reason to ask the ensemble.
+    assert!(is_applied(&guard.fenced().unwrap().set("/order", "first", None).commit().await.unwrap()));
+    let mut next = Box::pin(mutex.acquire());
+    assert!(poll!(&mut next).is_pending(), "the lock is held");
+    let owner = guard.owner();
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    let guard = next.await.unwrap();
+    assert_eq!(guard.owner(), owner, "passed on");
+
+    proxy.hold(Direction::ToServer);
+    // Longer than any heartbeat.
+    let late = "late".repeat(1_000);
+    let mut writing = Box::pin(guard.fenced().unwrap().set("/order", &*late, None).commit());
+    while proxy.queued(Direction::ToServer) < late.len() {
+        assert!(poll!(&mut writing).is_pending(), "its answer is held up");
+        sleep(Duration::from_millis(1)).await;
+    }
+    drop(writing);
+    let mut next = Box::pin(mutex.acquire());
+    assert!(poll!(&mut next).is_pending(), "the lock is held");
+    let mut release = Box::pin(guard.release());
+    assert!(poll!(&mut release).is_pending() && poll!(&mut next).is_pending(), "the writes are on their way");
+    proxy.deliver();
+    let (released, next) = timeout(SOON, async { tokio::join!(release, next) }).await.unwrap();
+    assert_eq!(released.unwrap(), Released::Released);
+    assert_eq!(other.get_data("/order").await.unwrap().0, late.as_bytes());
+    let next = next.unwrap();
+    assert_ne!(next.owner(), owner, "passed on with writes on their way");
+    assert_eq!(next.release().await.unwrap(), Released::Released);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

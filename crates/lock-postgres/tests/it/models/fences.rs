@@ -7,6 +7,7 @@
 //! * Requests that find a row locked: they change nothing, and are made again.
 //! * The way of an answer: a client counts its validity from before it has sent the request. It gets the answer with the
 //!   commit, or never.
+//! * Reading a token: a task that has read its token passes the lock on to no other, so it fences with what it holds or has lost.
 //! * Paused clients: whether a lock is valid is looked at by no step of a fenced transaction.
 
 use lock_testkit::stories::{Line, Tale, name};
@@ -53,6 +54,8 @@ pub(crate) enum Mistake {
     ExtensionsCommitAsynchronously,
     /// The removal of a name forgets its last token.
     RemovalForgetsTokens,
+    /// A lock is passed on to another task of the process, though its token is known.
+    KnownTokenIsPassedOn,
 }
 
 /// What the server and the clients know, and what has been so far.
@@ -65,7 +68,7 @@ pub(crate) struct State {
     clients: [Client; CLIENTS],
     attempts: u8,
     has_crashed: bool,
-    /// The largest token that was granted, and the largest that a committed transaction was fenced with.
+    /// The largest token that a holder got, also without the server, and the largest that a committed transaction was fenced with.
     granted: u8,
     committed: u8,
     has_granted_beside_fence: bool,
@@ -109,6 +112,8 @@ struct GivenUp {
 struct Held {
     acquisition: u8,
     token: u8,
+    /// Whether its task has fenced with the token.
+    has_fenced: bool,
     deadline: u8,
 }
 
@@ -149,7 +154,7 @@ pub(crate) enum Action {
     GiveUp(usize),
     /// The server executes and commits that.
     ExecuteGivenUp(usize),
-    /// A client hands the lock over to another of its tasks.
+    /// A task of a client hands the lock over to the next without the server.
     PassOn(usize),
     Fence(usize, u8),
     CommitFenced(usize),
@@ -201,16 +206,26 @@ impl Tale for Fences {
                 }
             }
             Action::PassOn(client) => {
-                if let Some(held) = &mut state.clients[client].held {
-                    state.clients[client].past = Some(held.token);
-                    held.token += 1;
+                let Client { held, past, .. } = &mut state.clients[client];
+                if let Some(held) = held {
+                    if self.passes_known_tokens_on() {
+                        *past = Some(held.token);
+                    }
+                    (held.token, held.has_fenced) = (held.token + 1, false);
+                    let token = held.token;
+                    self.grant(&mut state, token);
                 }
             }
-            Action::Fence(client, token) => state.clients[client].fenced = Some(token),
+            Action::Fence(client, token) => {
+                let Client { held, fenced, .. } = &mut state.clients[client];
+                *fenced = Some(token);
+                if let Some(held) = held {
+                    held.has_fenced |= held.token == token;
+                }
+            }
             Action::CommitFenced(client) => {
                 if let Some(token) = state.clients[client].fenced.take() {
-                    state.has_committed_late |=
-                        block_of(token) < block_of(state.granted) || token < state.committed;
+                    state.has_committed_late |= token < state.granted;
                     state.committed = state.committed.max(token);
                     state.tables.fenced = state.tables.fenced.max(token);
                     state.on_disk = None;
@@ -334,7 +349,9 @@ impl Fences {
                 Some(held) => {
                     actions.push(Action::Send(client, Kind::Extend));
                     actions.push(Action::Send(client, Kind::Release));
-                    actions.extend((held.token % BLOCK + 1 < BLOCK).then_some(Action::PassOn(client)));
+                    let may_pass_on = !held.has_fenced || self.passes_known_tokens_on();
+                    let is_last = held.token % BLOCK + 1 == BLOCK;
+                    actions.extend((may_pass_on && !is_last).then_some(Action::PassOn(client)));
                 }
                 None if state.attempts < self.attempts => actions.push(Action::Send(client, Kind::Ask)),
                 None => {}
@@ -392,6 +409,10 @@ impl Fences {
         }
     }
 
+    fn passes_known_tokens_on(&self) -> bool {
+        self.mistake == Some(Mistake::KnownTokenIsPassedOn)
+    }
+
     fn fences_lock(&self) -> bool {
         !matches!(self.mistake, Some(Mistake::FenceOnlyReads | Mistake::FenceUnderSavepoint))
     }
@@ -443,13 +464,10 @@ impl Fences {
                 // Another transaction may have been committed meanwhile only where a row was ignored.
                 state.tables = Tables { fenced: before.fenced, ..made };
                 state.has_inverted |= made.token <= state.granted;
-                state.granted = state.granted.max(made.token);
-                let is_older = |client: &Client| client.fenced.is_some_and(|token| token < made.token);
-                // What has no lock any more is no fence.
-                let counts = self.mistake != Some(Mistake::FenceUnderSavepoint);
-                state.has_granted_beside_fence |= counts && state.clients.iter().any(is_older);
+                self.grant(state, made.token);
                 if is_answered {
-                    state.clients[client].held = Some(Held { acquisition, token: made.token, deadline });
+                    let held = Held { acquisition, token: made.token, has_fenced: false, deadline };
+                    state.clients[client].held = Some(held);
                 }
                 self.mistake == Some(Mistake::GrantsCommitAsynchronously)
             }
@@ -469,6 +487,15 @@ impl Fences {
             }
         };
         state.on_disk = is_asynchronous.then(|| state.on_disk.unwrap_or(before));
+    }
+
+    /// Notes that a holder got the lock with this token.
+    fn grant(&self, state: &mut State, token: u8) {
+        state.granted = state.granted.max(token);
+        let is_older = |client: &Client| client.fenced.is_some_and(|fenced| fenced < token);
+        // What has no lock any more is no fence.
+        let counts = self.mistake != Some(Mistake::FenceUnderSavepoint);
+        state.has_granted_beside_fence |= counts && state.clients.iter().any(is_older);
     }
 
     fn told(&self, last: &State, action: Action, next: &State) -> String {
@@ -508,7 +535,12 @@ impl Fences {
             Action::ExecuteGivenUp(client) => {
                 format!("the server executes and commits the request that {} has given up", name(client))
             }
-            Action::PassOn(client) => format!("a task of {} hands the lock over to the next", name(client)),
+            Action::PassOn(client) => format!(
+                "a task of {}{} passes the lock on to the next, which has token {}",
+                name(client),
+                if self.passes_known_tokens_on() { ", which knows its token," } else { "" },
+                next.clients[client].held.map_or(0, |held| held.token)
+            ),
             Action::Fence(client, token) if self.mistake == Some(Mistake::FenceUnderSavepoint) => {
                 format!(
                     "{} fences a transaction with token {token}, and rolls back to a savepoint before that",
@@ -516,9 +548,12 @@ impl Fences {
                 )
             }
             Action::Fence(client, token) => {
-                format!("{} fences a transaction with token {token}", name(client))
+                format!("{} fences a transaction with token {token}", last.task(client, token))
             }
-            Action::CommitFenced(client) => format!("{} commits its transaction", name(client)),
+            Action::CommitFenced(client) => {
+                let token = last.clients[client].fenced.unwrap_or_default();
+                format!("{} commits its transaction", last.task(client, token))
+            }
             Action::AbortFenced(client) => format!("{} rolls back its transaction", name(client)),
             Action::Expire => "a reader asks, and the server ends the lease".to_owned(),
             Action::Remove => "the name is removed, as nobody uses it".to_owned(),
@@ -547,6 +582,15 @@ impl State {
     fn ends(&self) -> impl Iterator<Item = u8> {
         let made = self.clients.iter().filter_map(|client| client.request?.made);
         made.chain([self.tables]).filter(|tables| tables.owner.is_some()).map(|tables| tables.ends)
+    }
+
+    /// The task of a client that has this token.
+    fn task(&self, client: usize, token: u8) -> String {
+        let is_earlier = |held: Held| held.token > token && block_of(held.token) == block_of(token);
+        match self.clients[client].held.is_some_and(is_earlier) {
+            true => format!("the earlier task of {}", name(client)),
+            false => name(client).to_string(),
+        }
     }
 
     fn is_locked_by(&self, kinds: &[Kind]) -> bool {

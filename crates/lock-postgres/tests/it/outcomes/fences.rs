@@ -83,6 +83,28 @@ async fn a_token_of_an_older_block_is_refused() {
     assert_eq!(bench.call(&name, "fence 1600").await, "1600");
 }
 
+/// Sharers hold the lock at the same time, and only the last of them is let through.
+#[tokio::test]
+async fn a_writer_that_became_a_reader_fences_until_the_next_reader_was_granted_the_lock() {
+    let mut bench = Bench::new().await;
+    let name = bench.name("me:200").await;
+    assert_eq!(bench.call(&name, "downgrade me").await, "shared");
+    assert_eq!(bench.call(&name, "fence 1600").await, "1600");
+    let transaction = begin(&bench, "").await;
+    assert_eq!(fence(&transaction, &name, 1600).await, Ok(1600));
+    assert_eq!(bench.call(&name, "ask ann -1").await, "locked");
+    transaction.batch_execute("COMMIT").await.unwrap();
+
+    assert_eq!(bench.call(&name, "ask ann -1").await, "granted");
+    let (second, _) = bench.tokens(&name).await;
+    assert_eq!(bench.call(&name, "fence 1600").await, REFUSED);
+    assert_eq!(bench.call(&name, "release me").await, "released");
+    assert_eq!(bench.call(&name, "ask bob -1").await, "granted");
+    let (third, _) = bench.tokens(&name).await;
+    assert_eq!(bench.call(&name, &format!("fence {second}")).await, REFUSED);
+    assert_eq!(bench.call(&name, &format!("fence {third}")).await, third.to_string());
+}
+
 #[tokio::test]
 async fn an_open_fence_blocks_the_lock_and_not_its_renewal() {
     let mut bench = Bench::new().await;
@@ -185,6 +207,41 @@ async fn a_savepoint_undoes_a_fence() {
     transaction.batch_execute("ROLLBACK TO SAVEPOINT after").await.unwrap();
     assert_eq!(bench.call(&name, "ask ann 0").await, "locked");
     assert_eq!(bench.client.query("SELECT pid FROM blocker($1)", &[&name]).await.unwrap().len(), 1);
+}
+
+/// It lasts as long as its transaction: that statement. The corner that the docs name.
+#[tokio::test]
+async fn a_fence_outside_of_a_transaction_protects_nothing() {
+    let mut bench = Bench::new().await;
+    let name = bench.name("me:0").await;
+    let autocommit = bench.connection().await;
+    assert_eq!(fence(&autocommit, &name, 1600).await, Ok(1600));
+    assert_eq!(bench.call(&name, "ask ann 0").await, "granted");
+}
+
+/// A block with `EXCEPTION` is a savepoint: what it catches undoes the fence in it. The corner that the docs name.
+#[tokio::test]
+async fn a_block_that_catches_an_exception_undoes_a_fence() {
+    let mut bench = Bench::new().await;
+    for (begins_outside, blocks) in [(false, "granted"), (true, "locked")] {
+        let name = bench.name("me:0").await;
+        let fence = format!("PERFORM fence('{name}', 1600);");
+        let (outside, inside) = if begins_outside { (&*fence, "") } else { ("", &*fence) };
+        let body = format!(
+            "{outside} BEGIN {inside} RAISE division_by_zero; EXCEPTION WHEN division_by_zero THEN NULL; END;"
+        );
+        let transaction = begin(&bench, "").await;
+        transaction.batch_execute(&format!("DO $$ BEGIN {body} END $$")).await.unwrap();
+        assert_eq!(bench.call(&name, "ask ann 0").await, blocks, "{body}");
+        transaction.batch_execute("ROLLBACK").await.unwrap();
+    }
+    // A block that catches nothing undoes nothing.
+    let name = bench.name("me:0").await;
+    let transaction = begin(&bench, "").await;
+    let block =
+        format!("BEGIN PERFORM fence('{name}', 1600); EXCEPTION WHEN division_by_zero THEN NULL; END");
+    transaction.batch_execute(&format!("DO $$ {block} $$")).await.unwrap();
+    assert_eq!(bench.call(&name, "ask ann 0").await, "locked");
 }
 
 /// A killed holder leaves its fence behind for no time.
