@@ -9,6 +9,7 @@ use crate::config::PostgresSync;
 use crate::context::Context;
 use crate::error::unexpected;
 use crate::schema::VERSION;
+use crate::server::blocker_text;
 
 /// How long the examination waits for the connection that listens.
 const HEARD_WITHIN: Duration = Duration::from_secs(3);
@@ -16,6 +17,8 @@ const HEARD_WITHIN: Duration = Duration::from_secs(3);
 const LONG_OPEN: Duration = Duration::from_secs(10);
 /// From then on autovacuum does not keep up.
 const MANY_DEAD_ROWS: u64 = 1_000_000;
+/// So many transactions after a snapshot, the rows of a lock that is used all the time are slow to find.
+const OLD_SNAPSHOT: u64 = 10_000;
 
 impl Context {
     pub(crate) async fn doctor(&self) -> Result<DoctorReport> {
@@ -111,6 +114,17 @@ impl Findings {
                 "end that transaction; when the queue is full, no lock is handed over",
             );
         }
+        let oldest = &facts["oldest"];
+        if let Some(age @ OLD_SNAPSHOT..) = oldest["transactions"].as_u64() {
+            self.warn(
+                // What others call themselves.
+                &format!(
+                    "{:?} keeps the dead rows of {age} transactions",
+                    oldest["who"].as_str().unwrap_or_default()
+                ),
+                "end it: locks that are used all the time become slower and slower",
+            );
+        }
         if number("dead_rows") > MANY_DEAD_ROWS {
             self.warn(
                 &format!("the tables have {} dead rows", number("dead_rows")),
@@ -124,12 +138,11 @@ impl Findings {
             let open = fence["open_ms"].as_u64().map(Duration::from_millis);
             if open.is_none_or(|open| open >= LONG_OPEN) {
                 let age = open.map(|open| format!(" for {open:?}")).unwrap_or_default();
+                let pid = fence["pid"].as_i64().unwrap_or_default();
+                let whose = blocker_text(pid, fence["application_name"].as_str());
                 self.warn(
-                    &format!(
-                        "a transaction with a fence of the lock {} is open{age}: process {} ({})",
-                        fence["name"], fence["pid"], fence["application_name"]
-                    ),
-                    "nobody is granted the lock meanwhile: commit it, or end it by pg_terminate_backend",
+                    &format!("a transaction with a fence of the lock {} is open{age}: {whose}", fence["name"]),
+                    "nobody is granted the lock meanwhile: commit it, or end it by pg_terminate_backend or ROLLBACK PREPARED",
                 );
             }
         }

@@ -188,7 +188,7 @@ impl Endpoint {
                 said(ErrorKind::Unavailable).with_code(CREATED_AT_ONCE).with_hint("try again")
             }
             "25006" => self
-                .error(ErrorKind::Unavailable, "the server is a standby, or its transactions are read-only")
+                .error(ErrorKind::Unavailable, "the server is a standby, or transactions are read-only there")
                 .with_code("replica")
                 .with_hint(PRIMARY),
             "53300" => said(ErrorKind::Unavailable).with_code("too_many_connections").with_hint(

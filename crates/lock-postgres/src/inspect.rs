@@ -30,7 +30,10 @@ impl Context {
             let blocker = self.server.blocker(&name).await?;
             // Else it is a request.
             let lasts = blocker.filter(|blocker| blocker.open.is_none_or(|open| open >= MOMENT));
-            state.blocker = lasts.map(|blocker| format!("the transaction of {blocker}"));
+            state.blocker = lasts.map(|blocker| match blocker.pid {
+                0 => blocker.to_string(),
+                _ => format!("the transaction of {blocker}"),
+            });
         }
         Ok(state)
     }

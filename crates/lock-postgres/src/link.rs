@@ -98,8 +98,7 @@ impl Dialer {
         Self { sessions: Arc::new(Semaphore::new(SESSIONS_PER_PLACE * places)), places, ..self }
     }
 
-    /// Lets no connection that is open now be used again. Returns whether that is so: not if it was done a moment ago, as a server
-    /// that refuses each call would be asked for new sessions all the time.
+    /// Lets no connection that is open now be used again. Returns whether that is so: not if it was done a moment ago.
     pub(crate) fn distrust_all(&self) -> bool {
         let mut distrusted = self.distrusted.lock().unwrap_or_else(PoisonError::into_inner);
         if distrusted.is_some_and(|before| before.elapsed() < DISTRUST_EVERY) {

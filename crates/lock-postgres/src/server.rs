@@ -548,18 +548,20 @@ impl Server {
     }
 
     fn silent(&self, on: &Link, limit: Duration) -> Error {
+        on.give_up();
         self.abandon_connections(on);
         self.endpoint.silent(limit)
     }
 
     /// Uses neither this connection nor the others again: they have hardly outlived it. Each would cost a time limit where the
-    /// server was paused, and answer what it knows where that has a successor.
+    /// server was paused, and answer what it knows where that has a successor. Once a second at most: a server that allows no
+    /// writes for a moment would be asked for a new session by each call.
     fn abandon_connections(&self, on: &Link) {
-        on.give_up();
-        // Of both pools.
         if !self.pool.manager().distrust_all() {
             return;
         }
+        on.give_up();
+        // Of both pools.
         self.pool.retain(|_, _| false);
         self.reserve.retain(|_, _| false);
         self.abandoned.notify_waiters();
@@ -607,11 +609,17 @@ impl Deref for Connection {
 
 impl std::fmt::Display for Blocker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "process {} of the server", self.pid)?;
-        if let Some(name) = self.application.as_ref().filter(|name| !name.is_empty()) {
-            write!(f, " ({name:?})")?;
-        }
+        f.write_str(&blocker_text(i64::from(self.pid), self.application.as_deref()))?;
         self.open.map_or(Ok(()), |open| write!(f, ", since {open:?}"))
+    }
+}
+
+/// Whose transaction it is. A prepared one belongs to no process, and has its own name. Others choose these names.
+pub(crate) fn blocker_text(pid: i64, name: Option<&str>) -> String {
+    match (pid, name.filter(|name| !name.is_empty())) {
+        (0, name) => format!("the prepared transaction {:?}", name.unwrap_or_default()),
+        (pid, Some(name)) => format!("process {pid} of the server ({name:?})"),
+        (pid, None) => format!("process {pid} of the server"),
     }
 }
 

@@ -12,6 +12,7 @@ mod paused;
 mod pooler;
 mod rotation;
 mod runtimes;
+mod shared;
 mod site;
 #[cfg(feature = "tls")]
 mod tls;

@@ -297,6 +297,16 @@ async fn a_hand_over_counts_from_when_the_row_is_locked() {
     assert!(row.get::<_, bool>(0), "it ends before its grace period");
 }
 
+/// An entry from before the clock was set back.
+#[tokio::test]
+async fn a_waiter_from_the_future_is_dead() {
+    let mut bench = Bench::new().await;
+    let name = bench.name("free | ann~").await;
+    let ahead = "UPDATE waiter SET renewed = renewed + interval '1 hour' WHERE name = $1";
+    bench.client.execute(ahead, &[&name]).await.unwrap();
+    assert_eq!(bench.call(&name, "ask me 0").await, "granted");
+}
+
 /// Whatever the planner takes the table for: here, for one in which most leases have expired.
 #[tokio::test]
 #[ignore = "full: thousands of leases"]
