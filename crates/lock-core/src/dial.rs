@@ -6,22 +6,21 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::lookup::addresses;
 
 /// How long the attempts after one wait for it, at most.
 const HEAD_START: Duration = Duration::from_millis(250);
 
-/// Connects to a host, at the first of its addresses where `attempt` succeeds.
+/// Connects to a host, at the first of its addresses where `attempt` succeeds, within `limit`.
 ///
-/// The addresses are tried in the order of the lookup: one when the one before it has failed, or has used up its head start. The caller
-/// limits the time in all, by `limit`.
+/// The addresses are tried in the order of the lookup: one when the one before it has failed, or has used up its head start.
 ///
 /// # Errors
 ///
 /// The failure that tells most by `weight`, the first among equals; an error of the lookup, also when that takes longer than
-/// nine tenths of `limit`.
+/// nine tenths of `limit`; [`TimedOut`](io::ErrorKind::TimedOut) for an attempt that has not ended by then.
 ///
 /// # Cancel safety
 ///
@@ -30,20 +29,26 @@ const HEAD_START: Duration = Duration::from_millis(250);
 pub async fn connect<T, E, F>(
     (host, port): (&str, u16),
     limit: Duration,
-    weight: impl Fn(&E) -> u8,
-    attempt: impl Fn(SocketAddr) -> F,
+    weight: fn(&E) -> u8,
+    attempt: impl Fn(SocketAddr) -> F + Send + Sync,
 ) -> Result<T, E>
 where
-    E: From<io::Error>,
-    F: Future<Output = Result<T, E>>,
+    T: Send,
+    E: From<io::Error> + Send,
+    F: Future<Output = Result<T, E>> + Send,
 {
+    let end = Instant::now() + limit;
     // Shorter than the limit of the caller, who would not know why it passed.
     let limit_of_lookup = limit * 9 / 10;
     let Ok(found) = timeout(limit_of_lookup, addresses(host, port)).await else {
         let what = format!("the name servers did not answer for {host} within {limit_of_lookup:?}");
         return Err(io::Error::new(io::ErrorKind::TimedOut, what).into());
     };
-    let attempts = found?.into_iter().map(attempt);
+    // Each for itself: the failure of one counts also when another one is silent.
+    let attempts = found?.into_iter().map(|address| {
+        let attempt = timeout_at(end, attempt(address));
+        async { attempt.await.unwrap_or_else(|late| Err(io::Error::from(late).into())) }
+    });
     match first_success(attempts, limit, weight).await {
         Ok(connected) => Ok(connected),
         Err(failed) => Err(failed.unwrap_or_else(|| io::Error::other("no address").into())),
@@ -62,7 +67,7 @@ where
 pub async fn first_success<T, E, F>(
     attempts: impl IntoIterator<Item = F>,
     limit: Duration,
-    weight: impl Fn(&E) -> u8,
+    weight: fn(&E) -> u8,
 ) -> Result<T, Option<E>>
 where
     F: Future<Output = Result<T, E>>,
@@ -119,8 +124,6 @@ mod tests {
     use std::future::pending;
     use std::net::Ipv4Addr;
     use std::sync::Mutex;
-
-    use tokio::time::Instant;
 
     use super::*;
     use crate::lookup::TestName;
@@ -184,6 +187,21 @@ mod tests {
         };
         let connected = connect(("dialled.test", 7), LIMIT, |_: &io::Error| 0, to_the_last).await;
         assert_eq!(connected.unwrap(), 7);
+    }
+
+    #[tokio::test]
+    async fn an_address_that_is_silent_does_not_hide_the_failure_of_another_one() {
+        let _name = TestName::new("failing.test", [[127, 0, 0, 1], [127, 0, 0, 2]]);
+        let attempt = |address: SocketAddr| async move {
+            if address.ip() == Ipv4Addr::LOCALHOST {
+                Err(io::Error::other("denied"))
+            } else {
+                pending().await
+            }
+        };
+        let weight = |error: &io::Error| u8::from(error.kind() == io::ErrorKind::Other);
+        let failed = connect(("failing.test", 7), Duration::from_millis(50), weight, attempt).await;
+        assert_eq!(failed.map(|()| 0).unwrap_err().to_string(), "denied");
     }
 
     #[tokio::test]

@@ -191,29 +191,25 @@ impl Dial for DriverDial {
         if let Some(pool) = &self.pool {
             return Ok(taken_from(pool).await?.into());
         }
-        // The greeting included, as the driver has it.
-        let opening = async {
-            match to.addr() {
-                ConnectionAddr::Tcp(host, port) => {
-                    self.at_each_address((host, *port), |address| self.commands_over_tcp(to, address)).await
-                }
-                ConnectionAddr::TcpTls { host, port, .. } => {
-                    self.at_each_address((host, *port), async |address| {
-                        let opened = self.by_driver(to.clone(), address, self.timeouts()).await;
-                        opened.map(Connection::from)
-                    })
-                    .await
-                }
-                #[cfg(unix)]
-                ConnectionAddr::Unix(path) => self.commands_over_socket(to, path).await,
-                _ => {
-                    let client = Client::open(to.clone())?;
-                    let opened = client.get_multiplexed_async_connection_with_config(&self.timeouts()).await;
-                    opened.map(Connection::from)
-                }
+        match to.addr() {
+            ConnectionAddr::Tcp(host, port) => {
+                self.at_each_address((host, *port), |address| self.commands_over_tcp(to, address)).await
             }
-        };
-        timeout(self.connect_timeout, opening).await.map_err(io::Error::from)?
+            ConnectionAddr::TcpTls { host, port, .. } => {
+                let open = |address| self.by_driver(to.clone(), address, self.timeouts());
+                self.at_each_address((host, *port), open).await.map(Connection::from)
+            }
+            #[cfg(unix)]
+            ConnectionAddr::Unix(path) => {
+                let opening = timeout(self.connect_timeout, self.commands_over_socket(to, path));
+                opening.await.map_err(io::Error::from)?
+            }
+            _ => {
+                let client = Client::open(to.clone())?;
+                let opened = client.get_multiplexed_async_connection_with_config(&self.timeouts()).await;
+                opened.map(Connection::from)
+            }
+        }
     }
 
     async fn pushes(
@@ -236,10 +232,10 @@ impl Dial for DriverDial {
     async fn messages(&self, to: &ConnectionInfo) -> RedisResult<PubSub> {
         match to.addr() {
             ConnectionAddr::Tcp(host, port) => {
-                self.at_each_address((host, *port), async |address| {
+                let open = |address| async move {
                     PubSub::new(to.redis_settings(), connect(to, address).await?).await
-                })
-                .await
+                };
+                self.at_each_address((host, *port), open).await
             }
             ConnectionAddr::TcpTls { host, port, .. } => {
                 // The driver looks the name up once more, on a thread that keeps the runtime from ending: not before the name
@@ -253,10 +249,15 @@ impl Dial for DriverDial {
 }
 
 impl DriverDial {
-    /// What opens first: one attempt at each address of the host.
-    async fn at_each_address<T, F>(&self, host: (&str, u16), open: impl Fn(SocketAddr) -> F) -> RedisResult<T>
+    /// What opens first, the greeting included: one attempt at each address of the host.
+    async fn at_each_address<T, F>(
+        &self,
+        host: (&str, u16),
+        open: impl Fn(SocketAddr) -> F + Send + Sync,
+    ) -> RedisResult<T>
     where
-        F: Future<Output = RedisResult<T>>,
+        T: Send,
+        F: Future<Output = RedisResult<T>> + Send,
     {
         dial::connect(host, self.connect_timeout, weight, open).await
     }
