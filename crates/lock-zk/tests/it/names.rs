@@ -14,7 +14,7 @@ async fn connect(url: &str) -> Result<Locks> {
 
 #[tokio::test]
 async fn a_name_whose_first_address_is_silent_leads_to_the_next_one_and_a_restart_loses_no_lock() {
-    let server = ZooKeeper::builder().config("maxSessionTimeout", "60000").start().await.unwrap();
+    let server = ZooKeeper::start().await.unwrap();
     let port = server.addr().port();
     let silent = TcpListener::bind(("127.0.0.2", port)).unwrap();
     let _name = TestName::new("zk.test", [[127, 0, 0, 2], [127, 0, 0, 1]]);
