@@ -12,6 +12,8 @@ pub mod blocking;
 mod capabilities;
 pub mod clock;
 mod connection;
+#[doc(hidden)]
+pub mod dial;
 pub mod doctor;
 #[doc(hidden)]
 pub mod drift;
@@ -27,6 +29,8 @@ pub mod lease;
 mod local_queue;
 mod lock_spec;
 pub mod locks;
+#[doc(hidden)]
+pub mod lookup;
 pub mod memory;
 pub mod migration;
 mod multi;

@@ -1,6 +1,7 @@
 //! The options of the PostgreSQL backend.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use lock_core::timeouts::check_timeout;
@@ -8,6 +9,7 @@ use lock_core::url::{LockUrl, OptionValue};
 use lock_core::{Clock, Password, Result, TokenBlock};
 
 use crate::error::{BACKEND, check_ttl, invalid};
+use crate::libpq::{Libpq, seconds};
 use crate::schema::Grants;
 use crate::tls::Tls;
 
@@ -15,7 +17,7 @@ const DEFAULT_PORT: u16 = 5432;
 /// Postgres cuts off longer names of schemas.
 const LONGEST_SCHEMA: usize = 63;
 const LARGEST_POOL: usize = 1000;
-const OPTIONS: [&str; 21] = [
+const OPTIONS: [&str; 22] = [
     "ttl",
     "schema",
     "owner",
@@ -33,6 +35,7 @@ const OPTIONS: [&str; 21] = [
     "application_name",
     "target_session_attrs",
     "sslmode",
+    "sslnegotiation",
     "sslrootcert",
     "sslcert",
     "sslkey",
@@ -117,14 +120,29 @@ impl PostgresSync {
 /// | `pool` | `4` | the most connections for requests, of this process; one more renews locks while all of them are in use |
 /// | `local_handovers` | `16` | how many tasks of one process may hold the lock in a row, for 10 ms at most, before other processes get a chance; with 0 or 1 every task asks the server |
 /// | `password_file` | none | a file with the password, instead of one in the URL; read at each connect, see [`Password`] |
-/// | `connect_timeout` | `2s` | how long to wait for a connection |
+/// | `connect_timeout` | `2s` | how long to wait for a connection; a number without a unit is one of seconds, and 0 the default |
 /// | `command_timeout` | `2s` | how long to wait for an answer |
 /// | `application_name` | `polylock` | the name in `pg_stat_activity`; the connection that listens has one of its own |
 /// | `target_session_attrs` | `read-write` with several hosts, else `any` | `read-write` or `any` |
-/// | `sslmode` | `disable`, or `require` if one of the files below is named | `require` and `verify-full` are the same: TLS, and the certificate and its host name are checked |
+/// | `sslmode` | `disable`, or `require` if one of the files below is named | `require`, `verify-ca` and `verify-full` are the same: TLS, and the certificate and its host name are checked |
 /// | `sslrootcert` | `system` | file with the certificates of the authorities to trust, PEM; `system` for those of this host |
 /// | `sslcert`, `sslkey` | none | files with the client certificate and its key, PEM |
 /// | `options` | none | settings of the sessions, as `-c name=value` |
+///
+/// Providers put more words of libpq into their URLs. `prefer` and `allow` as `sslmode` are refused, as they secure nothing.
+///
+/// | option | |
+/// |---|---|
+/// | `channel_binding` | `disable`, `prefer` (the default) or `require`, which needs TLS: the login is by scram-sha-256, and bound to the certificate |
+/// | `sslnegotiation` | `postgres` (the default) or `direct`, which needs TLS and PostgreSQL 17 |
+/// | `hostaddr` | the addresses of the hosts, which are not looked up; a certificate is still checked for the host |
+/// | `load_balance_hosts` | `disable` (the default) or `random`: the order in which hosts are asked |
+/// | `keepalives`, `keepalives_idle`, `keepalives_interval`, `keepalives_count` | TCP keep-alive: `0` or `1`, seconds (default 15), seconds and a number; 0 is the default |
+/// | `tcp_user_timeout` | how long data may be unacknowledged before the kernel gives a connection up, in milliseconds |
+/// | `fallback_application_name` | the `application_name` of a URL without one |
+/// | `client_encoding` | `UTF8` and `auto` change nothing, others are refused |
+/// | `gssencmode` | `disable` and `prefer` change nothing; `require` is refused: there is no encryption by GSSAPI |
+/// | `require_auth` | is refused: the server chooses how to log in; use `channel_binding=require` |
 ///
 /// The files of TLS are read at each connect, so certificates can be replaced without a restart. `Debug` does not show the password.
 #[derive(Clone)]
@@ -138,6 +156,7 @@ pub struct PostgresConfig {
     pub(crate) application_name: String,
     read_write: Option<bool>,
     pub(crate) tls: Tls,
+    libpq: Libpq,
     pub(crate) ttl: Duration,
     pub(crate) schema: String,
     pub(crate) owner: Option<String>,
@@ -167,6 +186,7 @@ impl PostgresConfig {
             application_name: String::from("polylock"),
             read_write: None,
             tls: Tls::default(),
+            libpq: Libpq::default(),
             ttl: Duration::from_secs(30),
             schema: String::from("polylock"),
             owner: None,
@@ -193,11 +213,13 @@ impl PostgresConfig {
         let url = LockUrl::parse(url)?;
         url.check_scheme(BACKEND, &["postgres", "postgresql"])?;
         let mut config = Self::new(&url.hosts);
-        let (mut host, mut password_file) = (None, None);
-        url.options(BACKEND, &OPTIONS, |key, value| {
+        let (mut host, mut password_file, mut application_name) = (None, None, None);
+        let known = [&OPTIONS[..], &Libpq::OPTIONS[..]].concat();
+        url.options(BACKEND, &known, |key, value| {
             match key {
                 "host" => host = Some(value.text().to_owned()),
                 "password_file" => password_file = Some(value.text().to_owned()),
+                "application_name" => application_name = Some(value.text().to_owned()),
                 _ => config.set(key, value)?,
             }
             Ok(())
@@ -207,8 +229,11 @@ impl PostgresConfig {
                 return Err(invalid("the URL names hosts, and has host=", "leave one of them out"));
             }
             (Some(host), true) => host,
-            (None, _) => config.hosts,
+            (None, true) => config.libpq.hosts().unwrap_or_default(),
+            (None, false) => config.hosts,
         };
+        let fallback = config.libpq.application_name().map(str::to_owned);
+        config.application_name = application_name.or(fallback).unwrap_or(config.application_name);
         config.user = Some(url.user.clone()).filter(|user| !user.is_empty());
         config.password = url.password_or_file(BACKEND, password_file.as_deref())?;
         config.database = Some(url.path.trim_start_matches('/').to_owned()).filter(|name| !name.is_empty());
@@ -233,7 +258,6 @@ impl PostgresConfig {
             "pool" => self.pool = value.parse("give a number of connections, such as 4")?,
             "local_handovers" => self.local_handovers = value.parse("give a number, such as 16")?,
             "port" => self.port = Some(value.parse("give a number up to 65535")?),
-            "application_name" => self.application_name = text(),
             "target_session_attrs" => {
                 self.read_write = Some(match value.text() {
                     "read-write" | "primary" => true,
@@ -241,10 +265,19 @@ impl PostgresConfig {
                     _ => return Err(value.invalid("use read-write or any: locks need a primary")),
                 });
             }
-            "sslmode" | "sslrootcert" | "sslcert" | "sslkey" => self.tls.set(key, value)?,
+            "sslmode" | "sslnegotiation" | "sslrootcert" | "sslcert" | "sslkey" => {
+                self.tls.set(key, value)?;
+            }
             "options" => self.session_options = Some(text()),
+            // libpq has seconds without a unit.
+            "connect_timeout" if value.text().bytes().all(|byte| byte.is_ascii_digit()) => {
+                self.connect_timeout = seconds(value)?.unwrap_or(self.connect_timeout);
+            }
             "connect_timeout" => self.connect_timeout = value.duration()?,
-            _ => self.command_timeout = value.duration()?,
+            "command_timeout" => self.command_timeout = value.duration()?,
+            _ => {
+                self.libpq.set(key, value)?;
+            }
         }
         Ok(())
     }
@@ -380,6 +413,7 @@ impl PostgresConfig {
         check_timeout(BACKEND, "connect_timeout", self.connect_timeout)?;
         check_timeout(BACKEND, "command_timeout", self.command_timeout)?;
         self.tls.check()?;
+        self.libpq.check(&self.tls)?;
         self.targets()?;
         self.listen_targets()?;
         if self.schema.is_empty() || self.schema.len() > LONGEST_SCHEMA || self.schema.contains('\0') {
@@ -414,17 +448,27 @@ impl PostgresConfig {
 
     /// What the driver connects to for requests, one of them; the password is read at each connect.
     pub(crate) fn targets(&self) -> Result<Vec<tokio_postgres::Config>> {
-        self.targets_at(&self.hosts)
+        self.targets_at(&self.hosts, self.libpq.addresses(self.hosts.split(',').count())?)
     }
 
     /// What the driver connects to for notifications.
     pub(crate) fn listen_targets(&self) -> Result<Vec<tokio_postgres::Config>> {
-        self.targets_at(self.listen_host.as_ref().unwrap_or(&self.hosts))
+        match &self.listen_host {
+            Some(host) => self.targets_at(host, &[]),
+            None => self.targets(),
+        }
     }
 
-    fn targets_at(&self, hosts: &str) -> Result<Vec<tokio_postgres::Config>> {
+    fn targets_at(&self, hosts: &str, addresses: &[IpAddr]) -> Result<Vec<tokio_postgres::Config>> {
         let hosts: Vec<_> = hosts.split(',').collect();
-        hosts.iter().map(|host| self.target_at(host, hosts.len() > 1)).collect()
+        let mut targets = Vec::with_capacity(hosts.len());
+        for host in &hosts {
+            targets.push(self.target_at(host, hosts.len() > 1)?);
+        }
+        for (target, address) in targets.iter_mut().zip(addresses) {
+            target.hostaddr(*address);
+        }
+        Ok(targets)
     }
 
     fn target_at(&self, host: &str, is_one_of_several: bool) -> Result<tokio_postgres::Config> {
@@ -449,9 +493,9 @@ impl PostgresConfig {
         if self.read_write.unwrap_or(is_one_of_several) {
             target.target_session_attrs(tokio_postgres::config::TargetSessionAttrs::ReadWrite);
         }
-        target.application_name(&self.application_name).ssl_mode(self.tls.mode());
-        target.connect_timeout(self.connect_timeout).keepalives_idle(KEEPALIVE_TIME);
-        target.tcp_user_timeout(USER_TIMEOUT);
+        target.application_name(&self.application_name).connect_timeout(self.connect_timeout);
+        self.tls.apply(&mut target);
+        self.libpq.apply(&mut target);
         Ok(target)
     }
 
@@ -481,11 +525,6 @@ impl PostgresConfig {
     }
 }
 
-/// How long the other side may leave what was sent unacknowledged: a host that is gone.
-const USER_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a connection is idle before the kernel asks whether the other side still has it.
-const KEEPALIVE_TIME: Duration = Duration::from_secs(15);
-
 impl fmt::Debug for PostgresConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PostgresConfig")
@@ -502,7 +541,9 @@ impl fmt::Debug for PostgresConfig {
 #[cfg(test)]
 mod tests {
     use lock_core::ErrorKind;
-    use tokio_postgres::config::{Host, TargetSessionAttrs};
+    use tokio_postgres::config::{ChannelBinding, Host, LoadBalanceHosts, TargetSessionAttrs};
+    #[cfg(feature = "tls")]
+    use tokio_postgres::config::{SslMode, SslNegotiation};
 
     use super::*;
 
@@ -539,6 +580,71 @@ mod tests {
     }
 
     #[test]
+    fn urls_of_providers() {
+        let options = "connect_timeout=10&channel_binding=prefer&gssencmode=disable&client_encoding=UTF8&keepalives=1\
+                       &keepalives_idle=60&keepalives_interval=5&keepalives_count=3&tcp_user_timeout=30000\
+                       &load_balance_hosts=random&sslnegotiation=postgres&fallback_application_name=app";
+        let config = PostgresConfig::from_url(&format!("postgres://me@h/shop?{options}")).unwrap();
+        assert_eq!(
+            (config.connect_timeout, config.application_name.as_str()),
+            (Duration::from_secs(10), "app")
+        );
+        let target = config.targets().unwrap().remove(0);
+        assert!(target.get_keepalives());
+        assert_eq!(target.get_keepalives_idle(), Duration::from_secs(60));
+        assert_eq!(target.get_keepalives_interval(), Some(Duration::from_secs(5)));
+        assert_eq!(target.get_keepalives_retries(), Some(3));
+        assert_eq!(target.get_tcp_user_timeout(), Some(&Duration::from_secs(30)));
+        assert_eq!(target.get_load_balance_hosts(), LoadBalanceHosts::Random);
+        assert_eq!(target.get_channel_binding(), ChannelBinding::Prefer);
+
+        let defaults =
+            "connect_timeout=0&keepalives_idle=0&keepalives_interval=0&keepalives_count=0&tcp_user_timeout=0";
+        let names = "fallback_application_name=app&application_name=mine";
+        let config = PostgresConfig::from_url(&format!("postgres://h?{names}&{defaults}")).unwrap();
+        assert_eq!(
+            (config.connect_timeout, config.application_name.as_str()),
+            (Duration::from_secs(2), "mine")
+        );
+        let (target, usual) =
+            (config.targets().unwrap().remove(0), PostgresConfig::new("h").targets().unwrap().remove(0));
+        assert_eq!(target.get_keepalives_idle(), usual.get_keepalives_idle());
+        assert_eq!(target.get_keepalives_idle(), Duration::from_secs(15));
+        assert_eq!((target.get_keepalives_interval(), target.get_keepalives_retries()), (None, None));
+        assert_eq!(target.get_tcp_user_timeout(), Some(&Duration::from_secs(30)));
+        let config = PostgresConfig::from_url("postgres://h?keepalives=0").unwrap();
+        assert!(!config.targets().unwrap()[0].get_keepalives());
+    }
+
+    #[test]
+    fn addresses_of_hosts_are_not_looked_up_and_are_not_those_of_the_listener() {
+        let url = "postgres://h1,h2:7?hostaddr=10.0.0.1,fd00::1&listen_host=h3";
+        let config = PostgresConfig::from_url(url).unwrap();
+        for (target, (host, address)) in
+            config.targets().unwrap().iter().zip([("h1", "10.0.0.1"), ("h2", "fd00::1")])
+        {
+            assert_eq!(target.get_hosts(), [Host::Tcp(host.into())]);
+            assert_eq!(target.get_hostaddrs(), [address.parse::<IpAddr>().unwrap()]);
+        }
+        assert!(config.listen_targets().unwrap()[0].get_hostaddrs().is_empty());
+        let config = PostgresConfig::from_url("postgres:///shop?hostaddr=fd00::1&port=7").unwrap();
+        let target = config.targets().unwrap().remove(0);
+        assert_eq!((target.get_hosts(), target.get_ports()), (&[Host::Tcp("fd00::1".into())][..], &[7][..]));
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn options_that_need_tls() {
+        for mode in ["require", "verify-ca", "verify-full"] {
+            let url = format!("postgres://h?sslmode={mode}&channel_binding=require&sslnegotiation=direct");
+            let target = PostgresConfig::from_url(&url).unwrap().targets().unwrap().remove(0);
+            assert_eq!(target.get_ssl_mode(), SslMode::Require);
+            assert_eq!(target.get_channel_binding(), ChannelBinding::Require);
+            assert_eq!(target.get_ssl_negotiation(), SslNegotiation::Direct);
+        }
+    }
+
+    #[test]
     fn bad_urls() {
         for url in [
             "postgres://",
@@ -559,12 +665,32 @@ mod tests {
             "postgres://h?port=x",
             "postgres://h?target_session_attrs=standby",
             "postgres://h?sslmode=prefer",
+            "postgres://h?sslmode=allow",
             "postgres://h?sslmode=disable&sslrootcert=/x",
             "postgres://h?sslcert=/x",
             "postgres://h?sslkey=/x",
             "postgres:///?host=/run/pg&sslmode=require",
             "postgres://h?command_timeout=0s",
             "postgres://h?connect_timeout=2h",
+            "postgres://h?connect_timeout=7200",
+            "postgres://h?connect_timeout=0s",
+            "postgres://h?connect_timeout=-1",
+            "postgres://h?connect_timeout=",
+            "postgres://h?channel_binding=require",
+            "postgres://h?channel_binding=maybe",
+            "postgres:///?host=/run/pg&channel_binding=require",
+            "postgres://h?sslnegotiation=direct",
+            "postgres://h?sslnegotiation=x",
+            "postgres://h?gssencmode=require",
+            "postgres://h?require_auth=scram-sha-256",
+            "postgres://h?client_encoding=LATIN1",
+            "postgres://h?keepalives=2",
+            "postgres://h?keepalives_idle=10s",
+            "postgres://h?keepalives_count=-1",
+            "postgres://h?tcp_user_timeout=10s",
+            "postgres://h?load_balance_hosts=round",
+            "postgres://h?hostaddr=h",
+            "postgres://h1,h2?hostaddr=10.0.0.1",
             "postgres://me:s3cret@h?password_file=/x",
             "postgres://h?shema=x",
             "redis://h",

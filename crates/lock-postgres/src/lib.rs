@@ -17,7 +17,8 @@
 //! | `fence` | the fence in transactions of the caller |
 //! | `schema`, `sql/` | tables and functions |
 //! | `server` | the calls of the functions |
-//! | `link`, `tls` | connections |
+//! | `libpq` | options of URLs by which providers tune libpq |
+//! | `link`, `hosts`, `tls` | connections |
 //! | `inbox` | the connection on which the server notifies us |
 //! | `notification` | what it says there, and what of that is believed |
 //! | `locked_row` | pauses while another transaction has the row of a lock |
@@ -38,6 +39,7 @@ mod hosts;
 mod inbox;
 mod inspect;
 mod lease;
+mod libpq;
 mod link;
 mod locked_row;
 mod notification;

@@ -17,7 +17,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Row};
 
-use crate::error::{BACKEND, During, Endpoint};
+use crate::error::{BACKEND, Endpoint};
 use crate::hosts::{self, Failed};
 use crate::tls::{Connector, Tls};
 
@@ -173,8 +173,7 @@ impl Dialer {
         });
         match connecting.await {
             Ok(Ok(link)) => Ok(link),
-            Ok(Err(Failed::TimedOut)) => Err(self.endpoint.no_connection(limit)),
-            Ok(Err(Failed::Driver(error))) => Err(self.endpoint.of(During::Connecting, &error)),
+            Ok(Err(failed)) => Err(failed.error(&self.endpoint, limit)),
             Err(ended) => Err(self
                 .endpoint
                 .error(ErrorKind::Unavailable, "the runtime that opened the connection has ended")

@@ -14,7 +14,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 #[cfg(feature = "tls")]
 use rustls::{ClientConfig, RootCertStore};
-use tokio_postgres::config::SslMode;
+use tokio_postgres::Config;
+use tokio_postgres::config::{SslMode, SslNegotiation};
 
 use crate::error::{BACKEND, invalid};
 
@@ -24,10 +25,11 @@ pub(crate) type Connector = tokio_postgres_rustls::MakeRustlsConnect;
 #[cfg(not(feature = "tls"))]
 pub(crate) type Connector = tokio_postgres::NoTls;
 
-/// The options `sslmode`, `sslrootcert`, `sslcert` and `sslkey`.
+/// The options `sslmode`, `sslnegotiation`, `sslrootcert`, `sslcert` and `sslkey`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tls {
     required: Option<bool>,
+    negotiation: SslNegotiation,
     root_cert: Option<String>,
     cert: Option<String>,
     key: Option<String>,
@@ -41,10 +43,15 @@ impl Tls {
             "sslrootcert" => self.root_cert = file(),
             "sslcert" => self.cert = file(),
             "sslkey" => self.key = file(),
+            "sslnegotiation" => {
+                let all = [("postgres", SslNegotiation::Postgres), ("direct", SslNegotiation::Direct)];
+                self.negotiation = value.one_of(all)?;
+            }
             _ => {
                 self.required = Some(match value.text() {
                     "disable" => false,
-                    "require" | "verify-full" => true,
+                    // Each checks the certificate and its host name: the last as well, and more than the others promise.
+                    "require" | "verify-ca" | "verify-full" => true,
                     _ => {
                         return Err(value.invalid(
                             "use disable, or require, which checks the certificate; a private authority goes into \
@@ -70,6 +77,9 @@ impl Tls {
                 "leave them or sslmode= out",
             ));
         }
+        if self.negotiation == SslNegotiation::Direct && !self.is_required() {
+            return Err(invalid("sslnegotiation=direct needs TLS", "add sslmode=require"));
+        }
         if self.is_required() && !cfg!(feature = "tls") {
             return Err(Error::new(ErrorKind::Unsupported, BACKEND)
                 .with_message("this build has no TLS")
@@ -78,8 +88,10 @@ impl Tls {
         Ok(())
     }
 
-    pub(crate) fn mode(&self) -> SslMode {
-        if self.is_required() { SslMode::Require } else { SslMode::Disable }
+    /// Hands the options to the driver.
+    pub(crate) fn apply(&self, target: &mut Config) {
+        let mode = if self.is_required() { SslMode::Require } else { SslMode::Disable };
+        target.ssl_mode(mode).ssl_negotiation(self.negotiation);
     }
 
     pub(crate) fn is_required(&self) -> bool {
@@ -100,7 +112,7 @@ impl Tls {
         // A host without certificates needs none for a connection without TLS.
         let roots = if self.is_required() { self.roots().await? } else { RootCertStore::empty() };
         let config = ClientConfig::builder().with_root_certificates(roots);
-        let config = match (&self.cert, &self.key) {
+        let mut config = match (&self.cert, &self.key) {
             (Some(cert), Some(key)) => {
                 let pem = read_file(Path::new(key)).await?;
                 let secret = PrivateKeyDer::from_pem_slice(&pem).map_err(|error| unusable(key, error))?;
@@ -109,6 +121,10 @@ impl Tls {
             }
             _ => config.with_no_client_auth(),
         };
+        if self.negotiation == SslNegotiation::Direct {
+            // Servers refuse a client that does not name the protocol.
+            config.alpn_protocols = vec![b"postgresql".to_vec()];
+        }
         Ok(Connector::new(config))
     }
 

@@ -10,8 +10,8 @@ use tempfile::TempDir;
 
 use crate::error::{Error, Result};
 
-/// A certificate authority, a server certificate for 127.0.0.1 and localhost, and a client certificate, as PEM files in a
-/// temporary directory.
+/// A certificate authority, a server certificate for 127.0.0.1, localhost and the names below lock.test, and a client certificate,
+/// as PEM files in a temporary directory.
 #[derive(Debug)]
 pub struct Certificates {
     dir: TempDir,
@@ -75,7 +75,7 @@ impl Certificates {
         usage: ExtendedKeyUsagePurpose,
         authority: &CertifiedIssuer<'static, KeyPair>,
     ) -> Result<()> {
-        let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+        let names = ["localhost", "127.0.0.1", "*.lock.test"].map(str::to_owned);
         let mut params = CertificateParams::new(names).map_err(refused)?;
         params.distinguished_name.push(DnType::CommonName, format!("lock-testkit {name}"));
         params.extended_key_usages = vec![usage];

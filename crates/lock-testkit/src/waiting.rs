@@ -1,8 +1,11 @@
-//! What tests wait for: that something holds, and that a lock comes.
+//! What tests wait for: that something holds, that a lock comes, and that a runtime ends.
 
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use lock_core::{Guard, Mutex, Released};
+use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -44,4 +47,18 @@ pub async fn come<T>(task: JoinHandle<T>) -> T {
 pub async fn give_back(guard: Guard) {
     let released = guard.release().await.unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(released, Released::Released);
+}
+
+/// Drops a runtime.
+///
+/// # Panics
+///
+/// When it does not end within half a minute: a task does not yield, or one of its blocking threads does not end.
+pub fn ended(runtime: Runtime) {
+    let (ends, has_ended) = mpsc::channel();
+    thread::spawn(move || {
+        drop(runtime);
+        let _ = ends.send(());
+    });
+    has_ended.recv_timeout(PATIENCE).expect("the runtime does not end");
 }

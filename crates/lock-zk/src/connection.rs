@@ -9,11 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use lock_core::dial::{Staggered, first_success};
+use lock_core::lookup::addresses;
 use rand::seq::SliceRandom;
 use tokio::time::{Instant, timeout, timeout_at};
 use zookeeper_client::{Client, Connector, Error, SessionInfo, SessionState};
 
 use crate::driver_task::TaskGate;
+use crate::four_letter::name_and_port;
 use crate::proof::is_checked;
 
 /// A client of the driver that never reconnects. The session is closed once all clones are dropped, unless the connection broke
@@ -60,6 +63,8 @@ pub(crate) struct Dialer {
     hosts: Vec<Host>,
     pub(crate) session_timeout: Duration,
     connect: Arc<Connect>,
+    /// Whether `connect` takes an address as well as a name. Then each address of a name is a server of its own.
+    pub(crate) takes_addresses: bool,
 }
 
 /// What came of one attempt to move a session to each server.
@@ -76,14 +81,15 @@ pub(crate) enum Attempt {
 
 impl Dialer {
     pub(crate) fn new(hosts: &str, session_timeout: Duration, connect: Arc<Connect>) -> Self {
-        Self { hosts: hosts.split(',').map(Host::from).collect(), session_timeout, connect }
+        let hosts = hosts.split(',').map(Host::from).collect();
+        Self { hosts, session_timeout, connect, takes_addresses: false }
     }
 
     /// Opens a session at any server. One may refuse a password that the next one accepts, as while it is changed.
     pub(crate) async fn open(&self) -> Result<Connection, Error> {
         let mut last = Error::NoHosts;
         for host in &self.shuffled() {
-            match self.dial(host, None).await {
+            match self.open_at(host).await {
                 Err(Error::AuthFailed) => last = Error::AuthFailed,
                 Err(Error::NoHosts | Error::Timeout | Error::ConnectionLoss) if last == Error::AuthFailed => {
                 }
@@ -94,29 +100,69 @@ impl Dialer {
         Err(last)
     }
 
+    /// Opens a session at the first address of this host that answers.
+    async fn open_at(&self, host: &Host) -> Result<Connection, Error> {
+        let servers = self.servers_at(host).await?;
+        let opening = servers.iter().map(|server| self.dial(host, server, None));
+        let opened = first_success(opening, self.silence(), |error| match error {
+            Error::NoHosts | Error::Timeout | Error::ConnectionLoss => 0,
+            Error::AuthFailed => 1,
+            _ => 2,
+        });
+        opened.await.map_err(|failed| failed.unwrap_or(Error::NoHosts))
+    }
+
+    /// The servers at a host, as `host:port`: one for each address of its name, in the order of the lookup. Names are looked up anew
+    /// each time, as servers may move.
+    async fn servers_at(&self, host: &Host) -> Result<Vec<String>, Error> {
+        if !self.takes_addresses {
+            return Ok(vec![host.to_string()]);
+        }
+        let (name, port) = name_and_port(host).ok_or(Error::BadArguments(&"invalid address"))?;
+        match timeout(self.silence(), addresses(name, port)).await {
+            Ok(Ok(found)) => Ok(found.iter().map(ToString::to_string).collect()),
+            Ok(Err(error)) => {
+                tracing::debug!(%host, %error, "the host is not found");
+                Err(Error::NoHosts)
+            }
+            Err(_) => Err(Error::Timeout),
+        }
+    }
+
     /// Tries to move this session to each server; last to the one whose connection broke, which may be silent.
     pub(crate) async fn try_move(&self, session: &SessionInfo, broken: &Host) -> Attempt {
         let mut shorter = Some(Duration::ZERO);
         for host in &self.shuffled_before(broken) {
-            let until = Instant::now() + self.silence() * 2;
-            // A refused password counts as no answer: it may be about to change.
-            let Ok(granted) = self.granted_at(host).await else {
+            let Ok(servers) = self.servers_at(host).await else {
                 shorter = None;
                 continue;
             };
-            if granted < self.session_timeout {
-                shorter = shorter.map(|longest| longest.max(granted));
-                continue;
-            }
-            shorter = None;
-            match self.dial(host, Some(session)).await {
-                Ok(connection) => {
-                    if let Some(moved) = self.checked(connection, until).await {
-                        return moved;
-                    }
+            let asking = servers.iter().map(async |server| {
+                let until = Instant::now() + self.silence() * 2;
+                (server, until, self.granted_at(host, server).await)
+            });
+            let mut asking = Staggered::new(asking, self.silence());
+            // The moves are not staggered: each would take the session from the one before it.
+            while let Some((server, until, granted)) = asking.next().await {
+                // A refused password counts as no answer: it may be about to change.
+                let Ok(granted) = granted else {
+                    shorter = None;
+                    continue;
+                };
+                if granted < self.session_timeout {
+                    shorter = shorter.map(|longest| longest.max(granted));
+                    continue;
                 }
-                Err(Error::SessionExpired) => return Attempt::Ended,
-                Err(_) => {}
+                shorter = None;
+                match self.dial(host, server, Some(session)).await {
+                    Ok(connection) => {
+                        if let Some(moved) = self.checked(connection, until).await {
+                            return moved;
+                        }
+                    }
+                    Err(Error::SessionExpired) => return Attempt::Ended,
+                    Err(_) => {}
+                }
             }
         }
         shorter.map_or(Attempt::Unreachable, Attempt::Shorter)
@@ -126,18 +172,20 @@ impl Dialer {
     /// to close.
     pub(crate) async fn try_close(&self, session: &SessionInfo) -> bool {
         for host in &self.shuffled() {
-            match self.dial(host, Some(session)).await {
-                Ok(connection) => return connection.close().await.is_terminated(),
-                Err(Error::SessionExpired) => return true,
-                Err(_) => {}
+            for server in self.servers_at(host).await.iter().flatten() {
+                match self.dial(host, server, Some(session)).await {
+                    Ok(connection) => return connection.close().await.is_terminated(),
+                    Err(Error::SessionExpired) => return true,
+                    Err(_) => {}
+                }
             }
         }
         false
     }
 
     /// The session timeout that a server grants.
-    async fn granted_at(&self, host: &Host) -> Result<Duration, Error> {
-        let opened = timeout(self.silence(), self.dial(host, None)).await;
+    async fn granted_at(&self, host: &Host, server: &str) -> Result<Duration, Error> {
+        let opened = timeout(self.silence(), self.dial(host, server, None)).await;
         let fresh = opened.map_err(|_| Error::Timeout)??;
         let granted = fresh.client.session_timeout();
         // Servers limit the connections of one host (`maxClientCnxns`), so this one goes before the next comes. A server that
@@ -161,11 +209,16 @@ impl Dialer {
         None
     }
 
-    /// Connects to one host.
+    /// Connects to one server of a host.
     ///
     /// The driver returns the connection, and with it the granted timeout, after a second answer: to a ping. If the connection
     /// breaks between the two answers, the granted timeout is lost, as if the first one had not arrived.
-    async fn dial(&self, host: &Host, session: Option<&SessionInfo>) -> Result<Connection, Error> {
+    async fn dial(
+        &self,
+        host: &Host,
+        server: &str,
+        session: Option<&SessionInfo>,
+    ) -> Result<Connection, Error> {
         let mut connector = Client::connector()
             .with_session_timeout(self.session_timeout)
             .with_connection_timeout(self.silence())
@@ -173,7 +226,7 @@ impl Dialer {
         if let Some(session) = session {
             connector = connector.with_session(session.clone());
         }
-        let connecting = (self.connect)(connector, host.to_string());
+        let connecting = (self.connect)(connector, server.to_owned());
         let (client, gate) = TaskGate::guard(connecting).await?;
         Ok(Connection { host: Host::clone(host), client, gate })
     }

@@ -66,10 +66,15 @@ impl DriverSession {
         F: Future<Output = Result<Client, Error>> + Send + 'static,
     {
         let connect = Arc::new(move |connector, host| connect(connector, host).boxed());
-        let mut dialer = Dialer::new(hosts, session_timeout, connect);
+        Self::by(Dialer::new(hosts, session_timeout, connect)).await
+    }
+
+    /// Opens a session with this dialer.
+    async fn by(mut dialer: Dialer) -> Result<Self, Error> {
+        let requested = dialer.session_timeout;
         let mut connection = dialer.open().await?;
         let granted = connection.client.session_timeout();
-        if granted.as_millis() != session_timeout.as_millis() {
+        if granted.as_millis() != requested.as_millis() {
             // The driver derives its silence timeout from the requested session timeout.
             dialer.session_timeout = granted;
             connection = dialer.open().await?;
@@ -170,10 +175,10 @@ impl Driver {
 
     async fn connect(&self, hosts: &str, session_timeout: Duration) -> Result<DriverSession, Error> {
         let driver = self.clone();
-        DriverSession::open(hosts, session_timeout, move |connector, host| {
-            driver.clone().connect_to_one(connector, host)
-        })
-        .await
+        let connect = move |connector, host| driver.clone().connect_to_one(connector, host).boxed();
+        let mut dialer = Dialer::new(hosts, session_timeout, Arc::new(connect));
+        dialer.takes_addresses = !self.login.needs_names();
+        DriverSession::by(dialer).await
     }
 
     async fn connect_to_one(self, connector: Connector, host: String) -> Result<Client, Error> {

@@ -1,11 +1,12 @@
 //! The four-letter words, which a server answers without a session.
 
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
+use lock_core::dial;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
 
 /// The answer of this server (`host[:port]`) to a word such as `srvr`.
 ///
@@ -13,14 +14,14 @@ use tokio::time::timeout;
 ///
 /// If it does not answer in time, or does not allow the word.
 pub(crate) async fn ask(server: &str, word: &str) -> io::Result<String> {
-    let answer = timeout(LIMIT, async {
-        let mut stream = TcpStream::connect(with_port(server)).await?;
+    let exchange = async |address: SocketAddr| {
+        let mut stream = TcpStream::connect(address).await?;
         stream.write_all(word.as_bytes()).await?;
         let mut answer = String::new();
         stream.take(LONGEST).read_to_string(&mut answer).await?;
         Ok::<_, io::Error>(answer)
-    });
-    let answer = answer.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    };
+    let answer = at_each_address(server, LIMIT, exchange).await?;
     if answer.is_empty() || answer.contains("not in the whitelist") {
         return Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
@@ -48,6 +49,36 @@ pub(crate) async fn first_version(hosts: &str) -> Option<String> {
         }
     }
     None
+}
+
+/// What first succeeds at an address of this server (`host[:port]`), within this time.
+pub(crate) async fn at_each_address<T: Send, F>(
+    server: &str,
+    limit: Duration,
+    attempt: impl Fn(SocketAddr) -> F + Send + Sync,
+) -> io::Result<T>
+where
+    F: Future<Output = io::Result<T>> + Send,
+{
+    let invalid = || io::Error::new(io::ErrorKind::InvalidInput, "it is not host:port");
+    let server = with_port(server);
+    let host = name_and_port(&server).ok_or_else(invalid)?;
+    dial::connect(
+        host,
+        limit,
+        |error: &io::Error| u8::from(error.kind() != io::ErrorKind::ConnectionRefused),
+        attempt,
+    )
+    .await
+}
+
+/// The name or address of a server, without brackets, and its port, which is 2181 if left out; none if that is not a number.
+pub(crate) fn name_and_port(server: &str) -> Option<(&str, u16)> {
+    let (name, port) = match server.rsplit_once(':') {
+        Some((name, port)) if !port.contains(']') => (name, port.parse().ok()?),
+        _ => (server, 2181),
+    };
+    Some((name.trim_start_matches('[').trim_end_matches(']'), port))
 }
 
 /// The same server with the default port if it has none.
@@ -89,6 +120,10 @@ mod tests {
             [("a", "a:2181"), ("a:1", "a:1"), ("[::1]", "[::1]:2181"), ("[::1]:1", "[::1]:1")]
         {
             assert_eq!(with_port(server), full);
+            let (name, port) = name_and_port(server).unwrap();
+            assert_eq!(name_and_port(full), Some((name, port)));
+            assert!(!name.contains(['[', ']']) && full.ends_with(&format!(":{port}")), "{server}");
         }
+        assert_eq!(name_and_port("a:b"), None);
     }
 }

@@ -63,6 +63,11 @@ impl Login {
         self.typed.has_tls() || self.tls.is_some()
     }
 
+    /// Whether the driver has to know the names of the servers: for their certificates, or for their tickets (GSSAPI).
+    pub(crate) const fn needs_names(&self) -> bool {
+        self.speaks_tls() || self.typed.has_sasl()
+    }
+
     /// Whether servers can tell which client this is.
     pub(crate) fn authenticates(&self) -> bool {
         let certificate = self.tls.as_ref().is_some_and(|tls| tls.cert.is_some());

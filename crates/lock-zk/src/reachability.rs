@@ -1,13 +1,11 @@
 //! Why servers cannot be reached: the driver does not distinguish the causes.
 
-use std::io;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::net::TcpStream;
-use tokio::time::timeout;
 
-use crate::four_letter::with_port;
+use crate::four_letter::{at_each_address, with_port};
 
 /// The servers of a list (`host[:port],...`) that no connection can be made to now, each with the reason.
 ///
@@ -29,8 +27,7 @@ use crate::four_letter::with_port;
 pub async fn unreachable(hosts: &str) -> Vec<String> {
     let servers = hosts.split(',').filter(|host| !host.is_empty()).map(with_port);
     let reasons = servers.map(|server| async move {
-        let connected = timeout(LIMIT, TcpStream::connect(&server)).await;
-        let error = connected.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut))).err()?;
+        let error = at_each_address(&server, LIMIT, TcpStream::connect).await.err()?;
         Some(format!("cannot connect to {server}: {error}"))
     });
     join_all(reasons).await.into_iter().flatten().collect()

@@ -1,7 +1,10 @@
 //! Opens connections to servers.
 
 use std::fmt;
+use std::future::ready;
 use std::io;
+use std::iter::once;
+use std::net::SocketAddr;
 #[cfg(unix)]
 use std::path::Path;
 use std::sync::Arc;
@@ -9,18 +12,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use deadpool_redis::{Pool, PoolError};
-use futures_util::future::select_ok;
-use lock_core::Clock;
 use lock_core::runtime::Home;
+use lock_core::{Clock, dial};
 use redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
+use redis::io::AsyncDNSResolver;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion, RedisError,
-    RedisResult, Value,
+    RedisFuture, RedisResult, Value,
 };
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::connection::Connection;
@@ -173,6 +176,8 @@ pub(crate) struct Settings {
 }
 
 /// Opens connections, with TCP_NODELAY and keep-alive; those of a pool, with TLS and for notifications with the driver.
+///
+/// A name is tried at each of its addresses until one answers the greeting.
 pub(crate) struct DriverDial {
     /// The user's pool.
     pub(crate) pool: Option<Pool>,
@@ -183,12 +188,27 @@ pub(crate) struct DriverDial {
 #[async_trait]
 impl Dial for DriverDial {
     async fn commands(&self, to: &ConnectionInfo) -> RedisResult<Connection> {
-        match self.open(to).await {
-            // Not if there was no connection that it could have been said on.
-            Err(error) if error.is_connection_dropped() && !error.is_connection_refusal() => {
-                Err(reason(to.addr()).await.unwrap_or(error))
+        if let Some(pool) = &self.pool {
+            return Ok(taken_from(pool).await?.into());
+        }
+        match to.addr() {
+            ConnectionAddr::Tcp(host, port) => {
+                self.at_each_address((host, *port), |address| self.commands_over_tcp(to, address)).await
             }
-            opened => opened,
+            ConnectionAddr::TcpTls { host, port, .. } => {
+                let open = |address| self.by_driver(to.clone(), address, self.timeouts());
+                self.at_each_address((host, *port), open).await.map(Connection::from)
+            }
+            #[cfg(unix)]
+            ConnectionAddr::Unix(path) => {
+                let opening = timeout(self.connect_timeout, self.commands_over_socket(to, path));
+                opening.await.map_err(io::Error::from)?
+            }
+            _ => {
+                let client = Client::open(to.clone())?;
+                let opened = client.get_multiplexed_async_connection_with_config(&self.timeouts()).await;
+                opened.map(Connection::from)
+            }
         }
     }
 
@@ -198,51 +218,107 @@ impl Dial for DriverDial {
         on_push: Arc<dyn AsyncPushSender>,
     ) -> RedisResult<MultiplexedConnection> {
         let settings = to.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let client = Client::open(with_tcp_settings(to.clone()).set_redis_settings(settings))?;
-        client.get_multiplexed_async_connection_with_config(&self.timeouts().set_push_sender(on_push)).await
+        let to = to.clone().set_redis_settings(settings);
+        let config = self.timeouts().set_push_sender(on_push);
+        match to.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                let open = |address| self.by_driver(to.clone(), address, config.clone());
+                self.at_each_address((host, *port), open).await
+            }
+            _ => Client::open(to.clone())?.get_multiplexed_async_connection_with_config(&config).await,
+        }
     }
 
     async fn messages(&self, to: &ConnectionInfo) -> RedisResult<PubSub> {
-        Client::open(with_tcp_settings(to.clone()))?.get_async_pubsub().await
+        match to.addr() {
+            ConnectionAddr::Tcp(host, port) => {
+                let open = |address| async move {
+                    PubSub::new(to.redis_settings(), connect(to, address).await?).await
+                };
+                self.at_each_address((host, *port), open).await
+            }
+            ConnectionAddr::TcpTls { host, port, .. } => {
+                // The driver looks the name up once more, on a thread that keeps the runtime from ending: not before the name
+                // servers answer. It tries all addresses at once, and the handshake of TLS counts.
+                lock_core::lookup::addresses(host, *port).await?;
+                Client::open(with_tcp_settings(to.clone()))?.get_async_pubsub().await
+            }
+            _ => Client::open(to.clone())?.get_async_pubsub().await,
+        }
     }
 }
 
 impl DriverDial {
-    async fn open(&self, to: &ConnectionInfo) -> RedisResult<Connection> {
-        if let Some(pool) = &self.pool {
-            return Ok(taken_from(pool).await?.into());
-        }
-        // The greeting included, as the driver has it.
-        let opening = match to.addr() {
-            ConnectionAddr::Tcp(host, port) => {
-                timeout(self.connect_timeout, self.over_tcp(to, host, *port)).await
-            }
-            #[cfg(unix)]
-            ConnectionAddr::Unix(path) => timeout(self.connect_timeout, self.over_socket(to, path)).await,
-            _ => {
-                let (client, timeouts) = (Client::open(with_tcp_settings(to.clone()))?, self.timeouts());
-                return Ok(client.get_multiplexed_async_connection_with_config(&timeouts).await?.into());
-            }
-        };
-        opening.map_err(io::Error::from)?
+    /// What opens first, the greeting included: one attempt at each address of the host.
+    async fn at_each_address<T, F>(
+        &self,
+        host: (&str, u16),
+        open: impl Fn(SocketAddr) -> F + Send + Sync,
+    ) -> RedisResult<T>
+    where
+        T: Send,
+        F: Future<Output = RedisResult<T>> + Send,
+    {
+        dial::connect(host, self.connect_timeout, weight, open).await
     }
 
-    async fn over_tcp(&self, to: &ConnectionInfo, host: &str, port: u16) -> RedisResult<Connection> {
-        let stream = connect(host, port).await?;
-        apply(with_tcp_settings(to.clone()).tcp_settings(), &stream)?;
-        Connection::over(stream, to.redis_settings(), self.command_timeout).await
+    async fn commands_over_tcp(&self, to: &ConnectionInfo, address: SocketAddr) -> RedisResult<Connection> {
+        let stream = connect(to, address).await?;
+        match Connection::over(stream, to.redis_settings(), self.command_timeout).await {
+            Err(error) if error.is_connection_dropped() => {
+                Err(reason(TcpStream::connect(address)).await.unwrap_or(error))
+            }
+            opened => opened,
+        }
     }
 
     #[cfg(unix)]
-    async fn over_socket(&self, to: &ConnectionInfo, path: &Path) -> RedisResult<Connection> {
-        let stream = tokio::net::UnixStream::connect(path).await?;
-        Connection::over(stream, to.redis_settings(), self.command_timeout).await
+    async fn commands_over_socket(&self, to: &ConnectionInfo, path: &Path) -> RedisResult<Connection> {
+        let connect = || tokio::net::UnixStream::connect(path);
+        match Connection::over(connect().await?, to.redis_settings(), self.command_timeout).await {
+            Err(error) if error.is_connection_dropped() => Err(reason(connect()).await.unwrap_or(error)),
+            opened => opened,
+        }
+    }
+
+    /// Opens a connection of the driver to this address. A certificate is checked for the name.
+    async fn by_driver(
+        &self,
+        to: ConnectionInfo,
+        address: SocketAddr,
+        config: AsyncConnectionConfig,
+    ) -> RedisResult<MultiplexedConnection> {
+        let config = config.set_dns_resolver(Resolved(address));
+        Client::open(with_tcp_settings(to))?.get_multiplexed_async_connection_with_config(&config).await
     }
 
     fn timeouts(&self) -> AsyncConnectionConfig {
         AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connect_timeout))
             .set_response_timeout(Some(self.command_timeout))
+    }
+}
+
+/// How much the failure at one address tells: an answer most, and that nothing listens least.
+fn weight(error: &RedisError) -> u8 {
+    match error {
+        error if error.is_connection_refusal() => 0,
+        error if error.is_io_error() => 1,
+        _ => 2,
+    }
+}
+
+/// The address of a name that was looked up before.
+struct Resolved(SocketAddr);
+
+impl AsyncDNSResolver for Resolved {
+    fn resolve<'a, 'b: 'a>(
+        &'a self,
+        _host: &'b str,
+        _port: u16,
+    ) -> RedisFuture<'a, Box<dyn Iterator<Item = SocketAddr> + Send + 'a>> {
+        let found: Box<dyn Iterator<Item = SocketAddr> + Send> = Box::new(once(self.0));
+        Box::pin(ready(Ok(found)))
     }
 }
 
@@ -261,28 +337,17 @@ async fn taken_from(pool: &Pool) -> RedisResult<MultiplexedConnection> {
     Ok(deadpool_redis::Connection::take(object))
 }
 
-/// Connects to the first address of the host that accepts; all are tried at once.
-async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
-    let addresses = lookup_host((host, port)).await?;
-    let attempts: Vec<_> = addresses.map(|address| Box::pin(TcpStream::connect(address))).collect();
-    if attempts.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address")));
-    }
-    Ok(select_ok(attempts).await?.0)
+/// Connects to an address of this server, with its settings.
+async fn connect(to: &ConnectionInfo, address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address).await?;
+    apply(with_tcp_settings(to.clone()).tcp_settings(), &stream)?;
+    Ok(stream)
 }
 
 /// Why the server closes new connections: one that has too many, or that lets only its own host in, says so before it closes.
 /// The driver misses that, as its greeting is on the way by then. So this asks on a connection that sends nothing.
-async fn reason(addr: &ConnectionAddr) -> Option<RedisError> {
-    let said = async {
-        match addr {
-            ConnectionAddr::Tcp(host, port) => all_of(connect(host, *port).await?).await,
-            #[cfg(unix)]
-            ConnectionAddr::Unix(path) => all_of(tokio::net::UnixStream::connect(path).await?).await,
-            // Nothing is said before the handshake of TLS.
-            _ => Ok(Vec::new()),
-        }
-    };
+async fn reason(connecting: impl Future<Output = io::Result<impl Stream>>) -> Option<RedisError> {
+    let said = async { all_of(connecting.await?).await };
     let said = timeout(REASON_TIMEOUT, said).await.ok()?.ok()?;
     match redis::parse_redis_value(&said).ok()? {
         Value::ServerError(error) => Some(error.into()),
@@ -403,8 +468,7 @@ mod tests {
         let settings = TcpSettings::default().set_keepalive(TcpKeepalive::new().with_time(time));
         let own = usual.clone().set_tcp_settings(settings);
         for (info, time) in [(usual, KEEPALIVE_TIME), (own, time)] {
-            let stream = connect("127.0.0.1", port).await.unwrap();
-            apply(with_tcp_settings(info).tcp_settings(), &stream).unwrap();
+            let stream = connect(&info, server.local_addr().unwrap()).await.unwrap();
             let socket = SockRef::from(&stream);
             assert!(stream.nodelay().unwrap() && socket.keepalive().unwrap());
             #[cfg(target_os = "linux")]

@@ -6,6 +6,7 @@ mod failover;
 mod fence;
 mod load;
 mod models;
+mod names;
 mod neighbours;
 mod outcomes;
 mod paused;

@@ -1,7 +1,9 @@
 //! TLS with an authority of our own, and what is refused.
 
+use std::net::TcpListener;
 use std::sync::Arc;
 
+use lock_core::lookup::TestName;
 use lock_core::{ErrorKind, Locks};
 use lock_testkit::postgres::PostgresServer;
 use lock_testkit::{Certificates, PostgresOptions, acquiring, come, give_back};
@@ -99,4 +101,26 @@ async fn servers_without_tls_and_files_without_certificates() {
         assert_eq!((error.kind(), error.code()), (ErrorKind::InvalidConfig, "no_credentials"), "{error:?}");
         assert!(error.to_string().contains(named), "{error}");
     }
+}
+
+#[tokio::test]
+async fn a_name_with_a_silent_address_is_that_of_the_certificate_and_the_login_is_bound_to_it() {
+    let certificates = Arc::new(Certificates::new().unwrap());
+    let bound = "hostssl all app 127.0.0.1/32 scram-sha-256\nhostssl all postgres 127.0.0.1/32 trust";
+    let site = Site::secured(PostgresServer::builder().tls(&certificates), bound, "s3cret").await;
+    let (port, ca) = (site.server.addr().port(), certificates.ca());
+    let _silent = TcpListener::bind(("127.0.0.2", port)).unwrap();
+    let _name = TestName::new("postgres.lock.test", [[127, 0, 0, 2], [127, 0, 0, 1]]);
+    let _others = ["postgres.other.test", "one.lock.test"].map(|name| TestName::new(name, [[127, 0, 0, 1]]));
+    let url = |user: &str, host: &str| {
+        let options = "connect_timeout=10&sslmode=verify-ca&channel_binding=require";
+        format!("postgres://{user}@{host}:{port}/{}?{options}&sslrootcert={}", site.database, ca.display())
+    };
+    works(&site, &url("app:s3cret", "postgres.lock.test")).await;
+    let error = connect(&url("app:s3cret", "postgres.other.test")).await.unwrap_err();
+    assert_eq!(error.code(), "bad_certificate", "{error}");
+    // A server that asks for no password may be anybody's.
+    let error = connect(&url("postgres", "one.lock.test")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(error.to_string().contains("channel_binding"), "{error}");
 }

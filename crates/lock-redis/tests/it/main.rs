@@ -13,6 +13,7 @@ mod inspect;
 mod logs;
 mod model;
 mod moved;
+mod names;
 mod observe;
 mod outcomes;
 mod queue;

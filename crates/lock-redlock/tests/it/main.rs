@@ -11,6 +11,7 @@ mod hand_over;
 mod masters;
 mod migration;
 mod models;
+mod names;
 mod observe;
 mod outcomes;
 mod rotation;

@@ -16,6 +16,7 @@ mod many;
 mod migration;
 mod model;
 mod modes;
+mod names;
 mod observe;
 mod renegotiation;
 mod rotation;
