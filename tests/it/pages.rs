@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The programs and packages whose tests a page names as `program::module::test`, and where their modules are.
-const PROGRAMS: [(&str, &str); 11] = [
+const PROGRAMS: [(&str, &str); 12] = [
     ("cli", "crates/lock-cli/tests/it"),
     ("conformance", "crates/lock-testkit/src/conformance"),
     ("facade", "tests/it"),
@@ -13,6 +13,7 @@ const PROGRAMS: [(&str, &str); 11] = [
     ("layers", "crates/lock-layers/tests/it"),
     ("lock_zk", "crates/lock-zk/src"),
     ("migrate", "crates/lock-migrate/tests/it"),
+    ("postgres", "crates/lock-postgres/tests/it"),
     ("redis", "crates/lock-redis/tests/it"),
     ("redis_link", "crates/redis-link/src"),
     ("redlock", "crates/lock-redlock/tests/it"),

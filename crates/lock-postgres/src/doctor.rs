@@ -111,7 +111,7 @@ impl Findings {
         if facts["notify_queue"].as_f64().is_some_and(|usage| usage > 0.5) {
             self.warn(
                 "the queue of NOTIFY is more than half full: a session that listens is in a long transaction",
-                "end that transaction; when the queue is full, no lock is handed over",
+                "end that transaction; when the queue is full, waiters and observers are not notified, and poll",
             );
         }
         let oldest = &facts["oldest"];

@@ -328,7 +328,7 @@ const BAD_CERTIFICATE: &str = "invalid peer certificate";
 const ALERT: &str = "fatal alert";
 
 /// The hint for a schema that is missing or too old.
-const INSTALL: &str = "connect once as a role that may create it (install=auto), or let an administrator run what \
+const INSTALL: &str = "connect once as the role that owns the schema, or that may create it (install=auto), or let it run what \
                        `polylock install --url URL --print` prints; check the database and schema= in the URL";
 /// The hint for a failed connection.
 const REACH: &str = "check that the server runs, that host, port and sslmode in the URL are right, and that listen_addresses \

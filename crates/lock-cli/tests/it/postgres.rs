@@ -51,7 +51,7 @@ async fn the_printed_sql_does_what_the_command_does() {
     let server = shop().await;
     install(&url(&server, "owner", "shop"), &[]).await.is(0, &["The schema is installed."]);
     let printed = install(&url(&server, "nobody", "nowhere"), &["--print"]).await;
-    printed.is(0, &["CREATE SCHEMA \"locks\""]);
+    printed.is(0, &["BEGIN;", "E'locks'", "CREATE SCHEMA", "COMMIT;"]);
     for _ in 0..2 {
         psql(&server, "owner", "other", &printed.stdout).await.is(0, &[]);
     }
@@ -70,18 +70,21 @@ async fn a_role_needs_the_functions_alone() {
     sh(&app, "", "echo ran").await.is(64, &["\"locks\" is not installed", "polylock install"]);
     install(&url(&server, "app", "shop"), &[]).await.is(64, &["may not create", "--print"]);
 
-    install(&url(&server, "owner", "shop"), &[]).await.is(0, &[]);
-    let functions = "REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA locks FROM PUBLIC; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA locks TO app";
-    psql(&server, "owner", "shop", functions).await.is(0, &[]);
+    install(&url(&server, "owner", "shop"), &["--grant", "app"]).await.is(0, &[]);
     sh(&app, "", "echo ran under $POLYLOCK_TOKEN").await.is(0, &["ran under 1"]);
     for sql in ["SELECT FROM locks.lock", "DELETE FROM locks.lease", "CREATE TABLE locks.mine ()"] {
         psql(&server, "app", "shop", sql).await.is(3, &["permission denied"]);
     }
     psql(&server, "app", "shop", "SELECT locks.fence('job', 16)").await.is(3, &["the lock \"job\" is lost"]);
-    // An upgrade keeps what the owner has granted and revoked.
-    install(&url(&server, "owner", "shop"), &[]).await.is(0, &[]);
-    psql(&server, "postgres", "shop", "CREATE ROLE guest LOGIN").await.is(0, &[]);
-    sh(&url(&server, "guest", "shop"), "", "echo ran").await.is(70, &["GRANT EXECUTE"]);
+    psql(&server, "postgres", "shop", "CREATE ROLE guest LOGIN; CREATE ROLE admin LOGIN").await.is(0, &[]);
+    let breaks = "SELECT locks.break_lock('job', 'on')";
+    psql(&server, "app", "shop", breaks).await.is(3, &["permission denied"]);
+    // A later installation keeps what was granted before.
+    let printed = install(&url(&server, "owner", "shop"), &["--operator", "admin", "--print"]).await.stdout;
+    psql(&server, "owner", "shop", &printed).await.is(0, &[]);
+    sh(&app, "", "echo ran").await.is(0, &["ran"]);
+    psql(&server, "admin", "shop", breaks).await.is(0, &["free"]);
+    sh(&url(&server, "guest", "shop"), "", "echo ran").await.is(70, &["--grant ROLE"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -102,7 +105,7 @@ async fn a_transaction_with_a_fence_is_shown() {
 async fn an_upgrade_is_done_or_says_why_not() {
     let server = shop().await;
     let (owner, app) = (url(&server, "owner", "shop"), url(&server, "app", "shop"));
-    install(&owner, &[]).await.is(0, &[]);
+    install(&owner, &["--grant", "app"]).await.is(0, &[]);
     let version =
         async |sql: &str| psql(&server, "owner", "shop", sql).await.stdout.trim().parse::<i32>().unwrap();
     let latest = version("SELECT locks.version()").await;
@@ -110,12 +113,12 @@ async fn an_upgrade_is_done_or_says_why_not() {
         "UPDATE locks.meta SET version = version - 1; DROP FUNCTION locks.break_if; SELECT locks.version()";
     assert_eq!(version(older).await, latest - 1);
 
-    // Who may not upgrade it goes on with the older one, but for the command that is there to upgrade.
-    sh(&app, "", "echo ran").await.is(0, &["ran"]);
-    install(&app, &[]).await.is(64, &["may not create or upgrade the schema \"locks\"", "--print"]);
-    let mut doctor = Command::new(POLYLOCK);
-    doctor.args(["doctor", "--url", &app]);
-    Run::of(doctor).await.is(1, &["an older version", "polylock install"]);
+    // Who may not upgrade it does not use it: in version 1, every role could become the owner of the functions.
+    let refused = ["may not create or upgrade the schema \"locks\"", "--print"];
+    sh(&app, "", "echo ran").await.is(64, &refused);
+    install(&app, &[]).await.is(64, &refused);
+    let off = format!("{app}&install=off");
+    sh(&off, "", "echo ran").await.is(64, &["it has the old version 1", "polylock install"]);
     assert_eq!(version("SELECT locks.version()").await, latest - 1);
 
     install(&owner, &[]).await.is(0, &[]);
@@ -123,6 +126,8 @@ async fn an_upgrade_is_done_or_says_why_not() {
         version("SELECT locks.version() WHERE to_regproc('locks.break_if') IS NOT NULL").await,
         latest
     );
+
+    sh(&app, "", "echo ran").await.is(0, &["ran"]);
 
     let newer = "UPDATE locks.meta SET version = version + 1; SELECT locks.version()";
     assert_eq!(version(newer).await, latest + 1);
