@@ -21,7 +21,7 @@ use crate::inbox::Inbox;
 use crate::link::Dialer;
 use crate::renew::RenewOnServer;
 use crate::schema::{self, Grants};
-use crate::server::Server;
+use crate::server::{SchemaOwner, Server};
 use crate::sweep::Sweeper;
 
 /// How often an installation is tried that others disturb.
@@ -116,17 +116,20 @@ async fn prepare(server: &Server, config: &PostgresConfig) -> Result<()> {
     }
 }
 
-/// Refuses a schema in which somebody who is not trusted may have left something.
-async fn trust(server: &Server, config: &PostgresConfig) -> Result<()> {
-    match server.distrust(config.owner.as_deref()).await? {
-        Some(why) => Err(server.endpoint.distrusted(&why)),
-        None => Ok(()),
+/// Whether the schema is there. One in which somebody who is not trusted may have left something is refused.
+async fn exists(server: &Server, config: &PostgresConfig) -> Result<bool> {
+    match server.owner(config.owner.as_deref()).await? {
+        SchemaOwner::Missing => Ok(false),
+        SchemaOwner::Trusted => Ok(true),
+        SchemaOwner::Distrusted(why) => Err(server.endpoint.distrusted(&why)),
     }
 }
 
 /// The version of the schema, if it has one.
 async fn version(server: &Server, config: &PostgresConfig) -> Result<Option<i32>> {
-    trust(server, config).await?;
+    if !exists(server, config).await? {
+        return Ok(None);
+    }
     match server.version().await {
         Err(error) if error.code() == NOT_INSTALLED => Ok(None),
         found => found,
@@ -267,7 +270,7 @@ impl PostgresConfig {
     pub async fn install_schema(self) -> Result<()> {
         let server = self.server(&Home::here()).await?;
         let installed = async {
-            trust(&server, &self).await?;
+            exists(&server, &self).await?;
             install(&server, &self.grants).await
         };
         let installed = installed.await;

@@ -173,8 +173,8 @@ impl Inbox {
             entry.observers += 1;
             Changes { key, changes: entry.changes.subscribe(), shared: Arc::clone(&self.shared) }
         };
-        let how = Some((listener, changes.key));
-        let is_observed = self.shared.server.observe(name, &self.shared.id, how).await?;
+        let observe = self.shared.server.observe(name, &self.shared.id, changes.key, Some(listener));
+        let is_observed = observe.await?;
         Ok(is_observed.then_some(changes))
     }
 }
@@ -302,11 +302,7 @@ impl Shared {
         };
         let Some(Observed { name, .. }) = over else { return };
         // Else the server notifies us in vain, until this session ends.
-        let _ = self.server.observe(&name, &self.id, None).await;
-        for observed in lock(&self.observed).values().filter(|observed| observed.name == name) {
-            // A new observer, whose registration may have been ended with that of the old one: it registers again.
-            observed.changes.send_replace(());
-        }
+        let _ = self.server.observe(&name, &self.id, key, None).await;
     }
 }
 

@@ -12,6 +12,7 @@ use lock_core::{
     AcquireRequest, BootInstant, Error, GuardState, HandOver, Lease, LossReason, Mode, Outcome, OwnerId,
     Released, Result, Token, TokenBlock, Validity, ValidityCell,
 };
+use sha2::{Digest, Sha256};
 
 use crate::context::Context;
 use crate::error::{BACKEND, check_ttl};
@@ -71,8 +72,9 @@ impl Lease for PostgresLease {
         self.tokens.token()
     }
 
+    /// Its digest, as others see it: who knows the id itself can release the lock.
     fn owner(&self) -> OwnerId {
-        self.held.owner
+        digest(self.held.owner)
     }
 
     fn validity(&self) -> &Validity {
@@ -229,4 +231,11 @@ impl PostgresLease {
             }
         }
     }
+}
+
+/// The digest of an owner id, as the server makes it.
+fn digest(owner: OwnerId) -> OwnerId {
+    let bytes = u128::from_str_radix(&owner.to_string(), 16).unwrap_or_default().to_be_bytes();
+    let digest: String = Sha256::digest(bytes).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    OwnerId::decode(&digest).unwrap_or(owner)
 }

@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,9 +12,8 @@ use lock_core::runtime::Home;
 use lock_core::secret::Unreadable;
 use lock_core::{Error, ErrorKind, Password, Result};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
-use tokio_postgres::error::SqlState;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::{sleep, timeout};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Row};
 
@@ -26,10 +26,15 @@ use crate::tls::{Connector, Tls};
 /// its client, also one that waits for a lock. Read-only transactions stay: a switchover keeps clients off the old primary by them.
 const SETTINGS: &str = "-c default_transaction_isolation=read\\ committed \
     -c default_transaction_deferrable=off -c search_path=pg_catalog -c client_min_messages=warning -c row_security=on \
-    -c standard_conforming_strings=on -c statement_timeout=0 -c lock_timeout=0 -c idle_session_timeout=0 \
-    -c idle_in_transaction_session_timeout=0 -c client_connection_check_interval=1s";
+    -c standard_conforming_strings=on -c statement_timeout=0 -c lock_timeout=0 -c idle_in_transaction_session_timeout=0";
 /// A session that was given up keeps its place until the server has answered. So there may be twice as many as are in use.
 const SESSIONS_PER_PLACE: usize = 2;
+/// Of these, older servers and some platforms lack one.
+const NEW_SETTINGS: [&str; 2] = ["-c idle_session_timeout=0", "-c client_connection_check_interval=1s"];
+/// How long a session that is used no more has for its last answer.
+const LINGER: Duration = Duration::from_secs(30);
+/// Where the server warns that a commit does not wait for a standby any more.
+const WAITS_FOR_STANDBYS: &str = "SyncRepWaitForLSN";
 /// Between two times that all connections are given up.
 const DISTRUST_EVERY: Duration = Duration::from_secs(1);
 
@@ -46,8 +51,8 @@ pub(crate) struct Dialer {
     pub(crate) home: Home,
     /// Connections that were opened before are used no more: one of them has shown that the server ended them, or has a successor.
     pub(crate) distrusted: Arc<Mutex<Option<Instant>>>,
-    /// A pooler on the way takes no settings.
-    refuses_settings: Arc<AtomicBool>,
+    /// How many of the settings are taken: all, the old ones, or none, as by a pooler.
+    settings: Arc<AtomicUsize>,
     /// Room for sessions, also for those that were given up and have not ended.
     sessions: Arc<Semaphore>,
     places: usize,
@@ -63,8 +68,11 @@ pub(crate) struct Link {
     pub(crate) client: Client,
     /// A call was not answered in time, or the server is ending it: nothing else is sent.
     is_given_up: AtomicBool,
-    /// Whether the last call has no answer yet, perhaps as its future was dropped.
-    is_busy: AtomicBool,
+    /// The number of calls, and that of the last one that was answered: after it, all before it were.
+    called: AtomicU64,
+    answered: AtomicU64,
+    /// Tells the driver when the connection is used no more.
+    _used: oneshot::Sender<()>,
     /// Whether the server has warned during the last call.
     is_warned: Arc<AtomicBool>,
 }
@@ -77,7 +85,7 @@ impl Dialer {
         endpoint: Endpoint,
         home: Home,
     ) -> Self {
-        let (distrusted, refuses_settings) = Default::default();
+        let (distrusted, settings) = Default::default();
         let (sessions, places) = (Arc::new(Semaphore::new(SESSIONS_PER_PLACE)), 1);
         Self {
             targets,
@@ -87,7 +95,7 @@ impl Dialer {
             endpoint,
             home,
             distrusted,
-            refuses_settings,
+            settings,
             sessions,
             places,
         }
@@ -152,24 +160,22 @@ impl Dialer {
                 target.password(&password);
             }
         }
-        let refuses_settings = Arc::clone(&self.refuses_settings);
+        let settings = Arc::clone(&self.settings);
         let connecting = self.home.driver().spawn(async move {
-            let connected = match refuses_settings.load(Ordering::Relaxed) {
-                true => hosts::connect(targets, tls, limit).await,
-                false => match hosts::connect(with_settings(&targets), tls.clone(), limit).await {
-                    Err(Failed::Driver(error)) if is_refusal_of_settings(&error) => {
-                        let connected = hosts::connect(targets, tls, limit).await;
-                        refuses_settings.store(connected.is_ok(), Ordering::Relaxed);
-                        connected
+            let (client, connection) = loop {
+                let without = settings.load(Ordering::Relaxed);
+                let connected = hosts::connect(with_settings(&targets, without), tls.clone(), limit).await;
+                match connected {
+                    Err(Failed::Driver(error)) if is_refusal_of_settings(&error) && without < NO_SETTINGS => {
+                        settings.store(without + 1, Ordering::Relaxed);
                     }
-                    connected => connected,
-                },
+                    connected => break connected?,
+                }
             };
-            let (client, connection) = connected?;
-            let is_warned = Arc::<AtomicBool>::default();
-            drop(tokio::spawn(drive(connection, notified, Arc::clone(&is_warned), place)));
-            let (is_given_up, is_busy) = Default::default();
-            Ok::<_, Failed>(Link { client, is_given_up, is_busy, is_warned })
+            let (is_warned, (used, unused)) = (Arc::<AtomicBool>::default(), oneshot::channel());
+            drop(tokio::spawn(drive(connection, notified, Arc::clone(&is_warned), unused, place)));
+            let (is_given_up, called, answered) = Default::default();
+            Ok::<_, Failed>(Link { client, is_given_up, called, answered, _used: used, is_warned })
         });
         match connecting.await {
             Ok(Ok(link)) => Ok(link),
@@ -183,11 +189,19 @@ impl Dialer {
     }
 }
 
-/// The settings of the user count more.
-fn with_settings(targets: &[Config]) -> Vec<Config> {
+/// The last number of [`Dialer::settings`].
+const NO_SETTINGS: usize = 2;
+
+/// The servers with our settings, but for those that are not taken. The settings of the user count more.
+fn with_settings(targets: &[Config], without: usize) -> Vec<Config> {
+    let ours = match without {
+        0 => [SETTINGS, NEW_SETTINGS[0], NEW_SETTINGS[1]].join(" "),
+        1 => SETTINGS.to_owned(),
+        _ => return targets.to_vec(),
+    };
     let mut targets = targets.to_vec();
     for target in &mut targets {
-        let options = format!("{SETTINGS} {}", target.get_options().unwrap_or_default());
+        let options = format!("{ours} {}", target.get_options().unwrap_or_default());
         target.options(options);
     }
     targets
@@ -201,17 +215,28 @@ fn is_refusal_of_settings(error: &tokio_postgres::Error) -> bool {
     })
 }
 
-/// Drives a connection to its end: until its last call is answered, once it is not used any more.
+/// Drives a connection to its end: once it is used no more, until its last call is answered, or for some time.
 async fn drive<S, T>(
     mut connection: Connection<S, T>,
     notified: Option<Box<dyn Notified>>,
     is_warned: Arc<AtomicBool>,
+    unused: oneshot::Receiver<()>,
     _place: OwnedSemaphorePermit,
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
     T: AsyncRead + AsyncWrite + Unpin,
 {
-    while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
+    let mut lingered = pin!(async {
+        // It is dropped with its last user.
+        let _ = unused.await;
+        sleep(LINGER).await;
+    });
+    loop {
+        let message = tokio::select! {
+            message = poll_fn(|context| connection.poll_message(context)) => message,
+            () = &mut lingered => return,
+        };
+        let Some(message) = message else { return };
         match message {
             Ok(AsyncMessage::Notification(notification)) => {
                 if let Some(notified) = &notified {
@@ -219,7 +244,7 @@ async fn drive<S, T>(
                 }
             }
             Ok(AsyncMessage::Notice(notice)) => {
-                is_warned.fetch_or(*notice.code() == SqlState::WARNING, Ordering::Relaxed);
+                is_warned.fetch_or(notice.routine() == Some(WAITS_FOR_STANDBYS), Ordering::Relaxed);
                 tracing::debug!(%notice, "the server says");
             }
             Ok(_) => {}
@@ -262,17 +287,21 @@ impl Link {
 
     /// The answer to a request; until it is there, the connection is busy.
     async fn answered<T>(&self, request: impl Future<Output = T>) -> T {
-        self.is_busy.store(true, Ordering::Relaxed);
+        let number = self.called.fetch_add(1, Ordering::Relaxed) + 1;
         self.is_warned.store(false, Ordering::Relaxed);
         let answer = request.await;
-        // It comes after those to all earlier requests.
-        self.is_busy.store(false, Ordering::Relaxed);
+        self.answered.fetch_max(number, Ordering::Relaxed);
         answer
     }
 
     /// Whether the server has warned during the last call: its commit does not wait for a standby any more, and has succeeded.
     pub(crate) fn is_warned(&self) -> bool {
         self.is_warned.load(Ordering::Relaxed)
+    }
+
+    /// Whether a call has no answer yet, perhaps as its future was dropped.
+    fn is_busy(&self) -> bool {
+        self.answered.load(Ordering::Relaxed) < self.called.load(Ordering::Relaxed)
     }
 
     /// Whether requests can be sent.
@@ -301,7 +330,7 @@ impl Manager for Dialer {
     async fn recycle(&self, link: &mut Link, metrics: &Metrics) -> RecycleResult<Error> {
         let distrusted = *self.distrusted.lock().unwrap_or_else(PoisonError::into_inner);
         let is_trusted = distrusted.is_none_or(|before| metrics.created > before);
-        if is_trusted && link.is_open() && !link.is_busy.load(Ordering::Relaxed) {
+        if is_trusted && link.is_open() && !link.is_busy() {
             return Ok(());
         }
         Err(RecycleError::message(

@@ -88,12 +88,6 @@ impl<'a> Notification<'a> {
     }
 }
 
-/// The channels and payloads that an answer of the server asks for: `INBOX:payload;INBOX:payload`.
-pub(crate) fn addressed(tell: &str) -> (Vec<String>, Vec<&str>) {
-    let all = tell.split(';').filter_map(|one| one.split_once(':'));
-    all.map(|(inbox, payload)| (channel(inbox), payload)).unzip()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,14 +128,5 @@ mod tests {
         ] {
             assert!(!secret.proves(Token::new(token), proof));
         }
-    }
-
-    #[test]
-    fn an_answer_names_inboxes() {
-        assert_eq!(
-            addressed("a:granted:1:2:3;b:changed:4"),
-            (vec!["polylock_a".into(), "polylock_b".into()], vec!["granted:1:2:3", "changed:4"])
-        );
-        assert_eq!(addressed(""), (vec![], vec![]));
     }
 }

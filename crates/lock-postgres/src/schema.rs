@@ -61,7 +61,11 @@ pub fn install(schema: &str, grants: &Grants) -> String {
 /// The same for `psql`, which would send each statement by itself.
 #[must_use]
 pub fn script(schema: &str, grants: &Grants) -> String {
-    format!("BEGIN;\n{}COMMIT;\n", install(schema, grants))
+    // Whatever `.psqlrc` says: after a refusal nothing else is run.
+    format!(
+        "\\set ON_ERROR_STOP on\n\\set ON_ERROR_ROLLBACK off\nBEGIN;\n{}COMMIT;\n",
+        install(schema, grants)
+    )
 }
 
 /// The next block of 16 tokens after the last one, from the clock if that is ahead. A function would cost a call more for each grant.

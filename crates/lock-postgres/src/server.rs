@@ -20,7 +20,7 @@ use tokio_postgres::types::{ToSql, Type};
 use crate::config::PostgresSync;
 use crate::error::{BACKEND, During, Endpoint, unexpected};
 use crate::link::{Dialer, Link};
-use crate::notification::{Key, Secret, addressed};
+use crate::notification::{Key, Secret};
 use crate::schema::quoted;
 
 /// The server, with the connections for requests.
@@ -99,6 +99,16 @@ pub(crate) enum Changed<T = ()> {
     NotHeld,
     /// Another transaction has the row: nothing was changed.
     Locked,
+}
+
+/// Whose the schema is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SchemaOwner {
+    /// There is none. Somebody may be about to make it.
+    Missing,
+    Trusted,
+    /// Whoever it is, or somebody else who can, may have put something there.
+    Distrusted(String),
 }
 
 /// A transaction that has the row of a lock.
@@ -196,12 +206,13 @@ impl Server {
         get(first(&self.read("SELECT {s}version()", &[]).await?)?, 0)
     }
 
-    /// Why nothing of the schema may be called: who else than the server's administrators, the owner of the database, this role and
-    /// `trusted` can have put something there. Calls nothing of the schema, nor what a search path could put in its way.
-    pub(crate) async fn distrust(&self, trusted: Option<&str>) -> Result<Option<String>> {
+    /// Whose the schema is. Calls nothing of it, nor what a search path could put in its way. Besides `trusted`, the server's
+    /// administrators, the owner of the database and this role are trusted.
+    pub(crate) async fn owner(&self, trusted: Option<&str>) -> Result<SchemaOwner> {
         let params = [(&self.endpoint.schema as Value<'_>, Type::TEXT), (&trusted, Type::TEXT)];
-        let rows = self.read(DISTRUST, &params).await?;
-        rows.first().map_or(Ok(None), |row| get(row, 0))
+        let rows = self.read(OWNER, &params).await?;
+        let Some(row) = rows.first() else { return Ok(SchemaOwner::Missing) };
+        Ok(get::<Option<String>>(row, 0)?.map_or(SchemaOwner::Trusted, SchemaOwner::Distrusted))
     }
 
     /// Runs statements that are not ours, as one transaction.
@@ -239,6 +250,7 @@ impl Server {
                     (&listener, Type::INT4),
                     (&key, Type::TEXT),
                 ],
+                ask.name,
             )
             .await?;
         match *answer.fields() {
@@ -318,6 +330,7 @@ impl Server {
                     (&to.info, Type::TEXT),
                     (&self.sync.as_str(), Type::TEXT),
                 ],
+                to.name,
             )
             .await?;
         match *answer.fields() {
@@ -354,7 +367,7 @@ impl Server {
     pub(crate) async fn break_lock(&self, name: &str) -> Result<Changed> {
         let params = [(&name as Value<'_>, Type::TEXT), (&self.sync.as_str(), Type::TEXT)];
         let sql = "SELECT {s}break_lock($1, $2)::pg_catalog.text";
-        self.answer(&self.connection().await?, sql, &params).await?.changed()
+        self.answer(&self.connection().await?, sql, &params, name).await?.changed()
     }
 
     /// Removes a lock from the holder with this token.
@@ -363,7 +376,7 @@ impl Server {
         let params =
             [(&name as Value<'_>, Type::TEXT), (&token, Type::INT8), (&self.sync.as_str(), Type::TEXT)];
         let sql = "SELECT {s}break_if($1, $2, $3)::pg_catalog.text";
-        self.answer(&self.connection().await?, sql, &params).await?.changed()
+        self.answer(&self.connection().await?, sql, &params, name).await?.changed()
     }
 
     /// What there is of a lock, in rows.
@@ -391,18 +404,24 @@ impl Server {
 
     /// Notifies this inbox of changes of the lock from now on, or no longer. Returns whether that is so: not if another
     /// transaction has the row.
-    pub(crate) async fn observe(&self, name: &str, inbox: &str, how: Option<(i32, Key)>) -> Result<bool> {
-        let on = self.connection().await?;
+    pub(crate) async fn observe(
+        &self,
+        name: &str,
+        inbox: &str,
+        key: Key,
+        listener: Option<i32>,
+    ) -> Result<bool> {
+        let (on, key) = (self.connection().await?, key.to_string());
+        let key = (&key as Value<'_>, Type::TEXT);
         let (name, inbox) = ((&name as Value<'_>, Type::TEXT), (&inbox as Value<'_>, Type::TEXT));
-        let row = match how {
-            Some((pid, key)) => {
-                let more = [(&pid as Value<'_>, Type::INT4), (&key.to_string(), Type::TEXT)];
-                let [pid, key] = more;
+        let row = match listener {
+            Some(pid) => {
+                let pid = (&pid as Value<'_>, Type::INT4);
                 self.one(&on, "SELECT {s}observe($1, $2, $3, $4)", &[name, inbox, pid, key]).await?
             }
-            None => self.one(&on, "SELECT {s}unobserve($1, $2)", &[name, inbox]).await?,
+            None => self.one(&on, "SELECT {s}unobserve($1, $2, $3)", &[name, inbox, key]).await?,
         };
-        Ok(get::<&str>(&row, 0)? != "locked")
+        Ok(matches!(get(&row, 0)?, "observed" | "done"))
     }
 
     /// Removes rows of names that are not in use, a few of those after `after`. Returns how many, and where to go on; `None` at the end.
@@ -421,7 +440,9 @@ impl Server {
         ];
         let on = self.connection().await?;
         let row = self.one(&on, "SELECT removed, next, tell FROM {s}sweep($1, $2, $3, $4)", &params).await?;
-        self.tell(&on, get::<Option<&str>>(&row, 2)?.unwrap_or_default()).await;
+        if let Some(names) = get::<Option<Vec<String>>>(&row, 2)? {
+            self.tell(&on, names).await;
+        }
         Ok((get(&row, 0)?, get(&row, 1)?))
     }
 
@@ -466,29 +487,30 @@ impl Server {
         let owner = owner.to_string();
         let mut params = vec![(&name as Value<'_>, Type::TEXT), (&owner, Type::TEXT)];
         params.extend_from_slice(more);
-        self.answer(on, sql, &params).await?.changed()
+        self.answer(on, sql, &params, name).await?.changed()
     }
 
-    /// The answer to a call that may hand locks over: the inboxes that it names have been notified.
-    async fn answer(&self, on: &Connection, sql: &str, params: &[(Value<'_>, Type)]) -> Result<Answer> {
+    /// The answer to a call for a lock that may hand it over: who is to be notified has been.
+    async fn answer(
+        &self,
+        on: &Connection,
+        sql: &str,
+        params: &[(Value<'_>, Type)],
+        name: &str,
+    ) -> Result<Answer> {
         let answer = Answer(get(&self.one(on, sql, params).await?, 0)?);
-        self.tell(on, answer.tell()).await;
+        if answer.tells() {
+            self.tell(on, vec![name.to_owned()]).await;
+        }
         Ok(answer)
     }
 
-    /// Notifies inboxes in a transaction of its own, also if the caller is dropped. A waiter that is not reached asks again.
-    async fn tell(&self, on: &Connection, tell: &str) {
-        // Schema-qualified, `unnest` takes one array.
-        const SQL: &str = "SELECT pg_catalog.pg_notify(channel, payload)
-                           FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS t(channel, payload)";
-        if tell.is_empty() {
-            return;
-        }
-        let (on, tell, limit) = (on.clone(), tell.to_owned(), self.command_timeout);
+    /// Notifies waiters and observers of these locks in a transaction of its own, also if the caller is dropped. Who is not reached asks
+    /// again.
+    async fn tell(&self, on: &Connection, names: Vec<String>) {
+        let (on, sql, limit) = (on.clone(), format!("SELECT {}tell($1)", self.schema), self.command_timeout);
         let told = self.pool.manager().home.driver().spawn(async move {
-            let (channels, payloads) = addressed(&tell);
-            let params = [(&channels as Value<'_>, Type::TEXT_ARRAY), (&payloads, Type::TEXT_ARRAY)];
-            match timeout(limit, on.call(SQL, &params)).await {
+            match timeout(limit, on.call(&sql, &[(&names, Type::TEXT_ARRAY)])).await {
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => tracing::debug!(%error, "waiters were not notified"),
                 Err(_) => on.give_up(),
@@ -579,8 +601,8 @@ fn pool(dialer: Dialer, size: usize, limit: Duration) -> Result<Pool<Dialer>> {
     pool.map_err(|error| unexpected(format!("the pool cannot be made: {error}")))
 }
 
-/// One row with the reason, if there is one; none without a schema.
-const DISTRUST: &str = r#"
+/// One row with the reason for distrust, if there is one; none without a schema.
+const OWNER: &str = r#"
 SELECT CASE
   WHEN NOT (r.rolsuper OR r.oid OPERATOR(pg_catalog.=) d.datdba OR r.rolname OPERATOR(pg_catalog.=) 'pg_database_owner'
     OR r.rolname OPERATOR(pg_catalog.=) CURRENT_USER
@@ -650,8 +672,8 @@ fn changed(status: &str) -> Result<Changed> {
     }
 }
 
-/// The fields of a record of words and numbers, the last of which names inboxes. As one column in text it is read without a scan, which
-/// would be planned at each call.
+/// The fields of a record of words and numbers, the last of which says whether somebody is to be notified. As one column in text it is read
+/// without a scan, which would be planned at each call.
 struct Answer(String);
 
 impl Answer {
@@ -664,8 +686,8 @@ impl Answer {
         self.split().0.split(',').collect()
     }
 
-    fn tell(&self) -> &str {
-        self.split().1.trim_matches('"')
+    fn tells(&self) -> bool {
+        self.split().1 == "t"
     }
 
     fn changed(&self) -> Result<Changed> {

@@ -29,14 +29,18 @@ pub(crate) async fn connect_quorum(masters: &Masters, longest_ttl: Duration) -> 
         match answer {
             Ok(()) => connected += 1,
             Err(error) => {
-                tracing::warn!(master = masters[master].client.address(), %error, "a master is unreachable");
-                failed.push(error.clone());
+                failed.push((masters[master].client.address().to_owned(), error.clone()));
                 drop(masters[master].noted::<()>(Instant::now(), Err(error)));
             }
         }
     }
     if connected < quorum(masters.len()) {
+        // It says which masters fail, to a caller that may try again each second.
+        let failed: Vec<_> = failed.into_iter().map(|(_, error)| error).collect();
         return Err(no_quorum(masters.len(), connected, failed));
+    }
+    for (master, error) in failed {
+        tracing::warn!(master, %error, "a master is unreachable");
     }
     let fleet: Vec<Option<Arc<Identity>>> = masters.iter().map(|master| master.client.identity()).collect();
     let known: Vec<_> = fleet.iter().map(Option::as_deref).collect();

@@ -1,17 +1,19 @@
 -- Acquires the lock for an owner, confirms what it has, or queues it up. Idempotent for an owner, but the ttl counts from the
 -- last call.
 CREATE OR REPLACE FUNCTION ask(p_name text, p_owner uuid, p_mode int, p_ttl bigint, p_info text, p_sync text, p_grace bigint,
-  p_inbox text, p_listener int, p_key text, OUT status text, OUT token bigint, OUT ahead int, OUT ends_in bigint, OUT tell text)
+  p_inbox text, p_listener int, p_key text, OUT status text, OUT token bigint, OUT ahead int, OUT ends_in bigint, OUT tell boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off SET lock_timeout = '1s' AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
   v_ends timestamptz;
   v_is_new boolean := false;
   v_is_first boolean;
-  v_more text;
+  v_more boolean;
   l lock;
 BEGIN
-  IF p_ttl NOT BETWEEN 1 AND 400 * 86400000::bigint OR p_grace NOT BETWEEN 1 AND 600000 OR p_mode < -1 OR octet_length(p_info) > 16384 THEN
+  IF p_name IS NULL OR p_owner IS NULL OR p_mode IS NULL OR p_ttl IS NULL THEN
+    PERFORM refuse('nothing');
+  ELSIF p_ttl NOT BETWEEN 1 AND 400 * 86400000::bigint OR p_grace NOT BETWEEN 1 AND 600000 OR p_mode < -1 OR octet_length(p_info) > 16384 THEN
     PERFORM refuse('the ttl, the mode or the info');
   END IF;
   IF p_sync IS NOT NULL THEN
@@ -24,7 +26,7 @@ BEGIN
       WHERE f.name = p_name AND f.owner IS NULL AND f.shared = 0 AND NOT f.queued AND NOT f.observed
       FOR NO KEY UPDATE SKIP LOCKED
     ), leased AS (
-      UPDATE lease e SET owner = p_owner, expires_at = v_now + p_ttl * interval '1 ms' FROM free WHERE e.name = free.name
+      UPDATE lease e SET owner = p_owner, expires_at = v_now + p_ttl * interval '1 ms', handed = NULL FROM free WHERE e.name = free.name
     )
     UPDATE lock g SET owner = p_owner, token = free.minted, last = free.minted, since = v_now, info = p_info
     FROM free WHERE g.name = free.name RETURNING g.token INTO token;
@@ -62,7 +64,7 @@ BEGIN
   END IF;
 
   -- What it has already.
-  UPDATE lease e SET expires_at = v_now + p_ttl * interval '1 ms'
+  UPDATE lease e SET expires_at = v_now + p_ttl * interval '1 ms', handed = NULL
   WHERE l.owner = p_owner AND e.name = (SELECT k.name FROM lease k WHERE k.name = p_name FOR NO KEY UPDATE SKIP LOCKED);
   IF FOUND THEN
     status := 'granted';
@@ -73,7 +75,7 @@ BEGIN
     RETURN;
   END IF;
   IF l.shared <> 0 THEN
-    UPDATE sharer s SET expires_at = v_now + p_ttl * interval '1 ms'
+    UPDATE sharer s SET expires_at = v_now + p_ttl * interval '1 ms', handed = NULL
     WHERE s.name = p_name AND s.owner = (SELECT k.owner FROM sharer k WHERE k.name = p_name AND k.owner = p_owner FOR NO KEY UPDATE SKIP LOCKED)
     RETURNING s.token INTO token;
     IF FOUND THEN
@@ -88,12 +90,12 @@ BEGIN
   IF l.owner IS NULL THEN
     SELECT a.is_first, a.tell INTO v_is_first, tell FROM advance(p_name, p_owner, v_now) a;
     IF v_is_first AND has_room(p_name, p_mode) THEN
-      SELECT a.token, a.tell INTO token, v_more FROM admit(p_name, p_owner, p_mode, p_ttl, p_info, v_now) a;
-      tell := concat_ws(';', tell, v_more);
+      SELECT a.token, a.tell INTO token, v_more FROM admit(p_name, p_owner, p_mode, p_ttl, p_info, v_now, NULL) a;
+      tell := tell OR v_more;
       status := 'granted';
       IF p_mode <> 0 THEN
         -- Those behind it may have room as well.
-        tell := concat_ws(';', nullif(tell, ''), (SELECT a.tell FROM advance(p_name, NULL, v_now) a));
+        tell := (SELECT a.tell FROM advance(p_name, NULL, v_now) a) OR tell;
       END IF;
       RETURN;
     END IF;
@@ -108,6 +110,10 @@ BEGIN
     RETURN;
   END IF;
   PERFORM check_inbox(p_inbox, p_listener, p_key, 48);
+  IF p_inbox IS NULL THEN
+    p_listener := NULL;
+    p_key := NULL;
+  END IF;
   -- A queue entry that is lost in a crash is made anew when its waiter asks again.
   IF l.owner IS NOT NULL THEN
     PERFORM commit_by('off');

@@ -4,6 +4,8 @@ SELECT set_config('client_min_messages', 'warning', true);
 -- A function may call one that comes after it.
 SELECT set_config('check_function_bodies', 'off', true);
 SELECT set_config('polylock.schema', @name@, true);
+-- Whoever waits for a lock of a table keeps all others from it.
+SELECT set_config('lock_timeout', '5s', true);
 
 -- Creates the schema, or refuses one in which others may have left something: what runs there has the rights of whoever installs.
 DO $$
@@ -13,10 +15,16 @@ DECLARE
   v_owner text;
   v_tables text[];
   v_others text;
+  v_role text;
 BEGIN
   SELECT n.oid, pg_get_userbyid(n.nspowner) INTO v_schema, v_owner FROM pg_namespace n WHERE n.nspname = v_name;
   IF NOT FOUND THEN
     EXECUTE format('CREATE SCHEMA %I', v_name);
+    -- What default rights of the database have given away.
+    FOR v_role IN SELECT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
+      FROM pg_namespace n, aclexplode(n.nspacl) a WHERE n.nspname = v_name AND a.grantee <> n.nspowner LOOP
+      EXECUTE format('REVOKE ALL ON SCHEMA %I FROM %s CASCADE', v_name, v_role);
+    END LOOP;
     RETURN;
   ELSIF v_owner <> current_user THEN
     RAISE EXCEPTION 'the schema "%" belongs to the role "%"', v_name, v_owner
@@ -29,6 +37,16 @@ BEGIN
       -- All of them, or it is that of somebody else.
       OR (SELECT count(*) FROM unnest(v_tables) u WHERE u <> 'gate') < 6
     UNION ALL SELECT 'table of another role', c.relname FROM pg_class c WHERE c.relnamespace = v_schema AND pg_get_userbyid(c.relowner) <> v_owner
+    UNION ALL SELECT 'function', p.proname FROM pg_proc p WHERE p.pronamespace = v_schema AND p.proname NOT IN ('version', 'ask', 'release',
+      'extend', 'holds', 'hand_over', 'downgrade', 'raise', 'observe', 'unobserve', 'hears', 'inspect', 'list', 'blocker', 'doctor', 'sweep',
+      'fence', 'tell', 'told', 'break_lock', 'break_if', 'remove_holders', 'blocker_of', 'commit_by', 'refuse', 'check_inbox', 'add_name',
+      'lock_lease', 'enter', 'settle', 'has_room', 'admit', 'advance', 'has_observers',
+      -- Of version 1.
+      'mint', 'micros', 'notify_observers')
+    UNION ALL SELECT 'trigger', t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+    WHERE c.relnamespace = v_schema AND NOT t.tgisinternal
+    UNION ALL SELECT 'rule', w.rulename FROM pg_rewrite w JOIN pg_class c ON c.oid = w.ev_class WHERE c.relnamespace = v_schema
+    UNION ALL SELECT 'policy', y.polname FROM pg_policy y JOIN pg_class c ON c.oid = y.polrelid WHERE c.relnamespace = v_schema
     UNION ALL SELECT 'function of another role', p.proname FROM pg_proc p WHERE p.pronamespace = v_schema AND pg_get_userbyid(p.proowner) <> v_owner
     UNION ALL SELECT 'type of another role', y.typname FROM pg_type y WHERE y.typnamespace = v_schema AND pg_get_userbyid(y.typowner) <> v_owner
     UNION ALL SELECT 'operator of another role', r.oprname FROM pg_operator r WHERE r.oprnamespace = v_schema AND pg_get_userbyid(r.oprowner) <> v_owner

@@ -1,13 +1,13 @@
 -- Removes the lock from all its holders, and hands it over. Their tokens fence no more.
-CREATE OR REPLACE FUNCTION break_lock(p_name text, p_sync text, OUT status text, OUT tell text)
+CREATE OR REPLACE FUNCTION break_lock(p_name text, p_sync text, OUT status text, OUT tell boolean)
 LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off SET lock_timeout = '1s' AS 'SELECT * FROM remove_holders(p_name, NULL, p_sync)';
 
 -- Removes the lock from the holder whose block has this token.
-CREATE OR REPLACE FUNCTION break_if(p_name text, p_token bigint, p_sync text, OUT status text, OUT tell text)
+CREATE OR REPLACE FUNCTION break_if(p_name text, p_token bigint, p_sync text, OUT status text, OUT tell boolean)
 LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off SET lock_timeout = '1s' AS 'SELECT * FROM remove_holders(p_name, p_token, p_sync)';
 
 -- Removes the holder with this token, or all.
-CREATE OR REPLACE FUNCTION remove_holders(p_name text, p_token bigint, p_sync text, OUT status text, OUT tell text)
+CREATE OR REPLACE FUNCTION remove_holders(p_name text, p_token bigint, p_sync text, OUT status text, OUT tell boolean)
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
@@ -40,9 +40,9 @@ BEGIN
   PERFORM commit_by(p_sync);
   UPDATE lock SET owner = NULL, token = CASE WHEN p_token IS NULL OR token >> 4 = p_token >> 4 THEN 0 ELSE token END WHERE name = p_name;
   IF l.observed THEN
-    tell := tell_observers(p_name);
+    tell := has_observers(p_name);
   END IF;
-  tell := concat_ws(';', tell, (SELECT a.tell FROM advance(p_name, NULL, v_now) a));
+  tell := (SELECT a.tell FROM advance(p_name, NULL, v_now) a) OR coalesce(tell, false);
   status := 'broken';
 END
 $$;

@@ -7,13 +7,20 @@ DECLARE
   v_clients text := current_setting('polylock.clients');
   v_operators text := current_setting('polylock.operators');
   v_of_clients text[] := ARRAY['version', 'ask', 'release', 'extend', 'holds', 'hand_over', 'downgrade', 'raise', 'observe', 'unobserve',
-    'hears', 'inspect', 'list', 'blocker', 'doctor', 'sweep', 'fence'];
+    'hears', 'inspect', 'list', 'blocker', 'doctor', 'sweep', 'fence', 'tell'];
   v_of_operators text[] := ARRAY['break_lock', 'break_if'];
   f record;
+  v_right record;
   v_schema regnamespace := quote_ident(current_schema);
   v_to text;
 BEGIN
   EXECUTE format('REVOKE ALL ON SCHEMA %s FROM PUBLIC', v_schema);
+  -- The tables are for the functions alone, also where default rights of the database have given them away.
+  FOR v_right IN SELECT DISTINCT c.oid::regclass AS relation, CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END AS kind,
+      CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END AS role
+    FROM pg_class c, aclexplode(c.relacl) a WHERE c.relnamespace = v_schema AND a.grantee <> c.relowner AND c.relkind IN ('r', 'S') LOOP
+    EXECUTE format('REVOKE ALL ON %s %s FROM %s CASCADE', v_right.kind, v_right.relation, v_right.role);
+  END LOOP;
   FOR f IN SELECT p.oid::regprocedure AS called, p.proname AS name, p.proacl AS acl, p.proowner AS owner
     FROM pg_proc p WHERE p.pronamespace = v_schema LOOP
     EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f.called);

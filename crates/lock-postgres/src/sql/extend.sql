@@ -30,13 +30,13 @@ BEGIN
       SELECT e.name FROM lease e JOIN lock l USING (name, owner) WHERE e.name = a.name AND e.owner = a.owner AND e.expires_at > v_now
       FOR NO KEY UPDATE OF e SKIP LOCKED) AS own
   ), extended AS (
-    UPDATE lease e SET expires_at = clock_timestamp() + m.ttl * interval '1 ms' FROM mine m WHERE e.name = m.name RETURNING m.nr
+    UPDATE lease e SET expires_at = clock_timestamp() + m.ttl * interval '1 ms', handed = NULL FROM mine m WHERE e.name = m.name RETURNING m.nr
   ), shares AS (
     SELECT a.nr, a.ttl, own.* FROM asked a CROSS JOIN LATERAL (
       SELECT s.name, s.owner FROM sharer s WHERE s.name = a.name AND s.owner = a.owner AND s.expires_at > v_now
       FOR NO KEY UPDATE SKIP LOCKED) AS own
   ), shared AS (
-    UPDATE sharer s SET expires_at = clock_timestamp() + h.ttl * interval '1 ms' FROM shares h
+    UPDATE sharer s SET expires_at = clock_timestamp() + h.ttl * interval '1 ms', handed = NULL FROM shares h
     WHERE s.name = h.name AND s.owner = h.owner RETURNING h.nr
   )
   SELECT array_agg((nr IN (SELECT nr FROM extended UNION ALL SELECT nr FROM shared))::int ORDER BY nr) INTO v_answers FROM asked;
@@ -49,7 +49,7 @@ END
 $$;
 
 -- Makes an exclusive lock a shared one, and admits the readers at the head of the queue. When called again it extends the share.
-CREATE OR REPLACE FUNCTION downgrade(p_name text, p_owner uuid, p_ttl bigint, p_sync text, OUT status text, OUT tell text)
+CREATE OR REPLACE FUNCTION downgrade(p_name text, p_owner uuid, p_ttl bigint, p_sync text, OUT status text, OUT tell boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off SET lock_timeout = '1s' AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
@@ -68,7 +68,8 @@ BEGIN
   PERFORM commit_by(p_sync);
   UPDATE lock SET owner = NULL, shared = -1 WHERE name = p_name;
   UPDATE lease SET owner = NULL, expires_at = '-infinity' WHERE name = p_name;
-  INSERT INTO sharer VALUES (p_name, p_owner, -1, l.token, l.since, l.info, clock_timestamp() + p_ttl * interval '1 ms');
+  INSERT INTO sharer VALUES (p_name, p_owner, -1, l.token, l.since, l.info, clock_timestamp() + p_ttl * interval '1 ms')
+  ON CONFLICT (name, owner) DO UPDATE SET expires_at = excluded.expires_at;
   tell := (SELECT a.tell FROM advance(p_name, NULL, v_now) a);
   status := 'shared';
 END

@@ -22,13 +22,14 @@ LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1
 SELECT 'lock', NULL, (SELECT count(*) FROM waiter w WHERE w.name = p_name)::int, l.last, NULL::bigint, NULL::bigint, NULL, NULL::int
 FROM lock l WHERE l.name = p_name
 UNION ALL
-SELECT 'holder', replace(h.owner::text, '-', ''), h.mode, h.token, (extract(epoch FROM h.since) * 1000000)::bigint,
+-- Who knows the id of an owner can do what it can: others see its digest.
+SELECT 'holder', left(encode(sha256(uuid_send(h.owner)), 'hex'), 32), h.mode, h.token, (extract(epoch FROM h.since) * 1000000)::bigint,
   (extract(epoch FROM h.expires_at - clock_timestamp()) * 1000)::bigint, h.info, NULL
 FROM (SELECT l.owner, 0 AS mode, l.token, l.since, e.expires_at, l.info FROM lock l JOIN lease e USING (name, owner) WHERE l.name = p_name
   UNION ALL SELECT s.owner, s.mode, s.token, s.since, s.expires_at, s.info FROM sharer s WHERE s.name = p_name) AS h
 WHERE h.expires_at > clock_timestamp()
 UNION ALL
-(SELECT 'waiter', replace(w.owner::text, '-', ''), w.mode, NULL, (extract(epoch FROM w.since) * 1000000)::bigint, NULL, w.info, w.listener
+(SELECT 'waiter', left(encode(sha256(uuid_send(w.owner)), 'hex'), 32), w.mode, NULL, (extract(epoch FROM w.since) * 1000000)::bigint, NULL, w.info, w.listener
 FROM waiter w WHERE w.name = p_name ORDER BY w.seq LIMIT 100)
 UNION ALL
 SELECT 'fence', NULL, NULL, NULL, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - b.open_ms * 1000, NULL, b.application_name, b.pid FROM blocker(p_name) b

@@ -1,9 +1,8 @@
 -- What the requests below have in common. Not for callers.
 --
 -- A request notifies nobody: the commit of a notification has a lock of the whole server, while it waits for the disk and for standbys,
--- and fails when the queue of notifications is full. So `tell` names who is to be notified, and the client does it afterwards:
--- `INBOX:granted:KEY:TOKEN:PROOF` or `INBOX:changed:KEY`, separated by `;`. Everybody may listen to an inbox, and send to it. So there is
--- no name and no owner in it, and nobody else can make the proof of a grant.
+-- and fails when the queue of notifications is full. So it answers in `tell` that there is somebody, and the client calls `tell` for
+-- the name: in a transaction of its own, as a proof is to leave the server only for what has been committed.
 
 -- Whether the process of an inbox listens: the server's process that does so still exists. A pooler adds the host to its name.
 CREATE OR REPLACE FUNCTION hears(p_inbox text, p_listener int) RETURNS boolean
@@ -120,7 +119,7 @@ $$;
 
 -- Grants a lock; the caller has checked for room. Returns the token.
 CREATE OR REPLACE FUNCTION admit(p_name text, p_owner uuid, p_mode int, p_ttl bigint, p_info text, p_now timestamptz,
-  OUT token bigint, OUT tell text)
+  p_handed text, OUT token bigint, OUT tell boolean)
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
   v_now timestamptz := p_now;
@@ -132,27 +131,28 @@ BEGIN
     last = @mint@, since = p_now, info = p_info, queued = EXISTS (SELECT FROM waiter w WHERE w.name = p_name)
   WHERE g.name = p_name RETURNING * INTO l;
   IF p_mode = 0 THEN
-    UPDATE lease SET owner = p_owner, expires_at = v_ends WHERE name = p_name;
+    UPDATE lease SET owner = p_owner, expires_at = v_ends, handed = p_handed WHERE name = p_name;
   ELSE
-    INSERT INTO sharer VALUES (p_name, p_owner, p_mode, l.token, p_now, p_info, v_ends);
+    INSERT INTO sharer AS s VALUES (p_name, p_owner, p_mode, l.token, p_now, p_info, v_ends, p_handed)
+    ON CONFLICT (name, owner) DO UPDATE SET (mode, token, since, info, expires_at, handed) = (p_mode, l.token, p_now, p_info, v_ends, p_handed);
   END IF;
   token := l.token;
-  IF l.observed THEN
-    tell := tell_observers(p_name);
-  END IF;
+  tell := p_handed IS NOT NULL OR l.observed AND has_observers(p_name);
 END
 $$;
 
 -- Hands the lock over to waiters in order, while there is room, and removes dead ones. Those that wait for a smaller number of
--- permits let others pass. Returns whether nobody is before `p_me`, which the caller grants if there is room.
-CREATE OR REPLACE FUNCTION advance(p_name text, p_me uuid, p_now timestamptz, OUT is_first boolean, OUT tell text)
+-- permits let others pass. Returns whether nobody is before `p_me`, which the caller grants if there is room. After 500 it ends, as each
+-- takes longer than the one before: the next of them that asks goes on.
+CREATE OR REPLACE FUNCTION advance(p_name text, p_me uuid, p_now timestamptz, OUT is_first boolean, OUT tell boolean)
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
   w waiter;
-  v_grant record;
+  v_granted int := 0;
   v_passed int := 0;
 BEGIN
   is_first := false;
+  tell := false;
   FOR w IN SELECT * FROM waiter WHERE name = p_name ORDER BY seq LOOP
     IF w.owner = p_me THEN
       is_first := true;
@@ -161,14 +161,14 @@ BEGIN
     ELSIF NOT (CASE WHEN w.inbox IS NULL THEN abs(extract(epoch FROM p_now - w.renewed)) < 5 ELSE hears(w.inbox, w.listener) END) THEN
       DELETE FROM waiter WHERE name = p_name AND seq = w.seq;
     ELSIF has_room(p_name, w.mode) THEN
-      IF w.inbox IS NULL THEN
+      IF w.inbox IS NULL OR v_granted = 500 THEN
         -- Kept free until it asks.
         RETURN;
       END IF;
+      v_granted := v_granted + 1;
       -- By the clock of now, with the row locked: not before this waiter asked, from when it counts its grace period.
-      SELECT * INTO v_grant FROM admit(p_name, w.owner, w.mode, w.grace, w.info, clock_timestamp());
-      tell := concat_ws(';', tell, v_grant.tell, concat_ws(':', w.inbox, 'granted', left(w.key, 16), v_grant.token,
-        encode(sha256(convert_to(v_grant.token || ':' || substr(w.key, 17), 'UTF8')), 'hex')));
+      PERFORM admit(p_name, w.owner, w.mode, w.grace, w.info, clock_timestamp(), w.inbox || ':' || w.key);
+      tell := true;
     ELSIF w.mode > 0 AND v_passed < 64 AND (SELECT shared FROM lock WHERE name = p_name) > 0 THEN
       v_passed := v_passed + 1;
     ELSE
@@ -180,12 +180,33 @@ BEGIN
 END
 $$;
 
--- The observers of a lock, to be notified of other holders.
-CREATE OR REPLACE FUNCTION tell_observers(p_name text) RETURNS text
+-- Whether a lock has observers. Removes dead ones.
+CREATE OR REPLACE FUNCTION has_observers(p_name text) RETURNS boolean
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
   DELETE FROM observer WHERE name = p_name AND NOT hears(inbox, listener);
   UPDATE lock SET observed = false WHERE name = p_name AND NOT EXISTS (SELECT FROM observer o WHERE o.name = p_name);
-  RETURN (SELECT string_agg(concat_ws(':', inbox, 'changed', key), ';') FROM observer WHERE name = p_name);
+  RETURN (SELECT observed FROM lock WHERE name = p_name);
+END
+$$;
+
+-- Whom to notify of what: waiters of grants that they have not confirmed, and observers. Everybody may listen to an inbox, and send
+-- to it: so there is no name and no owner in it, and nobody else can make the proof of a grant.
+CREATE OR REPLACE FUNCTION told(p_name text) RETURNS TABLE (inbox text, payload text)
+LANGUAGE sql SET search_path FROM CURRENT AS $$
+SELECT split_part(g.handed, ':', 1), concat_ws(':', 'granted', left(g.key, 16), g.token,
+  encode(sha256(convert_to(g.token || ':' || substr(g.key, 17), 'UTF8')), 'hex'))
+FROM (SELECT h.token, h.handed, split_part(h.handed, ':', 2) AS key FROM (
+    SELECT l.token, e.handed FROM lock l JOIN lease e USING (name, owner) WHERE l.name = p_name
+    UNION ALL SELECT s.token, s.handed FROM sharer s WHERE s.name = p_name) AS h
+  WHERE h.handed IS NOT NULL) AS g
+UNION ALL SELECT o.inbox, 'changed:' || o.key FROM observer o WHERE o.name = p_name
+$$;
+
+-- Notifies them. It changes no row, so that its commit waits for nothing.
+CREATE OR REPLACE FUNCTION tell(p_names text[]) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off SET lock_timeout = '1s' AS $$
+BEGIN
+  PERFORM pg_notify('polylock_' || t.inbox, t.payload) FROM unnest(p_names[1:1000]) AS n(name) CROSS JOIN LATERAL told(n.name) t;
 END
 $$;

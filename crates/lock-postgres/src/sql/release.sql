@@ -1,5 +1,5 @@
 -- Releases what an owner has: the lock, its share of it, or its queue entry. Hands the lock over to the next waiters.
-CREATE OR REPLACE FUNCTION release(p_name text, p_owner uuid, p_sync text, OUT status text, OUT tell text)
+CREATE OR REPLACE FUNCTION release(p_name text, p_owner uuid, p_sync text, OUT status text, OUT tell boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off SET lock_timeout = '1s' AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
@@ -7,6 +7,9 @@ DECLARE
   v_left boolean;
   l lock;
 BEGIN
+  IF p_owner IS NULL THEN
+    PERFORM refuse('nobody');
+  END IF;
   -- The common case: nobody is to be notified.
   UPDATE lock f SET owner = NULL
   WHERE f.name = (
@@ -46,10 +49,10 @@ BEGIN
   v_left := FOUND;
   PERFORM commit_by(p_sync);
   IF v_held AND l.observed THEN
-    tell := tell_observers(p_name);
+    tell := has_observers(p_name);
   END IF;
   IF v_held OR v_left OR l.owner IS NULL THEN
-    tell := concat_ws(';', tell, (SELECT a.tell FROM advance(p_name, NULL, v_now) a));
+    tell := (SELECT a.tell FROM advance(p_name, NULL, v_now) a) OR coalesce(tell, false);
   END IF;
   status := CASE WHEN v_held THEN 'released' ELSE 'lost' END;
 END
@@ -57,13 +60,13 @@ $$;
 
 -- Hands the lock over from an exclusive holder to another owner of the same process.
 CREATE OR REPLACE FUNCTION hand_over(p_name text, p_owner uuid, p_next uuid, p_ttl bigint, p_info text, p_sync text,
-  OUT status text, OUT token bigint, OUT tell text)
+  OUT status text, OUT token bigint, OUT tell boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off SET lock_timeout = '1s' AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
   v_observed boolean;
 BEGIN
-  IF p_ttl NOT BETWEEN 1 AND 400 * 86400000::bigint OR octet_length(p_info) > 16384 THEN
+  IF p_next IS NULL OR p_ttl IS NULL OR p_ttl NOT BETWEEN 1 AND 400 * 86400000::bigint OR octet_length(p_info) > 16384 THEN
     PERFORM refuse('the ttl or the info');
   END IF;
   WITH mine AS (
@@ -71,7 +74,7 @@ BEGIN
     WHERE f.name = p_name AND f.owner = p_owner AND e.expires_at > v_now
     FOR NO KEY UPDATE SKIP LOCKED
   ), leased AS (
-    UPDATE lease e SET owner = p_next, expires_at = v_now + p_ttl * interval '1 ms' FROM mine WHERE e.name = mine.name
+    UPDATE lease e SET owner = p_next, expires_at = v_now + p_ttl * interval '1 ms', handed = NULL FROM mine WHERE e.name = mine.name
   )
   UPDATE lock g SET owner = p_next, token = mine.minted, last = mine.minted, since = v_now, info = p_info
   FROM mine WHERE g.name = mine.name RETURNING g.token, g.observed INTO token, v_observed;
@@ -80,9 +83,9 @@ BEGIN
     RETURN;
   END IF;
   PERFORM commit_by(p_sync);
-  IF v_observed THEN
-    tell := tell_observers(p_name);
-  END IF;
+  -- Else it would wait for what it has.
+  DELETE FROM waiter WHERE name = p_name AND owner = p_next;
+  tell := v_observed AND has_observers(p_name);
   status := 'granted';
 END
 $$;

@@ -1,6 +1,6 @@
 -- Looks at the next names after `p_after`. Ends what has expired, and removes names that nobody has used for `p_idle` ms and whose
 -- last token is behind the clock.
-CREATE OR REPLACE FUNCTION sweep(p_after text, p_at_most int, p_idle bigint, p_sync text, OUT removed int, OUT next text, OUT tell text)
+CREATE OR REPLACE FUNCTION sweep(p_after text, p_at_most int, p_idle bigint, p_sync text, OUT removed int, OUT next text, OUT tell text[])
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off SET lock_timeout = '1s' AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
@@ -21,13 +21,19 @@ BEGIN
   v_names := ARRAY(SELECT name FROM lock WHERE name > p_after ORDER BY name LIMIT least(p_at_most, 1000));
   next := CASE WHEN cardinality(v_names) = least(p_at_most, 1000) THEN v_names[cardinality(v_names)] END;
   FOR v_name IN SELECT name FROM lock WHERE name = ANY (v_names) AND (shared <> 0 OR queued OR observed) LOOP
-    IF (enter(v_name, v_now)).name IS NOT NULL THEN
-      -- Else the sessions would be those that there were at the first name.
-      PERFORM pg_stat_clear_snapshot();
-      tell := concat_ws(';', nullif(tell, ''), (SELECT a.tell FROM advance(v_name, NULL, v_now) a));
-      DELETE FROM observer o WHERE o.name = v_name AND NOT hears(o.inbox, o.listener);
-      UPDATE lock SET observed = false WHERE name = v_name AND observed AND NOT EXISTS (SELECT FROM observer o WHERE o.name = v_name);
-    END IF;
+    -- A name with which something is wrong keeps nobody from those behind it.
+    BEGIN
+      IF (enter(v_name, v_now)).name IS NOT NULL THEN
+        -- Else the sessions would be those that there were at the first name.
+        PERFORM pg_stat_clear_snapshot();
+        IF (SELECT a.tell FROM advance(v_name, NULL, v_now) a) THEN
+          tell := tell || v_name;
+        END IF;
+        PERFORM has_observers(v_name);
+      END IF;
+    EXCEPTION WHEN OTHERS THEN
+      RAISE WARNING 'the lock "%" was not swept: %', v_name, SQLERRM;
+    END;
   END LOOP;
   WITH idle AS (
     SELECT l.name, l.last FROM lock l JOIN lease e USING (name)

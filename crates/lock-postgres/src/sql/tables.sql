@@ -5,8 +5,14 @@ CREATE TABLE IF NOT EXISTS meta (
   -- No token is smaller: the largest last token of the names that were removed.
   floor bigint NOT NULL DEFAULT 0
 );
--- A publication of all tables needs a key.
-ALTER TABLE meta ADD COLUMN IF NOT EXISTS one boolean DEFAULT true CHECK (one) PRIMARY KEY;
+-- Not in version 1. A publication of all tables needs a key.
+DO $$
+BEGIN
+  IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'meta'::regclass AND attname = 'one') THEN
+    ALTER TABLE meta ADD COLUMN one boolean DEFAULT true CHECK (one) PRIMARY KEY;
+  END IF;
+END
+$$;
 
 -- One installation at a time.
 LOCK TABLE meta IN SHARE ROW EXCLUSIVE MODE;
@@ -33,6 +39,11 @@ BEGIN
     FOR v_function IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = v_schema LOOP
       EXECUTE format('DROP FUNCTION %s', v_function);
     END LOOP;
+    -- Their processes register, or ask, again.
+    DROP TABLE IF EXISTS observer;
+    IF to_regclass('waiter') IS NOT NULL THEN
+      DELETE FROM waiter WHERE inbox IS NOT NULL;
+    END IF;
   END IF;
 END
 $$;
@@ -61,7 +72,9 @@ CREATE TABLE IF NOT EXISTS lock (
 CREATE TABLE IF NOT EXISTS lease (
   name text COLLATE "C" PRIMARY KEY,
   owner uuid,
-  expires_at timestamptz NOT NULL DEFAULT '-infinity'
+  expires_at timestamptz NOT NULL DEFAULT '-infinity',
+  -- To which entry of the queue it was handed over, until its owner confirms that.
+  handed text
 ) WITH (fillfactor = 50);
 
 -- A reader or the holder of a permit, with its own lease.
@@ -73,6 +86,7 @@ CREATE TABLE IF NOT EXISTS sharer (
   since timestamptz NOT NULL,
   info text,
   expires_at timestamptz NOT NULL,
+  handed text,
   PRIMARY KEY (name, owner)
 ) WITH (fillfactor = 50);
 
@@ -91,23 +105,34 @@ CREATE TABLE IF NOT EXISTS waiter (
   since timestamptz NOT NULL,
   -- When it last asked.
   renewed timestamptz NOT NULL,
+  -- 16 digits by which its process knows it, and 32 that nobody else knows.
+  key text,
   PRIMARY KEY (name, seq)
 ) WITH (fillfactor = 70);
--- 16 digits by which its process knows it, and 32 that nobody else knows.
-ALTER TABLE waiter ADD COLUMN IF NOT EXISTS key text;
--- Entries of version 1: their processes ask again.
-DELETE FROM waiter WHERE inbox IS NOT NULL AND key IS NULL;
+
+-- Not in version 1.
+DO $$
+DECLARE
+  v_table text;
+  v_column text;
+BEGIN
+  FOR v_table, v_column IN VALUES ('lease', 'handed'), ('sharer', 'handed'), ('waiter', 'key') LOOP
+    IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = v_table::regclass AND attname = v_column) THEN
+      EXECUTE format('ALTER TABLE %I ADD COLUMN %I text', v_table, v_column);
+    END IF;
+  END LOOP;
+END
+$$;
 
 -- A process that is notified of other holders.
 CREATE TABLE IF NOT EXISTS observer (
   name text COLLATE "C",
   inbox text,
+  -- 16 digits by which the process knows the lock.
+  key text,
   listener int NOT NULL,
-  PRIMARY KEY (name, inbox)
+  PRIMARY KEY (name, inbox, key)
 );
--- 16 digits by which the process knows the lock.
-ALTER TABLE observer ADD COLUMN IF NOT EXISTS key text;
-DELETE FROM observer WHERE key IS NULL;
 
 -- Who adds a name has the row of its hash: an insertion would wait for another one of that name.
 CREATE TABLE IF NOT EXISTS gate (id int PRIMARY KEY);

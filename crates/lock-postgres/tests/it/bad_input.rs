@@ -49,7 +49,11 @@ async fn schemas_that_are_missing_or_newer() {
     let installed = join_all((0..6).map(|_| config.clone().install_schema())).await;
     installed.into_iter().for_each(|one| one.unwrap_or_else(|error| panic!("{error}")));
     config.install_schema().await.unwrap();
-    site.client().await.batch_execute(&schema::script("polylock", &schema::Grants::default())).await.unwrap();
+    site.client()
+        .await
+        .batch_execute(&schema::install("polylock", &schema::Grants::default()))
+        .await
+        .unwrap();
     site.locks("&install=off").await.close().await.unwrap();
 
     let newer = format!("UPDATE polylock.meta SET version = {}", schema::VERSION + 1);

@@ -277,6 +277,21 @@ async fn a_commit_whose_wait_for_a_standby_is_cancelled_grants_nothing() {
     take(&locks, "orders").await.release().await.unwrap();
 }
 
+/// As after an upgrade of the operating system: the server warns at each connect.
+#[tokio::test]
+async fn a_warning_at_a_connect_is_no_cancelled_commit() {
+    let site = Site::open().await;
+    site.locks("").await.close().await.unwrap();
+    let mismatch =
+        format!("UPDATE pg_database SET datcollversion = '1.0' WHERE datname = '{}'", site.database);
+    site.client().await.batch_execute(&mismatch).await.unwrap();
+    for _ in 0..30 {
+        let locks = site.locks("&ttl=20s&listen=off").await;
+        take(&locks, "orders").await.release().await.unwrap();
+        locks.close().await.unwrap();
+    }
+}
+
 /// The commit of a notification has a lock of the whole server.
 #[tokio::test]
 #[ignore = "full: a primary with a standby"]

@@ -672,3 +672,14 @@ async fn b10_an_error_of_a_minority_is_no_error_of_the_quorum() {
     cycle(&locks).await;
     no_key_is_left(&three, &[1, 2]).await;
 }
+
+/// A caller that tries again each second would log each of them each time.
+#[tokio::test]
+async fn masters_that_are_all_away_are_named_by_the_error_and_not_in_the_log() {
+    let (log, _guard) = lock_testkit::LogCapture::begin();
+    let config = RedlockConfig::from_url("redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3").unwrap();
+    let error = config.connect().await.unwrap_err();
+    assert_eq!(error.code(), "no_quorum", "{error}");
+    assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
+    assert_eq!(log.warnings("unreachable"), [""; 0]);
+}

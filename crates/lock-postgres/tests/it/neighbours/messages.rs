@@ -117,6 +117,42 @@ async fn a_grant_that_is_repeated_to_others_gives_no_second_guard() {
     next.release().await.unwrap();
 }
 
+/// A client may release what it holds, and take that back.
+#[tokio::test]
+async fn a_grant_that_is_rolled_back_is_told_to_nobody() {
+    let site = Site::open().await;
+    let app = site.role("app").await;
+    let locks = site.locks("&ttl=20s").await;
+    site.grant(&app).await;
+    let mut eve = Eve::of(&site).await;
+    let client = site.client_of(&app).await;
+    let me = "'00000000-0000-0000-0000-00000000000e'";
+    client
+        .batch_execute(&format!(
+            "SELECT polylock.ask('orders', {me}, 0, 60000, '{{}}', 'on', NULL, NULL, NULL, NULL)"
+        ))
+        .await
+        .unwrap();
+    let waiter = {
+        let locks = locks.clone();
+        tokio::spawn(async move { take(&locks, "orders").await })
+    };
+    until("a waiter", async || locks.inspect("orders").await.unwrap().waiters == 1).await;
+    let release = format!("SELECT tell FROM polylock.release('orders', {me}, 'on')");
+    client.batch_execute("BEGIN").await.unwrap();
+    assert!(client.query_one(&release, &[]).await.unwrap().get::<_, bool>(0));
+    client.batch_execute("SELECT polylock.tell(ARRAY['orders']); ROLLBACK").await.unwrap();
+    let error = client.batch_execute("SELECT polylock.told('orders')").await.unwrap_err();
+    assert_eq!(error.code().unwrap().code(), "42501");
+    assert!(!waiter.is_finished());
+    client.batch_execute(&release).await.unwrap();
+    client.batch_execute("SELECT polylock.tell(ARRAY['orders'])").await.unwrap();
+    let guard = timeout(PATIENCE, waiter).await.expect("it is granted").unwrap();
+    let (_, payload) = eve.hears("granted").await;
+    assert!(payload.contains(&guard.token().to_string()), "of one grant alone: {payload}");
+    guard.release().await.unwrap();
+}
+
 /// Of version 1, beyond what a token is, without a form, and very long.
 #[tokio::test]
 async fn messages_without_sense_change_nothing() {

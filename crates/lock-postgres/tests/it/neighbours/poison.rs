@@ -2,7 +2,9 @@
 
 use lock_postgres::schema::{Grants, install};
 
-use crate::site::{Site, connect, take};
+use tokio::time::timeout;
+
+use crate::site::{PATIENCE, Site, connect, take, until};
 
 const OWNER: &str = "'00000000-0000-0000-0000-00000000000e'";
 const INBOX: &str = "repeat('a', 32)";
@@ -84,4 +86,107 @@ async fn advisory_locks_of_others_are_in_nobodys_way() {
     take(&locks, "orders").await.release().await.unwrap();
     let swept = "SELECT removed::bigint FROM polylock.sweep('', 1000, 0, 'on')";
     assert_eq!(site.number(swept).await, 1);
+}
+
+/// One owner that waits, is handed the lock over all the same, and shares it: its entry is never removed.
+#[tokio::test]
+async fn no_order_of_calls_keeps_others_from_a_name_or_a_sweep_from_the_rest() {
+    let site = Site::open().await;
+    let app = site.role("app").await;
+    let locks = site.locks("&ttl=20s").await;
+    site.grant(&app).await;
+    let client = site.client_of(&app).await;
+    client.batch_execute(&format!("SET application_name = 'polylock_{}'", "a".repeat(32))).await.unwrap();
+    let id = |number: u32| format!("'00000000-0000-0000-0000-{number:012}'");
+    let (x, y, z, inbox) = (id(1), id(2), id(3), format!("{INBOX}, pg_backend_pid(), repeat('b', 48)"));
+    for call in [
+        format!("ask('po', {x}, 0, 60000, '{{}}', 'off', NULL, NULL, NULL, NULL)"),
+        format!("ask('po', {z}, 0, 60000, '{{}}', 'off', 2500, NULL, NULL, NULL)"),
+        format!("ask('po', {y}, -1, 60000, '{{}}', 'off', 2500, {inbox})"),
+        format!("hand_over('po', {x}, {y}, 60000, '{{}}', 'off')"),
+        format!("downgrade('po', {y}, 600000, 'off')"),
+    ] {
+        client.batch_execute(&format!("SELECT polylock.{call}")).await.unwrap();
+    }
+    // Its other waiter has died.
+    let died = "UPDATE polylock.waiter SET renewed = renewed - interval '1 minute'";
+    site.client().await.batch_execute(died).await.unwrap();
+    let reader = locks.rw("po").read().await.unwrap();
+    reader.release().await.unwrap();
+    client.batch_execute("SELECT polylock.sweep('', 1000, 0, 'off')").await.unwrap();
+
+    for call in [
+        "release('po', NULL, 'off')",
+        "ask('po', NULL, 0, 1000, '', 'off', NULL, NULL, NULL, NULL)",
+        "hand_over('po', '00000000-0000-0000-0000-000000000002', NULL, 1000, '', 'off')",
+    ] {
+        let error = client.batch_execute(&format!("SELECT polylock.{call}")).await.unwrap_err();
+        assert_eq!(error.code().unwrap().code(), "22023", "{call}: {error:?}");
+    }
+    let key = format!(
+        "SELECT polylock.ask('po', {x}, 0, 1000, '', 'off', 2500, NULL, NULL, repeat('x', 50000000))"
+    );
+    client.batch_execute(&key).await.unwrap();
+    assert_eq!(site.number("SELECT coalesce(max(length(key)), 0)::bigint FROM polylock.waiter").await, 0);
+}
+
+/// The id of an inbox is public: it is the name of a session.
+#[tokio::test]
+async fn nobody_ends_the_observation_of_another_process() {
+    let site = Site::open().await;
+    let app = site.role("app").await;
+    let locks = site.locks("&ttl=20s").await;
+    site.grant(&app).await;
+    let guard = take(&locks, "orders").await;
+    let name = lock_core::LockName::new("orders").unwrap();
+    let seen = locks.inspect("orders").await.unwrap();
+    let observer = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.backend().await_change(&name, &seen).await }
+    });
+    let observers = "SELECT count(*) FROM polylock.observer WHERE listener > 1000 OR listener < 99";
+    until("it observes", async || site.number(observers).await == 1).await;
+    let client = site.client_of(&app).await;
+    let inbox = "(SELECT substr(application_name, 10) FROM pg_stat_activity
+                  WHERE datname = current_database() AND application_name LIKE 'polylock\\_%')";
+    for call in [
+        format!("observe('orders', {inbox}, 99, repeat('0', 16))"),
+        format!("unobserve('orders', {inbox}, repeat('0', 16))"),
+    ] {
+        client.batch_execute(&format!("SELECT polylock.{call}")).await.unwrap();
+    }
+    assert_eq!(site.number(observers).await, 1);
+    guard.release().await.unwrap();
+    let changed = timeout(PATIENCE, observer).await.expect("it is notified").unwrap().unwrap();
+    assert!(!changed.is_held());
+}
+
+/// What `inspect` shows of an owner gives nobody a right on its lock.
+#[tokio::test]
+async fn a_client_that_sees_a_holder_can_do_nothing_to_it() {
+    let site = Site::open().await;
+    let app = site.role("app").await;
+    let locks = site.locks("&ttl=20s").await;
+    site.grant(&app).await;
+    let guard = take(&locks, "orders").await;
+    let shown = locks.inspect("orders").await.unwrap().holders[0].id.unwrap();
+    assert_eq!(shown, guard.owner());
+    let client = site.client_of(&app).await;
+    for (call, answer) in [
+        (format!("release('orders', '{shown}', 'on')"), "lost"),
+        (format!("hand_over('orders', '{shown}', {OWNER}, 60000, '', 'on')"), "lost"),
+        (format!("downgrade('orders', '{shown}', 60000, 'on')"), "lost"),
+        (format!("raise('orders', '{shown}', 1::bigint << 62, 'on')"), "lost"),
+        (format!("ask('orders', '{shown}', 0, 60000, '', 'on', NULL, NULL, NULL, NULL)"), "busy"),
+    ] {
+        let row = client.query_one(&format!("SELECT polylock.{call}::text"), &[]).await.unwrap();
+        let got: String = row.get(0);
+        assert!(got.trim_start_matches('(').starts_with(answer), "{call}: {got}");
+    }
+    let extend = format!(
+        "SELECT (polylock.extend(ARRAY['orders'], ARRAY['{shown}'::uuid], ARRAY[60000::bigint], 'on'))[1]"
+    );
+    assert_eq!(client.query_one(&extend, &[]).await.unwrap().get::<_, i32>(0), 0);
+    assert_eq!(guard.verify().await.unwrap(), lock_core::GuardState::Valid);
+    guard.release().await.unwrap();
 }

@@ -6,7 +6,7 @@ use lock_postgres::schema::{Grants, VERSION, install};
 use crate::site::{Site, connect, take};
 
 /// For roles that use locks.
-const CLIENTS: [&str; 17] = [
+const CLIENTS: [&str; 18] = [
     "ask",
     "blocker",
     "doctor",
@@ -22,6 +22,7 @@ const CLIENTS: [&str; 17] = [
     "raise",
     "release",
     "sweep",
+    "tell",
     "unobserve",
     "version",
 ];

@@ -51,7 +51,7 @@ async fn a_temporary_table_is_in_nobodys_way() {
         client.batch_execute(&pwn).await.unwrap();
         let ask = "SELECT status FROM polylock.ask('victim', gen_random_uuid(), 0, 1000, NULL, 'on', NULL, NULL, NULL, NULL)";
         let inside = [
-            "SELECT polylock.admit('x', gen_random_uuid(), 0, 1, NULL, clock_timestamp())",
+            "SELECT polylock.admit('x', gen_random_uuid(), 0, 1, NULL, clock_timestamp(), NULL)",
             "SELECT polylock.enter('x', clock_timestamp())",
             "SELECT polylock.advance('x', NULL, clock_timestamp())",
             "SELECT polylock.remove_holders('x', NULL, 'on')",
@@ -106,7 +106,6 @@ async fn functions_in_public_are_not_called_by_an_installation_or_a_client() {
     let worst = format!("ALTER DATABASE {} SET search_path = public, pg_catalog", site.database);
     admin.batch_execute(&worst).await.unwrap();
     site.client().await.batch_execute(&install("polylock", &Grants::default())).await.unwrap();
-    site.client().await.batch_execute(&schema::script("polylock", &Grants::default())).await.unwrap();
     PostgresConfig::from_url(&site.url()).unwrap().install_schema().await.unwrap();
     let locks = site.locks("").await;
     let guard = take(&locks, "orders").await;
@@ -208,4 +207,86 @@ async fn objects_in_pg_temp_are_not_used_by_a_fence() {
     let fence = format!("SELECT polylock.fence('orders', {})", guard.token());
     client.batch_execute(&fence).await.unwrap();
     client.batch_execute("SELECT polylock.fence('orders', 1)").await.unwrap_err();
+}
+
+/// It is there for a moment, again and again, while clients connect.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schema_that_appears_while_a_client_connects_is_not_used() {
+    let site = Site::open().await;
+    let eve = site.role("eve").await;
+    let admin = site.client().await;
+    admin.batch_execute(&format!("GRANT CREATE ON DATABASE {} TO {eve}", site.database)).await.unwrap();
+    let client = site.client_of(&eve).await;
+    let squat = format!(
+        "BEGIN; CREATE SCHEMA polylock; GRANT USAGE ON SCHEMA polylock TO PUBLIC;
+         CREATE FUNCTION polylock.version() RETURNS int LANGUAGE plpgsql AS $$ {} RETURN 2; END $$; COMMIT;
+         DROP SCHEMA polylock CASCADE",
+        trojan(&eve)
+    );
+    let squats = tokio::spawn(async move {
+        loop {
+            let _ = client.batch_execute(&squat).await;
+        }
+    });
+    for _ in 0..40 {
+        let _ = connect(&format!("{}&install=off&listen=off", site.url())).await;
+    }
+    squats.abort();
+    assert!(!is_superuser(&site, &eve).await);
+}
+
+#[tokio::test]
+async fn default_rights_of_the_database_give_neither_the_schema_nor_a_table_away() {
+    let site = Site::open().await;
+    let app = site.role("app").await;
+    let admin = site.client().await;
+    let default = ["TABLES", "SEQUENCES", "SCHEMAS", "FUNCTIONS"]
+        .map(|kind| format!("ALTER DEFAULT PRIVILEGES GRANT ALL ON {kind} TO {app};"))
+        .concat();
+    admin.batch_execute(&default).await.unwrap();
+    site.locks("").await.close().await.unwrap();
+    let rights = "SELECT count(*) FROM pg_class c, aclexplode(c.relacl) a
+                  WHERE c.relnamespace = 'polylock'::regnamespace AND a.grantee <> c.relowner";
+    assert_eq!(site.number(rights).await, 0);
+    let client = site.client_of(&app).await;
+    for attempt in [
+        "CREATE FUNCTION polylock.sign(int) RETURNS int LANGUAGE sql AS 'SELECT 1'",
+        "CREATE TRIGGER t BEFORE INSERT ON polylock.lock FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+        "SELECT key FROM polylock.waiter",
+        "SELECT nextval('polylock.waiter_seq_seq')",
+    ] {
+        let error = client.batch_execute(attempt).await.unwrap_err();
+        assert_eq!(error.code().unwrap().code(), "42501", "{attempt}: {error:?}");
+    }
+    connect(&site.url()).await.unwrap().close().await.unwrap();
+}
+
+/// What runs with the rights of the owner from then on.
+#[tokio::test]
+async fn an_upgrade_refuses_what_somebody_has_added_to_the_tables() {
+    for added in [
+        "CREATE TRIGGER t BEFORE INSERT ON polylock.lock FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+        "CREATE RULE r AS ON INSERT TO polylock.lock DO ALSO NOTIFY somebody",
+        "CREATE POLICY p ON polylock.lock",
+        "CREATE FUNCTION polylock.sign(int) RETURNS int LANGUAGE sql AS 'SELECT 1'",
+    ] {
+        let site = Site::open().await;
+        let admin = site.client().await;
+        admin.batch_execute(include_str!("version1.sql")).await.unwrap();
+        admin.batch_execute(added).await.unwrap();
+        let error = connect(&site.url()).await.unwrap_err();
+        assert_eq!((error.kind(), error.code()), (ErrorKind::Denied, "foreign_schema"), "{added}: {error}");
+        assert_eq!(site.number("SELECT version::bigint FROM polylock.meta").await, 1);
+    }
+}
+
+#[tokio::test]
+async fn functions_of_an_application_are_kept() {
+    let site = Site::open().await;
+    let admin = site.client().await;
+    let app = "CREATE SCHEMA app; CREATE FUNCTION app.important(int) RETURNS int LANGUAGE sql AS 'SELECT 1'";
+    admin.batch_execute(app).await.unwrap();
+    let error = admin.batch_execute(&install("app", &Grants::default())).await.unwrap_err();
+    assert_eq!(error.code().unwrap().code(), "PL003", "{error:?}");
+    assert_eq!(site.number("SELECT app.important(1)::bigint").await, 1);
 }

@@ -68,8 +68,8 @@ impl Bench {
             }
             let tokens = self.tokens(&name).await;
             let called = timeout(Duration::from_secs(30), self.call_and_tell(&name, call));
-            let (got, tell) = called.await.expect("no call waits");
-            let told = self.notified(&tell, self.tokens(&name).await.1);
+            let (got, tells) = called.await.expect("no call waits");
+            let told = if tells { self.notified(&name).await } else { String::new() };
             let seen = (got.as_str(), told, read(&self.client, &name, self.listener).await);
             let wanted = (*answer, (*notified).to_owned(), (*after).to_owned());
             assert_eq!(seen, wanted, "row {number}: {before}; {}{call}", lock.unwrap_or(""));
@@ -119,8 +119,8 @@ impl Bench {
         self.call_and_tell(name, call).await.0
     }
 
-    /// The same, and whom to notify of what.
-    async fn call_and_tell(&self, name: &str, call: &str) -> (String, String) {
+    /// The same, and whether somebody is to be notified.
+    async fn call_and_tell(&self, name: &str, call: &str) -> (String, bool) {
         let words: Vec<_> = call.split(' ').collect();
         let id = words.get(1).map(|who| owner(who)).unwrap_or_default();
         let sql = match words.as_slice() {
@@ -155,34 +155,29 @@ impl Bench {
             ["observe"] => {
                 format!("SELECT observe('{name}', '{}', {}, '{OBSERVER}')", self.inbox, self.listener)
             }
-            ["unobserve"] => format!("SELECT unobserve('{name}', '{}')", self.inbox),
+            ["unobserve"] => format!("SELECT unobserve('{name}', '{}', '{OBSERVER}')", self.inbox),
             ["fence", token] => format!("SELECT fence('{name}', {token})::text"),
             ["list"] => format!("SELECT list('{name}', 10)"),
             ["sweep"] => "SELECT concat_ws(' ', removed, next) FROM sweep('', 1000000, 0, NULL)".to_owned(),
             other => panic!("{other:?}"),
         };
         match self.client.query_opt(&sql, &[]).await {
-            Ok(Some(row)) => {
-                let tell = if row.len() > 1 { row.get::<_, Option<String>>(1) } else { None };
-                (row.get(0), tell.unwrap_or_default())
-            }
+            Ok(Some(row)) => (row.get(0), row.len() > 1 && row.get::<_, Option<bool>>(1).unwrap_or_default()),
             Ok(None) => Default::default(),
-            Err(error) => {
-                (error.code().unwrap_or_else(|| panic!("{error}")).code().to_owned(), String::new())
-            }
+            Err(error) => (error.code().unwrap_or_else(|| panic!("{error}")).code().to_owned(), false),
         }
     }
 
-    /// Whom a call tells of what, in order.
-    fn notified(&self, tell: &str, last: i64) -> String {
-        let all = tell.split(';').filter(|one| !one.is_empty()).map(|one| {
-            match one.split(':').collect::<Vec<_>>().as_slice() {
-                [inbox, "changed", OBSERVER] => {
-                    assert_eq!(*inbox, self.inbox);
-                    "changed".to_owned()
-                }
-                [inbox, "granted", entry, token, proof] => {
-                    assert_eq!(*inbox, self.inbox);
+    /// Who is notified of what.
+    async fn notified(&self, name: &str) -> String {
+        let last = self.tokens(name).await.1;
+        let sql = "SELECT inbox, payload FROM told($1) ORDER BY payload LIKE 'granted%'";
+        let rows = self.client.query(sql, &[&name]).await.unwrap();
+        let all = rows.iter().map(|row| {
+            assert_eq!(row.get::<_, String>(0), self.inbox);
+            match row.get::<_, &str>(1).split(':').collect::<Vec<_>>().as_slice() {
+                ["changed", OBSERVER] => "changed".to_owned(),
+                ["granted", entry, token, proof] => {
                     let who =
                         ["me", "ann", "bob", "carl"].into_iter().find(|who| key(who).starts_with(entry));
                     let who = who.expect("a waiter");
@@ -194,9 +189,8 @@ impl Bench {
                 other => panic!("{other:?}"),
             }
         });
-        // The server sends the same once.
         let mut all: Vec<_> = all.collect();
-        all.dedup();
+        all.sort();
         all.join(", ")
     }
 }

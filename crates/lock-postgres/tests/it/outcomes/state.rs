@@ -88,7 +88,7 @@ pub(super) async fn write(client: &Client, name: &str, state: &str, (inbox, list
         );
     }
     if let Some(listener) = observer {
-        sql += &format!("INSERT INTO observer VALUES ('{name}', '{inbox}', {listener}, '{OBSERVER}');");
+        sql += &format!("INSERT INTO observer VALUES ('{name}', '{inbox}', '{OBSERVER}', {listener});");
     }
     client.batch_execute(&sql).await.unwrap();
 }

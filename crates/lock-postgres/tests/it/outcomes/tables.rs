@@ -307,6 +307,26 @@ async fn a_waiter_from_the_future_is_dead() {
     assert_eq!(bench.call(&name, "ask me 0").await, "granted");
 }
 
+/// Each grant takes longer than the one before in one transaction: so there is an end to it.
+#[tokio::test]
+async fn many_readers_are_granted_in_parts() {
+    let mut bench = Bench::new().await;
+    let name = bench.name("me:200").await;
+    let readers = "WITH queued AS (UPDATE lock SET queued = true WHERE name = $1)
+        INSERT INTO waiter (name, owner, mode, grace, inbox, listener, key, since, renewed)
+        SELECT $1, gen_random_uuid(), -1, 100000, application, pid, lpad(i::text, 48, '0'), now(), clock_timestamp()
+        FROM generate_series(1, 600) i, (SELECT pid, substr(application_name, 10) AS application FROM pg_stat_activity
+          WHERE application_name LIKE 'polylock\\_%' LIMIT 1) AS listener";
+    assert_eq!(bench.client.execute(readers, &[&name]).await.unwrap(), 600);
+    let count = async |bench: &Bench| -> i64 {
+        bench.client.query_one("SELECT count(*) FROM sharer WHERE name = $1", &[&name]).await.unwrap().get(0)
+    };
+    assert_eq!(bench.call(&name, "release me").await, "released");
+    assert_eq!(count(&bench).await, 500);
+    assert_eq!(bench.call(&name, "ask ann -1").await, "granted");
+    assert_eq!(count(&bench).await, 601);
+}
+
 /// Whatever the planner takes the table for: here, for one in which most leases have expired.
 #[tokio::test]
 #[ignore = "full: thousands of leases"]
