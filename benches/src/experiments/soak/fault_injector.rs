@@ -264,7 +264,7 @@ impl<'a> FaultInjector<'a> {
                 self.disturb(plan, Disturbance::TableLock(tables[plan.variant % tables.len()])).await?;
             }
             FaultKind::CancelledWaits => {
-                let without_standby = plan.variant % 2 == 0;
+                let without_standby = plan.variant.is_multiple_of(2);
                 self.disturb(plan, Disturbance::Cancels { without_standby }).await?;
             }
             FaultKind::ReadOnly => self.disturb(plan, Disturbance::ReadOnly).await?,
