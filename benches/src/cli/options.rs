@@ -336,6 +336,7 @@ mod tests {
             (SoakBackend::Redlock, FaultKind::Blackout),
             (SoakBackend::Postgres, FaultKind::Password),
             (SoakBackend::Zk, FaultKind::EndSessions),
+            (SoakBackend::Redis, FaultKind::TableLock),
         ] {
             assert!(!all.faults(backend).contains(&kind), "{kind} of {backend}");
         }

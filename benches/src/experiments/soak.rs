@@ -10,12 +10,12 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lock_testkit::history::History;
+use lock_testkit::history::{History, Recorder};
 use lock_testkit::now_ns;
 use tokio::time::Instant;
 
 use self::cpu_pressure::CpuPressure;
-use self::fault_injector::FaultInjector;
+use self::fault_injector::{FaultInjector, INJECTOR};
 use self::grant_watch::histories;
 use self::verdict::judge;
 pub(crate) use self::verdict::{SoakVerdict, percent, seconds};
@@ -59,6 +59,13 @@ pub(crate) async fn run(soak: Soak, interrupt: &mut Interrupt) -> Outcome<(SoakV
         tokio::select! {
             () = interrupt.received() => {}
             stuck = injector.end_workers() => complaints.extend(stuck),
+        }
+        match servers.journal().await {
+            Ok(commits) => {
+                let journal = Recorder::create(folder.join("journal.jsonl"), INJECTOR)?;
+                commits.iter().for_each(|commit| journal.write(commit));
+            }
+            Err(failure) => complaints.push(failure.during("reading the journal").to_string()),
         }
     }
     let faults = std::mem::take(&mut injector.faults);

@@ -1,5 +1,7 @@
 //! The servers that faults are injected into, and the proxies between them and their clients.
 
+mod disturbance;
+mod journal;
 mod outage;
 mod postgres;
 mod secrets;
@@ -13,6 +15,7 @@ use lock_testkit::{
 };
 use tokio::time::{Instant, sleep, timeout};
 
+pub(crate) use self::disturbance::Disturbance;
 pub(crate) use self::outage::Outage;
 use self::secrets::Secrets;
 use crate::data::{Failure, Outcome, SoakBackend};

@@ -12,6 +12,7 @@ pub(crate) mod fault_client;
 mod forked_child;
 pub(crate) mod handle;
 pub(crate) mod held_locks;
+mod journal;
 mod orders;
 pub(crate) mod ping;
 pub(crate) mod process;

@@ -116,6 +116,29 @@ mod deep {
         assert_eq!(output.status.code(), Some(0), "{}", text(&output));
         assert!(text(&output).contains("end-sessions of"), "{}", text(&output));
     }
+
+    #[test]
+    #[ignore = "deep: a minute of faults"]
+    fn what_other_sessions_of_postgres_do_breaks_no_lock_and_no_fence() {
+        let out = tempfile::tempdir().unwrap();
+        let faults = [
+            "table-lock",
+            "cancelled-waits",
+            "read-only",
+            "isolation-level",
+            "full-vacuum",
+            "forged-notifications",
+        ];
+        let args: String = faults.iter().map(|fault| format!(" --fault {fault}")).collect();
+        let args = format!("soak --backend postgres --minutes 1.1 --seed 1{args}");
+        let output = harness_into(out.path(), &args).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+        for fault in faults {
+            assert!(text(&output).contains(&format!("{fault} of")), "{}", text(&output));
+        }
+        let commits = std::fs::read_to_string(out.path().join("postgres-1/journal.jsonl")).unwrap();
+        assert!(commits.lines().count() > 50, "{commits}");
+    }
 }
 
 fn fails(defect: &str, why: &str) -> String {

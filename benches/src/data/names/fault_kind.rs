@@ -55,6 +55,18 @@ pub(crate) enum FaultKind {
     Password,
     /// The server is restarted with certificates of another authority; the files that clients read follow later.
     Certificate,
+    /// Another session has a table of the locks for itself.
+    TableLock,
+    /// A superuser cancels what the sessions of clients do, again and again; at times no standby confirms their commits.
+    CancelledWaits,
+    /// Transactions are read-only.
+    ReadOnly,
+    /// All sessions of clients are ended, and new ones have another level of isolation by default; later the same back.
+    IsolationLevel,
+    /// The tables of the locks are rewritten by VACUUM FULL.
+    FullVacuum,
+    /// Another session notifies all clients of grants and changes that do not exist.
+    ForgedNotifications,
 }
 
 /// What a soak does with a kind of fault.
@@ -131,6 +143,13 @@ impl FaultKind {
             Self::BusyScript => row(REDIS, EachInTurn, NoneOn(&[Redlock]), |lease| S..lease + 2 * S),
             Self::Password => row(SECRET, All, Any, |lease| S..2 * lease).explains(Denied),
             Self::Certificate => row(&[RedisTls], All, Any, |lease| S..2 * lease).explains(InvalidConfig),
+            Self::TableLock | Self::CancelledWaits | Self::ReadOnly => {
+                row(&[Postgres], All, Any, |lease| S..2 * lease)
+            }
+            Self::IsolationLevel | Self::ForgedNotifications => {
+                row(&[Postgres], All, NoneOn(&[Postgres]), |lease| S..2 * lease)
+            }
+            Self::FullVacuum => row(&[Postgres], All, NoneOn(&[Postgres]), at_once),
         }
     }
 }

@@ -17,7 +17,7 @@ use super::verdict::{SLACK, seconds};
 use crate::data::{FaultKind, Hits, Outcome, SoakBackend, SoakDefect};
 use crate::rig::worker::client_runtimes::RUNTIMES;
 use crate::rig::worker::handle::unexpected;
-use crate::rig::{FaultServers, Job, Order, Outage, SoakTask, Task, WorkerHandle, WorkerReport};
+use crate::rig::{Disturbance, FaultServers, Job, Order, Outage, SoakTask, Task, WorkerHandle, WorkerReport};
 
 /// Injects faults into servers and workers.
 pub(super) struct FaultInjector<'a> {
@@ -150,6 +150,7 @@ impl<'a> FaultInjector<'a> {
             workers,
             runtime: self.dice.random_range(0..RUNTIMES),
             also_kills: self.dice.random_bool(0.3),
+            variant: self.dice.random_range(0..VARIANTS),
             directions: match self.dice.random_range(0..3) {
                 0 => vec![Direction::ToClient],
                 1 => vec![Direction::ToServer],
@@ -258,7 +259,31 @@ impl<'a> FaultInjector<'a> {
                 self.end(fault);
                 all.settle().await?;
             }
+            FaultKind::TableLock => {
+                let tables = ["lock", "lease", "waiter"];
+                self.disturb(plan, Disturbance::TableLock(tables[plan.variant % tables.len()])).await?;
+            }
+            FaultKind::CancelledWaits => {
+                let without_standby = plan.variant.is_multiple_of(2);
+                self.disturb(plan, Disturbance::Cancels { without_standby }).await?;
+            }
+            FaultKind::ReadOnly => self.disturb(plan, Disturbance::ReadOnly).await?,
+            FaultKind::IsolationLevel => {
+                let levels = ["serializable", "repeatable read"];
+                self.disturb(plan, Disturbance::Isolation(levels[plan.variant % levels.len()])).await?;
+            }
+            FaultKind::FullVacuum => self.disturb(plan, Disturbance::FullVacuum).await?,
+            FaultKind::ForgedNotifications => self.disturb(plan, Disturbance::ForgedNotifications).await?,
         }
+        Ok(())
+    }
+
+    /// Has another session disturb the locks, for the time of the fault.
+    async fn disturb(&mut self, plan: &FaultPlan, disturbance: Disturbance) -> Outcome<()> {
+        let all = self.servers;
+        let fault = self.begin(plan, disturbance.to_string());
+        all.disturb(disturbance, self.last(plan)).await?;
+        self.end(fault);
         Ok(())
     }
 
@@ -387,6 +412,8 @@ struct FaultPlan {
     /// Whose thread computes.
     runtime: usize,
     also_kills: bool,
+    /// Chooses among the variants of a kind.
+    variant: usize,
     directions: Vec<Direction>,
 }
 
@@ -400,8 +427,10 @@ impl FaultPlan {
 
 const WORKERS: usize = 12;
 const MOST_WORKERS: usize = 3;
+/// A multiple of the variants of each kind.
+const VARIANTS: usize = 6;
 /// The number of this process in the histories.
-const INJECTOR: u32 = 0;
+pub(super) const INJECTOR: u32 = 0;
 const CALM: Duration = Duration::from_secs(1);
 /// So that an outage beyond the limit is measured in full.
 const MARGIN: Duration = Duration::from_secs(1);

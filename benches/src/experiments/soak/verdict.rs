@@ -26,6 +26,10 @@ pub(crate) struct SoakVerdict {
     pub(crate) overlaps: usize,
     /// How often a token did not grow.
     pub(crate) inversions: usize,
+    /// How many fenced transactions were committed.
+    pub(crate) commits: usize,
+    /// How many of them were committed after a later grant.
+    pub(crate) stale: usize,
     /// The longest time that a lock was free after a fault.
     pub(crate) longest: Option<Gap>,
     /// The longest time that a lock was free, faults included.
@@ -75,7 +79,9 @@ pub(super) fn judge(
         violations.push("no lock was ever held: the history proves nothing".to_owned());
     }
     let inversions = report.token_order.count + report.shared_tokens.count;
+    let stale = stale_commits(history.events());
     for (what, count) in [
+        ("fenced transactions were committed after a later grant", stale),
         ("two guards of one lock were valid at once", report.l2.count),
         ("fencing tokens went backwards", report.token_order.count),
         ("fencing tokens were granted twice", report.shared_tokens.count),
@@ -124,6 +130,8 @@ pub(super) fn judge(
         faults: kinds,
         overlaps: report.l2.count,
         inversions,
+        commits: report.accepted_writes,
+        stale,
         longest: gaps.into_iter().max_by_key(|gap| gap.length_ns),
         longest_ns,
         longest_wait_ns: report.locks.values().map(|stats| stats.longest_wait_ns).max().unwrap_or(0),
@@ -132,6 +140,36 @@ pub(super) fn judge(
         violations,
         report: report.to_string(),
     }
+}
+
+/// The commits of fenced transactions after a grant with a larger token, or after a commit with one.
+fn stale_commits(events: &[Event]) -> usize {
+    let mut later: BTreeMap<&str, BTreeMap<u64, u64>> = BTreeMap::new();
+    for Event { lock, at_ns, kind, .. } in events {
+        let (token, known_ns) = match *kind {
+            EventKind::Acquired { token: Some(token), .. } => (token, at_ns + CLOCKS_NS),
+            EventKind::Write { token, accepted: true } => (token, *at_ns),
+            _ => continue,
+        };
+        let first_ns = later.entry(lock).or_default().entry(token).or_insert(known_ns);
+        *first_ns = known_ns.min(*first_ns);
+    }
+    for of_lock in later.values_mut() {
+        // When this token or a larger one was known at first.
+        let mut first_ns = u64::MAX;
+        for known_ns in of_lock.values_mut().rev() {
+            first_ns = first_ns.min(*known_ns);
+            *known_ns = first_ns;
+        }
+    }
+    let is_stale = |event: &&Event| match event.kind {
+        EventKind::Write { token, accepted: true } => {
+            let larger = later[event.lock.as_str()].range(token + 1..).next();
+            larger.is_some_and(|(_, &known_ns)| known_ns < event.at_ns)
+        }
+        _ => false,
+    };
+    events.iter().filter(is_stale).count()
 }
 
 /// The parts of a free time without a fault. The faults are in the order of their start.
@@ -180,6 +218,8 @@ pub(crate) fn seconds(ns: u64) -> String {
     format!("{:.2} s", ns as f64 / 1e9)
 }
 
+/// How far the clocks of commits and of events may differ.
+const CLOCKS_NS: u64 = 10_000_000;
 /// How many violations of a kind are listed.
 const MOST: usize = 10;
 
@@ -240,6 +280,23 @@ mod tests {
         let lossy = [fault(FaultKind::AbruptFailover, 11, 11)];
         let verdict = judged(&[hold(1, 10, 12), hold(2, 11, 13)], &lossy, 14);
         assert_eq!((verdict.overlaps, verdict.violations.len()), (1, 0), "{verdict:?}");
+    }
+
+    #[test]
+    fn a_stale_commit_is_a_violation() {
+        let commit = |token, at: u64| event(1, at * S, EventKind::Write { token, accepted: true });
+        let holds = [hold(1, 10, 12), hold(2, 13, 14)].concat();
+        let judged = |commits: &[Event]| {
+            let verdict = judged(&[holds.clone(), commits.to_vec()], &[], 15);
+            assert_eq!(verdict.violations.len(), usize::from(verdict.stale > 0), "{verdict:?}");
+            (verdict.commits, verdict.stale)
+        };
+        assert_eq!(judged(&[commit(10, 11), commit(10, 12), commit(13, 14)]), (3, 0));
+        // Though nobody has written with the later token, or learned of it.
+        assert_eq!(judged(&[commit(10, 14)]), (1, 1));
+        assert_eq!(judged(&[commit(12, 11), commit(11, 12)]), (2, 1));
+        let refused = event(1, 14 * S, EventKind::Write { token: 10, accepted: false });
+        assert_eq!(judged(&[refused]), (0, 0));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use lock_testkit::{PostgresOptions, PostgresPair, PostgresServer};
 use tokio_postgres::Client;
 
+use super::journal::MAKE_JOURNAL;
 use super::{FaultServers, Servers, TTL};
 use crate::data::{Failure, Outcome};
 use crate::rig::backends::postgres::connect;
@@ -39,9 +40,12 @@ impl FaultServers {
         Self::with_one_route(Servers::PostgresPair(pair), None, TTL).await
     }
 
-    /// Starts a server with one route to it. Sessions whose connection was forgotten on the way stay, so it allows many.
+    /// Starts a server with a journal, and one route to it. Sessions whose connection was forgotten on the way stay, so it
+    /// allows many.
     pub(super) async fn start_for_soak() -> Outcome<Self> {
-        let server = PostgresServer::builder().config("max_connections", "1000").start().await?;
+        let options = PostgresServer::builder().config("max_connections", "1000");
+        let server = options.config("track_commit_timestamp", "on").start().await?;
+        server.sql(&[MAKE_JOURNAL]).await?;
         Self::with_one_route(Servers::Postgres(server), None, TTL).await
     }
 
@@ -102,6 +106,6 @@ pub(super) fn options() -> PostgresOptions {
 /// A new server takes less than half of it.
 const DISK_MB: u32 = 100;
 const MOST_CONNECTIONS: &str = "100";
-const END_SESSIONS: &str =
+pub(super) const END_SESSIONS: &str =
     "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name LIKE 'polylock%'";
 const COUNT_SESSIONS: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'polylock%'";

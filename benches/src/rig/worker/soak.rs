@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Job;
 use super::client_runtimes::{ClientRuntimes, Demands};
+use super::journal::Journal;
 use crate::data::events::outcome;
 use crate::data::{FaultKind, GrantInfo, Outcome, SoakDefect};
 
@@ -109,6 +110,8 @@ struct Client {
     lock: &'static str,
     number: u64,
     handle: Handle,
+    /// Where the holder of a mutex writes, on PostgreSQL.
+    journal: Option<Journal>,
     task: SoakTask,
     dice: StdRng,
     log: SoakLog,
@@ -163,7 +166,9 @@ impl Client {
         };
         let seed = task.seed ^ u64::from(job.process) << 32 ^ number << 48;
         let dice = StdRng::seed_from_u64(seed);
-        Ok(Self { lock, number, handle, task: task.clone(), dice, log, demands, doing: Arc::default() })
+        let journal = Journal::new(&job.url, job.process, number);
+        let (task, doing) = (task.clone(), Arc::default());
+        Ok(Self { lock, number, handle, journal, task, dice, log, demands, doing })
     }
 
     async fn run(mut self, stop: CancellationToken) {
@@ -283,6 +288,9 @@ impl Client {
         if !fixed && !guard.is_valid() {
             self.note(EventKind::Lost);
         }
+        if mode == Mode::Exclusive {
+            self.write(&guard).await;
+        }
         self.does("releases");
         self.note(EventKind::ReleaseCalled);
         if self.task.broken == Some(SoakDefect::NeverReleases) {
@@ -307,6 +315,21 @@ impl Client {
             }
         };
         self.note(EventKind::Released { outcome });
+    }
+
+    /// Writes to the journal now and then, also when the lock is lost.
+    async fn write(&mut self, guard: &Guard) {
+        let (writes, dawdles) = (self.dice.random_bool(0.2), self.dice.random_bool(0.1));
+        let pause = self.up_to(if dawdles { LONG_HOLD } else { ROUND_TRIPS });
+        let Some(journal) = self.journal.as_mut().filter(|_| writes) else { return };
+        *self.doing.lock().unwrap_or_else(PoisonError::into_inner) = "writes";
+        // What fails is no write. The server knows what was committed.
+        let written = timeout(self.task.lease, journal.write(guard, self.lock, pause)).await;
+        if let Ok(Ok(Err(refused))) = written
+            && refused.kind() == ErrorKind::Lost
+        {
+            self.note(EventKind::Write { token: guard.token().get(), accepted: false });
+        }
     }
 
     fn grant_info(&self, guard: &Guard) -> GrantInfo {

@@ -50,6 +50,11 @@ async fn while_a_table_is_locked_sessions_stay_few_and_held_locks_are_kept() {
             .batch_execute(&format!("LOCK TABLE polylock.{table} IN ACCESS EXCLUSIVE MODE"))
             .await
             .unwrap();
+        if table == "lock" {
+            let error = processes[0].mutex("probe").try_acquire().await.unwrap_err();
+            assert!(error.to_string().contains("has locked a table"), "{error}");
+            assert_eq!(error.outcome(), Outcome::NotApplied);
+        }
         for _ in 0..8 {
             sleep(Duration::from_millis(500)).await;
             // Of each process: twice the pool, two for renewals, two that listen.
@@ -278,7 +283,7 @@ async fn a_commit_whose_wait_for_a_standby_is_cancelled_grants_nothing() {
 }
 
 /// As after an upgrade of the operating system: the server warns at each connect.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_warning_at_a_connect_is_no_cancelled_commit() {
     let site = Site::open().await;
     site.locks("").await.close().await.unwrap();

@@ -105,6 +105,10 @@ async fn a_grant_that_is_repeated_to_others_gives_no_second_guard() {
         eve.sends(&channel, message).await;
         eve.sends_to_all(message).await;
     }
+    // Even if it had learnt the key of the entry that waits.
+    let key = "SELECT left(key, 16) FROM polylock.waiter WHERE name = 'orders/42'";
+    let key: String = site.client().await.query_one(key, &[]).await.unwrap().get(0);
+    eve.sends_to_all(&format!("granted:{key}:{}:{}", token + 16, "0".repeat(64))).await;
     is_unmoved(&guard, token).await;
     assert!(!waiter.is_finished());
     guard.release().await.unwrap();

@@ -1,0 +1,131 @@
+//! What other sessions do to the tables and the sessions of the locks on PostgreSQL.
+
+use std::fmt;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::FaultServers;
+use super::postgres::END_SESSIONS;
+use crate::data::Outcome;
+use crate::rig::backends::postgres::connect;
+
+/// What another session does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Disturbance {
+    TableLock(&'static str),
+    Cancels { without_standby: bool },
+    ReadOnly,
+    Isolation(&'static str),
+    FullVacuum,
+    ForgedNotifications,
+}
+
+/// The statements of a disturbance. Each is a transaction, unless the first is `BEGIN`.
+#[derive(Default)]
+struct Script {
+    begin: Vec<String>,
+    /// It is repeated meanwhile.
+    again: Option<&'static str>,
+    end: Vec<String>,
+}
+
+impl Disturbance {
+    fn script(self) -> Script {
+        // `ALTER SYSTEM` and `VACUUM` run outside of transactions alone.
+        let setting = |name: &str, value: &str| {
+            let set = vec![format!("ALTER SYSTEM SET {name} = {value}"), RELOAD.to_owned()];
+            let reset = vec![format!("ALTER SYSTEM RESET {name}"), RELOAD.to_owned()];
+            Script { begin: set, again: None, end: reset }
+        };
+        match self {
+            Self::TableLock(table) => Script {
+                begin: vec![
+                    "BEGIN".to_owned(),
+                    format!("LOCK TABLE polylock.{table} IN ACCESS EXCLUSIVE MODE"),
+                ],
+                end: vec!["ROLLBACK".to_owned()],
+                ..Script::default()
+            },
+            Self::Cancels { without_standby: false } => Script { again: Some(CANCEL), ..Script::default() },
+            Self::Cancels { without_standby: true } => {
+                Script { again: Some(CANCEL), ..setting("synchronous_standby_names", "'away'") }
+            }
+            Self::ReadOnly => setting("default_transaction_read_only", "on"),
+            Self::Isolation(level) => Script {
+                begin: vec![
+                    format!("ALTER ROLE ALL SET default_transaction_isolation = '{level}'"),
+                    END_SESSIONS.to_owned(),
+                ],
+                end: vec![
+                    "ALTER ROLE ALL RESET default_transaction_isolation".to_owned(),
+                    END_SESSIONS.to_owned(),
+                ],
+                ..Script::default()
+            },
+            Self::FullVacuum => Script { begin: vec![VACUUM.to_owned()], ..Script::default() },
+            Self::ForgedNotifications => Script { again: Some(FORGE), ..Script::default() },
+        }
+    }
+}
+
+/// Whom it hits.
+impl fmt::Display for Disturbance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TableLock(table) => write!(f, "the table {table}"),
+            Self::Cancels { without_standby: false } => f.write_str("all sessions"),
+            Self::Cancels { without_standby: true } => f.write_str("all sessions, without a standby"),
+            Self::ReadOnly => f.write_str("the server"),
+            Self::Isolation(level) => write!(f, "all sessions, {level}"),
+            Self::FullVacuum => f.write_str("all tables"),
+            Self::ForgedNotifications => f.write_str("all inboxes"),
+        }
+    }
+}
+
+impl FaultServers {
+    /// Disturbs the locks by a session of its own until this future ends.
+    pub(crate) async fn disturb(
+        &self,
+        disturbance: Disturbance,
+        until: impl Future<Output = Outcome<()>>,
+    ) -> Outcome<()> {
+        let session = connect(&self.postgres(0).url()).await?;
+        let Script { begin, again, end } = disturbance.script();
+        for statement in begin {
+            session.batch_execute(&statement).await?;
+        }
+        let repeat = async {
+            let Some(again) = again else { return std::future::pending().await };
+            loop {
+                session.batch_execute(again).await?;
+                sleep(AGAIN).await;
+            }
+        };
+        tokio::select! {
+            ended = until => ended?,
+            failed = repeat => return failed,
+        }
+        for statement in end {
+            session.batch_execute(&statement).await?;
+        }
+        Ok(())
+    }
+}
+
+const CANCEL: &str = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity \
+                      WHERE application_name LIKE 'polylock%' AND state = 'active'";
+const VACUUM: &str = "VACUUM FULL polylock.lock, polylock.lease, polylock.sharer, polylock.waiter";
+const RELOAD: &str = "SELECT pg_reload_conf()";
+/// To the entries of waiters, by keys that everybody may hear and a proof that nobody has made, in the form of version 1 as well;
+/// and to all inboxes, by keys that do not exist.
+const FORGE: &str = "\
+    SELECT pg_notify('polylock_' || inbox, forged) FROM polylock.waiter JOIN polylock.lock USING (name), \
+      LATERAL (VALUES (format('granted:%s:%s:%s', left(key, 16), last + 16, repeat('0', 64))), \
+        (format('granted %s %s 2500 %s', replace(waiter.owner::text, '-', ''), last + 16, name)), \
+        (format('changed:%s', left(key, 16)))) AS payload (forged) WHERE inbox IS NOT NULL; \
+    SELECT pg_notify(application_name, forged) FROM pg_stat_activity, md5(random()::text) AS key, \
+      LATERAL (VALUES (format('granted:%s:16:%s', left(key, 16), key || key)), (format('changed:%s', left(key, 16)))) \
+        AS payload (forged) WHERE application_name LIKE 'polylock\\_%'";
+const AGAIN: Duration = Duration::from_millis(10);
