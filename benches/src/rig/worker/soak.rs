@@ -110,7 +110,7 @@ struct Client {
     lock: &'static str,
     number: u64,
     handle: Handle,
-    /// Where the holder of a mutex writes, on PostgreSQL.
+    /// Where an exclusive holder writes, on PostgreSQL.
     journal: Option<Journal>,
     task: SoakTask,
     dice: StdRng,
@@ -317,9 +317,9 @@ impl Client {
         self.note(EventKind::Released { outcome });
     }
 
-    /// Writes to the journal now and then, also when the lock is lost.
+    /// Writes to the journal now and then, and always when the guard is not valid any more.
     async fn write(&mut self, guard: &Guard) {
-        let (writes, dawdles) = (self.dice.random_bool(0.2), self.dice.random_bool(0.1));
+        let (writes, dawdles) = (self.dice.random_bool(0.2) || !guard.is_valid(), self.dice.random_bool(0.1));
         let pause = self.up_to(if dawdles { LONG_HOLD } else { ROUND_TRIPS });
         let Some(journal) = self.journal.as_mut().filter(|_| writes) else { return };
         *self.doing.lock().unwrap_or_else(PoisonError::into_inner) = "writes";
