@@ -161,6 +161,11 @@ impl Rollback {
                 Ok(Changed::Done(()) | Changed::NotHeld) if is_settled || is_in_order => return,
                 Err(error) if error.kind() == ErrorKind::Closed => return,
                 Err(error) => error.kind() != ErrorKind::Unavailable,
+                Ok(Changed::Locked) => {
+                    // Nothing was removed, for as long as another transaction has the row. But what came before it is over.
+                    is_settled |= is_in_order;
+                    false
+                }
                 Ok(_) => true,
             };
             if is_answer {

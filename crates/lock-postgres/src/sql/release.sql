@@ -54,6 +54,11 @@ BEGIN
   IF v_held OR v_left OR l.owner IS NULL THEN
     tell := (SELECT a.tell FROM advance(p_name, NULL, v_now) a) OR coalesce(tell, false);
   END IF;
+  IF NOT v_held THEN
+    -- Perhaps it is repeated, as its client has gone before the answer, and has told nobody.
+    tell := coalesce(tell, false) OR EXISTS (SELECT FROM lease e JOIN lock k USING (name, owner) WHERE e.name = p_name AND e.handed IS NOT NULL)
+      OR EXISTS (SELECT FROM sharer s WHERE s.name = p_name AND s.handed IS NOT NULL);
+  END IF;
   status := CASE WHEN v_held THEN 'released' ELSE 'lost' END;
 END
 $$;

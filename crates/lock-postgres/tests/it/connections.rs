@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lock_core::{ErrorKind, GuardState, LockName};
+use lock_postgres::Fence;
 use lock_testkit::postgres::PostgresServer;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{Instant, sleep, timeout};
@@ -212,6 +213,28 @@ async fn where_the_server_has_no_room_for_one_more_session_no_lock_is_lost() {
     });
     join_all(tasks).await.into_iter().for_each(|ended| ended.unwrap());
     assert!(guard.is_valid(), "{guard:?}");
+    guard.release().await.unwrap();
+}
+
+/// A row that is locked for longer than a roll-back of a request without an answer takes.
+#[tokio::test]
+#[ignore = "full: a transaction is open for five seconds"]
+async fn who_leaves_the_queue_while_a_transaction_has_the_row_is_removed_when_it_ends() {
+    let site = Site::open().await;
+    let (holder, other) = (site.locks("&ttl=60s").await, site.locks("&ttl=2s&command_timeout=500ms").await);
+    let guard = take(&holder, "orders").await;
+    let waiter = tokio::spawn({
+        let other = other.clone();
+        async move { take(&other, "orders").await }
+    });
+    until("a waiter", async || holder.inspect("orders").await.unwrap().waiters == 1).await;
+    let mut user = site.client().await;
+    let transaction = user.transaction().await.unwrap();
+    guard.fence(&transaction).await.unwrap();
+    waiter.abort();
+    sleep(Duration::from_secs(5)).await;
+    transaction.commit().await.unwrap();
+    until("it has left", async || holder.inspect("orders").await.unwrap().waiters == 0).await;
     guard.release().await.unwrap();
 }
 

@@ -1,6 +1,7 @@
 //! The tables of single calls.
 
 use super::bench::Bench;
+use super::state::{owner, read};
 
 #[rustfmt::skip]
 #[tokio::test]
@@ -295,6 +296,26 @@ async fn a_hand_over_counts_from_when_the_row_is_locked() {
     let sql = "SELECT expires_at >= $2::text::timestamptz + interval '100.3 s' FROM lease WHERE name = $1";
     let row = bench.client.query_one(sql, &[&name, &start.get::<_, String>(0)]).await.unwrap();
     assert!(row.get::<_, bool>(0), "it ends before its grace period");
+}
+
+/// The client that released it has gone before it could tell the waiter.
+#[tokio::test]
+async fn a_release_that_is_repeated_tells_again_until_the_waiter_has_confirmed() {
+    for (state, gets) in [("me:200 | ann", "ann:100"), ("me:200 | ann.r bob.r", "r ann:100 bob:100")] {
+        let mut bench = Bench::new().await;
+        let name = bench.name(state).await;
+        let release = async |bench: &Bench| {
+            let sql =
+                format!("SELECT coalesce(tell, false) FROM release('{name}', '{}', 'off')", owner("me"));
+            bench.client.query_one(&sql, &[]).await.unwrap().get::<_, bool>(0)
+        };
+        assert!(release(&bench).await && release(&bench).await, "{state}");
+        assert_eq!(read(&bench.client, &name, bench.listener).await, gets);
+        for who in ["ann", "bob"] {
+            bench.call(&name, &format!("extend {who}")).await;
+        }
+        assert!(!release(&bench).await, "{state}");
+    }
 }
 
 /// An entry from before the clock was set back.
