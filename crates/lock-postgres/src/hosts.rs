@@ -41,7 +41,7 @@ pub(crate) async fn connect(
         servers.shuffle(&mut lock_core::random::rng());
     }
     let end = Instant::now() + limit;
-    let attempts = servers.into_iter().map(|server| at_each_address(server, tls.clone(), end));
+    let attempts = servers.into_iter().map(|server| at_each_address(server, Connector::clone(&tls), end));
     let connected = dial::first_success(attempts, limit, Failed::weight).await;
     connected.map_err(|failed| failed.unwrap_or(Failed::TimedOut))
 }
@@ -57,7 +57,7 @@ async fn at_each_address(server: Config, tls: Connector, end: Instant) -> Result
         let mut server = server.clone();
         // A certificate is checked for the name.
         server.hostaddr(address.ip());
-        ask(server, tls.clone(), end)
+        ask(server, Connector::clone(&tls), end)
     };
     let limit = end.saturating_duration_since(Instant::now());
     dial::connect((name, *port), limit, Failed::weight, at).await

@@ -27,10 +27,12 @@ use crate::tls::{Connector, Tls};
 const SETTINGS: &str = "-c default_transaction_isolation=read\\ committed \
     -c default_transaction_deferrable=off -c search_path=pg_catalog -c client_min_messages=warning -c row_security=on \
     -c standard_conforming_strings=on -c statement_timeout=0 -c lock_timeout=0 -c idle_in_transaction_session_timeout=0";
+/// The same, but older servers and some platforms lack one of them.
+const NEW_SETTINGS: &str = "-c idle_session_timeout=0 -c client_connection_check_interval=1s";
+/// The last number of [`Dialer::settings`].
+const NO_SETTINGS: usize = 2;
 /// A session that was given up keeps its place until the server has answered. So there may be twice as many as are in use.
 const SESSIONS_PER_PLACE: usize = 2;
-/// Of these, older servers and some platforms lack one.
-const NEW_SETTINGS: [&str; 2] = ["-c idle_session_timeout=0", "-c client_connection_check_interval=1s"];
 /// How long a session that is used no more has for its last answer.
 const LINGER: Duration = Duration::from_secs(30);
 /// Where the server warns that a commit does not wait for a standby any more.
@@ -164,7 +166,8 @@ impl Dialer {
         let connecting = self.home.driver().spawn(async move {
             let (client, connection) = loop {
                 let without = settings.load(Ordering::Relaxed);
-                let connected = hosts::connect(with_settings(&targets, without), tls.clone(), limit).await;
+                let connected =
+                    hosts::connect(with_settings(&targets, without), Connector::clone(&tls), limit).await;
                 match connected {
                     Err(Failed::Driver(error)) if is_refusal_of_settings(&error) && without < NO_SETTINGS => {
                         settings.store(without + 1, Ordering::Relaxed);
@@ -189,13 +192,10 @@ impl Dialer {
     }
 }
 
-/// The last number of [`Dialer::settings`].
-const NO_SETTINGS: usize = 2;
-
 /// The servers with our settings, but for those that are not taken. The settings of the user count more.
 fn with_settings(targets: &[Config], without: usize) -> Vec<Config> {
     let ours = match without {
-        0 => [SETTINGS, NEW_SETTINGS[0], NEW_SETTINGS[1]].join(" "),
+        0 => format!("{SETTINGS} {NEW_SETTINGS}"),
         1 => SETTINGS.to_owned(),
         _ => return targets.to_vec(),
     };
