@@ -40,8 +40,8 @@ matches runs whatever its tier.";
 /// How many of the slowest tests are shown.
 const SLOWEST: usize = 10;
 
-/// If more tests fail, none of them is flaky.
-const MOST_FLAKY: usize = 3;
+/// If more tests fail, none of them is flaky. Of six thousand, a slow hour of a shared machine fails some that wait for servers.
+const MOST_FLAKY: usize = 12;
 
 /// The processor time that the first tier may take: twice what it takes on a quiet machine, as machines differ.
 const BUDGET: Duration = Duration::from_secs(550);
