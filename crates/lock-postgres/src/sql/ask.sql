@@ -12,7 +12,7 @@ DECLARE
   l lock;
 BEGIN
   IF p_name IS NULL OR p_owner IS NULL OR p_mode IS NULL OR p_ttl IS NULL THEN
-    PERFORM refuse('nothing');
+    PERFORM refuse('a null argument');
   ELSIF p_ttl NOT BETWEEN 1 AND 400 * 86400000::bigint OR p_grace NOT BETWEEN 1 AND 600000 OR p_mode < -1 OR octet_length(p_info) > 16384 THEN
     PERFORM refuse('the ttl, the mode or the info');
   END IF;

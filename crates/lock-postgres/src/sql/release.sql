@@ -8,7 +8,7 @@ DECLARE
   l lock;
 BEGIN
   IF p_owner IS NULL THEN
-    PERFORM refuse('nobody');
+    PERFORM refuse('a null owner');
   END IF;
   -- The common case: nobody is to be notified.
   UPDATE lock f SET owner = NULL

@@ -68,7 +68,7 @@ impl Eve {
     }
 }
 
-/// Waits until the process has read what was sent to it before: an observer, whose own messages come after.
+/// The guard stays as it is while its process reads what was sent to it.
 async fn is_unmoved(guard: &Guard, token: u64) {
     for _ in 0..20 {
         tokio::time::sleep(Duration::from_millis(20)).await;
