@@ -6,6 +6,7 @@ use std::time::Duration;
 use lock_core::{AcquireRequest, BootInstant, Error, Outcome, OwnerId, Result, Token, Wait};
 use redis_link::keys::Keys;
 use redis_link::lock_answer::LockAnswer;
+use redis_link::message::Secret;
 use redis_link::push::{Listener, Mailbox};
 
 use crate::config::RedisWait;
@@ -70,9 +71,10 @@ impl<'a> Acquisition<'a> {
         Ask { keys, owner, mode, ttl, info, entry: None, is_confirmation: false }
     }
 
-    fn entry<'e>(&'e self, owner: OwnerId, inbox: &'e str) -> Entry<'e> {
+    fn entry<'e>(&'e self, owner: OwnerId, secret: &'e Secret, inbox: &'e str) -> Entry<'e> {
         Entry {
             owner,
+            secret,
             mode: self.request.mode,
             grace: SHORTEST_GRACE.max(self.context.round_trip() * 4).min(self.ttl),
             ttl: self.ttl,
@@ -214,7 +216,8 @@ impl Attempt {
             None => {
                 let mailbox = push.mailbox(&inbox, self.rollback.owner);
                 self.queue_entry = mailbox.map(|mailbox| {
-                    let entry = what.entry(self.rollback.owner, &inbox);
+                    let secret = push.secret(self.rollback.owner);
+                    let entry = what.entry(self.rollback.owner, &secret, &inbox);
                     QueueEntry { text: entry.to_string().into(), grace: entry.grace, mailbox }
                 });
             }

@@ -103,8 +103,8 @@ pub(crate) trait Recipe: fmt::Debug + Send + Sync {
     /// Inspects a lock; with an owner, only that owner's part.
     fn inspect(&self, keys: &Keys, owner: &str) -> Call;
 
-    /// Removes a lock, whoever holds it.
-    fn break_lock(&self, keys: &Keys) -> Call;
+    /// Removes the lock whose value has this hash, whoever holds it; with an empty one, only looks.
+    fn break_lock(&self, keys: &Keys, seen: &str) -> Call;
 
     /// Replaces the lock of an exclusive owner by a tombstone.
     fn swap(&self, keys: &Keys, owner: OwnerId, tombstone: &Tombstone) -> Call;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lock_core::{BootInstant, Mode, OwnerId, Token};
 use redis_link::keys::Keys;
+use redis_link::message::Secret;
 use redis_link::wire::{TokenTtl, millis};
 
 /// The exclusive mode, as the scripts encode it.
@@ -50,6 +51,8 @@ pub enum Claimed {
 pub struct Entry<'a> {
     /// The owner id of the acquisition.
     pub owner: OwnerId,
+    /// Proves to the process that the server has granted the lock to this entry.
+    pub secret: &'a Secret,
     /// The lock mode.
     pub mode: Mode,
     /// How long a granted lock is kept until the owner confirms.
@@ -151,7 +154,7 @@ impl fmt::Display for Entry<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (owner, mode, inbox, info) = (self.owner, mode_name(self.mode), self.inbox, self.info);
         let (grace, lasting) = (millis(self.grace), self.token_ttl.of(self.ttl));
-        write!(f, "{owner} {mode} {grace} {lasting} {} {inbox} {info}", inbox.len())
+        write!(f, "{owner}:{} {mode} {grace} {lasting} {} {inbox} {info}", self.secret.reveal(), inbox.len())
     }
 }
 

@@ -255,18 +255,17 @@ impl Server {
         self.client.read(&self.recipe.inspect(keys, &owner), Inspection::read).await
     }
 
-    /// Removes a lock, whoever holds it, and returns the type of its key. A key that is not a string is left alone.
+    /// Removes the lock that this request sees, whoever holds it, and returns the type of its key. A key that is not a string is left alone.
     ///
     /// # Errors
     ///
-    /// With an unknown outcome it may have been broken.
+    /// With an unknown outcome it may have been broken. No later holder is.
     ///
     /// # Cancel safety
     ///
-    /// When the future is dropped, it may have been broken.
+    /// When the future is dropped, it may have been broken. No later holder is.
     pub async fn break_lock(&self, keys: &Keys) -> Result<String> {
-        // Never sent twice: the second could break the lock of the next holder.
-        self.client.read_once(&self.recipe.break_lock(keys), wire::text).await
+        self.client.break_seen(|seen| self.recipe.break_lock(keys, seen)).await
     }
 }
 

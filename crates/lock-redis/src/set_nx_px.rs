@@ -151,8 +151,8 @@ impl Recipe for SetNxPx {
         INSPECT.on(&keys.all()).arg(keys.channel()).arg(owner)
     }
 
-    fn break_lock(&self, keys: &Keys) -> Call {
-        BREAK.on(&keys.all()).arg(self.channel(keys))
+    fn break_lock(&self, keys: &Keys, seen: &str) -> Call {
+        BREAK.on(&keys.all()).arg(seen).arg(self.channel(keys))
     }
 
     fn swap(&self, keys: &Keys, owner: OwnerId, tombstone: &Tombstone) -> Call {

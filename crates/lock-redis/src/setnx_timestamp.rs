@@ -176,8 +176,8 @@ impl Recipe for SetnxTimestamp {
         self.with_limit(call.arg(lock.channel()).arg(owner))
     }
 
-    fn break_lock(&self, lock: &Keys) -> Call {
-        self.with_limit(BREAK.on(&[lock.lock(), lock.tokens(), &lock.fence(), &lock.moved()]).arg(""))
+    fn break_lock(&self, lock: &Keys, seen: &str) -> Call {
+        self.with_limit(BREAK.on(&[lock.lock(), lock.tokens(), &lock.fence(), &lock.moved()]).arg(seen))
     }
 
     fn swap(&self, lock: &Keys, owner: OwnerId, tombstone: &Tombstone) -> Call {

@@ -12,12 +12,13 @@ use redis_link::error::Failure;
 use redis_link::inspection::Inspection;
 use redis_link::keys::Keys;
 use redis_link::lock_answer::LockAnswer;
+use redis_link::message::Secret;
 use redis_link::redis;
 use redis_link::script;
 use redis_link::script::{Call, Script, ScriptList};
 use redis_link::take_back::{Sent, TakeBack};
 use redis_link::unclaimed_grant::{ReturnGrant, UnclaimedGrant};
-use redis_link::wire::{LARGEST_TOKEN, USUAL_FENCE_TTL, fence_ttl, flag, millis, text};
+use redis_link::wire::{LARGEST_TOKEN, USUAL_FENCE_TTL, fence_ttl, flag, millis};
 
 use crate::error::BACKEND;
 
@@ -84,6 +85,8 @@ impl fmt::Display for Entry {
 pub struct Wanted<'a> {
     /// The owner id of the acquisition.
     pub owner: OwnerId,
+    /// Proves to the process that the master has handed the lock over to this entry.
+    pub secret: &'a Secret,
     /// The channel on which its process listens.
     pub inbox: &'a str,
     /// The start of the wait, in microseconds since 1970: the queue is in this order.
@@ -190,9 +193,9 @@ impl Entry {
     /// The entry, in the form that the script of a release reads.
     #[must_use]
     pub fn new(wanted: &Wanted<'_>) -> Self {
-        let Wanted { owner, inbox, since, grace, ttl, info } = *wanted;
+        let Wanted { owner, secret, inbox, since, grace, ttl, info } = *wanted;
         let (grace, kept, length) = (millis(grace), fence_ttl(ttl), inbox.len());
-        Self { text: format!("{owner} {grace} {kept} {length} {inbox} {info}"), since }
+        Self { text: format!("{owner}:{} {grace} {kept} {length} {inbox} {info}", secret.reveal()), since }
     }
 }
 
@@ -315,18 +318,17 @@ impl Voter {
         self.client.read(&call, Inspection::read).await
     }
 
-    /// Removes a lock, whoever holds it, and returns the type of its key. A key that is not a string is left alone.
+    /// Removes the lock that this request sees, whoever holds it, and returns the type of its key. A key that is not a string is left alone.
     ///
     /// # Errors
     ///
-    /// With an unknown outcome it may have been broken.
+    /// With an unknown outcome it may have been broken. No later holder is.
     ///
     /// # Cancel safety
     ///
-    /// When the future is dropped, it may have been broken.
+    /// When the future is dropped, it may have been broken. No later holder is.
     pub async fn break_lock(&self, keys: &Keys) -> Result<String> {
-        // Never sent twice: the second could break the lock of the next holder.
-        self.client.read_once(&BREAK_VOTE.on(&[keys.lock()]), text).await
+        self.client.break_seen(|seen| BREAK_VOTE.on(&[keys.lock()]).arg(seen)).await
     }
 }
 

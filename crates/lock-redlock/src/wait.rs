@@ -380,7 +380,7 @@ impl<'a> Waiting<'a> {
             let inbox = push.inbox(&self.keys);
             self.mailboxes[number] = push.mailbox(&inbox, entry.owner());
             if self.mailboxes[number].is_some() {
-                entry.join(number, &inbox, self.ttl, &self.info);
+                entry.join(number, &push, &inbox, self.ttl, &self.info);
             } else if matches!(master.readiness(), Readiness::Healthy) {
                 self.opening.push(push.open_inbox(&inbox));
             }

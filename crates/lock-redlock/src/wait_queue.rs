@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lock_core::{OwnerId, Validity};
 use redis_link::acquisitions::{Acquisitions, Registration};
+use redis_link::push::Push;
 use redis_link::take_back::Sent;
 
 use crate::ballot::{Entry, Wanted};
@@ -61,9 +62,10 @@ impl QueueEntry {
 
     /// Joins the queue of a master with the next claim there. The process listens to this channel: the master would take it for
     /// dead otherwise.
-    pub(crate) fn join(&self, master: usize, inbox: &str, ttl: Duration, info: &str) {
+    pub(crate) fn join(&self, master: usize, push: &Push, inbox: &str, ttl: Duration, info: &str) {
         let Self { owner, since, grace, .. } = *self;
-        let entry = Entry::new(&Wanted { owner, inbox, since, grace, ttl, info });
+        let secret = &push.secret(owner);
+        let entry = Entry::new(&Wanted { owner, secret, inbox, since, grace, ttl, info });
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)[master] = Some(Arc::new(entry));
     }
 

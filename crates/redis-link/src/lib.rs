@@ -5,15 +5,16 @@
 //! * Connections: [`client`] sends scripts to a server, `link` keeps its [`connection`], over which a `multiplexer` sends the
 //!   requests of many tasks; `reply` cuts what arrives. [`dial`] opens it, with [`credentials`] that are read then. `sentinel`
 //!   and `cluster` find the server. [`topology`] and [`tls`] read its address from a URL.
-//! * Notifications: [`push`] delivers what the server publishes to waiters, over a `push_connection`; [`key_watch`] is its
-//!   report that a key has changed.
+//! * Notifications: [`push`] delivers what the server publishes to waiters, over a `push_connection`, as
+//!   [`message`]s; [`key_watch`] is its report that a key has changed.
 //! * Locks: [`keys`] names their keys, [`inspection`] parses their state, [`mod@take_back`] removes what a request
-//!   without an answer may have left.
+//!   without an answer may have left, `break_lock` what was seen.
 //! * Migrations: `claim` notes which one the locks take part in, `writers` finds who may still acquire them, [`scan`] reads
 //!   them all.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod acquisitions;
+mod break_lock;
 mod claim;
 pub mod client;
 mod cluster;
@@ -29,6 +30,7 @@ pub mod keys;
 mod last_tokens;
 mod link;
 pub mod lock_answer;
+pub mod message;
 mod multiplexer;
 pub mod owner_cache;
 pub mod push;

@@ -1,7 +1,7 @@
 //! The push connection, one for each process and server: delivers notifications about locks to waiters.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +18,7 @@ use crate::acquisitions::{Acquisitions, Interest};
 use crate::client::RedisClient;
 use crate::error::Cause;
 use crate::keys::Keys;
+use crate::message::{Message, Secret, Secrets};
 use crate::push_connection::{Event, OnEvent, PushConnection, is_refusal};
 use crate::push_rights::{PushRights, gave_up};
 use crate::unclaimed_grant::{ReturnGrant, Returns, UnclaimedGrant};
@@ -38,6 +39,7 @@ pub struct Pushes {
     timeout: Duration,
     /// The id of this process in the names of channels.
     process: String,
+    secrets: Arc<Secrets>,
     /// Whether the warning that waiters have to poll was logged.
     warned: Arc<AtomicBool>,
     acquisitions: Arc<Acquisitions>,
@@ -56,6 +58,7 @@ struct PushState {
     node: String,
     timeout: Duration,
     process: String,
+    secrets: Arc<Secrets>,
     /// The inbox for all locks; `None` in a cluster.
     inbox: Option<String>,
     warned: Arc<AtomicBool>,
@@ -71,7 +74,7 @@ struct PushState {
 #[derive(Default)]
 struct Subscriptions {
     topics: BTreeMap<String, Topic>,
-    mailboxes: BTreeMap<String, Arc<Pending>>,
+    mailboxes: HashMap<OwnerId, Arc<Pending>>,
     /// The connection that reads the keys to watch, with tracking enabled.
     tracking: Option<MultiplexedConnection>,
     running: bool,
@@ -111,7 +114,7 @@ pub struct Listener {
 /// Receives the notifications of one waiter.
 #[derive(Debug)]
 pub struct Mailbox {
-    owner: String,
+    owner: OwnerId,
     pending: Arc<Pending>,
     listener: Listener,
 }
@@ -147,9 +150,10 @@ impl Pushes {
         acquisitions: &Arc<Acquisitions>,
         returns: Arc<dyn ReturnGrant>,
     ) -> Self {
-        let (process, warned, by_node) = (OwnerId::random().to_string(), Arc::default(), Mutex::default());
+        let (process, secrets) = (OwnerId::random().to_string(), Arc::new(Secrets::random()));
         let (acquisitions, returns) = (Arc::clone(acquisitions), Returns::new(returns));
-        Self { client, timeout, process, warned, acquisitions, returns, by_node }
+        let (warned, by_node) = (Arc::default(), Mutex::default());
+        Self { client, timeout, process, secrets, warned, acquisitions, returns, by_node }
     }
 
     /// The acquisitions that accept grants.
@@ -198,6 +202,7 @@ impl Pushes {
             node: node.clone(),
             timeout: self.timeout,
             process: self.process.clone(),
+            secrets: Arc::clone(&self.secrets),
             warned: Arc::clone(&self.warned),
             acquisitions: Arc::clone(&self.acquisitions),
             returns: Arc::clone(&self.returns),
@@ -242,11 +247,17 @@ impl Push {
         }
     }
 
+    /// The secret in the queue entry of this owner, by which its grants are proved.
+    #[must_use]
+    pub fn secret(&self, owner: OwnerId) -> Secret {
+        self.state.secrets.of(owner)
+    }
+
     /// Creates the mailbox of a waiter, if the inbox is live.
     pub fn mailbox(&self, inbox: &str, owner: OwnerId) -> Option<Mailbox> {
         let listener = self.listen_if_live(inbox)?;
-        let (owner, pending) = (owner.to_string(), Arc::default());
-        self.state.subscriptions().mailboxes.insert(owner.clone(), Arc::clone(&pending));
+        let pending = Arc::default();
+        self.state.subscriptions().mailboxes.insert(owner, Arc::clone(&pending));
         Some(Mailbox { owner, pending, listener })
     }
 
@@ -486,33 +497,33 @@ impl PushState {
         }
     }
 
-    /// Parses a message (see `notify` in `waiter.lua`) and puts it into the mailbox of the owner that it names.
+    /// Puts a message into the mailbox of its owner.
     fn deliver(&self, text: &str) {
-        let mut parts = text.splitn(3, ' ');
-        let (Some(what), Some(owner), Some(rest)) = (parts.next(), parts.next(), parts.next()) else {
-            return;
-        };
-        let pending = self.subscriptions().mailboxes.get(owner).cloned();
-        let Some(pending) = pending else { return self.return_unwanted(what, owner, rest) };
-        // The lock follows after the token.
-        match (what, rest.split(' ').next().and_then(|number| number.parse().ok())) {
-            ("passed", Some(token)) => Token::stored(token)
-                .into_iter()
-                .for_each(|token| pending.notify(Notification::HandedOver(token))),
-            ("next", Some(millis)) => pending.notify(Notification::AskIn(Duration::from_millis(millis))),
-            // The lock does not expire.
-            ("next", None) => pending.notify(Notification::AskIn(Duration::MAX)),
-            _ => pending.notify(Notification::Granted),
+        match Message::read(text, &self.secrets) {
+            Some(Message::Next { owner, after }) => {
+                if let Some(pending) = self.mailbox_of(owner) {
+                    pending.notify(Notification::AskIn(after));
+                }
+            }
+            Some(Message::Granted { owner, token, lock }) => match (self.mailbox_of(owner), token) {
+                (Some(pending), Some(token)) => pending.notify(Notification::HandedOver(token)),
+                (Some(pending), None) => pending.notify(Notification::Granted),
+                (None, token) => self.return_unwanted(UnclaimedGrant { owner, token, keys: Keys::of(lock) }),
+            },
+            None => tracing::debug!(server = self.client.address(), "ignored a message that proves no grant"),
         }
     }
 
     /// Returns a grant to an owner without a mailbox, unless its acquisition already holds the lock.
-    fn return_unwanted(&self, what: &str, owner: &str, rest: &str) {
-        let Some(grant) = UnclaimedGrant::read(what, owner, rest) else { return };
+    fn return_unwanted(&self, grant: UnclaimedGrant) {
         match self.acquisitions.interest(grant.owner) {
             Interest::Wanted => {}
             interest => self.returns.give_back(grant, interest == Interest::Unwanted),
         }
+    }
+
+    fn mailbox_of(&self, owner: OwnerId) -> Option<Arc<Pending>> {
+        self.subscriptions().mailboxes.get(&owner).cloned()
     }
 
     fn is_inbox(&self, channel: &str) -> bool {

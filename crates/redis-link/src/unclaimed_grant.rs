@@ -2,7 +2,8 @@
 //!
 //! An entry of a wait queue may outlive its acquisition: a paused server runs a request long after the caller gave up, and
 //! a promoted replica has entries that the old master had removed. The server takes such an entry for a waiter, as its
-//! process is subscribed, and grants it the lock. The process is notified, and returns the grant.
+//! process is subscribed, and grants it the lock. The process is notified, and returns the grant: only one that a queue entry of its own
+//! proves, and whose owner id nobody uses any more.
 
 use std::fmt;
 use std::sync::Arc;
@@ -41,21 +42,6 @@ pub trait ReturnGrant: fmt::Debug + Send + Sync + 'static {
 
     /// The address of the server.
     fn address(&self) -> &str;
-}
-
-impl UnclaimedGrant {
-    /// Parses a notification for this owner: see `notify` in the scripts.
-    pub(crate) fn read(what: &str, owner: &str, rest: &str) -> Option<Self> {
-        let (token, key) = match what {
-            "granted" => (None, rest),
-            "passed" => {
-                let (token, key) = rest.split_once(' ')?;
-                (Some(Token::stored(token.parse().ok()?)?), key)
-            }
-            _ => return None,
-        };
-        Some(Self { owner: OwnerId::decode(owner)?, token, keys: Keys::of(key) })
-    }
 }
 
 /// The grants that are being returned to one server.
@@ -130,21 +116,6 @@ impl Drop for Running {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_grant_names_its_owner_and_its_lock() {
-        let owner = OwnerId::random();
-        let read = |what, rest| UnclaimedGrant::read(what, &owner.to_string(), rest);
-        let grant = |token: Option<u64>| {
-            Some(UnclaimedGrant { owner, token: token.map(Token::new), keys: Keys::of("lock:a b") })
-        };
-        assert_eq!(read("granted", "lock:a b"), grant(None));
-        assert_eq!(read("passed", "17 lock:a b"), grant(Some(17)));
-        // The form of earlier versions of the scripts.
-        assert_eq!(read("passed", "17"), None);
-        assert_eq!(read("next", "100"), None);
-        assert_eq!(UnclaimedGrant::read("granted", "nobody", "lock:a"), None);
-    }
 
     #[derive(Debug)]
     struct NoServer;

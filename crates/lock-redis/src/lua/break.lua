@@ -1,16 +1,18 @@
--- Removes the lock, whoever holds it, unless the key is not a lock.
--- KEYS: lock, last token, queue, holders. ARGV: channel for waiters without a queue or ''.
--- Returns the type of the key; of a lock that has moved, its tombstone, which stays.
+-- Removes the lock, whoever holds it, if its value is the one that was seen, unless the key is not a lock.
+-- KEYS: lock, last token, queue, holders. ARGV: hash of the value, or '' to look; channel for waiters without a queue or ''.
+-- Returns {'broken'}, or {type of the key, hash of its value}; of a lock that has moved, its tombstone, which stays.
 local kind = redis.call('TYPE', KEYS[1]).ok
-if kind == 'string' then
-  if is_moved() then
-    return value
-  end
-  redis.call('DEL', KEYS[1], holders)
-  value = false
-  advance('', true)
-  if ARGV[1] ~= '' and has_room('x') then
-    redis.pcall('PUBLISH', ARGV[1], '')
-  end
+if kind ~= 'string' or is_moved() then
+  return {is_moved() and value or kind, ''}
 end
-return kind
+local hash = redis.sha1hex(value)
+if hash ~= ARGV[1] then
+  return {kind, hash}
+end
+redis.call('DEL', KEYS[1], holders)
+value = false
+advance('', true)
+if ARGV[2] ~= '' and has_room('x') then
+  redis.pcall('PUBLISH', ARGV[2], '')
+end
+return {'broken'}

@@ -1,7 +1,8 @@
 -- The next common case: hands the lock over to the first waiter, which wants it exclusively, and notifies it with its
--- token. The waiter behind it is notified only by the confirmation, so that this one runs first.
+-- token, which the hash proves: see message.rs. The waiter behind it is notified only by the confirmation, so that this one runs first.
 -- Kept small: everything that a script defines costs time in each call.
-local owner, grace, fence_ttl, length, rest = string.match(first or '', '^(%x+) x (%d+) (%d+) (%d+) (.*)$')
+local owner, secret, grace, fence_ttl, length, rest =
+  string.match(first or '', '^(%x+):(%x+) x (%d+) (%d+) (%d+) (.*)$')
 local delivered
 if owner then
   local inbox, info = string.sub(rest, 1, length), string.sub(rest, length + 2)
@@ -11,7 +12,8 @@ if owner then
   if not token.err then
     redis.call('SET', KEYS[1], owner .. ' ' .. token .. ' ' .. micros .. ' ' .. info, 'PX', grace)
     local publish = string.find(inbox, '{', 1, true) and 'SPUBLISH' or 'PUBLISH'
-    delivered = redis.pcall(publish, inbox, 'passed ' .. owner .. ' ' .. token .. ' ' .. KEYS[1])
+    local proof = redis.sha1hex(token .. ':' .. secret)
+    delivered = redis.pcall(publish, inbox, 'passed ' .. owner .. ' ' .. token .. ' ' .. proof .. ' ' .. KEYS[1])
     if publish == 'PUBLISH' and type(delivered) == 'number' and delivered > 0 then
       -- The count includes subscribers to patterns.
       local listeners = redis.pcall('PUBSUB', 'NUMSUB', inbox)

@@ -115,7 +115,7 @@ local function advance(me, is_new_first, check_alive, depth)
       return true
     end
     at = at + 1
-    local owner, mode, grace, fence_ttl, inbox, info = parts(entry)
+    local owner, mode, grace, fence_ttl, inbox, info, secret = parts(entry)
     -- See leave_free.lua. A moment of five seconds or more means that the clock was set back.
     local free_until = not owner and not value and tonumber(string.match(entry, '^free (%d+)$'))
     if free_until and free_until > now and free_until <= now + 5000 then
@@ -144,7 +144,8 @@ local function advance(me, is_new_first, check_alive, depth)
         passed, used_up = passed + 1, math.max(used_up, permits)
       end
     else
-      local delivered = owner and owner ~= me and notify(inbox, 'granted', owner, KEYS[1])
+      local delivered = owner and owner ~= me
+        and notify(inbox, 'granted', owner, redis.sha1hex('granted:' .. secret) .. ' ' .. KEYS[1])
       if delivered == 'perhaps' then
         -- It may be alive, and then asks by itself.
         return false

@@ -1,17 +1,23 @@
--- Removes the lock, whoever holds it, unless the key is not a lock.
--- KEYS: lock, last token, fence, text of a tombstone. ARGV: -, unit in ms, the time before which a lock has ended.
--- Returns the type of the key; 'none' for a lock that has ended; the tombstone of a lock that has moved, which stays.
+-- Removes the lock, whoever holds it, if it is the one that was seen, unless the key is not a lock.
+-- KEYS: lock, last token, fence, text of a tombstone. ARGV: hash of what was seen, or '' to look; unit in ms, the time before which a lock
+-- has ended.
+-- Returns {'broken'}, or {type of the key, hash}; 'none' for a lock that has ended, which is removed; the tombstone of a lock that has
+-- moved, which stays.
 local kind = redis.call('TYPE', KEYS[1]).ok
-if kind == 'string' then
-  local value = redis.call('GET', KEYS[1])
-  if is_moved(value, ARGV[2]) then
-    return tombstone(KEYS[4])
-  end
-  kind = is_over(value, ARGV[2], ARGV[3]) and 'none' or kind
-  local fence = read_fence()
-  redis.call('DEL', KEYS[1])
-  if fence then
-    forget(fence)
-  end
+if kind ~= 'string' then
+  return {kind, ''}
 end
-return kind
+local value = redis.call('GET', KEYS[1])
+if is_moved(value, ARGV[2]) then
+  return {tombstone(KEYS[4]), ''}
+end
+local fence, ended = read_fence(), is_over(value, ARGV[2], ARGV[3])
+local hash = redis.sha1hex(value .. ' ' .. (fence and fence.owner or ''))
+if not ended and hash ~= ARGV[1] then
+  return {kind, hash}
+end
+redis.call('DEL', KEYS[1])
+if fence then
+  forget(fence)
+end
+return ended and {'none', ''} or {'broken'}

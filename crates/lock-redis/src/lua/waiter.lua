@@ -1,11 +1,11 @@
 -- The waiters in the queue.
 
--- Parses a queue entry: owner, mode, grace period and ttl of the fence in ms, inbox, info. Nothing if it is not valid.
+-- Parses a queue entry: owner, mode, grace period and ttl of the fence in ms, inbox, info, secret. Nothing if it is not valid.
 local function parts(entry)
-  local owner, mode, grace, fence_ttl, length, rest =
-    string.match(entry, '^(%x+) (%w+) (%d+) (%d+) (%d+) (.*)$')
+  local owner, secret, mode, grace, fence_ttl, length, rest =
+    string.match(entry, '^(%x+):(%x+) (%w+) (%d+) (%d+) (%d+) (.*)$')
   if owner then
-    return owner, mode, grace, fence_ttl, string.sub(rest, 1, length), string.sub(rest, length + 2)
+    return owner, mode, grace, fence_ttl, string.sub(rest, 1, length), string.sub(rest, length + 2), secret
   end
 end
 

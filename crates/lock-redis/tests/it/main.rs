@@ -2,6 +2,7 @@
 
 #![allow(unreachable_pub, reason = "a test program is no library")]
 
+mod breaking;
 mod bugs;
 mod common;
 mod connection;
@@ -14,6 +15,7 @@ mod logs;
 mod model;
 mod moved;
 mod names;
+mod neighbours;
 mod observe;
 mod outcomes;
 mod queue;

@@ -264,7 +264,7 @@ async fn renewals_of_a_shared_lock_do_not_keep_the_first_waiter_awake() {
 async fn old_waiters(site: &Site, numbers: Range<i64>) -> PubSub {
     let mut ears = Client::open(site.redis.url()).unwrap().get_async_pubsub().await.unwrap();
     ears.subscribe("polylock:inbox:old").await.unwrap();
-    let entry = |number| format!("{number:032x} 1 1000 604800000 18 polylock:inbox:old {{}}");
+    let entry = |number| format!("{number:032x}:{number:032x} 1 1000 604800000 18 polylock:inbox:old {{}}");
     let entries: Vec<_> = numbers.map(entry).collect();
     let push = ["RPUSH", QUEUE].into_iter().chain(entries.iter().map(String::as_str));
     site.redis(&push.collect::<Vec<_>>()).await;
@@ -344,7 +344,7 @@ async fn dead_waiters_are_skipped_even_with_a_subscriber_to_all_channels() {
     ears.psubscribe("*").await.unwrap();
     let guard = take(&site.client().await).await;
     for number in 0..10 {
-        let entry = format!("{number:032x} x 1000 604800000 19 polylock:inbox:dead {{}}");
+        let entry = format!("{number:032x}:{number:032x} x 1000 604800000 19 polylock:inbox:dead {{}}");
         site.redis(&["RPUSH", QUEUE, &entry]).await;
     }
     let waiter = site.waits(&site.client().await).await;

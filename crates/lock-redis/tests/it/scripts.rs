@@ -10,6 +10,7 @@ use lock_testkit::RedisServer;
 use redis_link::inspection::Inspection;
 use redis_link::keys::Keys;
 use redis_link::lock_answer::LockAnswer;
+use redis_link::message::Secret;
 use redis_link::take_back::{Sent, TakeBack};
 use redis_link::wire::TokenTtl;
 
@@ -123,9 +124,11 @@ async fn waiters_learn_how_long_a_lock_is_left_free() {
     inbox.subscribe("polylock:inbox:here").await.unwrap();
     let (keys, info, mode, ttl) = (&bench.keys, "me", Mode::Exclusive, TTL);
     let (grace, inbox_name) = (Duration::from_secs(1), "polylock:inbox:here");
-    let entry =
-        Entry { owner: waiter, mode, grace, ttl, token_ttl: TokenTtl::USUAL, inbox: inbox_name, info }
-            .to_string();
+    let entry_of = |owner, inbox| {
+        let (secret, token_ttl) = (&Secret::new(owner), TokenTtl::USUAL);
+        Entry { owner, secret, mode, grace, ttl, token_ttl, inbox, info }.to_string()
+    };
+    let entry = entry_of(waiter, inbox_name);
     let queue_up = async || {
         let ask = Ask { keys, owner: waiter, mode, ttl, info, entry: Some(&*entry), is_confirmation: false };
         bench.server.ask(bench.server.moment(), &ask).await.unwrap()
@@ -143,9 +146,7 @@ async fn waiters_learn_how_long_a_lock_is_left_free() {
     assert_eq!(bench.look().await.waiters, 1);
     // Who comes up in the moment learns of it, though processes that are gone stand between.
     let next = OwnerId::random();
-    let behind =
-        |owner, inbox| Entry { owner, mode, grace, ttl, token_ttl: TokenTtl::USUAL, inbox, info }.to_string();
-    for entry in [behind(OwnerId::random(), "polylock:inbox:gone"), behind(next, inbox_name)] {
+    for entry in [entry_of(OwnerId::random(), "polylock:inbox:gone"), entry_of(next, inbox_name)] {
         bench.redis(&["RPUSH", "polylock:queue:{lock:a}", &entry]).await;
     }
     assert_eq!(bench.server.release(keys, waiter, Some(&*entry)).await.unwrap(), Some(false));
@@ -156,7 +157,7 @@ async fn waiters_learn_how_long_a_lock_is_left_free() {
     drop(messages);
     assert!(told.starts_with(&format!("next {next} ")), "{told}");
     assert_eq!(bench.look().await.waiters, 1);
-    bench.server.release(keys, next, Some(&*behind(next, inbox_name))).await.unwrap();
+    bench.server.release(keys, next, Some(&*entry_of(next, inbox_name))).await.unwrap();
     let LockAnswer::Busy { ends_in: Some(left), .. } = queue_up().await else { panic!("it is not free") };
     tokio::time::sleep(left + Duration::from_millis(5)).await;
     assert!(matches!(queue_up().await, LockAnswer::Granted(_)));

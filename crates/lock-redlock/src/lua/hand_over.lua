@@ -1,7 +1,8 @@
 local token = next_token(ARGV[2])
 while first[1] do
-  -- As written by the client: owner, grace period and ttl of the last token in ms, length of the inbox, inbox, info.
-  local owner, grace, fence_ttl, length, rest = string.match(first[1], '^(%x+) (%d+) (%d+) (%d+) (.*)$')
+  -- As written by the client: owner, secret, grace period and ttl of the last token in ms, length of the inbox, inbox, info.
+  local owner, secret, grace, fence_ttl, length, rest =
+    string.match(first[1], '^(%x+):(%x+) (%d+) (%d+) (%d+) (.*)$')
   local delivered = 0
   if owner then
     local inbox, info = string.sub(rest, 1, length), string.sub(rest, length + 2)
@@ -9,7 +10,9 @@ while first[1] do
     delivered = type(token) == 'table' and token or note(token, fence_ttl)
     if not delivered then
       redis.call('SET', KEYS[1], owner .. ' ' .. ARGV[2] .. ' ' .. info, 'PX', grace)
-      delivered = redis.pcall('PUBLISH', inbox, 'passed ' .. owner .. ' ' .. token .. ' ' .. KEYS[1])
+      -- The hash proves the token: see message.rs.
+      local proof = redis.sha1hex(token .. ':' .. secret)
+      delivered = redis.pcall('PUBLISH', inbox, 'passed ' .. owner .. ' ' .. token .. ' ' .. proof .. ' ' .. KEYS[1])
     end
     -- The count includes subscribers to patterns.
     local listeners = type(delivered) == 'number' and delivered > 0 and redis.pcall('PUBSUB', 'NUMSUB', inbox)

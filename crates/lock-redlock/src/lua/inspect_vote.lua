@@ -12,7 +12,7 @@ waiters = type(waiters) == 'number' and waiters or 0
 local line, queue = redis.pcall('ZRANGE', KEYS[3], 0, 99, 'WITHSCORES'), {}
 for at = 1, #line, 2 do
   queue[#queue + 1] = 'x'
-  queue[#queue + 1] = string.match(line[at], '^[^ ]*')
+  queue[#queue + 1] = string.match(line[at], '^%x*')
   queue[#queue + 1] = line[at + 1]
 end
 local fence = owner and last .. ' ' .. value or last

@@ -13,7 +13,7 @@ use crate::common::connect;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const LINE: &str = "polylock:line:{lock:a}";
-const GHOSTS: u32 = 40;
+const GHOSTS: usize = 40;
 
 async fn client(five: &RedisFive) -> Locks {
     // A master that a busy machine makes slow is not given up.
@@ -21,26 +21,47 @@ async fn client(five: &RedisFive) -> Locks {
     connect(&url).await.unwrap()
 }
 
-async fn inbox(redis: &RedisServer) -> Option<String> {
-    let channels = redis.call(&["PUBSUB", "CHANNELS", "polylock:inbox:*"]).await;
-    channels.array()?.first()?.text().map(str::to_owned)
+async fn lined_up(master: &RedisServer, wanted: i64) {
+    until("the queue is not as long", async || master.call(&["ZCARD", LINE]).await.int() == Some(wanted)).await;
+}
+
+/// The queue entries on each master of acquisitions that have given up. The lock is held.
+async fn ghosts(five: &RedisFive, client: &Locks) -> Vec<[String; 5]> {
+    let mut ghosts = Vec::new();
+    for _ in 0..GHOSTS {
+        let mutex = client.mutex("a");
+        let waiter = tokio::spawn(async move { mutex.acquire().await });
+        let mut entries: [String; 5] = Default::default();
+        for (master, entry) in five.servers().iter().zip(&mut entries) {
+            lined_up(master, 1).await;
+            let first = master.call(&["ZRANGE", LINE, "0", "0"]).await;
+            first.array().unwrap()[0].text().unwrap().clone_into(entry);
+        }
+        waiter.abort();
+        for master in five.servers() {
+            lined_up(master, 0).await;
+        }
+        ghosts.push(entries);
+    }
+    ghosts
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_handed_over_to_waiters_that_have_left_costs_nothing() {
     let five = RedisFive::start().await.unwrap();
     let (holder, client) = (client(&five).await, client(&five).await);
+    let guard = timeout(PATIENCE, holder.mutex("a").acquire()).await.unwrap().unwrap();
+    let ghosts = ghosts(&five, &client).await;
+    guard.release().await.unwrap();
     let mut took = Vec::new();
-    for round in 0..12 {
+    for _ in 0..12 {
         let guard = timeout(PATIENCE, holder.mutex("a").acquire()).await.unwrap().unwrap();
         let mutex = client.mutex("a");
         let waiter = tokio::spawn(async move { (mutex.acquire().await.unwrap(), Instant::now()) });
-        for master in five.servers() {
-            until("nobody lines up", async || master.call(&["ZCARD", LINE]).await.int() == Some(1)).await;
-            let inbox = inbox(master).await.unwrap();
-            for number in 0..GHOSTS {
-                let ghost = format!("{round:016x}{number:016x} 1000 604800000 {} {inbox} {{}}", inbox.len());
-                master.call(&["ZADD", LINE, &number.to_string(), &ghost]).await;
+        for (number, master) in five.servers().iter().enumerate() {
+            lined_up(master, 1).await;
+            for (since, ghost) in ghosts.iter().enumerate() {
+                master.call(&["ZADD", LINE, &since.to_string(), &ghost[number]]).await;
             }
         }
         let released = Instant::now();

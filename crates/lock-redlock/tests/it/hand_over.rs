@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use lock_core::{Guard, Locks, Released};
+use lock_core::{Guard, Locks, OwnerId, Released};
 use lock_redlock::Redlock;
 use lock_redlock::redis::{Client, aio::PubSub};
 use lock_testkit::cancel::{cancel_after, for_each_poll_count};
 use lock_testkit::{RedisFive, RedisServer, give_back, until};
+use redis_link::message::Secret;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -50,7 +51,7 @@ async fn queue(master: &RedisServer) -> Vec<String> {
 async fn queued_owner(master: &RedisServer) -> Option<String> {
     let entries = queue(master).await;
     let [entry] = &entries[..] else { return None };
-    entry.split(' ').next().map(str::to_owned)
+    entry.split(':').next().map(str::to_owned)
 }
 
 /// Waits until the only waiter has joined the queues of these masters with another owner id than this one, and returns the new
@@ -71,7 +72,9 @@ async fn rejoined(masters: &[&RedisServer], before: &Option<String>) -> String {
 /// Says to a waiter, as a master does, that it was handed the lock.
 async fn pretend(master: &RedisServer, entry: &str) {
     let words: Vec<_> = entry.split(' ').collect();
-    let text = format!("passed {} 9000000000000 lock:a", words[0]);
+    let (owner, secret) = words[0].split_once(':').unwrap();
+    let proof = Secret::new(OwnerId::decode(secret).unwrap()).proof("9000000000000");
+    let text = format!("passed {owner} 9000000000000 {proof} lock:a");
     assert_eq!(master.call(&["PUBLISH", words[4], &text]).await.int(), Some(1), "{entry}");
 }
 
@@ -79,7 +82,7 @@ async fn pretend(master: &RedisServer, entry: &str) {
 async fn frozen_waiter(master: &RedisServer) -> PubSub {
     let mut inbox = Client::open(master.url()).unwrap().get_async_pubsub().await.unwrap();
     inbox.subscribe("polylock:inbox:frozen").await.unwrap();
-    let entry = format!("{} 1000 604800000 21 polylock:inbox:frozen {{}}", "f".repeat(32));
+    let entry = format!("{0}:{0} 1000 604800000 21 polylock:inbox:frozen {{}}", "f".repeat(32));
     master.call(&["ZADD", LINE, "1", &entry]).await;
     inbox
 }

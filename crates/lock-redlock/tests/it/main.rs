@@ -2,6 +2,7 @@
 
 #![allow(unreachable_pub, reason = "a test program is no library")]
 
+mod breaking;
 mod common;
 mod contention;
 mod fleet;
@@ -12,6 +13,7 @@ mod masters;
 mod migration;
 mod models;
 mod names;
+mod neighbours;
 mod observe;
 mod outcomes;
 mod rotation;

@@ -11,6 +11,7 @@ use redis_link::client::RedisClient;
 use redis_link::inspection::Inspection;
 use redis_link::keys::Keys;
 use redis_link::lock_answer::LockAnswer;
+use redis_link::message::Secret;
 
 const TTL: Duration = Duration::from_secs(20);
 /// How long a master keeps a lock that it has handed over, and the token that a release proposes.
@@ -74,7 +75,8 @@ impl Bench {
 
     /// The entry of a waiter, of which those with a smaller number have waited for longer.
     fn entry(owner: OwnerId, inbox: &str, since: u64) -> ballot::Entry {
-        ballot::Entry::new(&Wanted { owner, inbox, since, grace: GRACE, ttl: TTL, info: "me" })
+        let secret = &Secret::new(owner);
+        ballot::Entry::new(&Wanted { owner, secret, inbox, since, grace: GRACE, ttl: TTL, info: "me" })
     }
 
     /// Asks as a waiter, and says whether it is granted.

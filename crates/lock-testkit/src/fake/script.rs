@@ -116,7 +116,9 @@ impl Engine {
     fn new() -> mlua::Result<Self> {
         let libraries = StdLib::STRING | StdLib::TABLE | StdLib::MATH;
         let lua = Lua::new_with(libraries, LuaOptions::default())?;
-        let (library, guarded) = lua.load(PRELUDE).set_name("=prelude").call(())?;
+        let (library, guarded): (Table, Function) = lua.load(PRELUDE).set_name("=prelude").call(())?;
+        let hash = |text: mlua::String| sha1_smol::Sha1::from(&*text.as_bytes()).digest().to_string();
+        library.raw_set("sha1hex", lua.create_function(move |_, text| Ok(hash(text)))?)?;
         Ok(Self { lua, library, guarded, compiled: RefCell::default() })
     }
 

@@ -14,6 +14,7 @@ use redis::{
 };
 use redis_link::keys::Keys;
 use redis_link::lock_answer::LockAnswer;
+use redis_link::message::Secret;
 use redis_link::redis;
 use tokio::time::timeout;
 
@@ -236,10 +237,12 @@ impl<S: Scripts> Bench<S> {
             match text.split(' ').collect::<Vec<_>>()[..] {
                 _ if channel == END => return notified,
                 _ if channel == case.keys.channel() => notified.push("free".into()),
-                ["granted", owner, "KEY"] => {
+                ["granted", owner, proof, "KEY"] => {
+                    assert_eq!(proof, proof_of("granted", owner), "{text}");
                     notified.push(format!("{} granted", case.addressee(owner, channel)));
                 }
-                ["passed", owner, token, "KEY"] if Some(token.parse().unwrap()) == last => {
+                ["passed", owner, token, proof, "KEY"] if Some(token.parse().unwrap()) == last => {
+                    assert_eq!(proof, proof_of(token, owner), "{text}");
                     notified.push(format!("{} passed", case.addressee(owner, channel)));
                 }
                 ["next", owner, millis] => {
@@ -388,7 +391,7 @@ impl Case {
 
     fn place(&self, entry: &str) -> Place {
         let mut words = entry.split(' ');
-        let who = words.next().and_then(|owner| self.who(owner));
+        let who = words.next().and_then(|owner| self.who(owner.split(':').next()?));
         let mode = words.next().and_then(mode_of_entry);
         match (who, mode) {
             (Some(who), Some(mode)) => Place::Waits(who, mode),
@@ -502,4 +505,9 @@ fn text(answer: RedisResult<Value>) -> String {
 /// Those that are not empty, one behind the other.
 pub fn words(words: &[&str]) -> String {
     words.iter().copied().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+/// What the server makes of the secret of this owner, which is the owner id again.
+fn proof_of(what: &str, owner: &str) -> String {
+    Secret::new(OwnerId::decode(owner).unwrap()).proof(what)
 }

@@ -152,7 +152,16 @@ impl Bench {
                 case.sight(self.eval(case, INSPECT, &["", &id(who), &unit, &now]).await.unwrap())
             }
             Op::Break => {
-                redis::from_redis_value(self.eval(case, BREAK, &["", &unit, &now]).await.unwrap()).unwrap()
+                let mut break_seen = async |hash: &str| -> Vec<String> {
+                    let answer = self.eval(case, BREAK, &[hash, &unit, &now]).await.unwrap();
+                    redis::from_redis_value(answer).unwrap()
+                };
+                let seen = break_seen("").await;
+                if seen[0] == "string" {
+                    assert_eq!(break_seen("another").await, seen);
+                    assert_eq!(break_seen(&seen[1]).await, ["broken"]);
+                }
+                seen[0].clone()
             }
             other => {
                 self.happens(case, other).await;

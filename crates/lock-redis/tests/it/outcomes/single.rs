@@ -4,6 +4,7 @@ use lock_core::{Mode, Result, Token};
 use lock_redis::request::{Ask, Entry, Extension, Hold, Rotated};
 use lock_redis::server::Server;
 use redis_link::inspection::Inspection;
+use redis_link::message::Secret;
 use redis_link::redis::ConnectionInfo;
 use redis_link::wire::TokenTtl;
 
@@ -25,7 +26,8 @@ impl Scripts for Single {
     fn entry(case: &Case, who: Who, mode: Mode) -> String {
         let (grace, ttl, inbox) = (seconds(GRACE), seconds(ASKED), &*inbox(who));
         let (owner, token_ttl, info) = (case.owner(who), TokenTtl::USUAL, NAMES[who.0]);
-        Entry { owner, mode, grace, ttl, token_ttl, inbox, info }.to_string()
+        let secret = &Secret::new(owner);
+        Entry { owner, secret, mode, grace, ttl, token_ttl, inbox, info }.to_string()
     }
 
     async fn run(&self, case: &Case, op: Op) -> Option<(String, Option<Token>)> {

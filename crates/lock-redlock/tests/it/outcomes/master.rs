@@ -6,6 +6,7 @@ use lock_core::{Mode, Token};
 use lock_redlock::ballot::{Claim, Entry, Extension, Proposal, Request, Voter, Wanted};
 use redis_link::client::RedisClient;
 use redis_link::inspection::Inspection;
+use redis_link::message::Secret;
 use redis_link::redis::ConnectionInfo;
 
 use super::bench::{
@@ -77,7 +78,7 @@ fn claim(case: &Case, who: Who, by: Option<i64>) -> Claim<'_> {
 fn entry(case: &Case, who: Who) -> Entry {
     let (grace, ttl, inbox) = (seconds(GRACE), seconds(ASKED), &*inbox(who));
     let (owner, since, info) = (case.owner(who), since(who), NAMES[who.0]);
-    Entry::new(&Wanted { owner, inbox, since, grace, ttl, info })
+    Entry::new(&Wanted { owner, secret: &Secret::new(owner), inbox, since, grace, ttl, info })
 }
 
 fn vote(case: &Case, sight: &Inspection) -> String {

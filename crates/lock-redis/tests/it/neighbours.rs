@@ -1,0 +1,176 @@
+//! Neighbours: another user of the same server, who may read the keys of the locks, listen and publish.
+//!
+//! On Redis 6.2 a new user has all channels.
+
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use lock_core::{Guard, Locks};
+use lock_redis::redis::aio::MultiplexedConnection;
+use lock_redis::redis::{self, Client};
+use lock_testkit::{RedisServer, acquiring, come, give_back, until};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::common::connect;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const KEY: &str = "lock:a";
+const QUEUE: &str = "polylock:queue:{lock:a}";
+
+struct Site {
+    redis: RedisServer,
+    /// The connection of the neighbour.
+    eve: MultiplexedConnection,
+}
+
+impl Site {
+    async fn new() -> Self {
+        let redis = RedisServer::start().await.unwrap();
+        let user = ["ACL", "SETUSER", "eve", "on", ">eve", "~lock:*", "&*", "+get", "+publish", "+psubscribe"];
+        redis.call(&user).await;
+        let client = Client::open(redis.url().replace("redis://", "redis://eve:eve@")).unwrap();
+        let eve = client.get_multiplexed_async_connection().await.unwrap();
+        Self { redis, eve }
+    }
+
+    async fn client(&self) -> Locks {
+        connect(&format!("{}?ttl=60s", self.redis.url())).await
+    }
+
+    /// The inbox of the only process that listens.
+    async fn inbox(&self) -> String {
+        let channels = self.redis.call(&["PUBSUB", "CHANNELS", "polylock:inbox:*"]).await;
+        let [inbox] = channels.array().unwrap() else { panic!("{channels:?}") };
+        inbox.text().unwrap().to_owned()
+    }
+
+    async fn waits(&self, locks: &Locks, name: &str) -> JoinHandle<Guard> {
+        let waiter = acquiring(locks.mutex(name));
+        let queue = format!("polylock:queue:{{lock:{name}}}");
+        until("it waits", async || self.redis.call(&["LLEN", &queue]).await.int() == Some(1)).await;
+        waiter
+    }
+
+    async fn publish(&self, inbox: &str, text: &str) {
+        let mut eve = self.eve.clone();
+        let heard: u32 = redis::cmd("PUBLISH").arg(inbox).arg(text).query_async(&mut eve).await.unwrap();
+        assert!(heard > 0, "{text}");
+    }
+
+    /// Returns when a process has handled all messages, and sent all requests that came of them: the lock `b` is handed over to
+    /// it by a later message, and it releases that lock by a later request.
+    async fn handled(&self, holder: &Locks, process: &Locks) {
+        let guard = take(holder, "b").await;
+        let waiter = self.waits(process, "b").await;
+        give_back(guard).await;
+        give_back(come(waiter).await).await;
+    }
+
+    /// Repeats a message, and releases the guard, which it has not harmed.
+    async fn repeat(&self, heard: &str, inbox: &str, (holder, process): (&Locks, &Locks), guard: Guard) {
+        let words = self.words().await;
+        for _ in 0..10 {
+            self.publish(inbox, heard).await;
+        }
+        self.handled(holder, process).await;
+        assert_eq!(self.words().await, words, "the lock was returned");
+        assert!(guard.is_valid());
+        give_back(guard).await;
+    }
+
+    /// What the key of the lock says, as the neighbour may read it: owner id, token, and more.
+    async fn words(&self) -> Vec<String> {
+        let value: String = redis::cmd("GET").arg(KEY).query_async(&mut self.eve.clone()).await.unwrap();
+        value.split(' ').map(str::to_owned).collect()
+    }
+}
+
+async fn take(locks: &Locks, name: &str) -> Guard {
+    timeout(PATIENCE, locks.mutex(name).acquire()).await.unwrap().unwrap()
+}
+
+/// What somebody may say of this owner and token who knows no secret, in the form of today and in that of earlier versions.
+fn forgeries(owner: &str, token: &str) -> Vec<String> {
+    let guess = "0".repeat(40);
+    vec![
+        format!("granted {owner} {KEY}"),
+        format!("granted {owner} {guess} {KEY}"),
+        format!("passed {owner} {token} {KEY}"),
+        format!("passed {owner} {token} {guess} {KEY}"),
+        format!("passed {owner} 9000000000000000 {guess} {KEY}"),
+        format!("passed {owner} 99999999999999999999 {guess} {KEY}"),
+        format!("next {owner} 18446744073709551615"),
+        format!("next {owner} nonsense"),
+        "granted".to_owned(),
+        "\u{1b}[2J\n".to_owned(),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forged_grant_takes_no_lock_from_its_holder() {
+    let site = Site::new().await;
+    let (holder, other) = (site.client().await, site.client().await);
+    // It listens from now on.
+    site.handled(&holder, &other).await;
+    let inbox = site.inbox().await;
+    let guard = take(&holder, "a").await;
+    let words = site.words().await;
+    for forged in forgeries(&words[0], &words[1]) {
+        site.publish(&inbox, &forged).await;
+    }
+    site.handled(&holder, &other).await;
+    assert_eq!(site.words().await, words, "the lock was taken from its holder");
+    assert!(other.mutex("a").try_acquire().await.unwrap().is_none());
+    assert!(guard.is_valid());
+    give_back(guard).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forged_grant_gives_no_lock_to_a_waiter() {
+    let site = Site::new().await;
+    let (holder, other) = (site.client().await, site.client().await);
+    let guard = take(&holder, "a").await;
+    let waiter = site.waits(&other, "a").await;
+    let (inbox, words) = (site.inbox().await, site.words().await);
+    // A neighbour without the right to read the queue does not know its owner id.
+    let entry = site.redis.call(&["LINDEX", QUEUE, "0"]).await.text().unwrap().to_owned();
+    let (owner, _) = entry.split_once(':').unwrap();
+    for forged in forgeries(owner, &words[1]) {
+        site.publish(&inbox, &forged).await;
+    }
+    site.handled(&holder, &other).await;
+    assert!(!waiter.is_finished(), "a lock that another holds was granted");
+    assert_eq!(site.redis.call(&["LINDEX", QUEUE, "0"]).await.text(), Some(&*entry), "it lost its place");
+    let (before, token) = (guard.token(), words[1].parse::<u64>().unwrap());
+    give_back(guard).await;
+    let guard = come(waiter).await;
+    assert!(guard.token() > before && guard.token().get() < 2 * token, "{:?}", guard.token());
+    give_back(guard).await;
+}
+
+/// A message that comes late or twice, or is repeated by who heard it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_that_is_repeated_returns_no_lock() {
+    let site = Site::new().await;
+    let (holder, other) = (site.client().await, site.client().await);
+    let client = Client::open(site.redis.url().replace("redis://", "redis://eve:eve@")).unwrap();
+    let mut ears = client.get_async_pubsub().await.unwrap();
+    ears.psubscribe("polylock:inbox:*").await.unwrap();
+    let guard = take(&holder, "a").await;
+    let waiter = site.waits(&other, "a").await;
+    let inbox = site.inbox().await;
+    give_back(guard).await;
+    let guard = come(waiter).await;
+    let heard = loop {
+        let message = timeout(PATIENCE, ears.on_message().next()).await.unwrap().unwrap();
+        let text: String = message.get_payload().unwrap();
+        if text.starts_with("passed ") {
+            break text;
+        }
+    };
+    site.repeat(&heard, &inbox, (&holder, &other), guard).await;
+    // Nor when another process holds it.
+    let guard = take(&holder, "a").await;
+    site.repeat(&heard, &inbox, (&holder, &other), guard).await;
+}
