@@ -39,8 +39,10 @@ impl Context {
     }
 
     pub(crate) async fn break_lock(&self, name: &LockName) -> Result<bool> {
+        // The last grant that there is now: no later one is broken, whenever the request is carried out.
+        let Some(last) = self.inspect(name).await?.token else { return Ok(false) };
         let (server, name) = (&*self.server, Self::stored(name));
-        let broken = until_free(server, &name, server.command_timeout(), || server.break_lock(&name));
+        let broken = until_free(server, &name, server.command_timeout(), || server.break_lock(&name, last));
         Ok(broken.await?.is_some())
     }
 

@@ -363,19 +363,20 @@ impl Server {
         changed(get(&self.one(&self.connection().await?, SQL, &params).await?, 0)?)
     }
 
-    /// Removes a lock from all holders.
-    pub(crate) async fn break_lock(&self, name: &str) -> Result<Changed> {
-        let params = [(&name as Value<'_>, Type::TEXT), (&self.sync.as_str(), Type::TEXT)];
-        let sql = "SELECT {s}break_lock($1, $2)::pg_catalog.text";
-        self.answer(&self.connection().await?, sql, &params, name).await?.changed()
+    /// Removes a lock from all holders up to this token.
+    pub(crate) async fn break_lock(&self, name: &str, last: Token) -> Result<Changed> {
+        self.remove("SELECT {s}break_lock($1, $2, $3)::pg_catalog.text", name, last).await
     }
 
     /// Removes a lock from the holder with this token.
     pub(crate) async fn break_if(&self, name: &str, token: Token) -> Result<Changed> {
+        self.remove("SELECT {s}break_if($1, $2, $3)::pg_catalog.text", name, token).await
+    }
+
+    async fn remove(&self, sql: &str, name: &str, token: Token) -> Result<Changed> {
         let token = number(token);
         let params =
             [(&name as Value<'_>, Type::TEXT), (&token, Type::INT8), (&self.sync.as_str(), Type::TEXT)];
-        let sql = "SELECT {s}break_if($1, $2, $3)::pg_catalog.text";
         self.answer(&self.connection().await?, sql, &params, name).await?.changed()
     }
 

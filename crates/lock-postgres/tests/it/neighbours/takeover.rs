@@ -54,8 +54,8 @@ async fn a_temporary_table_is_in_nobodys_way() {
             "SELECT polylock.admit('x', gen_random_uuid(), 0, 1, NULL, clock_timestamp(), NULL)",
             "SELECT polylock.enter('x', clock_timestamp())",
             "SELECT polylock.advance('x', NULL, clock_timestamp())",
-            "SELECT polylock.remove_holders('x', NULL, 'on')",
-            "SELECT polylock.break_lock('x', 'on')",
+            "SELECT polylock.remove_holders('x', 0, 1, 'on')",
+            "SELECT polylock.break_lock('x', 1, 'on')",
         ];
         for call in inside {
             let error = client.batch_execute(call).await.unwrap_err();

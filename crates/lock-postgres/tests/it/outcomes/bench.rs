@@ -150,7 +150,7 @@ impl Bench {
             }
             ["downgrade", _] => format!("SELECT * FROM downgrade('{name}', '{id}', 300000, 'off')"),
             ["raise", _, floor] => format!("SELECT raise('{name}', '{id}', {floor}, 'off')"),
-            ["break"] => format!("SELECT * FROM break_lock('{name}', 'off')"),
+            ["break", last] => format!("SELECT * FROM break_lock('{name}', {last}, 'off')"),
             ["break_if", token] => format!("SELECT * FROM break_if('{name}', {token}, 'off')"),
             ["observe"] => {
                 format!("SELECT observe('{name}', '{}', {}, '{OBSERVER}')", self.inbox, self.listener)

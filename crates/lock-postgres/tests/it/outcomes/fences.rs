@@ -57,7 +57,7 @@ async fn a_token_of_an_older_block_is_refused() {
     let mut bench = Bench::new().await;
     for calls in [
         &["ask ann 0", "granted"][..],
-        &["break", "broken"],
+        &["break 9999", "broken"],
         &["release me", "released", "ask ann 0", "granted"],
         &["hand_over me ann", "granted"],
     ] {
@@ -122,7 +122,7 @@ async fn an_open_fence_blocks_the_lock_and_not_its_renewal() {
         ("me:200", "downgrade me", "locked"),
         ("me:200", "hand_over me ann", "locked"),
         ("me:200", "raise me 5000", "locked"),
-        ("me:200", "break", "locked"),
+        ("me:200", "break 9999", "locked"),
         ("me:200", "observe", "locked"),
         ("free", "sweep", "0"),
     ] {

@@ -99,7 +99,7 @@ async fn ends(client: &Client, name: &str) -> f64 {
 #[tokio::test]
 async fn whoever_ends_an_expired_lease_takes_its_owner_away() {
     let mut bench = Bench::new().await;
-    for call in ["ask ann -1", "ask ann 2", "release ann", "break"] {
+    for call in ["ask ann -1", "ask ann 2", "release ann", "break 9999"] {
         let name = bench.name("me:0").await;
         bench.call(&name, call).await;
         let sql = "SELECT owner IS NULL FROM lease WHERE name = $1";
