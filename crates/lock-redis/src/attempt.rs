@@ -141,8 +141,11 @@ impl Attempt {
         if context.busy.has(keys, sent.at) {
             return Ok(None);
         }
-        self.since = Some(sent.at);
         let keeps = !context.kept.has(keys, sent.at);
+        if keeps && !context.server.claims_keep() {
+            return Ok(None);
+        }
+        self.since = Some(sent.at);
         match context.server.claim(&what.ask(self.rollback.owner), keeps).await? {
             Claimed::Granted(token) => Ok(Some(LockAnswer::Granted(token))),
             Claimed::Broken => Ok(Some(LockAnswer::Broken)),

@@ -1,6 +1,7 @@
 //! Sends the requests for locks to the server, and parses the answers.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -35,6 +36,8 @@ pub struct Server {
     wait_replicas: Option<(u32, Duration)>,
     /// How long last tokens are kept.
     pub(crate) token_ttl: TokenTtl,
+    /// Whether the server has refused an option of PEXPIRE.
+    lacks_options: AtomicBool,
 }
 
 impl Server {
@@ -44,7 +47,7 @@ impl Server {
         wait_replicas: Option<(u32, Duration)>,
         token_ttl: TokenTtl,
     ) -> Self {
-        Self { client, recipe, wait_replicas, token_ttl }
+        Self { client, recipe, wait_replicas, token_ttl, lacks_options: AtomicBool::new(false) }
     }
 
     /// One server with the default recipe, for tests. `publishes_free` as with `wait=notify`.
@@ -114,8 +117,9 @@ impl Server {
         match self.client.send_by_clock(commands).await {
             None => Ok(Claimed::NotGranted),
             Some(Ok(answers)) => Ok(match *answers {
-                [Value::Okay, Value::Int(1), Value::Int(0), ..] => Claimed::Granted(Token::new(proposed)),
                 [Value::Okay, _, Value::Int(1), ..] => Claimed::OutOfTurn,
+                [Value::Okay, _, _, ref kept @ ..] if self.refuses_to_keep(kept) => Claimed::Untokened,
+                [Value::Okay, Value::Int(1), Value::Int(0), ..] => Claimed::Granted(Token::new(proposed)),
                 [Value::Okay, ..] => Claimed::Untokened,
                 // Of a refusal, the script says more.
                 _ => Claimed::NotGranted,
@@ -124,6 +128,17 @@ impl Server {
             Some(Err(Failure::Dropped)) => Ok(Claimed::Broken),
             Some(Err(failure)) => Err(self.client.endpoint().failed(failure)),
         }
+    }
+
+    /// Whether a claim can keep a last token that may expire soon. Redis 6.2 has no options of PEXPIRE: there, a script keeps it.
+    pub(crate) fn claims_keep(&self) -> bool {
+        !self.lacks_options.load(Ordering::Relaxed)
+    }
+
+    fn refuses_to_keep(&self, answers: &[Value]) -> bool {
+        let refuses = answers.iter().any(|answer| matches!(answer, Value::ServerError(_)));
+        self.lacks_options.fetch_or(refuses, Ordering::Relaxed);
+        refuses
     }
 
     /// Hands a lock over to the next owner of the same process, past the wait queue: one round trip.

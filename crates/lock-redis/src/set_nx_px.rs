@@ -93,7 +93,7 @@ impl Recipe for SetNxPx {
         commands.add_command(set).add_command(raise).add_command(look);
         if keeps {
             // A new key has no ttl, and the token of a name that was idle is about to expire. A longer ttl stays. Also for a lock that
-            // turns out to be busy. Redis 6.2 has neither option, and refuses them.
+            // turns out to be busy. Redis 6.2 has neither option, and refuses them: see `claims_keep`.
             for option in ["NX", "GT"] {
                 commands.cmd("PEXPIRE").arg(ask.keys.tokens()).arg(&*self.token_ttl.of(ask.ttl)).arg(option);
             }

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use lock_core::{Guard, Locks};
-use lock_redis::redis::aio::MultiplexedConnection;
+use lock_core::{Guard, LockOptions, Locks};
+use lock_redis::redis::aio::{MultiplexedConnection, PubSub};
 use lock_redis::redis::{self, Client};
 use lock_testkit::{RedisServer, acquiring, come, give_back, until};
 use tokio::task::JoinHandle;
@@ -90,6 +90,17 @@ async fn take(locks: &Locks, name: &str) -> Guard {
     timeout(PATIENCE, locks.mutex(name).acquire()).await.unwrap().unwrap()
 }
 
+/// The next hand-over that is heard.
+async fn heard(ears: &mut PubSub) -> String {
+    loop {
+        let message = timeout(PATIENCE, ears.on_message().next()).await.unwrap().unwrap();
+        let text: String = message.get_payload().unwrap();
+        if text.starts_with("passed ") {
+            return text;
+        }
+    }
+}
+
 /// What somebody may say of this owner and token who knows no secret, in the form of today and in that of earlier versions.
 fn forgeries(owner: &str, token: &str) -> Vec<String> {
     let guess = "0".repeat(40);
@@ -162,15 +173,31 @@ async fn a_grant_that_is_repeated_returns_no_lock() {
     let inbox = site.inbox().await;
     give_back(guard).await;
     let guard = come(waiter).await;
-    let heard = loop {
-        let message = timeout(PATIENCE, ears.on_message().next()).await.unwrap().unwrap();
-        let text: String = message.get_payload().unwrap();
-        if text.starts_with("passed ") {
-            break text;
-        }
-    };
+    let heard = heard(&mut ears).await;
     site.repeat(&heard, &inbox, (&holder, &other), guard).await;
     // Nor when another process holds it.
     let guard = take(&holder, "a").await;
     site.repeat(&heard, &inbox, (&holder, &other), guard).await;
+}
+
+/// As when the connection delivers it after the release.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_that_is_repeated_ends_no_lock_that_is_held_at_least() {
+    let site = Site::new().await;
+    let (holder, other) = (site.client().await, site.client().await);
+    let client = Client::open(site.redis.url()).unwrap();
+    let mut ears = client.get_async_pubsub().await.unwrap();
+    ears.psubscribe("polylock:inbox:*").await.unwrap();
+    let guard = take(&holder, "a").await;
+    let report = other.mutex_with("a", LockOptions::new().hold_at_least(PATIENCE)).unwrap();
+    let waiter = acquiring(report);
+    until("it waits", async || site.redis.call(&["LLEN", QUEUE]).await.int() == Some(1)).await;
+    let inbox = site.inbox().await;
+    give_back(guard).await;
+    give_back(come(waiter).await).await;
+    let words = site.words().await;
+    let heard = heard(&mut ears).await;
+    site.publish(&inbox, &heard).await;
+    site.handled(&holder, &other).await;
+    assert_eq!(site.words().await, words, "the lock was returned before its time");
 }

@@ -84,9 +84,6 @@ async fn every_way_to_a_token_keeps_it_as_long_as_it_should() {
 /// As with a weekly job, and the usual week. By the release the key might be gone, with the token in it.
 #[tokio::test]
 async fn a_claim_keeps_a_token_that_is_about_to_expire() {
-    if RedisServer::lacks("PEXPIRE GT", (7, 0)) {
-        return;
-    }
     let server = RedisServer::start().await.unwrap();
     let locks = connect(&server, "").await;
     for _ in 0..2 {
