@@ -1,6 +1,7 @@
 //! The servers that faults are injected into, and the proxies between them and their clients.
 
 mod disturbance;
+mod forgery;
 mod journal;
 mod outage;
 mod postgres;

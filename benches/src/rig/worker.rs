@@ -105,6 +105,10 @@ pub(crate) enum Order {
         runtime: usize,
         span: Duration,
     },
+    /// In a soak: close the locks, and connect again.
+    Close,
+    /// In a soak: so many tasks acquire a lock each, at once.
+    Crowd(usize),
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -132,6 +136,13 @@ pub(crate) enum WorkerReport {
     /// What many locks achieved in a window.
     Slice(Slice),
     Computed,
+    /// The locks are closed.
+    Closed,
+    /// How many tasks got no lock, and why the first of them did not.
+    Crowded {
+        failed: usize,
+        why: String,
+    },
     /// What was still running at the end of a soak, or ended unexpectedly.
     Stuck(Vec<String>),
     Cost(HeldLocksCost),

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use polylock::ErrorKind::{self, Denied, Exhausted, InvalidConfig};
+use polylock::ErrorKind::{self, Closed, Denied, Exhausted, InvalidConfig};
 use serde::{Deserialize, Serialize};
 
 use super::SoakBackend::{self, Postgres, Redis, RedisTls, Redlock, Sentinel, Zk};
@@ -65,8 +65,12 @@ pub(crate) enum FaultKind {
     IsolationLevel,
     /// The tables of the locks are rewritten by VACUUM FULL.
     FullVacuum,
-    /// Another session notifies all clients of grants and changes that do not exist.
+    /// Another client notifies all clients of grants and changes that do not exist.
     ForgedNotifications,
+    /// A worker closes its locks, whatever its clients do, and connects again.
+    Close,
+    /// A worker has many tasks at once, each with a lock of its own.
+    Crowd,
 }
 
 /// What a soak does with a kind of fault.
@@ -146,10 +150,11 @@ impl FaultKind {
             Self::TableLock | Self::CancelledWaits | Self::ReadOnly => {
                 row(&[Postgres], All, Any, |lease| S..2 * lease)
             }
-            Self::IsolationLevel | Self::ForgedNotifications => {
-                row(&[Postgres], All, NoneOn(&[Postgres]), |lease| S..2 * lease)
-            }
+            Self::IsolationLevel => row(&[Postgres], All, NoneOn(&[Postgres]), |lease| S..2 * lease),
+            Self::ForgedNotifications => row(NOTIFIED, All, NoneOn(NOTIFIED), |lease| S..2 * lease),
             Self::FullVacuum => row(&[Postgres], All, NoneOn(&[Postgres]), at_once),
+            Self::Close => row(ALL, Workers, Any, at_once).explains(Closed),
+            Self::Crowd => row(ALL, Workers, Any, at_once),
         }
     }
 }
@@ -211,6 +216,8 @@ impl fmt::Display for FaultKind {
 const S: Duration = Duration::from_secs(1);
 const ALL: &[SoakBackend] = &[Redis, RedisTls, Sentinel, Redlock, Zk, Postgres];
 const REDIS: &[SoakBackend] = &[Redis, RedisTls, Sentinel, Redlock];
+/// Waiters are notified by messages that others can send.
+const NOTIFIED: &[SoakBackend] = &[Redis, RedisTls, Sentinel, Redlock, Postgres];
 /// Behind sentinels clients discover the servers themselves, past all proxies.
 const PROXIED: &[SoakBackend] = &[Redis, RedisTls, Redlock, Zk, Postgres];
 /// They demand a password.

@@ -34,6 +34,7 @@ pub(super) struct FaultInjector<'a> {
     watch: GrantWatch,
     began_ns: u64,
     pub(super) faults: Vec<Fault>,
+    complaints: Vec<String>,
 }
 
 impl<'a> FaultInjector<'a> {
@@ -61,6 +62,7 @@ impl<'a> FaultInjector<'a> {
             watch: GrantWatch::new(folder),
             began_ns: now_ns(),
             faults: Vec::new(),
+            complaints: Vec::new(),
         };
         let jobs: Vec<Job> = (0..WORKERS).map(|_| injector.job(false)).collect();
         injector.workers = WorkerHandle::start_all(jobs).await?;
@@ -95,7 +97,7 @@ impl<'a> FaultInjector<'a> {
             // A worker that has died is reported below.
             let _ = worker.send(Order::Go).await;
         }
-        let mut complaints = Vec::new();
+        let mut complaints = self.complaints.clone();
         for worker in &self.workers {
             let process = worker.process();
             match worker.receive(self.servers.lease() + END_DEADLINE).await {
@@ -273,8 +275,46 @@ impl<'a> FaultInjector<'a> {
                 self.disturb(plan, Disturbance::Isolation(levels[plan.variant % levels.len()])).await?;
             }
             FaultKind::FullVacuum => self.disturb(plan, Disturbance::FullVacuum).await?,
-            FaultKind::ForgedNotifications => self.disturb(plan, Disturbance::ForgedNotifications).await?,
+            FaultKind::ForgedNotifications if self.backend == SoakBackend::Postgres => {
+                self.disturb(plan, Disturbance::ForgedNotifications).await?;
+            }
+            FaultKind::ForgedNotifications => {
+                let fault = self.begin(plan, "all inboxes".to_owned());
+                all.forge_messages(self.last(plan)).await?;
+                self.end(fault);
+            }
+            FaultKind::Close => {
+                let fault = self.begin(plan, self.processes(&plan.workers));
+                for &worker in &plan.workers {
+                    self.workers[worker].send(Order::Close).await?;
+                }
+                for &worker in &plan.workers {
+                    match self.workers[worker].receive(all.lease() + END_DEADLINE).await? {
+                        WorkerReport::Closed => {}
+                        other => return Err(unexpected(&other)),
+                    }
+                }
+                self.end(fault);
+            }
+            FaultKind::Crowd => self.crowd(plan).await?,
         }
+        Ok(())
+    }
+
+    /// Has many tasks of a worker acquire a lock each.
+    async fn crowd(&mut self, plan: &FaultPlan) -> Outcome<()> {
+        let (worker, tasks) = (&self.workers[plan.workers[0]], crowd(self.backend));
+        let whom = format!("{tasks} tasks of process {}", worker.process());
+        let fault = self.begin(plan, whom.clone());
+        self.workers[plan.workers[0]].send(Order::Crowd(tasks)).await?;
+        match self.workers[plan.workers[0]].receive(CROWD_DEADLINE).await? {
+            WorkerReport::Crowded { failed, .. } if failed <= tasks / 100 => {}
+            WorkerReport::Crowded { failed, why } => {
+                self.complaints.push(format!("{failed} of {whom} got no lock: {why}"));
+            }
+            other => return Err(unexpected(&other)),
+        }
+        self.end(fault);
         Ok(())
     }
 
@@ -425,6 +465,15 @@ impl FaultPlan {
     }
 }
 
+/// How many tasks a worker can have at once: all of them get their lock within some leases.
+const fn crowd(backend: SoakBackend) -> usize {
+    match backend {
+        SoakBackend::Redis | SoakBackend::RedisTls | SoakBackend::Sentinel => 20_000,
+        SoakBackend::Redlock => 4_000,
+        SoakBackend::Zk | SoakBackend::Postgres => 2_000,
+    }
+}
+
 const WORKERS: usize = 12;
 const MOST_WORKERS: usize = 3;
 /// A multiple of the variants of each kind.
@@ -439,5 +488,6 @@ const LOOK: Duration = Duration::from_secs(1);
 const NO_LIMIT: Duration = Duration::from_secs(60);
 /// How much longer than a lease a worker may take to end.
 const END_DEADLINE: Duration = Duration::from_secs(30);
+const CROWD_DEADLINE: Duration = Duration::from_secs(120);
 /// How much longer the lock of `NeverReleases` lives.
 const LEFT: Duration = Duration::from_secs(60);

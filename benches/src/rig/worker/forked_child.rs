@@ -58,7 +58,8 @@ fn serve(job: Job, socket: StdUnixStream) -> Outcome<()> {
         let Task::Soak(task) = &job.task else { return Ok(()) };
         let (mut end, mut complaints) = asynchronous(socket)?.into_split();
         let end = async move { Ok(end.read_to_end(&mut Vec::new()).await.map(drop)?) };
-        let stuck = use_locks(&job, task, &runtimes, end).await;
+        let (_, no_orders) = tokio::sync::mpsc::unbounded_channel();
+        let stuck = use_locks(&job, task, &runtimes, no_orders, end).await;
         let stuck = stuck.unwrap_or_else(|failure| vec![failure.to_string()]);
         Ok(complaints.write_all(&serde_json::to_vec(&stuck)?).await?)
     })?

@@ -7,6 +7,7 @@ use std::time::Duration;
 use polylock::backend::{Backend, LockUrl};
 use polylock::{Locks, Redlock, RedlockConfig, Votes};
 use tokio::runtime::Builder;
+use tokio::sync::mpsc;
 
 use super::bare_hand_over::BareHandOver;
 use super::client_runtimes::{ClientRuntimes, with_client_runtimes};
@@ -191,6 +192,7 @@ async fn soak(job: Job, runtimes: ClientRuntimes, child: Option<ForkedChild>) ->
     let mut orders = Orders::read();
     // Not yet connected: servers may be down while it starts.
     send(&WorkerReport::Ready { lease: Duration::ZERO })?;
+    let (pass_on, asked) = mpsc::unbounded_channel();
     let end = async {
         // The worker also ends when the parent does.
         loop {
@@ -200,11 +202,12 @@ async fn soak(job: Job, runtimes: ClientRuntimes, child: Option<ForkedChild>) ->
                     runtimes.compute(runtime, span).await;
                     send(&WorkerReport::Computed)?;
                 }
+                Some(order @ (Order::Close | Order::Crowd(_))) => drop(pass_on.send(order)),
                 _ => return Ok(()),
             }
         }
     };
-    let mut stuck = use_locks(&job, task, &runtimes, end).await?;
+    let mut stuck = use_locks(&job, task, &runtimes, asked, end).await?;
     if let Some(child) = child {
         stuck.extend(child.end().await);
     }

@@ -16,15 +16,17 @@ use polylock::{
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
-use tokio::task::JoinSet;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::{Id, JoinSet};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::Job;
 use super::client_runtimes::{ClientRuntimes, Demands};
 use super::journal::Journal;
+use super::orders::send;
+use super::{Job, Order, WorkerReport};
 use crate::data::events::outcome;
-use crate::data::{FaultKind, GrantInfo, Outcome, SoakDefect};
+use crate::data::{Failure, FaultKind, GrantInfo, Outcome, SoakDefect};
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct SoakTask {
@@ -47,53 +49,143 @@ pub(super) async fn use_locks(
     job: &Job,
     task: &SoakTask,
     runtimes: &ClientRuntimes,
+    mut orders: UnboundedReceiver<Order>,
     end: impl Future<Output = Outcome<()>>,
 ) -> Outcome<Vec<String>> {
     let log = SoakLog::new(job.process, task)?;
     let mut end = pin!(end);
-    let locks = loop {
-        tokio::select! {
+    let mut is_over = false;
+    while !is_over {
+        let locks = tokio::select! {
             biased;
-            ended = &mut end => return ended.map(|()| Vec::new()),
-            connected = Locks::connect(&job.url) => match connected {
-                Ok(locks) => break locks,
-                Err(error) => log.failed("connect", &error),
-            },
-        }
-        sleep(RETRY).await;
-    };
-    let stop = CancellationToken::new();
-    let mut clients = JoinSet::new();
-    let mut names = BTreeMap::new();
-    for (number, lock) in (0..).zip(locks_of(&locks)) {
-        let (log, demands) = (log.clone(), runtimes.demands());
-        let client = Client::new(job, task, &locks, lock, number, log, demands)?;
-        let doing = Arc::clone(&client.doing);
-        let client = clients.spawn_on(client.run(stop.clone()), runtimes.of(number));
-        names.insert(client.id(), (lock, number, doing));
-    }
-    end.await?;
-    stop.cancel();
-
-    let patience = Instant::now() + task.lease + FINISH;
-    while let Ok(Some(ended)) = timeout_at(patience, clients.join_next_with_id()).await {
-        match ended {
-            Ok((id, ())) => drop(names.remove(&id)),
-            Err(error) => {
-                if let Some((lock, number, _)) = names.remove(&error.id()) {
-                    log.odd(format!("client {number} of {lock} ended: {error}"));
+            ended = &mut end => return ended.map(|()| log.odds()),
+            locks = connect(job, &log) => locks,
+        };
+        let mut clients = Clients::start(job, task, &locks, runtimes, &log)?;
+        loop {
+            let order = tokio::select! {
+                biased;
+                ended = &mut end => {
+                    is_over = true;
+                    clients.stop.cancel();
+                    ended?;
+                    break;
                 }
+                Some(order) = orders.recv() => order,
+            };
+            match order {
+                Order::Crowd(tasks) => send(&crowd(job, task, &locks, runtimes, tasks).await)?,
+                Order::Close => {
+                    // Whatever the clients do.
+                    close(&locks, &log).await;
+                    clients.stop.cancel();
+                    send(&WorkerReport::Closed)?;
+                    break;
+                }
+                _ => {}
             }
         }
+        clients.ended(task.lease + FINISH, &log).await;
+        if is_over {
+            close(&locks, &log).await;
+        }
     }
-    for (lock, number, doing) in names.values() {
-        let doing = *doing.lock().unwrap_or_else(PoisonError::into_inner);
-        log.odd(format!("client {number} of {lock} has not ended: it {doing}"));
+    Ok(log.odds())
+}
+
+async fn connect(job: &Job, log: &SoakLog) -> Locks {
+    loop {
+        match Locks::connect(&job.url).await {
+            Ok(locks) => return locks,
+            Err(error) => log.failed("connect", &error),
+        }
+        sleep(RETRY).await;
     }
+}
+
+async fn close(locks: &Locks, log: &SoakLog) {
     if timeout(FINISH, locks.close()).await.is_err() {
         log.odd(format!("closing has not ended within {FINISH:?}"));
     }
-    Ok(log.odds())
+}
+
+/// Has many tasks acquire and release a lock each, at once.
+async fn crowd(
+    job: &Job,
+    task: &SoakTask,
+    locks: &Locks,
+    runtimes: &ClientRuntimes,
+    tasks: usize,
+) -> WorkerReport {
+    let mut crowd = JoinSet::new();
+    for number in 0..tasks {
+        let mutex = locks.mutex(format!("{}/crowd/{}/{number}", job.lock, job.process));
+        let patience = task.lease * 4;
+        let once = async move {
+            let guard = mutex.try_acquire_for(patience).await?.ok_or_else(|| Failure::new("it is busy"))?;
+            guard.release().await?;
+            Outcome::Ok(())
+        };
+        crowd.spawn_on(once, runtimes.of(number as u64));
+    }
+    let (mut failed, mut why) = (0, String::new());
+    while let Some(ended) = crowd.join_next().await {
+        if let Some(failure) =
+            ended.map_or_else(|died| Some(died.to_string()), |once| Some(once.err()?.to_string()))
+        {
+            if failed == 0 {
+                why = failure;
+            }
+            failed += 1;
+        }
+    }
+    WorkerReport::Crowded { failed, why }
+}
+
+/// The clients of a connection.
+struct Clients {
+    running: JoinSet<()>,
+    names: BTreeMap<Id, (&'static str, u64, Arc<StdMutex<&'static str>>)>,
+    stop: CancellationToken,
+}
+
+impl Clients {
+    fn start(
+        job: &Job,
+        task: &SoakTask,
+        locks: &Locks,
+        runtimes: &ClientRuntimes,
+        log: &SoakLog,
+    ) -> Outcome<Self> {
+        let (mut running, mut names, stop) = (JoinSet::new(), BTreeMap::new(), CancellationToken::new());
+        for (number, lock) in (0..).zip(locks_of(locks)) {
+            let (log, demands) = (log.clone(), runtimes.demands());
+            let client = Client::new(job, task, locks, lock, number, log, demands)?;
+            let doing = Arc::clone(&client.doing);
+            let client = running.spawn_on(client.run(stop.clone()), runtimes.of(number));
+            names.insert(client.id(), (lock, number, doing));
+        }
+        Ok(Self { running, names, stop })
+    }
+
+    /// Waits until they have ended, and reports those that have not within this time.
+    async fn ended(&mut self, patience: Duration, log: &SoakLog) {
+        let patience = Instant::now() + patience;
+        while let Ok(Some(ended)) = timeout_at(patience, self.running.join_next_with_id()).await {
+            match ended {
+                Ok((id, ())) => drop(self.names.remove(&id)),
+                Err(error) => {
+                    if let Some((lock, number, _)) = self.names.remove(&error.id()) {
+                        log.odd(format!("client {number} of {lock} ended: {error}"));
+                    }
+                }
+            }
+        }
+        for (lock, number, doing) in self.names.values() {
+            let doing = *doing.lock().unwrap_or_else(PoisonError::into_inner);
+            log.odd(format!("client {number} of {lock} has not ended: it {doing}"));
+        }
+    }
 }
 
 /// The locks of a worker, one for each of its clients. Several processes contend for each, for one also two clients of a

@@ -49,7 +49,8 @@ async fn a_break_whose_answer_was_lost_is_sent_again_and_breaks_what_was_seen() 
 async fn a_lock_is_broken_for_all_who_share_it() {
     let link = Link::with("ttl=30s").await;
     let lock = link.locks.rw("a");
-    let readers = [lock.read().await.unwrap(), connect(&link.redis.url()).await.rw("a").read().await.unwrap()];
+    let readers =
+        [lock.read().await.unwrap(), connect(&link.redis.url()).await.rw("a").read().await.unwrap()];
     assert!(link.locks.break_lock("a").await.unwrap());
     let writer = lock.write().await.unwrap();
     for reader in &readers {

@@ -27,7 +27,8 @@ struct Site {
 impl Site {
     async fn new() -> Self {
         let redis = RedisServer::start().await.unwrap();
-        let user = ["ACL", "SETUSER", "eve", "on", ">eve", "~lock:*", "&*", "+get", "+publish", "+psubscribe"];
+        let user =
+            ["ACL", "SETUSER", "eve", "on", ">eve", "~lock:*", "&*", "+get", "+publish", "+psubscribe"];
         redis.call(&user).await;
         let client = Client::open(redis.url().replace("redis://", "redis://eve:eve@")).unwrap();
         let eve = client.get_multiplexed_async_connection().await.unwrap();

@@ -41,7 +41,8 @@ async fn a_break_that_masters_carry_out_late_leaves_the_next_holder_its_lock() {
         let owner = next.owner().to_string();
         let mut on_all = true;
         for master in three.servers() {
-            on_all &= master.call(&["GET", "lock:a"]).await.text().is_some_and(|value| value.starts_with(&owner));
+            on_all &=
+                master.call(&["GET", "lock:a"]).await.text().is_some_and(|value| value.starts_with(&owner));
         }
         on_all
     };
@@ -52,8 +53,10 @@ async fn a_break_that_masters_carry_out_late_leaves_the_next_holder_its_lock() {
     }
     proxies.iter().for_each(FaultProxy::deliver);
     for number in [1, 2] {
-        until("it is carried out", async || three.servers()[number].calls_of("evalsha").await > before[number])
-            .await;
+        until("it is carried out", async || {
+            three.servers()[number].calls_of("evalsha").await > before[number]
+        })
+        .await;
     }
     assert_eq!(next.verify().await.unwrap(), GuardState::Valid);
     assert!(on_all().await, "another holder was broken");

@@ -22,7 +22,8 @@ async fn client(five: &RedisFive) -> Locks {
 }
 
 async fn lined_up(master: &RedisServer, wanted: i64) {
-    until("the queue is not as long", async || master.call(&["ZCARD", LINE]).await.int() == Some(wanted)).await;
+    until("the queue is not as long", async || master.call(&["ZCARD", LINE]).await.int() == Some(wanted))
+        .await;
 }
 
 /// The queue entries on each master of acquisitions that have given up. The lock is held.
