@@ -197,8 +197,9 @@ impl Backend for Postgres {
 
     async fn close(&self) -> Result<()> {
         self.context.renewer.stop_all();
-        self.context.inbox.close();
+        // First, as waiters that are no longer notified would queue up again.
         self.context.server.close();
+        self.context.inbox.close();
         Ok(())
     }
 }

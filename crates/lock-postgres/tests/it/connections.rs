@@ -241,3 +241,25 @@ async fn who_leaves_the_queue_while_a_transaction_has_the_row_is_removed_when_it
 fn signal(process: i64, signal: Signal) {
     kill_process(Pid::from_raw(process as i32).unwrap(), signal).unwrap();
 }
+
+/// Such an entry would pass for that of a waiter that polls, for seconds.
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_of_closed_locks_do_not_queue_up_again() {
+    let site = Site::open().await;
+    let holder = site.locks("").await;
+    for _ in 0..10 {
+        let closed = site.locks("").await;
+        let guard = take(&holder, "orders").await;
+        let waiter = tokio::spawn({
+            let mutex = closed.mutex("orders");
+            async move { mutex.acquire().await }
+        });
+        until("a waiter", async || holder.inspect("orders").await.unwrap().waiters == 1).await;
+        closed.close().await.unwrap();
+        let ended = timeout(PATIENCE, waiter).await.expect("what is closed ends").unwrap();
+        assert_eq!(ended.unwrap_err().kind(), ErrorKind::Closed);
+        let polls = "SELECT count(*) FROM polylock.waiter WHERE inbox IS NULL";
+        assert_eq!(site.client().await.query_one(polls, &[]).await.unwrap().get::<_, i64>(0), 0);
+        guard.release().await.unwrap();
+    }
+}
