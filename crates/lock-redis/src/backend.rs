@@ -182,8 +182,9 @@ impl Backend for Redis {
 
     async fn close(&self) -> Result<()> {
         self.context.renewers.stop_all();
-        self.context.push.close();
+        // First, as waiters that are no longer notified ask again.
         self.context.server.client.close();
+        self.context.push.close();
         Ok(())
     }
 }

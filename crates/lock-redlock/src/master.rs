@@ -285,8 +285,9 @@ impl Master {
 
     /// Closes its connections for good.
     pub(crate) fn close(&self) {
-        self.pushes.close();
+        // First, as waiters that are no longer notified ask again.
         self.client.close();
+        self.pushes.close();
     }
 
     /// Checks whether it is another server than before, and puts it into quarantine then; `false` if its identity is

@@ -23,6 +23,10 @@ local left = 0
 if held == 0 and ARGV[3] then
   left = redis.call('LREM', KEYS[3], 1, ARGV[3])
 end
+if held == 0 and redis.call('PTTL', KEYS[2]) == -1 then
+  -- A claim by plain commands was cut off before the last of them.
+  redis.call('PEXPIRE', KEYS[2], ARGV[4] or WEEK)
+end
 if held == 1 or left == 1 then
   advance('', true)
   if not value then

@@ -261,3 +261,17 @@ async fn a_claim_that_arrives_after_it_was_undone_is_undone_again() {
     assert_eq!(found, Some(true));
     assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(0)");
 }
+
+/// As when the connection is cut between the two commands.
+#[tokio::test]
+async fn the_rollback_of_a_claim_gives_the_last_token_its_ttl() {
+    let (bench, (me, other)) = (Bench::new().await, owners());
+    for holder in [me, other] {
+        bench.redis(&["SET", "lock:a", &format!("{holder} 16 16 me"), "PX", "20000"]).await;
+        bench.redis(&["ZADD", bench.keys.tokens(), "16", "last"]).await;
+        assert_eq!(bench.server.release(&bench.keys, me, None).await.unwrap(), Some(holder == me));
+        let lasts = bench.redis.command(&["PTTL", bench.keys.tokens()]).await.unwrap().int().unwrap();
+        assert!(lasts > 6 * 24 * 3_600_000, "{lasts}");
+        bench.redis(&["FLUSHALL"]).await;
+    }
+}

@@ -275,3 +275,17 @@ async fn a_holder_without_the_right_to_publish_leaves_the_wait_queue_unchanged()
     let left = bench.pttl(&bench.keys.line()).await;
     assert!((1..=5_000).contains(&left), "{left}");
 }
+
+/// As when the connection is cut between the two commands.
+#[tokio::test]
+async fn the_rollback_of_a_claim_gives_the_last_token_its_ttl() {
+    let bench = Bench::new().await;
+    let me = OwnerId::random();
+    for holder in [me, OwnerId::random()] {
+        bench.redis(&["SET", "lock:a", &format!("{holder} 16 me"), "PX", "20000"]).await;
+        bench.redis(&["ZADD", bench.keys.tokens(), "16", "last"]).await;
+        assert_eq!(bench.vacate(me).await, holder == me);
+        assert!(bench.pttl(bench.keys.tokens()).await > 6 * 24 * 3_600_000);
+        bench.redis(&["FLUSHALL"]).await;
+    }
+}
