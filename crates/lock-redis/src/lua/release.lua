@@ -23,7 +23,7 @@ local left = 0
 if held == 0 and ARGV[3] then
   left = redis.call('LREM', KEYS[3], 1, ARGV[3])
 end
-if held == 0 and redis.call('PTTL', KEYS[2]) == -1 then
+if held == 0 and redis.pcall('PTTL', KEYS[2]) == -1 then
   -- A claim by plain commands was cut off before the last of them.
   redis.call('PEXPIRE', KEYS[2], ARGV[4] or WEEK)
 end

@@ -5,7 +5,7 @@
 -- Returns whether the owner held the lock; as {that, 1} if there may be waiters.
 local is_ours = is_owners(ARGV[1])
 local held = is_ours and 1 or 0
-if redis.call('PTTL', KEYS[2]) == -1 then
+if redis.pcall('PTTL', KEYS[2]) == -1 then
   -- A claim by plain commands was cut off before the last of them.
   redis.call('PEXPIRE', KEYS[2], WEEK)
 end
