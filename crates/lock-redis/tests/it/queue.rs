@@ -917,7 +917,7 @@ async fn a_claim_that_arrives_after_the_hand_over_is_undone() {
     let (locks, dial) = site.client_by_proxy(What::Commands, "&command_timeout=300ms").await;
     let waiter = site.waits(&locks).await;
     let entry = site.redis(&["LINDEX", QUEUE, "0"]).await.text().unwrap().to_owned();
-    let owner = entry.split(' ').next().unwrap();
+    let owner = entry.split(':').next().unwrap();
     dial.passes_by.store(true, Ordering::SeqCst);
     dial.proxy.hold(Direction::ToServer);
     until("it does not ask again", async || dial.proxy.queued(Direction::ToServer) != 0).await;
