@@ -952,7 +952,7 @@ async fn waiters_keep_their_places_while_the_server_refuses_writes() {
     let second = site.waits(&site.client().await).await;
     let owners = async || {
         let entries = site.redis(&["LRANGE", QUEUE, "0", "-1"]).await;
-        let owner = |entry: &Reply| entry.text().unwrap().split(' ').next().unwrap().to_owned();
+        let owner = |entry: &Reply| entry.text().unwrap().split(':').next().unwrap().to_owned();
         entries.array().unwrap().iter().map(owner).collect::<Vec<_>>()
     };
     let places = owners().await;
