@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::{AcquireRequest, BootInstant, Error, Outcome, OwnerId, Result, Token, Wait};
+use redis_link::dispatch::Dispatch;
 use redis_link::keys::Keys;
 use redis_link::lock_answer::LockAnswer;
 use redis_link::push::{Listener, Mailbox};
@@ -100,14 +101,14 @@ impl Attempt {
             }
             connection = server.client.generation(&what.keys);
         }
-        self.rollback.arm(connection);
+        let dispatch = self.rollback.arm(connection);
         if self.since.is_none()
             && !is_confirmation
             && connection.is_some_and(|on| what.context.scripts_work(on))
         {
             let sent = server.moment();
-            if let Some(answer) = Box::pin(self.claim(what, sent)).await.transpose() {
-                return (sent, answer);
+            if let Some(answer) = Box::pin(self.claim(what, sent, &dispatch)).await.transpose() {
+                return (server.written(sent, &dispatch), answer);
             }
         }
         if what.context.wait == RedisWait::Queue && !what.request.wait.is_expired() {
@@ -121,7 +122,8 @@ impl Attempt {
         let entry = self.queue_entry.as_ref().map(|queue_entry| &*queue_entry.text);
         let ask = Ask { entry, is_confirmation, ..what.ask(self.rollback.owner) };
         // Boxed, to keep the future of an acquisition small.
-        let answer = Box::pin(server.ask(sent, &ask)).await;
+        let answer = Box::pin(server.ask(sent, &ask, &dispatch)).await;
+        let sent = server.written(sent, &dispatch);
         self.untokened &= !matches!(answer, Ok(LockAnswer::Busy { .. }));
         match answer {
             Ok(LockAnswer::Busy { .. }) => what.context.busy.note(&what.keys, what.context.clock.now()),
@@ -134,14 +136,19 @@ impl Attempt {
     }
 
     /// Claims the lock by plain commands, if it is probably free; `None` if the script has to follow.
-    async fn claim(&mut self, what: &Acquisition<'_>, sent: Moment) -> Result<Option<LockAnswer>> {
+    async fn claim(
+        &mut self,
+        what: &Acquisition<'_>,
+        sent: Moment,
+        dispatch: &Arc<Dispatch>,
+    ) -> Result<Option<LockAnswer>> {
         let Acquisition { context, keys, .. } = what;
         if context.busy.has(keys, sent.at) {
             return Ok(None);
         }
         self.since = Some(sent.at);
         let keeps = !context.kept.has(keys, sent.at);
-        match context.server.claim(&what.ask(self.rollback.owner), keeps).await? {
+        match context.server.claim(&what.ask(self.rollback.owner), keeps, dispatch).await? {
             Claimed::Granted(token) => Ok(Some(LockAnswer::Granted(token))),
             Claimed::Broken => Ok(Some(LockAnswer::Broken)),
             Claimed::NotGranted => Ok(None),

@@ -5,6 +5,7 @@
 mod bugs;
 mod common;
 mod connection;
+mod crowd;
 mod fake_redis;
 mod full_memory;
 mod gates;

@@ -32,14 +32,14 @@ impl Bench {
     async fn ask(&self, owner: OwnerId) -> LockAnswer {
         let (keys, info, mode) = (&self.keys, "me", Mode::Exclusive);
         let ask = Ask { keys, owner, mode, ttl: TTL, info, entry: None, is_confirmation: false };
-        self.server.ask(self.server.moment(), &ask).await.unwrap()
+        self.server.ask(self.server.moment(), &ask, &self.server.client.dispatch()).await.unwrap()
     }
 
     /// The same by plain commands.
     async fn outright(&self, owner: OwnerId) -> Claimed {
         let (keys, info, mode) = (&self.keys, "me", Mode::Exclusive);
         let ask = Ask { keys, owner, mode, ttl: TTL, info, entry: None, is_confirmation: false };
-        self.server.claim(&ask, true).await.unwrap()
+        self.server.claim(&ask, true, &self.server.client.dispatch()).await.unwrap()
     }
 
     async fn asked(&self, owner: OwnerId) -> Token {
@@ -128,7 +128,7 @@ async fn waiters_learn_how_long_a_lock_is_left_free() {
             .to_string();
     let queue_up = async || {
         let ask = Ask { keys, owner: waiter, mode, ttl, info, entry: Some(&*entry), is_confirmation: false };
-        bench.server.ask(bench.server.moment(), &ask).await.unwrap()
+        bench.server.ask(bench.server.moment(), &ask, &bench.server.client.dispatch()).await.unwrap()
     };
     bench.asked(me).await;
     assert!(matches!(queue_up().await, LockAnswer::Busy { position: Some(0), .. }));
@@ -163,7 +163,10 @@ async fn waiters_learn_how_long_a_lock_is_left_free() {
     assert_eq!(bench.server.release(keys, waiter, None).await.unwrap(), Some(true));
 
     let ask = Ask { keys, owner: me, mode: Mode::Shared, ttl, info, entry: None, is_confirmation: false };
-    assert!(matches!(bench.server.ask(bench.server.moment(), &ask).await.unwrap(), LockAnswer::Granted(_)));
+    assert!(matches!(
+        bench.server.ask(bench.server.moment(), &ask, &bench.server.client.dispatch()).await.unwrap(),
+        LockAnswer::Granted(_)
+    ));
     assert_eq!(bench.server.release(keys, me, Release::LeaveFree(MOMENT)).await.unwrap(), Some(true));
     bench.asked(me).await;
 }

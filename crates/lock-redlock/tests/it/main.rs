@@ -4,6 +4,7 @@
 
 mod common;
 mod contention;
+mod crowd;
 mod fleet;
 mod full_memory;
 mod ghosts;

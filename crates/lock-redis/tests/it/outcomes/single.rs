@@ -42,14 +42,23 @@ impl Scripts for Single {
         let ours = |is_ours, what: &str| if is_ours { what } else { "not ours" }.to_owned();
         let answer = match op {
             Op::Ask(who, mode) => {
-                return Some(verdict(server.ask(server.moment(), &ask(who, mode, None)).await));
+                return Some(verdict(
+                    server.ask(server.moment(), &ask(who, mode, None), &server.client.dispatch()).await,
+                ));
             }
             Op::Queue(who, mode) | Op::Confirm(who, mode) => {
                 let entry = Self::entry(case, who, mode);
-                return Some(verdict(server.ask(server.moment(), &ask(who, mode, Some(&entry))).await));
+                return Some(verdict(
+                    server
+                        .ask(server.moment(), &ask(who, mode, Some(&entry)), &server.client.dispatch())
+                        .await,
+                ));
             }
             Op::Rotate(from, to) => {
-                match server.rotate(case.owner(from), &ask(to, Mode::Exclusive, None)).await {
+                match server
+                    .rotate(case.owner(from), &ask(to, Mode::Exclusive, None), &server.client.dispatch())
+                    .await
+                {
                     Ok(Rotated::HandedOver(token)) => return Some(("passed".into(), Some(token))),
                     Ok(Rotated::NotOurs) => ours(false, ""),
                     Err(error) => refused(&error),
