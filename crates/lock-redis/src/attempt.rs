@@ -169,7 +169,13 @@ impl Attempt {
     /// Waits until the configured number of replicas have the granted lock; takes it back if they do not.
     pub(crate) async fn replicated(self, what: &Acquisition<'_>) -> Result<Self> {
         let Acquisition { context, keys, request, ttl, .. } = what;
-        let lease = Extension { keys, owner: self.rollback.owner, hold: Hold::of(request.mode), ttl: *ttl };
+        let lease = Extension {
+            keys,
+            owner: self.rollback.owner,
+            hold: Hold::of(request.mode),
+            ttl: *ttl,
+            shortens: false,
+        };
         match context.server.await_replicas(&lease).await {
             Ok(()) => Ok(self),
             Err(error) => {

@@ -237,7 +237,8 @@ impl RedisLease {
                 self.cell.lose(LossReason::Released);
                 let sent = context.server.written(sent, &dispatch);
                 let until = context.server.valid_until(sent, ttl);
-                let lease = Extension { keys: &keys, owner: rollback.owner, hold: Hold::Alone, ttl };
+                let lease =
+                    Extension { keys: &keys, owner: rollback.owner, hold: Hold::Alone, ttl, shortens: false };
                 let replicated = context.server.await_replicas(&lease).await;
                 if replicated.is_err() || context.clock.now() >= until {
                     // The next task cannot use it: take it back.

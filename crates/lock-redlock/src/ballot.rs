@@ -124,8 +124,10 @@ pub struct Extension<'a> {
     pub keys: &'a Keys,
     /// The owner id of the acquisition.
     pub owner: OwnerId,
-    /// The time to live from now on.
+    /// The time to live from now on. A longer one stays.
     pub ttl: Duration,
+    /// Whether a longer one does not.
+    pub shortens: bool,
 }
 
 impl Claim<'_> {
@@ -285,7 +287,8 @@ impl Voter {
         let call = |lease: &Extension<'_>| {
             let call = EXTEND_VOTE.on(&[lease.keys.lock(), lease.keys.tokens()]);
             let call = call.arg(lease.owner.encode(&mut [0; 32])).arg(millis(lease.ttl));
-            call.unless_usual([&*fence_ttl(lease.ttl)], [USUAL_FENCE_TTL])
+            let shortens = if lease.shortens { "shortens" } else { "" };
+            call.unless_usual([&*fence_ttl(lease.ttl), shortens], [USUAL_FENCE_TTL, ""])
         };
         let calls: Vec<_> = leases.iter().map(call).collect();
         self.client.read_all(&calls, flag).await

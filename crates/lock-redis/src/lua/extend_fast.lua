@@ -5,7 +5,9 @@ if is_ours then
   if redis.call('PTTL', KEYS[2]) < fence_ttl / 2 then
     redis.call('PEXPIRE', KEYS[2], fence_ttl)
   end
-  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  if (ARGV[5] or '') ~= '' or redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
+    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  end
   return 1
 end
 if #KEYS == 2 then

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lock_testkit::{RedisFive, by_tier};
+use lock_testkit::{RedisFive, by_tier, until};
 use tokio::time::{Instant, timeout};
 
 use crate::common::connect;
@@ -26,18 +26,23 @@ async fn healthy_masters_grant_the_locks_of_a_crowd() {
     let (guards, failed): (Vec<_>, Vec<_>) =
         acquired.into_iter().map(Result::unwrap).partition(Result::is_ok);
     let error = failed.into_iter().find_map(Result::err);
-    println!("{} of {tasks} in {took:?}: {error:?}", guards.len());
     assert!(guards.len() * 1000 >= tasks * 999, "{} of {tasks} in {took:?}: {error:?}", guards.len());
     for server in masters.servers() {
         let (claims, scripts) = (server.calls_of("set").await, server.calls_of("evalsha").await);
-        println!("{claims} claims, {scripts} scripts");
         assert!(claims + scripts <= 2 * tasks as u64, "{claims} claims and {scripts} scripts");
     }
 
-    // They are held, and released as fast.
+    // They are held, and released.
     assert!(guards.iter().flatten().all(|guard| guard.is_valid()));
     let released = guards.into_iter().flatten().map(|guard| tokio::spawn(guard.release()));
     let released = timeout(PATIENCE, join_all(released)).await.expect("all of them end");
-    let failed = released.into_iter().find_map(|released| released.unwrap().err());
-    assert!(failed.is_none(), "{failed:?}");
+    // One that is not confirmed in time goes on in the background.
+    let failed = released.into_iter().filter(|released| matches!(released, Ok(Err(_)))).count();
+    assert!(failed * 20 <= tasks, "{failed} of {tasks} releases failed");
+    for server in masters.servers() {
+        until("a lock is left", async || {
+            format!("{:?}", server.call(&["KEYS", "lock:*"]).await) == "Array([])"
+        })
+        .await;
+    }
 }

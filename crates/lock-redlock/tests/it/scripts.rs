@@ -71,7 +71,11 @@ impl Bench {
     }
 
     async fn extend(&self, owner: OwnerId, ttl: Duration) -> bool {
-        let lease = ballot::Extension { keys: &self.keys, owner, ttl };
+        self.extend_by(owner, ttl, true).await
+    }
+
+    async fn extend_by(&self, owner: OwnerId, ttl: Duration, shortens: bool) -> bool {
+        let lease = ballot::Extension { keys: &self.keys, owner, ttl, shortens };
         self.voter.extend(&[lease]).await.unwrap().remove(0).unwrap()
     }
 
@@ -117,6 +121,20 @@ fn owners() -> (OwnerId, OwnerId) {
 
 fn granted(token: u64) -> LockAnswer {
     LockAnswer::Granted(Token::new(token))
+}
+
+#[tokio::test]
+async fn an_extension_that_is_executed_late_leaves_a_longer_lease_alone() {
+    let (bench, me) = (Bench::new().await, OwnerId::random());
+    bench.granted(me).await;
+    for (ttl, shortens, lasts) in
+        [(TTL * 10, false, TTL * 10), (TTL, false, TTL * 10), (TTL / 2, true, TTL / 2)]
+    {
+        assert!(bench.extend_by(me, ttl, shortens).await);
+        let left = bench.redis.command(&["PTTL", "lock:a"]).await.unwrap().int().unwrap();
+        let left = Duration::from_millis(left.try_into().unwrap());
+        assert!(left <= lasts && left > lasts * 3 / 4, "{left:?} after {ttl:?}");
+    }
 }
 
 #[tokio::test]

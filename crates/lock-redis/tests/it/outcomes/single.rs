@@ -89,7 +89,8 @@ impl Scripts for Single {
 
 impl Single {
     async fn extend(&self, case: &Case, who: Who, hold: Hold) -> bool {
-        let lease = Extension { keys: &case.keys, owner: case.owner(who), hold, ttl: seconds(EXTENDED) };
+        let (keys, owner, ttl) = (&case.keys, case.owner(who), seconds(EXTENDED));
+        let lease = Extension { keys, owner, hold, ttl, shortens: true };
         let extended: Result<Vec<_>> = self.0.extend(self.0.moment(), &[lease]).await;
         extended.unwrap().remove(0).unwrap()
     }

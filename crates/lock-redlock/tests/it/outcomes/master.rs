@@ -56,7 +56,8 @@ impl Scripts for Master {
                 if vacated.is_wanted { format!("{was_ours}, wanted") } else { was_ours }
             }
             Op::Extend(who) => {
-                let lease = Extension { keys, owner: case.owner(who), ttl: seconds(EXTENDED) };
+                let lease =
+                    Extension { keys, owner: case.owner(who), ttl: seconds(EXTENDED), shortens: true };
                 ours(voter.extend(&[lease]).await.unwrap().remove(0).unwrap(), "extended")
             }
             Op::Raise(who, by) => {
