@@ -1,7 +1,6 @@
 //! Renews leases: one call for all that are due.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
@@ -60,7 +59,7 @@ impl RenewOnServer {
             for (&at, answer) in left.iter().zip(&answers) {
                 match answer {
                     Changed::Done(()) => {
-                        renewed[at] = Renewed::Until(Context::valid_until(sent, part[at].ttl))
+                        renewed[at] = Renewed::Until(Context::valid_until(sent, part[at].ttl));
                     }
                     Changed::NotHeld => renewed[at] = Renewed::Lost,
                     Changed::Locked => {}

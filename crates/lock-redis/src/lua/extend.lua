@@ -10,7 +10,7 @@ if redis.call('PTTL', KEYS[2]) < fence_ttl / 2 then
   redis.call('PEXPIRE', KEYS[2], fence_ttl)
 end
 local left = is_shared() and redis.call('ZSCORE', holders, ARGV[1]) - now or redis.call('PTTL', KEYS[1])
-if (ARGV[5] or '') ~= '' or left < tonumber(ARGV[2]) then
+if (ARGV[5] or '') ~= '' or left <= tonumber(ARGV[2]) then
   extend(ARGV[1], ARGV[2])
 end
 return 1

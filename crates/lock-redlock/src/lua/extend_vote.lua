@@ -7,7 +7,7 @@ if not is_owners(ARGV[1]) then
 end
 -- The lock last: if a right is missing, it is unchanged.
 redis.call('PEXPIRE', KEYS[2], ARGV[3] or WEEK)
-if ARGV[4] or redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
+if ARGV[4] or redis.call('PTTL', KEYS[1]) <= tonumber(ARGV[2]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end
 return 1

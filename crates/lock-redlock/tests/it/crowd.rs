@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use lock_core::ErrorKind;
 use lock_testkit::{RedisFive, by_tier, until};
 use tokio::time::{Instant, timeout};
 
@@ -13,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// With the defaults, whose timeouts are far shorter than all of it takes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn healthy_masters_grant_the_locks_of_a_crowd() {
-    let tasks: usize = by_tier(5_000, 5_000, 20_000);
+    let tasks: usize = by_tier(5_000, 5_000, 10_000);
     let masters = RedisFive::start_n(3).await.unwrap();
     let locks = connect(&masters.url()).await.unwrap();
     let began = Instant::now();
@@ -36,9 +37,10 @@ async fn healthy_masters_grant_the_locks_of_a_crowd() {
     assert!(guards.iter().flatten().all(|guard| guard.is_valid()));
     let released = guards.into_iter().flatten().map(|guard| tokio::spawn(guard.release()));
     let released = timeout(PATIENCE, join_all(released)).await.expect("all of them end");
-    // One that is not confirmed in time goes on in the background.
-    let failed = released.into_iter().filter(|released| matches!(released, Ok(Err(_)))).count();
-    assert!(failed * 20 <= tasks, "{failed} of {tasks} releases failed");
+    for error in released.into_iter().filter_map(|released| released.unwrap().err()) {
+        // On a busy host; the release goes on in the background.
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    }
     for server in masters.servers() {
         until("a lock is left", async || {
             format!("{:?}", server.call(&["KEYS", "lock:*"]).await) == "Array([])"
