@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use polylock::backend::renewal::{Renew, Renewed, Renewer, Terms};
+use polylock::backend::renewal::{Due, Renew, Renewed, Renewer, Terms};
 use polylock::backend::{
     AcquireRequest, Acquired, Backend, HandOver, Lease, Revocation, RevocationCell, Support, ValidityCell,
     async_trait,
@@ -161,8 +161,8 @@ struct Always;
 impl Renew for Always {
     type Key = u32;
 
-    async fn renew(&self, batch: &[(u32, Duration)]) -> Vec<Renewed> {
-        batch.iter().map(|(_, ttl)| Renewed::Until(Clock::boot().now() + *ttl)).collect()
+    async fn renew(&self, batch: &[Due<u32>]) -> Vec<Renewed> {
+        batch.iter().map(|due| Renewed::Until(Clock::boot().now() + due.ttl)).collect()
     }
 }
 

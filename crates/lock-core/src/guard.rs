@@ -398,8 +398,8 @@ impl Guard {
     /// # }
     /// ```
     ///
-    /// On Redlock the new deadline may be nearer than `ttl`, once shorter extensions of this lock have got no answer at several
-    /// masters: these may execute them at any time.
+    /// On Redlock the new deadline may be nearer than `ttl`, once extensions that shortened the lease have got no answer at
+    /// several masters: these may execute them at any time.
     ///
     /// # Errors
     ///
@@ -407,6 +407,8 @@ impl Guard {
     /// * [`ErrorKind::Lost`] when the lock is lost; it is never acquired again.
     /// * [`ErrorKind::Unavailable`] when the server does not answer; on Redlock, when no quorum answers while the lease
     ///   lasts.
+    /// * [`ErrorKind::Exhausted`] when the lease is extended by less than `ttl`: an earlier, shorter extension or renewal got no
+    ///   answer, and the server may still execute it, which would cut the lease short.
     /// * [`ErrorKind::Denied`] when the server refuses, [`ErrorKind::Closed`] after [`close`](crate::Locks::close),
     ///   [`ErrorKind::Unsupported`] outside a tokio runtime.
     ///

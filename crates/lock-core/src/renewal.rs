@@ -8,5 +8,5 @@ mod schedule;
 mod task;
 mod tasks;
 
-pub use renew::{Renew, Renewed, Terms};
+pub use renew::{Due, Renew, Renewed, Terms};
 pub use renewer::{Renewal, Renewer};

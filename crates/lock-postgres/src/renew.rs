@@ -1,11 +1,10 @@
 //! Renews leases: one call for all that are due.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
-use lock_core::renewal::{Renew, Renewed};
+use lock_core::renewal::{Due, Renew, Renewed};
 use lock_core::{Error, ErrorKind, OwnerId};
 use tokio::time::sleep;
 
@@ -36,19 +35,19 @@ pub(crate) struct HeldLock {
 impl Renew for RenewOnServer {
     type Key = Arc<HeldLock>;
 
-    async fn renew(&self, batch: &[(Self::Key, Duration)]) -> Vec<Renewed> {
+    async fn renew(&self, batch: &[Due<Self::Key>]) -> Vec<Renewed> {
         let parts = join_all(batch.chunks(AT_ONCE).map(|part| self.renew_part(part))).await;
         parts.into_iter().flatten().collect()
     }
 }
 
 impl RenewOnServer {
-    async fn renew_part(&self, part: &[(Arc<HeldLock>, Duration)]) -> Vec<Renewed> {
+    async fn renew_part(&self, part: &[Due<Arc<HeldLock>>]) -> Vec<Renewed> {
         let mut renewed: Vec<_> = part.iter().map(|_| Renewed::Unknown(locked())).collect();
         let (mut left, mut row): (Vec<usize>, _) = ((0..part.len()).collect(), LockedRow::default());
         for _ in 0..TRIES {
             let leases: Vec<_> =
-                left.iter().map(|&at| (&*part[at].0.name, part[at].0.owner, part[at].1)).collect();
+                left.iter().map(|&at| (&*part[at].key.name, part[at].key.owner, part[at].ttl)).collect();
             let sent = self.server.clock.now();
             let answers = match self.server.extend(&leases).await {
                 Ok(answers) => answers,
@@ -59,7 +58,9 @@ impl RenewOnServer {
             };
             for (&at, answer) in left.iter().zip(&answers) {
                 match answer {
-                    Changed::Done(()) => renewed[at] = Renewed::Until(Context::valid_until(sent, part[at].1)),
+                    Changed::Done(()) => {
+                        renewed[at] = Renewed::Until(Context::valid_until(sent, part[at].ttl));
+                    }
                     Changed::NotHeld => renewed[at] = Renewed::Lost,
                     Changed::Locked => {}
                 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::{AcquireRequest, BootInstant, Error, Outcome, OwnerId, Result, Token, Wait};
+use redis_link::dispatch::Dispatch;
 use redis_link::keys::Keys;
 use redis_link::lock_answer::LockAnswer;
 use redis_link::message::Secret;
@@ -102,14 +103,14 @@ impl Attempt {
             }
             connection = server.client.generation(&what.keys);
         }
-        self.rollback.arm(connection);
+        let dispatch = self.rollback.arm(connection);
         if self.since.is_none()
             && !is_confirmation
             && connection.is_some_and(|on| what.context.scripts_work(on))
         {
             let sent = server.moment();
-            if let Some(answer) = Box::pin(self.claim(what, sent)).await.transpose() {
-                return (sent, answer);
+            if let Some(answer) = Box::pin(self.claim(what, sent, &dispatch)).await.transpose() {
+                return (server.written(sent, &dispatch), answer);
             }
         }
         if what.context.wait == RedisWait::Queue && !what.request.wait.is_expired() {
@@ -123,7 +124,8 @@ impl Attempt {
         let entry = self.queue_entry.as_ref().map(|queue_entry| &*queue_entry.text);
         let ask = Ask { entry, is_confirmation, ..what.ask(self.rollback.owner) };
         // Boxed, to keep the future of an acquisition small.
-        let answer = Box::pin(server.ask(sent, &ask)).await;
+        let answer = Box::pin(server.ask(sent, &ask, &dispatch)).await;
+        let sent = server.written(sent, &dispatch);
         self.untokened &= !matches!(answer, Ok(LockAnswer::Busy { .. }));
         match answer {
             Ok(LockAnswer::Busy { .. }) => what.context.busy.note(&what.keys, what.context.clock.now()),
@@ -136,7 +138,12 @@ impl Attempt {
     }
 
     /// Claims the lock by plain commands, if it is probably free; `None` if the script has to follow.
-    async fn claim(&mut self, what: &Acquisition<'_>, sent: Moment) -> Result<Option<LockAnswer>> {
+    async fn claim(
+        &mut self,
+        what: &Acquisition<'_>,
+        sent: Moment,
+        dispatch: &Arc<Dispatch>,
+    ) -> Result<Option<LockAnswer>> {
         let Acquisition { context, keys, .. } = what;
         if context.busy.has(keys, sent.at) {
             return Ok(None);
@@ -145,8 +152,7 @@ impl Attempt {
         if keeps && !context.server.claims_keep() {
             return Ok(None);
         }
-        self.since = Some(sent.at);
-        match context.server.claim(&what.ask(self.rollback.owner), keeps).await? {
+        match context.server.claim(&what.ask(self.rollback.owner), keeps, dispatch).await? {
             Claimed::Granted(token) => Ok(Some(LockAnswer::Granted(token))),
             Claimed::Broken => Ok(Some(LockAnswer::Broken)),
             Claimed::NotGranted => Ok(None),
@@ -167,7 +173,13 @@ impl Attempt {
     /// Waits until the configured number of replicas have the granted lock; takes it back if they do not.
     pub(crate) async fn replicated(self, what: &Acquisition<'_>) -> Result<Self> {
         let Acquisition { context, keys, request, ttl, .. } = what;
-        let lease = Extension { keys, owner: self.rollback.owner, hold: Hold::of(request.mode), ttl: *ttl };
+        let lease = Extension {
+            keys,
+            owner: self.rollback.owner,
+            hold: Hold::of(request.mode),
+            ttl: *ttl,
+            shortens: false,
+        };
         match context.server.await_replicas(&lease).await {
             Ok(()) => Ok(self),
             Err(error) => {

@@ -221,7 +221,7 @@ impl RedisLease {
         let ttl = context.ttl_of(&next.lease);
         let info = context.owners.of(&next.owner);
         let mut rollback = RollbackGuard::new(&context.server, &keys, ttl);
-        rollback.arm(context.server.client.generation(&keys));
+        let dispatch = rollback.arm(context.server.client.generation(&keys));
         let sent = context.server.moment();
         let ask = Ask {
             keys: &keys,
@@ -232,11 +232,13 @@ impl RedisLease {
             entry: None,
             is_confirmation: false,
         };
-        match context.server.rotate(self.held.owner, &ask).await {
+        match context.server.rotate(self.held.owner, &ask, &dispatch).await {
             Ok(Rotated::HandedOver(token)) => {
                 self.cell.lose(LossReason::Released);
+                let sent = context.server.written(sent, &dispatch);
                 let until = context.server.valid_until(sent, ttl);
-                let lease = Extension { keys: &keys, owner: rollback.owner, hold: Hold::Alone, ttl };
+                let lease =
+                    Extension { keys: &keys, owner: rollback.owner, hold: Hold::Alone, ttl, shortens: false };
                 let replicated = context.server.await_replicas(&lease).await;
                 if replicated.is_err() || context.clock.now() >= until {
                     // The next task cannot use it: take it back.

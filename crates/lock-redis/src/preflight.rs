@@ -88,7 +88,9 @@ impl Context {
             entry: None,
             is_confirmation: false,
         };
-        let LockAnswer::Granted(token) = self.server.ask(self.server.moment(), &ask).await? else {
+        let LockAnswer::Granted(token) =
+            self.server.ask(self.server.moment(), &ask, &self.server.client.dispatch()).await?
+        else {
             return Err(lost());
         };
         let tombstone = Tombstone {

@@ -128,6 +128,11 @@ pub(crate) trait Recipe: fmt::Debug + Send + Sync {
         Moment { at: clock.now(), wall: Duration::ZERO }
     }
 
+    /// The moment from which a lease counts that was requested then, by a request that was written no earlier than this.
+    fn counts_from(&self, sent: Moment, written: BootInstant) -> Moment {
+        Moment { at: written, ..sent }
+    }
+
     /// The end of a lease that was requested at this moment.
     fn valid_until(&self, sent: Moment, ttl: Duration, _: &Clock) -> BootInstant {
         valid_until(sent.at, ttl)

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::renewal::{Renew, Renewal, Renewed, Renewer, Terms};
+use lock_core::renewal::{Due, Renew, Renewal, Renewed, Renewer, Terms};
 use lock_core::{Clock, Error, Outcome, OwnerId, Result, ValidityCell};
 use redis_link::keys::Keys;
 
@@ -164,14 +163,15 @@ impl Drop for Downgrading<'_> {
 impl Renew for RenewOnServer {
     type Key = Arc<HeldLock>;
 
-    async fn renew(&self, batch: &[(Self::Key, Duration)]) -> Vec<Renewed> {
+    async fn renew(&self, batch: &[Due<Self::Key>]) -> Vec<Renewed> {
         let leases: Vec<_> = batch
             .iter()
-            .map(|(held, ttl)| Extension {
+            .map(|Due { key: held, ttl, shortens, .. }| Extension {
                 keys: &held.keys,
                 owner: held.owner,
                 hold: held.sends(),
                 ttl: *ttl,
+                shortens: *shortens,
             })
             .collect();
         let mut renewed = self.extend(&leases).await;
@@ -188,10 +188,14 @@ impl Renew for RenewOnServer {
             let again = Box::pin(self.extend(&alone)).await;
             refused.into_iter().zip(again).for_each(|(number, again)| renewed[number] = again);
         }
-        for ((held, _), renewed) in batch.iter().zip(&renewed) {
-            held.answered(renewed);
+        for (due, renewed) in batch.iter().zip(&renewed) {
+            due.key.answered(renewed);
         }
         renewed
+    }
+
+    fn spares_longer(&self) -> bool {
+        true
     }
 }
 

@@ -76,8 +76,10 @@ pub struct Extension<'a> {
     pub owner: OwnerId,
     /// How the owner holds the lock.
     pub hold: Hold,
-    /// The time to live from now on.
+    /// The time to live from now on. A longer one stays.
     pub ttl: Duration,
+    /// Whether a longer one does not.
+    pub shortens: bool,
 }
 
 /// How an owner holds the lock whose lease is extended.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use lock_core::OwnerId;
 use redis_link::acquisitions::{Acquisitions, Registration};
+use redis_link::dispatch::Dispatch;
 use redis_link::keys::Keys;
 use redis_link::take_back::{Sent, TakeBack};
 use tokio::runtime::Handle;
@@ -24,8 +25,10 @@ pub(crate) struct RollbackGuard {
     /// Begins before the entry is sent.
     registration: Option<Registration>,
     ttl: Duration,
-    /// `None` if there is nothing to remove.
+    /// `None` if there is nothing to remove, unless the last request was written.
     sent: Option<Sent>,
+    /// The last request, as long as its outcome is unknown.
+    last: Option<(Arc<Dispatch>, Sent)>,
     runtime: Option<Handle>,
 }
 
@@ -41,13 +44,23 @@ impl RollbackGuard {
             registration: None,
             ttl,
             sent: None,
+            last: None,
             runtime: Handle::try_current().ok(),
         }
     }
 
-    /// Notes that a request is about to be sent, on this connection or a later one.
-    pub(crate) fn arm(&mut self, connection: Option<u64>) {
-        self.sent = Some(Sent::InDoubt { connection });
+    /// Notes that a request is about to be sent, on this connection or a later one. Until it is written, nothing changes.
+    pub(crate) fn arm(&mut self, connection: Option<u64>) -> Arc<Dispatch> {
+        let dispatch = self.server.client.dispatch();
+        self.sent = self.sent();
+        self.last = Some((Arc::clone(&dispatch), Sent::InDoubt { connection }));
+        dispatch
+    }
+
+    /// What may have left something; `None` if nothing did.
+    fn sent(&self) -> Option<Sent> {
+        let last = self.last.as_ref().filter(|(dispatch, _)| dispatch.written().is_some());
+        last.map_or(self.sent, |(_, sent)| Some(*sent))
     }
 
     /// Notes that the next request may add this entry to the wait queue, and registers the owner for its grant.
@@ -63,26 +76,30 @@ impl RollbackGuard {
 
     /// Notes that the request was answered: at most the queue entry remains.
     pub(crate) fn answered(&mut self) {
-        self.sent = self.entry.is_some().then_some(Sent::Answered);
+        if self.last.take().is_none_or(|(dispatch, _)| dispatch.written().is_some()) {
+            self.sent = self.entry.is_some().then_some(Sent::Answered);
+        }
     }
 
     /// Notes that the request was refused, perhaps after a part of it was applied.
     pub(crate) fn refused(&mut self) {
-        self.sent = self.sent.map(|_| Sent::Answered);
+        self.sent = self.sent().map(|_| Sent::Answered);
+        self.last = None;
     }
 
     /// Ends the guard without a rollback, and passes the registration on to the holder.
     pub(crate) fn disarm(mut self) -> Option<Registration> {
-        self.sent = None;
+        (self.sent, self.last) = (None, None);
         self.registration.take()
     }
 
     /// Rolls back now with one request; if that is not enough, the rest runs in the background.
     pub(crate) async fn now(mut self) {
+        let Some(sent) = self.sent() else { return };
         let released = self.server.release(&self.keys, self.owner, self.entry.as_deref()).await;
-        let may_be_more = |sent| self.has_asked_again() && is_in_flight(&self.server, &self.keys, sent);
-        if matches!(released, Ok(Some(true))) && !self.sent.is_some_and(may_be_more) {
-            self.sent = None;
+        let may_be_more = self.has_asked_again() && is_in_flight(&self.server, &self.keys, sent);
+        if matches!(released, Ok(Some(true))) && !may_be_more {
+            (self.sent, self.last) = (None, None);
         }
     }
 
@@ -94,7 +111,10 @@ impl RollbackGuard {
 
 impl Drop for RollbackGuard {
     fn drop(&mut self) {
-        let (Some(sent), Some(runtime)) = (self.sent.take(), self.runtime.take()) else { return };
+        if let Some((dispatch, _)) = &self.last {
+            dispatch.withdraw();
+        }
+        let (Some(sent), Some(runtime)) = (self.sent(), self.runtime.take()) else { return };
         let (server, keys, owner) = (Arc::clone(&self.server), Arc::clone(&self.keys), self.owner);
         let asked_again = self.has_asked_again();
         let (entry, ttl) = (self.entry.take(), self.ttl);

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use lock_core::{BootInstant, OwnerId, Result, Token, TokenBlock};
 use redis::{ConnectionInfo, Value};
 use redis_link::client::{ClientOptions, RedisClient};
+use redis_link::dispatch::Dispatch;
 use redis_link::error::Failure;
 use redis_link::inspection::Inspection;
 use redis_link::keys::Keys;
@@ -79,6 +80,12 @@ impl Server {
         self.recipe.moment(self.client.clock())
     }
 
+    /// The moment from which a lease counts that was requested then, with this dispatch.
+    pub(crate) fn written(&self, sent: Moment, dispatch: &Dispatch) -> Moment {
+        let written = dispatch.written();
+        written.map_or(sent, |written| self.recipe.counts_from(sent, written.on_clock))
+    }
+
     /// The end of a lease that was requested at this moment.
     pub(crate) fn valid_until(&self, sent: Moment, ttl: Duration) -> BootInstant {
         self.recipe.valid_until(sent, ttl, self.client.clock())
@@ -93,9 +100,9 @@ impl Server {
     /// # Cancel safety
     ///
     /// When the future is dropped, the lock may have been granted: [take it back](RedisClient::take_back).
-    pub async fn ask(&self, sent: Moment, ask: &Ask<'_>) -> Result<LockAnswer> {
+    pub async fn ask(&self, sent: Moment, ask: &Ask<'_>, dispatch: &Arc<Dispatch>) -> Result<LockAnswer> {
         let call = self.recipe.ask(ask, sent);
-        self.client.request_lock(&call, |answer| self.recipe.answered(sent, answer)).await
+        self.client.request_lock(&call, dispatch, |answer| self.recipe.answered(sent, answer)).await
     }
 
     /// Claims a lock that is probably free, by plain commands: one round trip. The lease counts from before. With `keeps`, a
@@ -108,13 +115,13 @@ impl Server {
     /// # Cancel safety
     ///
     /// As [`ask`](Self::ask).
-    pub async fn claim(&self, ask: &Ask<'_>, keeps: bool) -> Result<Claimed> {
+    pub async fn claim(&self, ask: &Ask<'_>, keeps: bool, dispatch: &Arc<Dispatch>) -> Result<Claimed> {
         let mut proposed = 0;
         let commands = |clock| {
             proposed = TokenBlock::start(clock);
             self.recipe.claim(ask, proposed, keeps)
         };
-        match self.client.send_by_clock(commands).await {
+        match self.client.send_by_clock(commands, dispatch).await {
             None => Ok(Claimed::NotGranted),
             Some(Ok(answers)) => Ok(match *answers {
                 [Value::Okay, _, Value::Int(1), ..] => Claimed::OutOfTurn,
@@ -151,12 +158,12 @@ impl Server {
     /// # Cancel safety
     ///
     /// When the future is dropped, the outcome is unknown.
-    pub async fn rotate(&self, owner: OwnerId, next: &Ask<'_>) -> Result<Rotated> {
+    pub async fn rotate(&self, owner: OwnerId, next: &Ask<'_>, dispatch: &Arc<Dispatch>) -> Result<Rotated> {
         let read = |answer: &Value| match answer {
             Value::Int(0) => Some(Rotated::NotOurs),
             token => wire::token(token).map(Rotated::HandedOver),
         };
-        self.client.read_once(&set_nx_px::rotate(owner, next, self.token_ttl), read).await
+        self.client.read_once(&set_nx_px::rotate(owner, next, self.token_ttl), dispatch, read).await
     }
 
     /// Whether a lock counts as granted only after replicas have it.
@@ -238,7 +245,7 @@ impl Server {
     }
 
     async fn removed(&self, call: &Call) -> Result<Option<bool>> {
-        let (answer, resent) = self.client.run(call).await?;
+        let (answer, resent) = self.client.run(call, &self.client.dispatch()).await?;
         let ours = wire::flag(&answer).ok_or_else(|| self.client.endpoint().unexpected(&answer))?;
         Ok(Some(ours).filter(|ours| *ours || !resent))
     }

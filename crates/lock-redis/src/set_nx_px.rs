@@ -135,12 +135,9 @@ impl Recipe for SetNxPx {
         };
         let call = call.arg(lease.owner.encode(&mut [0; 32])).arg(millis(lease.ttl));
         let fence_ttl = self.token_ttl.of(lease.ttl);
-        match lease.hold {
-            Hold::Downgrading => {
-                call.unless_usual([&*fence_ttl, &*self.channel(lease.keys)], [USUAL_FENCE_TTL, ""])
-            }
-            _ => call.unless_usual([&*fence_ttl], [USUAL_FENCE_TTL]),
-        }
+        let channel = if lease.hold == Hold::Downgrading { self.channel(lease.keys) } else { String::new() };
+        let shortens = if lease.shortens { "shortens" } else { "" };
+        call.unless_usual([&*fence_ttl, &*channel, shortens], [USUAL_FENCE_TTL, "", ""])
     }
 
     fn raise(&self, keys: &Keys, owner: OwnerId, floor: Token, ttl: Duration) -> Call {

@@ -231,6 +231,11 @@ impl Recipe for SetnxTimestamp {
         Moment { at, wall: self.clock.now() }
     }
 
+    fn counts_from(&self, sent: Moment, _: BootInstant) -> Moment {
+        // The time that it writes is fixed by then.
+        sent
+    }
+
     fn valid_until(&self, sent: Moment, ttl: Duration, clock: &Clock) -> BootInstant {
         valid_until(sent.at, ttl).min(clock.now() + self.left(sent, ttl))
     }

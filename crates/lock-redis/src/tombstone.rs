@@ -57,7 +57,8 @@ impl Context {
             _ => None,
         };
         // Once: an answer about a second request does not tell what the first one did.
-        self.server.client.read_once(&self.server.recipe().remove_tombstone(keys, removal), read).await
+        let (client, call) = (&self.server.client, self.server.recipe().remove_tombstone(keys, removal));
+        client.read_once(&call, &client.dispatch(), read).await
     }
 
     /// The tombstones of all locks whose names begin so.

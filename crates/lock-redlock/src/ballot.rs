@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use lock_core::{OwnerId, Result, Token};
 use redis::{ConnectionInfo, Pipeline, Value};
 use redis_link::client::{ClientOptions, RedisClient};
+use redis_link::dispatch::Dispatch;
 use redis_link::error::Failure;
 use redis_link::inspection::Inspection;
 use redis_link::keys::Keys;
@@ -126,8 +127,10 @@ pub struct Extension<'a> {
     pub keys: &'a Keys,
     /// The owner id of the acquisition.
     pub owner: OwnerId,
-    /// The time to live from now on.
+    /// The time to live from now on. A longer one stays.
     pub ttl: Duration,
+    /// Whether a longer one does not.
+    pub shortens: bool,
 }
 
 impl Claim<'_> {
@@ -223,8 +226,8 @@ impl Voter {
     /// # Cancel safety
     ///
     /// When the future is dropped, the lock may have been granted: [take it back](RedisClient::take_back).
-    pub async fn claim(&self, claim: &Request) -> Result<LockAnswer> {
-        self.client.request_lock(&claim.0, |_| ()).await
+    pub async fn claim(&self, claim: &Request, dispatch: &Arc<Dispatch>) -> Result<LockAnswer> {
+        self.client.request_lock(&claim.0, dispatch, |_| ()).await
     }
 
     /// Claims the lock by plain commands: one round trip. `None` if the outcome is unclear, for whatever reason: then a
@@ -237,8 +240,12 @@ impl Voter {
     /// # Cancel safety
     ///
     /// As [`claim`](Self::claim).
-    pub async fn claim_fast(&self, claim: &FastClaim) -> Result<Option<LockAnswer>> {
-        match self.client.send_each(&claim.commands).await {
+    pub async fn claim_fast(
+        &self,
+        claim: &FastClaim,
+        dispatch: &Arc<Dispatch>,
+    ) -> Result<Option<LockAnswer>> {
+        match self.client.send_each(&claim.commands, dispatch).await {
             None => Ok(None),
             Some(Ok(answers)) => {
                 let is_usual = matches!(*answers, [Value::Okay, Value::Int(1), Value::Int(1)]);
@@ -260,8 +267,8 @@ impl Voter {
     /// # Cancel safety
     ///
     /// When the future is dropped, it may or may not be removed. Call it again.
-    pub async fn vacate(&self, vacate: &Request) -> Result<Vacated> {
-        let (answer, resent) = self.client.run(&vacate.0).await?;
+    pub async fn vacate(&self, vacate: &Request, dispatch: &Arc<Dispatch>) -> Result<Vacated> {
+        let (answer, resent) = self.client.run(&vacate.0, dispatch).await?;
         let (held, is_wanted) = match &answer {
             Value::Array(parts) => (parts.first(), true),
             held => (Some(held), false),
@@ -283,7 +290,8 @@ impl Voter {
         let call = |lease: &Extension<'_>| {
             let call = EXTEND_VOTE.on(&[lease.keys.lock(), lease.keys.tokens()]);
             let call = call.arg(lease.owner.encode(&mut [0; 32])).arg(millis(lease.ttl));
-            call.unless_usual([&*fence_ttl(lease.ttl)], [USUAL_FENCE_TTL])
+            let shortens = if lease.shortens { "shortens" } else { "" };
+            call.unless_usual([&*fence_ttl(lease.ttl), shortens], [USUAL_FENCE_TTL, ""])
         };
         let calls: Vec<_> = leases.iter().map(call).collect();
         self.client.read_all(&calls, flag).await
@@ -338,7 +346,7 @@ impl ReturnGrant for Voter {
         // The grant took the entry off the queue. The next token has to be larger than that of the grant, or the master mints
         // one that is.
         let vacate = Request::vacate(&grant.keys, grant.owner, grant.token?, None);
-        let vacate = || async { Ok(self.vacate(&vacate).await?.was_ours) };
+        let vacate = || async { Ok(self.vacate(&vacate, &self.client.dispatch()).await?.was_ours) };
         self.client.take_back(TakeBack::new(&grant.keys, GRACE, Sent::Answered), vacate).await
     }
 

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lock_core::{Clock, Error, Outcome, OwnerId, Result, Token, TokenBlock};
+use lock_core::{BootInstant, Clock, Error, Outcome, OwnerId, Result, Token, TokenBlock};
+use redis_link::dispatch::Dispatch;
 use redis_link::keys::Keys;
 use redis_link::lock_answer::LockAnswer;
 use redis_link::take_back::Sent;
@@ -41,6 +42,8 @@ pub(crate) struct Claims {
     ended: Notify,
     /// The connections of the last claims.
     sent_on: Mutex<OfEach<Option<u64>>>,
+    /// Whether the last claims were written.
+    dispatches: Mutex<OfEach<Arc<Dispatch>>>,
     pub(crate) votes: LiveVotes,
 }
 
@@ -93,6 +96,7 @@ impl Claims {
             ended: Notify::new(),
             votes: LiveVotes::new(masters.len()),
             sent_on: Mutex::new(masters.iter().map(|master| master.client.generation(keys)).collect()),
+            dispatches: Mutex::new(masters.iter().map(|master| master.client.dispatch()).collect()),
         })
     }
 
@@ -105,7 +109,8 @@ impl Claims {
         let (ttl, token) = (self.ttl, Token::new(self.began.0));
         let fast = fast.then(|| self.claimed(ttl, token).fast()).flatten().map(Arc::new);
         let skipped = skipped.into_iter().enumerate();
-        FanOut::new(skipped.map(|(number, skipped)| self.claim(number, ttl, token, fast.clone(), skipped)))
+        let claims = skipped.map(|(number, skipped)| self.claim(number, ttl, token, fast.clone(), skipped));
+        FanOut::new(claims).dispatched(self.dispatches().clone())
     }
 
     /// Claims the lock once more, by the same owner: on every master except the `skipped` ones. All earlier claims have ended.
@@ -115,7 +120,7 @@ impl Claims {
     ) -> FanOut<Result<LockAnswer>> {
         let (ttl, token) = (self.ttl, self.proposal());
         self.holds_since(token);
-        FanOut::new(skipped.into_iter().enumerate().map(|(number, skipped)| {
+        let claims = skipped.into_iter().enumerate().map(|(number, skipped)| {
             let begins = skipped.is_none() && self.begin_again(number);
             let claim = begins.then(|| self.claim(number, ttl, token, None, None));
             async move {
@@ -124,7 +129,24 @@ impl Claims {
                     None => skipped.map_or(Ok(LockAnswer::Broken), Err),
                 }
             }
-        }))
+        });
+        FanOut::new(claims).dispatched(self.dispatches().clone())
+    }
+
+    /// Withdraws what was not written yet. It leaves nothing.
+    pub(crate) fn withdraw(&self) {
+        self.dispatches().iter().for_each(|dispatch| dispatch.withdraw());
+    }
+
+    /// When the first of the last claims was written, of those that began to wait for their turn at this time.
+    pub(crate) fn written_since(&self, begun: BootInstant) -> BootInstant {
+        let dispatches = self.dispatches();
+        let written = dispatches.iter().filter_map(|dispatch| Some(dispatch.written()?.on_clock));
+        written.min().map_or(begun, |first| first.max(begun))
+    }
+
+    fn dispatches(&self) -> MutexGuard<'_, OfEach<Arc<Dispatch>>> {
+        self.dispatches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The token to propose now: the block of the clock, in microseconds since 1970.
@@ -162,7 +184,9 @@ impl Claims {
         skipped: Option<Error>,
     ) -> impl Future<Output = Result<LockAnswer>> + Send + 'static + use<> {
         // Created here, so that the end is noted even if the future is never polled.
-        let ending = Ending { claims: Arc::clone(self), number, end: End::Refused };
+        let dispatch = self.masters[number].client.dispatch();
+        self.dispatches()[number] = Arc::clone(&dispatch);
+        let ending = Ending { claims: Arc::clone(self), number, dispatch, end: End::Refused };
         async move {
             let mut ending = ending;
             if let Some(error) = skipped {
@@ -171,7 +195,7 @@ impl Claims {
             ending.end = End::Unknown;
             let sent = ending.claims.clock(number).now();
             let fast_answer = match &fast {
-                Some(claim) => ending.claims.masters[number].claim_fast(claim).await,
+                Some(claim) => ending.claims.masters[number].claim_fast(claim, &ending.dispatch).await,
                 None => Ok(None),
             };
             let was_sent = matches!(fast_answer, Ok(None)) && fast.is_some();
@@ -182,7 +206,7 @@ impl Claims {
             }
             let answer = match fast_answer {
                 // Boxed, to keep the future of a claim small.
-                Ok(None) => Box::pin(ending.claims.ask(number, ttl, token)).await,
+                Ok(None) => Box::pin(ending.claims.ask(number, ttl, token, &ending.dispatch)).await,
                 Ok(Some(fast_answer)) => Ok(fast_answer),
                 Err(error) => Err(error),
             };
@@ -206,10 +230,16 @@ impl Claims {
         }
     }
 
-    async fn ask(&self, number: usize, ttl: Duration, token: Token) -> Result<LockAnswer> {
+    async fn ask(
+        &self,
+        number: usize,
+        ttl: Duration,
+        token: Token,
+        dispatch: &Arc<Dispatch>,
+    ) -> Result<LockAnswer> {
         let entry = self.entry.as_ref().and_then(|entry| entry.sent_to(number));
         let request = self.request(ttl, token, entry.as_deref());
-        self.masters[number].claim(&request).await
+        self.masters[number].claim(&request, dispatch).await
     }
 
     fn request(&self, ttl: Duration, token: Token, entry: Option<&Entry>) -> Request {
@@ -315,6 +345,7 @@ impl Claims {
 struct Ending {
     claims: Arc<Claims>,
     number: usize,
+    dispatch: Arc<Dispatch>,
     end: End,
 }
 
@@ -334,6 +365,7 @@ impl Drop for Ending {
         match self.end {
             End::Granted => {}
             End::Refused => states.refused |= bit,
+            End::Unknown if self.dispatch.written().is_none() => states.refused |= bit,
             End::Unknown => states.in_doubt |= bit,
         }
         drop(states);

@@ -2,9 +2,12 @@
 
 use std::future::{Future, Ready};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
+use redis_link::dispatch::Dispatch;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -15,10 +18,26 @@ use crate::quorum::OfEach;
 pub(crate) struct FanOut<T: Send + 'static> {
     pending: FuturesUnordered<Numbered<T>>,
     /// The deadline for the answer of each master that is outstanding.
-    awaited: OfEach<Option<Instant>>,
+    awaited: OfEach<Option<Deadline>>,
+    /// Whether the requests were written; empty if they count as written from the start.
+    dispatches: OfEach<Arc<Dispatch>>,
+    began: Instant,
     has_deadlines: bool,
     timer: Option<Pin<Box<Sleep>>>,
     runtime: Option<Handle>,
+}
+
+/// The deadline for an answer. A request that waits for its turn has as much time after that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Deadline {
+    at: Instant,
+    span: Duration,
+}
+
+impl Deadline {
+    fn at(at: Instant) -> Self {
+        Self { at, span: at.saturating_duration_since(Instant::now()) }
+    }
 }
 
 /// An event of one master.
@@ -26,8 +45,8 @@ pub(crate) struct FanOut<T: Send + 'static> {
 pub(crate) enum Reply<T> {
     /// Its answer, perhaps after its deadline.
     Answer(T),
-    /// Its deadline passed. The request continues.
-    Late,
+    /// Its deadline passed; it has had the request since then. The request continues.
+    Late(Instant),
 }
 
 /// A request, with the number of its master.
@@ -41,13 +60,22 @@ impl<T: Send + 'static> FanOut<T> {
             let numbered: Numbered<T> = Box::pin(request.map(move |answer| (master, answer)));
             pending.push(numbered);
         }
-        let awaited = OfEach::from_elem(Some(Instant::now()), pending.len());
-        Self { pending, awaited, has_deadlines: false, timer: None, runtime: Handle::try_current().ok() }
+        let began = Instant::now();
+        let awaited = OfEach::from_elem(Some(Deadline::at(began)), pending.len());
+        let (dispatches, runtime) = (OfEach::new(), Handle::try_current().ok());
+        Self { pending, awaited, dispatches, began, has_deadlines: false, timer: None, runtime }
+    }
+
+    /// The dispatch of each request: deadlines count from when it is written.
+    pub(crate) fn dispatched(mut self, dispatches: OfEach<Arc<Dispatch>>) -> Self {
+        self.dispatches = dispatches;
+        self
     }
 
     /// Sets a deadline for the answer of each master.
     pub(crate) fn until(mut self, deadlines: impl IntoIterator<Item = Instant>) -> Self {
-        self.awaited = deadlines.into_iter().take(self.pending.len()).map(Some).collect();
+        let deadlines = deadlines.into_iter().take(self.pending.len());
+        self.awaited = deadlines.map(|at| Some(Deadline::at(at))).collect();
         self.has_deadlines = true;
         self
     }
@@ -55,7 +83,7 @@ impl<T: Send + 'static> FanOut<T> {
     /// Sets another deadline for these masters, even after the first has passed.
     pub(crate) fn wait_on(&mut self, masters: impl IntoIterator<Item = usize>, until: Instant) {
         self.has_deadlines = true;
-        masters.into_iter().for_each(|master| self.awaited[master] = Some(until));
+        masters.into_iter().for_each(|master| self.awaited[master] = Some(Deadline::at(until)));
     }
 
     /// The next event, with the number of its master.
@@ -67,7 +95,7 @@ impl<T: Send + 'static> FanOut<T> {
         loop {
             let awaited = self.awaited.iter().enumerate();
             let first = awaited.filter_map(|(master, at)| Some(((*at)?, master))).min();
-            let Some((at, late)) = first.filter(|_| self.has_deadlines) else {
+            let Some((deadline @ Deadline { at, .. }, late)) = first.filter(|_| self.has_deadlines) else {
                 let (master, answer) = self.answer().await?;
                 return Some((master, Reply::Answer(answer)));
             };
@@ -88,10 +116,29 @@ impl<T: Send + 'static> FanOut<T> {
                 () = timer.as_mut() => {}
             }
             if Instant::now() >= at {
-                self.awaited[late] = None;
-                return Some((late, Reply::Late));
+                self.awaited[late] = self.prolonged(late, deadline);
+                if self.awaited[late].is_none() {
+                    return Some((late, Reply::Late(self.sent(late).unwrap_or(self.began))));
+                }
             }
         }
+    }
+
+    /// When a master was sent its request; `None` if that still waits for its turn.
+    fn sent(&self, master: usize) -> Option<Instant> {
+        match self.dispatches.get(master) {
+            Some(dispatch) if dispatch.waits() => None,
+            Some(dispatch) => Some(dispatch.written().map_or(self.began, |written| written.at)),
+            None => Some(self.began),
+        }
+    }
+
+    /// The deadline of a request that was written later than expected, if there is time left.
+    fn prolonged(&self, master: usize, deadline: Deadline) -> Option<Deadline> {
+        let (now, sent) = (Instant::now(), self.sent(master));
+        let at = sent.unwrap_or(now) + deadline.span;
+        let is_later = at > now && (sent.is_none() || at > deadline.at);
+        is_later.then_some(Deadline { at, ..deadline })
     }
 
     /// The number of answers that are still waited for.
@@ -139,10 +186,9 @@ impl<T: Send + 'static> std::fmt::Debug for FanOut<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::Duration;
+
+    use super::*;
 
     /// Master n answers after n ms.
     fn replies(done: &Arc<AtomicUsize>) -> FanOut<()> {
@@ -177,6 +223,6 @@ mod tests {
         }
         let answer = |master, outstanding| ((master, Reply::Answer(())), outstanding);
         assert_eq!(received[..2], [answer(0, 4), answer(1, 3)]);
-        assert_eq!(received[2..], [((3, Reply::Late), 2), answer(2, 1), answer(3, 1), answer(4, 0)]);
+        assert_eq!(received[2..], [((3, Reply::Late(start)), 2), answer(2, 1), answer(3, 1), answer(4, 0)]);
     }
 }

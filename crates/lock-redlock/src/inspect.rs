@@ -90,7 +90,7 @@ impl Context {
                 let kind = master.voter.break_lock(&keys).await?;
                 // Hands the lock over to the next waiter; if that fails, the waiters poll.
                 let hand_over = Request::vacate(&keys, OwnerId::random(), proposal, None);
-                drop(master.voter.vacate(&hand_over).await);
+                drop(master.voter.vacate(&hand_over, &master.client.dispatch()).await);
                 Ok(kind)
             }
         });
@@ -125,7 +125,10 @@ impl Context {
         let removed = self.ask_all(|master| {
             let keys = Arc::clone(&keys);
             async move {
-                let vacated = master.voter.vacate(&Request::vacate(&keys, owner, proposal, None)).await?;
+                let vacated = master
+                    .voter
+                    .vacate(&Request::vacate(&keys, owner, proposal, None), &master.client.dispatch())
+                    .await?;
                 // A restarted master may have lost the lock.
                 Ok(vacated.was_ours.filter(|ours| *ours || master.may_vote().is_ok()))
             }

@@ -26,6 +26,9 @@ pub(crate) struct LatePolicy {
     /// At most one entry for each master, as a master may be late twice.
     failed: Vec<(usize, Error)>,
     late: Vec<usize>,
+    /// How long after its request a master is waited for.
+    longest: Duration,
+    /// Until when the late masters are.
     latest: Instant,
 }
 
@@ -34,15 +37,15 @@ impl LatePolicy {
     pub(crate) fn new(masters: &Masters) -> Self {
         let longest = masters.iter().map(|master| master.answer_timeout()).max().unwrap_or_default();
         let had_failed = masters.iter().map(|master| master.has_failed()).collect();
-        let (masters, latest) = (Arc::clone(masters), Instant::now() + longest);
+        let (masters, latest) = (Arc::clone(masters), Instant::now());
         let (failed, late) = (Vec::new(), Vec::new());
-        Self { masters, had_failed, waits_for_failed: false, failed, late, latest }
+        Self { masters, had_failed, waits_for_failed: false, failed, late, longest, latest }
     }
 
     /// Waits for masters whose last request failed as for the others: they have new connections.
     pub(crate) fn over_new_connections(mut self) -> Self {
         let longest = self.masters.iter().map(|master| master.client.command_timeout()).max();
-        (self.waits_for_failed, self.latest) = (true, Instant::now() + longest.unwrap_or_default());
+        (self.waits_for_failed, self.longest) = (true, longest.unwrap_or_default());
         self
     }
 
@@ -54,14 +57,14 @@ impl LatePolicy {
 
     /// Limits the wait for late masters to this, from now on.
     pub(crate) fn at_most(mut self, longest: Duration) -> Self {
-        self.latest = self.latest.min(Instant::now() + longest);
+        self.longest = self.longest.min(longest);
         self
     }
 
     /// Notes the reply of a master, and returns its answer if it counts.
     pub(crate) fn note<T>(&mut self, number: usize, reply: Reply<Result<T>>) -> Option<T> {
         match reply {
-            Reply::Late => self.note_late(number),
+            Reply::Late(since) => self.note_late(number, since),
             Reply::Answer(Err(error)) => {
                 self.note_answer(number);
                 self.note_failure(number, error);
@@ -74,12 +77,13 @@ impl LatePolicy {
         None
     }
 
-    /// Notes that a master is late.
-    pub(crate) fn note_late(&mut self, number: usize) {
+    /// Notes that a master is late, which has had the request since then.
+    pub(crate) fn note_late(&mut self, number: usize, since: Instant) {
         let master = Arc::clone(&self.masters[number]);
-        let is_awaited = self.waits_for_failed || !master.has_failed();
-        if is_awaited && Instant::now() < self.latest {
+        let (is_awaited, until) = (self.waits_for_failed || !master.has_failed(), since + self.longest);
+        if is_awaited && Instant::now() < until {
             self.late.push(number);
+            self.latest = self.latest.max(until);
         }
         self.note_failure(number, master.note_late());
     }
@@ -137,7 +141,7 @@ mod tests {
         let masters = dead(3);
         let mut policy = LatePolicy::new(&masters);
         drop((masters[0].note_late(), masters[1].note_late(), masters[2].time().await));
-        (0..3).for_each(|number| policy.note_late(number));
+        (0..3).for_each(|number| policy.note_late(number, Instant::now()));
         assert_eq!((policy.late.as_slice(), policy.expected_late()), ([0, 1].as_slice(), 2));
     }
 
@@ -146,21 +150,21 @@ mod tests {
         let masters = dead(3);
         drop((masters[0].time().await, masters[1].time().await));
         let mut policy = LatePolicy::new(&masters);
-        (0..2).for_each(|number| policy.note_late(number));
+        (0..2).for_each(|number| policy.note_late(number, Instant::now()));
         assert_eq!((policy.fell_silent(), policy.expected_late()), (false, 0));
-        policy.note_late(2);
+        policy.note_late(2, Instant::now());
         assert!(policy.fell_silent());
         let mut policy = LatePolicy::new(&masters).over_new_connections();
-        (0..2).for_each(|number| policy.note_late(number));
+        (0..2).for_each(|number| policy.note_late(number, Instant::now()));
         assert_eq!(policy.expected_late(), 2);
     }
 
     #[tokio::test]
     async fn a_late_master_that_has_answered_is_not_waited_for_again() {
         let mut policy = LatePolicy::new(&dead(3));
-        policy.note_late(0);
+        policy.note_late(0, Instant::now());
         assert_eq!(policy.expected_late(), 0, "the others are a quorum");
-        policy.note_late(1);
+        policy.note_late(1, Instant::now());
         assert_eq!(policy.expected_late(), 2);
         policy.note_answer(0);
         assert_eq!((policy.failed(), policy.expected_late()), (1, 0));
@@ -169,8 +173,8 @@ mod tests {
     #[tokio::test]
     async fn a_master_that_is_late_twice_counts_once() {
         let mut policy = LatePolicy::new(&dead(3));
-        policy.note_late(0);
-        policy.note_late(0);
+        policy.note_late(0, Instant::now());
+        policy.note_late(0, Instant::now());
         assert_eq!((policy.failed(), policy.errors().count()), (1, 1));
         assert_eq!(policy.note(0, Reply::Answer(Ok(7))), Some(7));
         assert_eq!(policy.failed(), 0);

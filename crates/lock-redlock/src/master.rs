@@ -6,6 +6,7 @@ use std::time::Duration;
 use lock_core::{Error, ErrorKind, Outcome, Result};
 use redis_link::acquisitions::Acquisitions;
 use redis_link::client::RedisClient;
+use redis_link::dispatch::Dispatch;
 use redis_link::greeting::Identity;
 use redis_link::lock_answer::LockAnswer;
 use redis_link::push::Pushes;
@@ -85,9 +86,15 @@ impl Master {
 
     /// Claims the lock on this master. A grant counts only if the master may vote; if not, this is an error with the outcome
     /// [`Outcome::Applied`].
-    pub(crate) async fn claim(self: &Arc<Self>, claim: &Request) -> Result<LockAnswer> {
-        let sent = Instant::now();
-        match self.voter.claim(claim).await {
+    pub(crate) async fn claim(
+        self: &Arc<Self>,
+        claim: &Request,
+        dispatch: &Arc<Dispatch>,
+    ) -> Result<LockAnswer> {
+        let begun = Instant::now();
+        let answer = self.voter.claim(claim, dispatch).await;
+        let sent = sent(begun, dispatch);
+        match answer {
             // The server may just have closed an idle connection.
             Ok(LockAnswer::Broken) => Ok(LockAnswer::Broken),
             granted @ Ok(LockAnswer::Granted(_)) => self.vote(sent, granted),
@@ -96,9 +103,15 @@ impl Master {
     }
 
     /// Claims the lock by the fast path; `None` if the script has to follow.
-    pub(crate) async fn claim_fast(self: &Arc<Self>, claim: &FastClaim) -> Result<Option<LockAnswer>> {
-        let sent = Instant::now();
-        match self.voter.claim_fast(claim).await {
+    pub(crate) async fn claim_fast(
+        self: &Arc<Self>,
+        claim: &FastClaim,
+        dispatch: &Arc<Dispatch>,
+    ) -> Result<Option<LockAnswer>> {
+        let begun = Instant::now();
+        let answer = self.voter.claim_fast(claim, dispatch).await;
+        let sent = sent(begun, dispatch);
+        match answer {
             broken @ Ok(Some(LockAnswer::Broken)) => broken,
             granted @ Ok(Some(_)) => self.vote(sent, granted),
             answer => self.noted(sent, answer),
@@ -344,6 +357,11 @@ impl Master {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// When a request was sent that began to wait for its turn at this time.
+pub(crate) fn sent(begun: Instant, dispatch: &Dispatch) -> Instant {
+    dispatch.written().map_or(begun, |written| written.at)
 }
 
 impl State {

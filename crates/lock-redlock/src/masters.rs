@@ -35,7 +35,7 @@ where
     while replies.outstanding() > 0 {
         match replies.next().await {
             Some((master, Reply::Answer(answer))) => answers[master] = Some(answer),
-            Some((master, Reply::Late)) => answers[master] = Some(Err(masters[master].note_late())),
+            Some((master, Reply::Late(_))) => answers[master] = Some(Err(masters[master].note_late())),
             None => break,
         }
     }

@@ -54,7 +54,7 @@ impl PendingRelease {
                     self.ours += usize::from(was_ours);
                     self.not_ours += usize::from(!was_ours);
                 }
-                Some((number, Reply::Late)) => late.note_late(number),
+                Some((number, Reply::Late(since))) => late.note_late(number, since),
                 None => break,
             }
             if self.ours >= quorum || self.not_ours > masters.len() - quorum {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::renewal::{Renew, Renewed};
+use lock_core::renewal::{self, Renew, Renewed};
 use lock_core::{BootInstant, Clock, Error, Outcome, Result, Token, Validity};
 use redis_link::drift::valid_until;
 use tokio::time::Instant;
@@ -29,8 +29,8 @@ pub(crate) struct RenewOnQuorum {
     pub(crate) clock: Clock,
 }
 
-/// A lease to renew, and the ttl to ask for.
-type Due = (Arc<HeldLock>, Duration);
+/// A lease to renew.
+type Due = renewal::Due<Arc<HeldLock>>;
 /// The answer of one master: for each lease, for how long its vote counts, if it has the key.
 type Answer = Result<Vec<Result<Option<Duration>>>>;
 
@@ -49,9 +49,9 @@ impl Renew for RenewOnQuorum {
 
     async fn renew(&self, batch: &[Due]) -> Vec<Renewed> {
         let sent = self.clock.now();
-        batch.iter().for_each(|(held, ttl)| held.claims.votes.will_extend(sent, *ttl));
+        batch.iter().for_each(|due| due.key.claims.votes.will_extend(sent, due.ttl));
         let leases: Arc<[Due]> = batch.into();
-        let has_vote = |number| leases.iter().any(|(held, _)| held.claims.has_vote(number));
+        let has_vote = |number| leases.iter().any(|due| due.key.claims.has_vote(number));
         let skipped = skipped_to_confirm(&self.masters, has_vote).into_iter().enumerate();
         let replies = FanOut::new(skipped.map(|(number, skipped)| {
             let (master, leases) = (Arc::clone(&self.masters[number]), Arc::clone(&leases));
@@ -62,12 +62,12 @@ impl Renew for RenewOnQuorum {
                 }
             }
         }));
-        let shortest = batch.iter().map(|(_, ttl)| *ttl).min().unwrap_or_default();
+        let shortest = batch.iter().map(|due| due.ttl).min().unwrap_or_default();
         let mut round = Round {
             replies: replies.until(deadlines(&self.masters, shortest)),
             // Leave time for a retry.
             late: LatePolicy::new(&self.masters).at_most(shortest / 5),
-            count: Count::new(self.masters.len(), batch.iter().map(|(_, ttl)| *ttl)),
+            count: Count::new(self.masters.len(), batch.iter().map(|due| due.ttl)),
             without: vec![0; batch.len()],
             masters: Arc::clone(&self.masters),
             leases,
@@ -75,10 +75,10 @@ impl Renew for RenewOnQuorum {
         };
         while !round.count.is_decided() && round.replies.outstanding() > 0 && round.receive().await {}
         let Round { count, late, .. } = &round;
-        let outcomes = batch.iter().enumerate().map(|(lease, (held, _))| {
+        let outcomes = batch.iter().enumerate().map(|(lease, due)| {
             match count.outcome(lease, sent, late.errors()) {
                 // What a quorum has confirmed before still holds: a shorter ttl has cut it off before it was asked for.
-                Renewed::Until(end) => Renewed::Until(end.max(held.validity.until())),
+                Renewed::Until(end) => Renewed::Until(end.max(due.key.validity.until())),
                 outcome => outcome,
             }
         });
@@ -86,32 +86,37 @@ impl Renew for RenewOnQuorum {
         round.end();
         outcomes
     }
+
+    fn spares_longer(&self) -> bool {
+        true
+    }
 }
 
 async fn extend(master: &Arc<Master>, number: usize, leases: &[Due]) -> Answer {
     let extensions: Vec<_> = leases
         .iter()
-        .map(|(held, ttl)| {
-            let Claims { keys, owner, .. } = &*held.claims;
-            Extension { keys, owner: *owner, ttl: *ttl }
+        .map(|due| {
+            let Claims { keys, owner, .. } = &*due.key.claims;
+            Extension { keys, owner: *owner, ttl: due.ttl, shortens: due.shortens }
         })
         .collect();
-    let requests: Vec<_> = leases.iter().map(|(held, ttl)| held.unanswered.sent(number, *ttl)).collect();
+    let requests: Vec<_> =
+        leases.iter().map(|due| due.key.unanswered.sent(number, due.ttl, due.shortens)).collect();
     let sent = Instant::now();
     let answer = master.voter.extend(&extensions).await;
     let error_about = |lease: usize| match &answer {
         Ok(answers) => answers[lease].as_ref().err(),
         Err(error) => Some(error),
     };
-    let settle = |(lease, (held, _)): (usize, &Due)| match error_about(lease).map(Error::outcome) {
+    let settle = |(lease, due): (usize, &Due)| match error_about(lease).map(Error::outcome) {
         Some(Outcome::Unknown) => {
-            held.unanswered.lost(requests[lease]);
+            due.key.unanswered.lost(requests[lease]);
             Duration::ZERO
         }
-        _ => held.unanswered.answered(requests[lease]),
+        _ => due.key.unanswered.answered(requests[lease]),
     };
     let counts: Vec<_> = leases.iter().enumerate().map(settle).collect();
-    let has_vote = |lease: usize| leases[lease].0.claims.has_vote(number);
+    let has_vote = |lease: usize| leases[lease].key.claims.has_vote(number);
     let answers = master.confirm_each(sent, answer, has_vote)?;
     let counted = answers.into_iter().zip(counts);
     Ok(counted.map(|(answer, ttl)| answer.map(|is_ours| is_ours.then_some(ttl))).collect())
@@ -134,7 +139,7 @@ impl Round {
     async fn receive(&mut self) -> bool {
         let Some((master, reply)) = self.replies.next().await else { return false };
         for (lease, answer) in self.late.note(master, reply).unwrap_or_default().into_iter().enumerate() {
-            let (held, _) = &self.leases[lease];
+            let held = &self.leases[lease].key;
             match answer {
                 Ok(Some(ttl)) => {
                     held.claims.votes.note(master, self.sent, ttl);
@@ -164,7 +169,7 @@ impl Round {
 
     /// Puts the key back on masters that lack it, unless the lease has ended meanwhile.
     fn heal(self) {
-        for (lease, (held, ttl)) in self.leases.iter().enumerate() {
+        for (lease, Due { key: held, ttl, .. }) in self.leases.iter().enumerate() {
             let without = self.without[lease];
             if without != 0 && self.count.is_ours(lease) && held.validity.is_valid() {
                 let numbers = (0..self.masters.len()).filter(|number| without & (1 << number) != 0);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use lock_core::background::Counted;
 use lock_core::{Result, Token};
+use redis_link::dispatch::Dispatch;
 use redis_link::take_back::{Sent, TakeBack};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -13,22 +14,26 @@ use crate::ballot::{Entry, Request, Vacated};
 use crate::claims::Claims;
 use crate::fan_out::FanOut;
 use crate::master::Master;
+use crate::quorum::OfEach;
 
 impl Claims {
     /// Removes the claims from all masters, at each after its claim has ended, and reports for each whether the owner held the
     /// key. A lock that is free then goes to the next waiter. `ttl` is the longest ttl of the keys.
     pub(crate) fn remove_all(self: &Arc<Self>, ttl: Duration) -> FanOut<Option<bool>> {
         self.states().removed = true;
+        self.withdraw();
         if let Some(entry) = &self.entry {
             entry.ends();
         }
         let proposal = self.proposal();
         let for_all = self.entry.is_none().then(|| Arc::new(self.vacate_request(proposal, None)));
-        FanOut::new((0..self.masters.len()).map(|number| {
-            let (claims, for_all) = (Arc::clone(self), for_all.clone());
+        let dispatches: OfEach<_> = self.masters.iter().map(|master| master.client.dispatch()).collect();
+        let removals = dispatches.iter().enumerate().map(|(number, dispatch)| {
+            let (claims, for_all, dispatch) = (Arc::clone(self), for_all.clone(), Arc::clone(dispatch));
             let counted = Some(self.masters[number].client.cleanup().count());
-            Removal { claims, number, ttl, proposal, for_all, counted }.run()
-        }))
+            Removal { claims, number, ttl, proposal, for_all, dispatch, counted }.run()
+        });
+        FanOut::new(removals).dispatched(dispatches.clone())
     }
 
     fn vacate_request(&self, proposal: Token, entry: Option<&Entry>) -> Request {
@@ -45,6 +50,7 @@ struct Removal {
     proposal: Token,
     /// The request, if it is the same for all masters.
     for_all: Option<Arc<Request>>,
+    dispatch: Arc<Dispatch>,
     /// Counted as pending until the master has answered.
     counted: Option<Counted>,
 }
@@ -64,12 +70,12 @@ impl Removal {
         let Self { claims, number, .. } = self;
         let master = &claims.masters[*number];
         let vacate = || async {
-            let asked = Instant::now();
+            let begun = Instant::now();
             let answer = match &self.for_all {
-                Some(request) => Box::pin(master.voter.vacate(request)).await,
+                Some(request) => Box::pin(master.voter.vacate(request, &self.dispatch)).await,
                 None => Box::pin(self.vacate_from(master)).await,
             };
-            let vacated = master.noted(asked, answer)?;
+            let vacated = master.noted(begun, answer)?;
             if vacated.is_wanted {
                 claims.contention.note();
             }
@@ -85,7 +91,8 @@ impl Removal {
     /// Removes a claim with a queue entry, whose request differs between masters.
     async fn vacate_from(&self, master: &Master) -> Result<Vacated> {
         let entry = self.claims.entry.as_ref().and_then(|entry| entry.queued_at(self.number));
-        master.voter.vacate(&self.claims.vacate_request(self.proposal, entry.as_deref())).await
+        let request = self.claims.vacate_request(self.proposal, entry.as_deref());
+        master.voter.vacate(&request, &self.dispatch).await
     }
 
     /// Removes further claims in the background, until none has been found for as long as one may take to arrive.
@@ -113,7 +120,8 @@ mod tests {
         let claim = claims.claim(0, ttl, Token::new(1), None, None);
         assert!(size_of_val(&claim) <= 768, "{}", size_of_val(&claim));
         let (number, proposal, for_all) = (0, Token::new(1), None);
-        let removal = Removal { claims, number, ttl, proposal, for_all, counted: None }.run();
+        let dispatch = claims.masters[0].client.dispatch();
+        let removal = Removal { claims, number, ttl, proposal, for_all, dispatch, counted: None }.run();
         assert!(size_of_val(&removal) <= 1024, "{}", size_of_val(&removal));
     }
 }

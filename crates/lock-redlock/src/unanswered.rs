@@ -6,9 +6,9 @@ use std::time::Duration;
 /// The extensions of one lease that each master may still execute, at any time: those whose answer is awaited, and those whose
 /// connection was lost.
 ///
-/// A master may execute those that were sent over two connections in any order, and so a shorter one after a longer one that it
-/// has confirmed. An extension that is confirmed counts for the shortest ttl of all that it overlapped with: each of them is at
-/// least as long from its execution on.
+/// A master may execute those that were sent over two connections in any order, and so one that shortens the lease after a longer
+/// one that it has confirmed. An extension that is confirmed counts for the shortest ttl of all of those that it overlapped with:
+/// each of them is at least as long from its execution on. The others leave a longer lease alone.
 #[derive(Debug, Default)]
 pub(crate) struct Unanswered(Mutex<State>);
 
@@ -16,7 +16,7 @@ pub(crate) struct Unanswered(Mutex<State>);
 struct State {
     last: u64,
     awaited: Vec<Awaited>,
-    /// For each master that has lost some, the shortest of them.
+    /// For each master that has lost some that shorten the lease, the shortest of them.
     lost: Vec<(usize, Duration)>,
 }
 
@@ -26,21 +26,27 @@ struct Awaited {
     id: u64,
     master: usize,
     ttl: Duration,
-    /// The shortest ttl of all that it overlapped with.
+    /// Whether it shortens the lease.
+    shortens: bool,
+    /// The shortest ttl of all that it overlapped with, and that do.
     limit: Duration,
 }
 
 impl Unanswered {
     /// Notes an extension that is about to be sent, and returns its number.
-    pub(crate) fn sent(&self, master: usize, ttl: Duration) -> u64 {
+    pub(crate) fn sent(&self, master: usize, ttl: Duration, shortens: bool) -> u64 {
         let mut state = self.state();
         state.last += 1;
         let (id, mut limit) = (state.last, state.lost_by(master).unwrap_or(ttl).min(ttl));
         for other in state.awaited.iter_mut().filter(|other| other.master == master) {
-            other.limit = other.limit.min(ttl);
-            limit = limit.min(other.ttl);
+            if shortens {
+                other.limit = other.limit.min(ttl);
+            }
+            if other.shortens {
+                limit = limit.min(other.ttl);
+            }
         }
-        state.awaited.push(Awaited { id, master, ttl, limit });
+        state.awaited.push(Awaited { id, master, ttl, shortens, limit });
         id
     }
 
@@ -52,7 +58,7 @@ impl Unanswered {
     /// Notes that no answer will come.
     pub(crate) fn lost(&self, id: u64) {
         let mut state = self.state();
-        let Some(Awaited { master, ttl, .. }) = state.take(id) else { return };
+        let Some(Awaited { master, ttl, shortens: true, .. }) = state.take(id) else { return };
         let shortest = state.lost_by(master).map_or(ttl, |lost| lost.min(ttl));
         state.lost.retain(|(other, _)| *other != master);
         state.lost.push((master, shortest));
@@ -85,12 +91,12 @@ mod tests {
     fn an_extension_counts_for_the_shortest_that_it_overlapped_with() {
         let unanswered = Unanswered::default();
         let [short, long, other] =
-            [(0, SHORT), (0, LONG), (1, LONG)].map(|(master, ttl)| unanswered.sent(master, ttl));
+            [(0, SHORT), (0, LONG), (1, LONG)].map(|(master, ttl)| unanswered.sent(master, ttl, true));
         // Whichever is answered first, and also one that is sent later.
         assert_eq!(unanswered.answered(short), SHORT);
-        let later = unanswered.sent(1, SHORT);
+        let later = unanswered.sent(1, SHORT, true);
         assert_eq!([long, other, later].map(|id| unanswered.answered(id)), [SHORT; 3]);
-        let alone = unanswered.sent(0, LONG);
+        let alone = unanswered.sent(0, LONG, true);
         assert_eq!(unanswered.answered(alone), LONG);
     }
 
@@ -98,12 +104,27 @@ mod tests {
     fn what_was_lost_limits_all_that_come_later_at_that_master() {
         let unanswered = Unanswered::default();
         for ttl in [LONG, SHORT, LONG] {
-            let id = unanswered.sent(1, ttl);
+            let id = unanswered.sent(1, ttl, true);
             unanswered.lost(id);
         }
-        let ids = [0, 1].map(|master| unanswered.sent(master, LONG));
+        let ids = [0, 1].map(|master| unanswered.sent(master, LONG, true));
         assert_eq!(ids.map(|id| unanswered.answered(id)), [LONG, SHORT]);
         let state = unanswered.state();
         assert_eq!((state.lost.len(), state.awaited.len()), (1, 0));
+    }
+
+    #[test]
+    fn what_does_not_shorten_the_lease_limits_nothing() {
+        let unanswered = Unanswered::default();
+        let lost = unanswered.sent(0, SHORT, false);
+        let [short, long] =
+            [(SHORT, false), (LONG, false)].map(|(ttl, shortens)| unanswered.sent(0, ttl, shortens));
+        unanswered.lost(lost);
+        assert_eq!([short, long].map(|id| unanswered.answered(id)), [SHORT, LONG]);
+        let (long, shorter) = (unanswered.sent(0, LONG, false), unanswered.sent(0, SHORT, true));
+        unanswered.lost(shorter);
+        assert_eq!(unanswered.answered(long), SHORT);
+        let later = unanswered.sent(0, LONG, false);
+        assert_eq!(unanswered.answered(later), SHORT);
     }
 }

@@ -207,6 +207,7 @@ impl<'a> Waiting<'a> {
                 return Err(error);
             }
         }
+        let sent = attempt.claims().written_since(sent);
         let token = match attempt.token().await {
             Ok(token) => token,
             Err(error) => {

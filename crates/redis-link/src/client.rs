@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use crate::cluster::Cluster;
 use crate::credentials::{Credentials, WithCredentials};
 use crate::dial::{Dial, DriverDial, Settings};
+use crate::dispatch::Dispatch;
 use crate::error::{Endpoint, Failure, wants_login};
 use crate::greeting::{Identity, info_field};
 use crate::keys::Keys;
@@ -277,15 +278,21 @@ impl RedisClient {
         }
     }
 
+    /// Of a request whose lease counts by the clock of this client.
+    #[must_use]
+    pub fn dispatch(&self) -> Arc<Dispatch> {
+        Dispatch::new(&self.clock)
+    }
+
     /// Sends a call, once.
     ///
     /// # Errors
     ///
     /// The reason why there is no answer.
-    pub async fn send(&self, call: &Call) -> Result<Value, Failure> {
+    pub async fn send(&self, call: &Call, dispatch: &Arc<Dispatch>) -> Result<Value, Failure> {
         match &self.nodes {
-            Nodes::One(link) => link.send(call).await,
-            Nodes::Cluster(cluster) => Box::pin(cluster.send(call)).await,
+            Nodes::One(link) => link.send(call, dispatch).await,
+            Nodes::Cluster(cluster) => Box::pin(cluster.send(call, dispatch)).await,
         }
     }
 
@@ -295,10 +302,10 @@ impl RedisClient {
     /// # Errors
     ///
     /// With [`Outcome::Unknown`] the call may have been carried out.
-    pub async fn run(&self, call: &Call) -> Result<(Value, bool)> {
-        match self.send(call).await {
+    pub async fn run(&self, call: &Call, dispatch: &Arc<Dispatch>) -> Result<(Value, bool)> {
+        match self.send(call, dispatch).await {
             // Whatever the second answer is, the first call may have been carried out.
-            Err(Failure::Dropped) => match Box::pin(self.send(call)).await {
+            Err(Failure::Dropped) => match Box::pin(self.send(call, dispatch)).await {
                 Err(failure) => Err(self.endpoint.failed(failure).with_outcome(Outcome::Unknown)),
                 Ok(answer) => Ok((answer, true)),
             },
@@ -312,7 +319,7 @@ impl RedisClient {
     ///
     /// As [`run`](Self::run), and for an unexpected answer.
     pub async fn read<T>(&self, call: &Call, read: impl FnOnce(&Value) -> Option<T>) -> Result<T> {
-        let (answer, _) = self.run(call).await?;
+        let (answer, _) = self.run(call, &self.dispatch()).await?;
         read(&answer).ok_or_else(|| self.endpoint.unexpected(&answer))
     }
 
@@ -321,8 +328,13 @@ impl RedisClient {
     /// # Errors
     ///
     /// With [`Outcome::Unknown`] the call may have been carried out.
-    pub async fn read_once<T>(&self, call: &Call, read: impl FnOnce(&Value) -> Option<T>) -> Result<T> {
-        let answer = self.send(call).await.map_err(|failure| self.endpoint.failed(failure))?;
+    pub async fn read_once<T>(
+        &self,
+        call: &Call,
+        dispatch: &Arc<Dispatch>,
+        read: impl FnOnce(&Value) -> Option<T>,
+    ) -> Result<T> {
+        let answer = self.send(call, dispatch).await.map_err(|failure| self.endpoint.failed(failure))?;
         read(&answer).ok_or_else(|| self.endpoint.unexpected(&answer))
     }
 
@@ -331,8 +343,13 @@ impl RedisClient {
     /// # Errors
     ///
     /// With [`Outcome::Unknown`] the lock may have been granted.
-    pub async fn request_lock(&self, call: &Call, on_answer: impl FnOnce(&Value)) -> Result<LockAnswer> {
-        match self.send(call).await {
+    pub async fn request_lock(
+        &self,
+        call: &Call,
+        dispatch: &Arc<Dispatch>,
+        on_answer: impl FnOnce(&Value),
+    ) -> Result<LockAnswer> {
+        match self.send(call, dispatch).await {
             Ok(answer) => {
                 on_answer(&answer);
                 LockAnswer::read(&answer).ok_or_else(|| self.endpoint.unexpected(&answer))
@@ -342,7 +359,7 @@ impl RedisClient {
         }
     }
 
-    /// Sends calls in one round trip, and reads the answer to each.
+    /// Sends calls in one round trip, before what is less urgent, and reads the answer to each.
     ///
     /// # Errors
     ///
@@ -375,8 +392,12 @@ impl RedisClient {
     /// # Errors
     ///
     /// The reason why there is no answer.
-    pub async fn send_each(&self, commands: &Pipeline) -> Option<Result<Vec<Value>, Failure>> {
-        Some(self.only()?.send_each(commands).await)
+    pub async fn send_each(
+        &self,
+        commands: &Pipeline,
+        dispatch: &Arc<Dispatch>,
+    ) -> Option<Result<Vec<Value>, Failure>> {
+        Some(self.only()?.send_each(commands, dispatch).await)
     }
 
     /// Sends the plain commands that are made from a lower bound of the server's clock, in microseconds since 1970, in one
@@ -390,8 +411,9 @@ impl RedisClient {
     pub async fn send_by_clock(
         &self,
         commands: impl FnOnce(u64) -> Option<Pipeline> + Send,
+        dispatch: &Arc<Dispatch>,
     ) -> Option<Result<Vec<Value>, Failure>> {
-        self.only()?.send_by_clock(commands).await
+        self.only()?.send_by_clock(commands, dispatch).await
     }
 
     /// Sends a call about a lock, and waits until this many replicas have applied it (`WAIT`). Returns the answer, and how

@@ -17,6 +17,7 @@ use redis::{ConnectionAddr, ConnectionInfo, RedisError, RedisResult, ServerError
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::dial::Settings;
+use crate::dispatch::Dispatch;
 use crate::error::{Endpoint, Failure};
 use crate::greeting::info_field;
 use crate::link::{Link, Route};
@@ -94,11 +95,20 @@ impl Cluster {
     }
 
     /// Sends a call. A call that no node can run for the moment is resent until one can, or until the command timeout.
-    pub(crate) async fn send(self: &Arc<Self>, call: &Call) -> Result<Value, Failure> {
-        self.send_until(Instant::now() + self.settings.command_timeout, call).await
+    pub(crate) async fn send(
+        self: &Arc<Self>,
+        call: &Call,
+        dispatch: &Arc<Dispatch>,
+    ) -> Result<Value, Failure> {
+        self.send_until(Instant::now() + self.settings.command_timeout, call, dispatch).await
     }
 
-    async fn send_until(self: &Arc<Self>, until: Instant, call: &Call) -> Result<Value, Failure> {
+    async fn send_until(
+        self: &Arc<Self>,
+        until: Instant,
+        call: &Call,
+        dispatch: &Arc<Dispatch>,
+    ) -> Result<Value, Failure> {
         let slot = self.slot(call).map_err(Failure::Unreached)?;
         let (mut pause, mut redirects) = (FIRST_PAUSE, 0);
         let mut ask: Option<Node> = None;
@@ -109,7 +119,8 @@ impl Cluster {
                 None => self.home(slot).await,
             };
             let link = link.map_err(Failure::Unreached)?;
-            let answer = if asking { link.send_asking(call).await } else { link.send(call).await };
+            let answer =
+                if asking { link.send_asking(call, dispatch).await } else { link.send(call, dispatch).await };
             let error = match answer {
                 Err(Failure::Refused(error)) => error,
                 Err(Failure::Unreached(error)) => {
@@ -202,7 +213,7 @@ impl Cluster {
             let call = &calls[*at];
             let answer = match answer {
                 Err(error) if self.is_elsewhere(&error, call, link).await => {
-                    self.send_until(Instant::now(), call).await
+                    self.send_until(Instant::now(), call, &Dispatch::urgent()).await
                 }
                 answer => answer.map_err(Failure::Refused),
             };

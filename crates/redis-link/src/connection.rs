@@ -1,12 +1,15 @@
 //! A connection for commands: of this library over a stream, or one that the driver opened.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
+use lock_core::Clock;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, Pipeline, RedisConnectionInfo, RedisFuture, RedisResult, Value};
 
 use crate::dial::Stream;
+use crate::dispatch::{Dispatch, Unwritten};
 use crate::multiplexer::Multiplexer;
 
 /// A connection for commands, which all clones share.
@@ -45,18 +48,28 @@ impl Connection {
     }
 
     /// Sends a command. The answer may be an error of the server, as a value.
-    pub(crate) async fn send(&mut self, command: &Cmd) -> RedisResult<Value> {
+    pub(crate) async fn send(&mut self, command: &Cmd, dispatch: &Arc<Dispatch>) -> RedisResult<Value> {
         match &mut self.0 {
-            Kind::Own(own) => own.send(command).await,
-            Kind::OfDriver(driver) => driver.req_packed_command(command).await,
+            Kind::Own(own) => own.send(command, dispatch).await,
+            Kind::OfDriver(driver) => {
+                begin_by_driver(dispatch)?;
+                driver.req_packed_command(command).await
+            }
         }
     }
 
     /// Sends commands in one write.
-    pub(crate) async fn send_all(&mut self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
+    pub(crate) async fn send_all(
+        &mut self,
+        commands: &Pipeline,
+        dispatch: &Arc<Dispatch>,
+    ) -> RedisResult<Vec<Value>> {
         match &mut self.0 {
-            Kind::Own(own) => own.send_all(commands).await,
-            Kind::OfDriver(driver) => driver.req_packed_commands(commands, 0, commands.len()).await,
+            Kind::Own(own) => own.send_all(commands, dispatch).await,
+            Kind::OfDriver(driver) => {
+                begin_by_driver(dispatch)?;
+                driver.req_packed_commands(commands, 0, commands.len()).await
+            }
         }
     }
 
@@ -69,6 +82,12 @@ impl Connection {
     }
 }
 
+/// Notes that the driver has the request, which does not tell when it writes it.
+fn begin_by_driver(dispatch: &Dispatch) -> RedisResult<()> {
+    let is_wanted = dispatch.write(dispatch.begin());
+    if is_wanted { Ok(()) } else { Err(Unwritten::Withdrawn.into()) }
+}
+
 impl From<MultiplexedConnection> for Connection {
     fn from(driver: MultiplexedConnection) -> Self {
         Self(Kind::OfDriver(driver))
@@ -77,7 +96,7 @@ impl From<MultiplexedConnection> for Connection {
 
 impl ConnectionLike for Connection {
     fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
-        Box::pin(self.send(command))
+        Box::pin(async move { self.send(command, &Dispatch::new(&Clock::default())).await })
     }
 
     fn req_packed_commands<'a>(
@@ -89,7 +108,9 @@ impl ConnectionLike for Connection {
         match &mut self.0 {
             Kind::Own(own) => Box::pin(async move {
                 let packed = commands.get_packed_pipeline();
-                let mut answers = own.request(offset + count, |bytes| bytes.extend(packed)).await?;
+                let dispatch = Dispatch::new(&Clock::default());
+                let mut answers =
+                    own.request(offset + count, &dispatch, |bytes| bytes.extend(packed)).await?;
                 answers.drain(..offset);
                 Ok(answers)
             }),

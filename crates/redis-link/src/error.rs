@@ -8,6 +8,7 @@ use lock_core::{Error, ErrorKind, Outcome};
 use redis::RedisError;
 
 use crate::credentials::unreadable;
+use crate::dispatch::Unwritten;
 use crate::script::ScriptList;
 
 /// The server that errors name.
@@ -164,6 +165,18 @@ impl Endpoint {
         self.in_doubt("the connection broke").with_code("broken")
     }
 
+    /// The error for a request that was not sent, though there was a connection.
+    pub(crate) fn unsent(&self, error: &RedisError) -> Error {
+        let (reason, code) = match Unwritten::of(error) {
+            Some(reason @ Unwritten::Silent) => (reason.to_string(), "timeout"),
+            Some(reason) => (reason.to_string(), "broken"),
+            None => ("the request was not sent".to_owned(), "broken"),
+        };
+        self.error(ErrorKind::Unavailable, &reason)
+            .with_code(code)
+            .with_hint("try again; if the error persists, check the server and the network to it")
+    }
+
     fn in_doubt(&self, what: &str) -> Error {
         self.error(ErrorKind::Unavailable, what)
             .with_hint("the server may have run the request; a lock that it may have left is removed")
@@ -301,7 +314,7 @@ fn io_kind(error: &RedisError) -> Option<io::ErrorKind> {
     io_error(error).map(io::Error::kind)
 }
 
-fn io_error(error: &RedisError) -> Option<&io::Error> {
+pub(crate) fn io_error(error: &RedisError) -> Option<&io::Error> {
     // The driver wraps its source in an `Arc`, and returns that as the source.
     let source =
         std::error::Error::source(error)?.downcast_ref::<Arc<dyn std::error::Error + Send + Sync>>()?;

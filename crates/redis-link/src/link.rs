@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::connection::Connection;
 use crate::dial::Settings;
+use crate::dispatch::{Dispatch, Unwritten};
 use crate::error::{Endpoint, Failure, is_demoted, is_of_proxy};
 use crate::examination::examine;
 use crate::greeting::{Greeting, Identity};
@@ -117,41 +118,73 @@ impl Link {
     }
 
     /// Sends a call. If the server has become a replica, finds the new master and resends the call to it.
-    pub(crate) async fn send(self: &Arc<Self>, call: &Call) -> Result<Value, Failure> {
-        match self.send_once(call, false).await {
-            Err(Failure::Refused(error)) if is_demoted(&error) => Box::pin(self.send_once(call, false)).await,
+    pub(crate) async fn send(
+        self: &Arc<Self>,
+        call: &Call,
+        dispatch: &Arc<Dispatch>,
+    ) -> Result<Value, Failure> {
+        match self.send_once(call, false, dispatch).await {
+            Err(Failure::Refused(error)) if is_demoted(&error) => {
+                Box::pin(self.send_once(call, false, dispatch)).await
+            }
             answer => answer,
         }
     }
 
     /// Sends a call with ASKING, to the node that imports the slot of its keys.
-    pub(crate) async fn send_asking(self: &Arc<Self>, call: &Call) -> Result<Value, Failure> {
-        self.send_once(call, true).await
+    pub(crate) async fn send_asking(
+        self: &Arc<Self>,
+        call: &Call,
+        dispatch: &Arc<Dispatch>,
+    ) -> Result<Value, Failure> {
+        self.send_once(call, true, dispatch).await
     }
 
-    async fn send_once(self: &Arc<Self>, call: &Call, asking: bool) -> Result<Value, Failure> {
-        let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
-        let mut answer = if asking {
-            Box::pin(run(&mut connection, &call.command, &[redis::cmd("ASKING")])).await.and_then(last)
-        } else {
-            request(&mut connection, call).await.and_then(Value::extract_error)
-        };
-        if answer.as_ref().is_err_and(is_no_script) {
-            answer = Box::pin(run_unloaded(&mut connection, call, asking)).await;
+    async fn send_once(
+        self: &Arc<Self>,
+        call: &Call,
+        asking: bool,
+        dispatch: &Arc<Dispatch>,
+    ) -> Result<Value, Failure> {
+        let mut is_second = false;
+        loop {
+            let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
+            let mut answer = if asking {
+                let asking = [redis::cmd("ASKING")];
+                Box::pin(run(&mut connection, &call.command, &asking, dispatch)).await.and_then(last)
+            } else {
+                request(&mut connection, call, dispatch).await.and_then(Value::extract_error)
+            };
+            if answer.as_ref().is_err_and(is_no_script) {
+                answer = Box::pin(run_unloaded(&mut connection, call, asking, dispatch)).await;
+            }
+            match answer {
+                Err(error) if !is_second && self.is_unsent(&error, generation) => is_second = true,
+                answer => return answer.map_err(|error| self.failure(error, generation)),
+            }
         }
-        answer.map_err(|error| self.failure(error, generation))
     }
 
     /// Sends these commands in one round trip; the server may run commands of other clients between them. If it refuses
     /// the first, the answers to the others are dropped.
-    pub(crate) async fn send_each(self: &Arc<Self>, commands: &Pipeline) -> Result<Vec<Value>, Failure> {
-        let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
-        let answers = connection.send_all(commands).await;
+    pub(crate) async fn send_each(
+        self: &Arc<Self>,
+        commands: &Pipeline,
+        dispatch: &Arc<Dispatch>,
+    ) -> Result<Vec<Value>, Failure> {
         let refused = |answers: Vec<Value>| match answers.first() {
             Some(Value::ServerError(error)) => Err(error.clone().into()),
             _ => Ok(answers),
         };
-        answers.and_then(of_server).and_then(refused).map_err(|error| self.failure(error, generation))
+        let mut is_second = false;
+        loop {
+            let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
+            let answers = connection.send_all(commands, dispatch).await;
+            match answers.and_then(of_server).and_then(refused) {
+                Err(error) if !is_second && self.is_unsent(&error, generation) => is_second = true,
+                answers => return answers.map_err(|error| self.failure(error, generation)),
+            }
+        }
     }
 
     /// Sends the commands that are made from a lower bound of the server's clock, in one round trip; `None` if nothing is
@@ -159,6 +192,7 @@ impl Link {
     pub(crate) async fn send_by_clock(
         &self,
         commands: impl FnOnce(u64) -> Option<Pipeline> + Send,
+        dispatch: &Arc<Dispatch>,
     ) -> Option<Result<Vec<Value>, Failure>> {
         let (mut connection, generation) = self.current().ok()??;
         let mut time = self.server_clock.now(generation, self.settings.clock.now())?;
@@ -171,9 +205,10 @@ impl Link {
         if asks {
             commands.cmd("TIME");
         }
-        let answers = connection.send_all(&commands).await;
+        let answers = connection.send_all(&commands, dispatch).await;
         let mut answers = match answers.and_then(of_server) {
             Ok(answers) => answers,
+            Err(error) if self.is_unsent(&error, generation) => return None,
             Err(error) => return Some(Err(self.failure(error, generation))),
         };
         if let Some(answer) = asks.then(|| answers.pop()).flatten() {
@@ -184,7 +219,7 @@ impl Link {
 
     /// The bound of the server's clock, just after it was asked.
     async fn ask_time(&self, connection: &mut Connection, generation: u64) -> Option<ServerTime> {
-        let answer = connection.send(&redis::cmd("TIME")).await;
+        let answer = connection.send(&redis::cmd("TIME"), &self.dispatch()).await;
         let told = wire::time(&answer.map_err(|error| self.failure(error, generation)).ok()?);
         self.note_time(generation, told.map(|time| (time, self.settings.clock.now())));
         let time = self.server_clock.now(generation, self.settings.clock.now())?;
@@ -197,13 +232,13 @@ impl Link {
         }
     }
 
-    /// Sends the calls in one round trip, and those whose script the server lacks once more.
+    /// Sends the calls in one round trip, before what is less urgent, and those whose script the server lacks once more.
     pub(crate) async fn run_all(
         self: &Arc<Self>,
         calls: &[&Call],
     ) -> Result<Vec<RedisResult<Value>>, Failure> {
         if let [call] = calls {
-            return match self.send_once(call, false).await {
+            return match self.send_once(call, false, &Dispatch::urgent()).await {
                 Err(Failure::Refused(error)) => Ok(vec![Err(error)]),
                 answer => Ok(vec![Ok(answer?)]),
             };
@@ -212,20 +247,35 @@ impl Link {
     }
 
     async fn run_several(self: &Arc<Self>, calls: &[&Call]) -> Result<Vec<RedisResult<Value>>, Failure> {
+        let dispatch = Dispatch::urgent();
+        let mut is_second = false;
         // One connection for both rounds: on another one, the outcome of the second round would be unknown.
-        let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
-        let failure = |error: RedisError| self.failure(error, generation);
-        let commands = calls.iter().map(|call| call.command.clone());
-        let mut answers = run_once(&mut connection, commands).await.map_err(failure)?;
+        let (mut connection, generation, mut answers) = loop {
+            let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
+            let commands = calls.iter().map(|call| call.command.clone());
+            match run_once(&mut connection, commands, &dispatch).await {
+                Ok(answers) => break (connection, generation, answers),
+                Err(error) if !is_second && self.is_unsent(&error, generation) => is_second = true,
+                Err(error) => return Err(self.failure(error, generation)),
+            }
+        };
+        // The first round was carried out, whether or not this one was sent.
+        let failure = |error: RedisError| match self.failure(error, generation) {
+            Failure::Unreached(_) => Failure::Dropped,
+            failure => failure,
+        };
         let is_forgotten = |answer: &RedisResult<Value>| answer.as_ref().is_err_and(is_no_script);
         let forgotten: Vec<usize> =
             (0..answers.len()).filter(|&number| is_forgotten(&answers[number])).collect();
         if !forgotten.is_empty() {
             let calls: Vec<&Call> = forgotten.iter().map(|&number| calls[number]).collect();
-            let again = match load(&mut connection, &calls).await {
-                Ok(()) => run_once(&mut connection, calls.iter().map(|call| call.command.clone())).await,
+            let again = match load(&mut connection, &calls, &dispatch).await {
+                Ok(()) => {
+                    let commands = calls.iter().map(|call| call.command.clone());
+                    run_once(&mut connection, commands, &dispatch).await
+                }
                 Err(error) if is_answer(&error) => {
-                    run_once(&mut connection, calls.iter().map(|call| call.by_source())).await
+                    run_once(&mut connection, calls.iter().map(|call| call.by_source()), &dispatch).await
                 }
                 Err(error) => Err(error),
             };
@@ -318,9 +368,14 @@ impl Link {
 
     /// Sends a command that changes nothing.
     pub(crate) async fn query(self: &Arc<Self>, command: &Cmd) -> Result<Value, Failure> {
-        let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
-        let answer = connection.send(command).await.and_then(Value::extract_error);
-        answer.map_err(|error| self.failure(error, generation))
+        let (dispatch, mut is_second) = (self.dispatch(), false);
+        loop {
+            let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
+            match connection.send(command, &dispatch).await.and_then(Value::extract_error) {
+                Err(error) if !is_second && self.is_unsent(&error, generation) => is_second = true,
+                answer => return answer.map_err(|error| self.failure(error, generation)),
+            }
+        }
     }
 
     /// Sends commands that change nothing in one round trip, and returns the answer to each.
@@ -328,10 +383,29 @@ impl Link {
         self: &Arc<Self>,
         commands: &Pipeline,
     ) -> Result<Vec<RedisResult<Value>>, Failure> {
-        let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
-        let mut commands = commands.clone();
-        let answers = commands.ignore_errors().query_async(&mut connection).await;
-        answers.map_err(|error| self.failure(error, generation))
+        let (mut commands, mut is_second) = (commands.clone(), false);
+        commands.ignore_errors();
+        loop {
+            let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
+            match commands.query_async(&mut connection).await {
+                Err(error) if !is_second && self.is_unsent(&error, generation) => is_second = true,
+                answers => return answers.map_err(|error| self.failure(error, generation)),
+            }
+        }
+    }
+
+    /// Of a request whose lease counts by the clock of this link.
+    pub(crate) fn dispatch(&self) -> Arc<Dispatch> {
+        Dispatch::new(&self.settings.clock)
+    }
+
+    /// Whether a request was not sent because this connection is of no use, which is dropped then: another one may serve.
+    fn is_unsent(&self, error: &RedisError, generation: u64) -> bool {
+        let is_of_no_use = matches!(Unwritten::of(error), Some(Unwritten::Closed | Unwritten::Silent));
+        if is_of_no_use {
+            self.drop_connection(generation);
+        }
+        is_of_no_use
     }
 
     /// Classifies an error, and drops a connection that it makes unusable.
@@ -342,7 +416,13 @@ impl Link {
             }
             return Failure::Refused(error);
         }
-        self.drop_connection(generation);
+        let unwritten = Unwritten::of(&error);
+        if unwritten != Some(Unwritten::Withdrawn) {
+            self.drop_connection(generation);
+        }
+        if unwritten.is_some() {
+            return Failure::Unreached(self.endpoint.unsent(&error));
+        }
         if error.is_connection_dropped() { Failure::Dropped } else { Failure::Silent(error) }
     }
 
@@ -372,13 +452,21 @@ impl Link {
 
     /// Examines the server, for the doctor.
     pub(crate) async fn examine(self: &Arc<Self>) -> Result<Vec<Finding>> {
-        let (mut connection, generation) = self.connection().await?;
-        let findings = async {
-            let mut findings = examine(&mut connection, &self.endpoint).await?;
-            findings.push(last_tokens::count(&mut connection, &self.endpoint.address).await?);
-            Ok(findings)
-        };
-        findings.await.map_err(|error| self.endpoint.failed(self.failure(error, generation)))
+        let mut is_second = false;
+        loop {
+            let (mut connection, generation) = self.connection().await?;
+            let findings = async {
+                let mut findings = examine(&mut connection, &self.endpoint).await?;
+                findings.push(last_tokens::count(&mut connection, &self.endpoint.address).await?);
+                Ok(findings)
+            };
+            match findings.await {
+                Err(error) if !is_second && self.is_unsent(&error, generation) => is_second = true,
+                found => {
+                    return found.map_err(|error| self.endpoint.failed(self.failure(error, generation)));
+                }
+            }
+        }
     }
 
     /// Sends a call, waits until this many replicas have applied it, and returns the answer and how many have.
@@ -400,7 +488,7 @@ impl Link {
                 Some(connection) => connection,
                 None => self.dial_wait_connection(wait_timeout).await.map_err(Failure::Unreached)?,
             };
-            match run_and_wait(&mut connection, call, &wait).await {
+            match run_and_wait(&mut connection, call, &wait, &self.dispatch()).await {
                 Ok(answer) => {
                     self.keep_wait_connection(connection, generation);
                     return Ok(answer);
@@ -633,11 +721,11 @@ impl SentinelLink for Link {
 }
 
 /// Sends the call, with the command ahead of it, whose answer is ignored.
-async fn request(connection: &mut Connection, call: &Call) -> RedisResult<Value> {
-    let Some(ahead) = &call.ahead else { return connection.send(&call.command).await };
+async fn request(connection: &mut Connection, call: &Call, dispatch: &Arc<Dispatch>) -> RedisResult<Value> {
+    let Some(ahead) = &call.ahead else { return connection.send(&call.command, dispatch).await };
     let mut pipeline = redis::pipe();
     pipeline.add_command(Cmd::clone(ahead)).add_command(call.command.clone());
-    let mut answers = connection.send_all(&pipeline).await?;
+    let mut answers = connection.send_all(&pipeline, dispatch).await?;
     Ok(answers.pop().unwrap_or(Value::Nil))
 }
 
@@ -646,28 +734,39 @@ async fn run(
     connection: &mut Connection,
     call: &Cmd,
     before: &[Cmd],
+    dispatch: &Arc<Dispatch>,
 ) -> RedisResult<Vec<RedisResult<Value>>> {
-    run_once(connection, before.iter().chain([call]).cloned()).await
+    run_once(connection, before.iter().chain([call]).cloned(), dispatch).await
 }
 
 /// Loads the script of a call, which the server lacks, and runs the call, in one round trip. Where the server loads no scripts,
 /// the call brings its own.
-async fn run_unloaded(connection: &mut Connection, call: &Call, asking: bool) -> RedisResult<Value> {
+async fn run_unloaded(
+    connection: &mut Connection,
+    call: &Call,
+    asking: bool,
+    dispatch: &Arc<Dispatch>,
+) -> RedisResult<Value> {
     let asking: Vec<_> = asking.then(|| redis::cmd("ASKING")).into_iter().collect();
     let before = [&[call.script.load()], &asking[..]].concat();
-    let mut answers = run(connection, &call.command, &before).await?;
+    let mut answers = run(connection, &call.command, &before, dispatch).await?;
     if answers.last().is_some_and(|answer| answer.as_ref().is_err_and(is_no_script)) {
-        answers = run(connection, &call.by_source(), &asking).await?;
+        answers = run(connection, &call.by_source(), &asking, dispatch).await?;
     }
     last(answers)
 }
 
 /// Runs a call, and then WAIT, in one round trip. Returns both answers.
-async fn run_and_wait(connection: &mut Connection, call: &Call, wait: &Cmd) -> RedisResult<(Value, u32)> {
-    let load = call.script.load();
-    let mut answers = run_once(connection, [load, call.command.clone(), wait.clone()].into_iter()).await?;
+async fn run_and_wait(
+    connection: &mut Connection,
+    call: &Call,
+    wait: &Cmd,
+    dispatch: &Arc<Dispatch>,
+) -> RedisResult<(Value, u32)> {
+    let commands = [call.script.load(), call.command.clone(), wait.clone()];
+    let mut answers = run_once(connection, commands.into_iter(), dispatch).await?;
     if answers.get(1).is_some_and(|answer| answer.as_ref().is_err_and(is_no_script)) {
-        answers = run_once(connection, [call.by_source(), wait.clone()].into_iter()).await?;
+        answers = run_once(connection, [call.by_source(), wait.clone()].into_iter(), dispatch).await?;
     }
     let replicas = answers.pop().unwrap_or(Ok(Value::Nil));
     // The error of the call comes first, as it was sent.
@@ -695,24 +794,22 @@ fn last(mut answers: Vec<RedisResult<Value>>) -> RedisResult<Value> {
 async fn run_once(
     connection: &mut Connection,
     commands: impl Iterator<Item = Cmd>,
+    dispatch: &Arc<Dispatch>,
 ) -> RedisResult<Vec<RedisResult<Value>>> {
     let mut pipeline = redis::pipe();
-    pipeline.ignore_errors();
     commands.for_each(|command| {
         pipeline.add_command(command);
     });
-    pipeline.query_async(connection).await
+    let answers = connection.send_all(&pipeline, dispatch).await?;
+    Ok(answers.into_iter().map(Value::extract_error).collect())
 }
 
 /// Loads the scripts of these calls, in one round trip.
-async fn load(connection: &mut Connection, calls: &[&Call]) -> RedisResult<()> {
+async fn load(connection: &mut Connection, calls: &[&Call], dispatch: &Arc<Dispatch>) -> RedisResult<()> {
     let mut scripts: Vec<&Script> = calls.iter().map(|call| call.script).collect();
     scripts.dedup_by(|one, other| std::ptr::eq(*one, *other));
-    let mut pipeline = redis::pipe();
-    for script in scripts {
-        pipeline.add_command(script.load()).ignore();
-    }
-    pipeline.query_async(connection).await
+    let loads = scripts.into_iter().map(Script::load);
+    run_once(connection, loads, dispatch).await?.into_iter().try_for_each(|answer| answer.map(drop))
 }
 
 /// Whether the error is an error reply of the server.

@@ -1,12 +1,16 @@
 //! Sends the requests of many tasks over one stream.
 //!
-//! Each request is appended to one buffer. A task writes it, once in a turn of the scheduler, and gives the answers to those
-//! who wait for them, in order. The driver greets the server, and parses the answers.
+//! Each request joins a queue. A task writes what is in it, once in a turn of the scheduler, and gives the answers to those who wait
+//! for them, in order. The driver greets the server, and parses the answers.
+//!
+//! The server has a limited number of requests at a time. The others wait in the queue, whoever polls their callers, and leave it
+//! with them. So a caller that gives up costs the server nothing, and knows that nothing was sent.
 
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -16,16 +20,22 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisConnectionInfo, RedisError, RedisResult, Value};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::dial::Stream;
-use crate::reply::next_reply;
+use crate::dispatch::{Dispatch, Unwritten};
+use crate::reply::Scan;
 
 /// How much is read at a time.
 const READ: usize = 16 * 1024;
 
-/// How much may wait to be written. The server has taken nothing for long by then.
-const MOST_UNWRITTEN: usize = 64 * 1024 * 1024;
+/// How many requests the server has at most, and when it gets more: busy servers answer so many in a small part of the usual
+/// timeout, and over long distances they keep it busy. Urgent ones are not limited.
+const MOST_WRITTEN: usize = 128;
+const FEW_WRITTEN: usize = MOST_WRITTEN / 2;
+
+/// In how many steps a busy runtime gets its turns to read an answer that is late.
+const STEPS: u32 = 20;
 
 /// A stream that all clones share. Requests that are not sent when the last clone is dropped may be lost.
 #[derive(Clone)]
@@ -44,22 +54,40 @@ struct Shared {
     queue: Mutex<Queue>,
     /// The task that writes and reads.
     task: AtomicWaker,
+    /// How many requests were answered.
+    answered: AtomicU64,
+    /// How often the task has read all that had arrived.
+    looked: AtomicU64,
 }
 
 /// The requests that are to be written.
 #[derive(Default)]
 struct Queue {
-    bytes: Vec<u8>,
-    requests: Vec<Request>,
-    /// Whether nothing is written or read any more.
+    urgent: VecDeque<Request>,
+    others: VecDeque<Request>,
+    /// Whether nothing more is written.
     is_closed: bool,
+    /// Whether nobody waits for answers.
+    is_abandoned: bool,
 }
 
 /// A request with missing answers.
 struct Request {
+    bytes: Vec<u8>,
     missing: usize,
     answers: Vec<Value>,
     to: oneshot::Sender<RedisResult<Vec<Value>>>,
+    dispatch: Arc<Dispatch>,
+    /// Its number in the dispatch.
+    number: u64,
+}
+
+/// A request as its caller sees it. When it is dropped, the request leaves the queue.
+struct Pending<'a> {
+    shared: &'a Shared,
+    answers: oneshot::Receiver<RedisResult<Vec<Value>>>,
+    dispatch: &'a Arc<Dispatch>,
+    number: u64,
 }
 
 impl Multiplexer {
@@ -76,69 +104,186 @@ impl Multiplexer {
     }
 
     /// Sends a command. The answer may be an error of the server, as a value.
-    pub(crate) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
-        let mut answers = self.request(1, |bytes| command.write_packed_command(bytes)).await?;
+    pub(crate) async fn send(&self, command: &Cmd, dispatch: &Arc<Dispatch>) -> RedisResult<Value> {
+        let mut answers = self.request(1, dispatch, |bytes| command.write_packed_command(bytes)).await?;
         Ok(answers.pop().unwrap_or(Value::Nil))
     }
 
     /// Sends commands in one write.
-    pub(crate) async fn send_all(&self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
+    pub(crate) async fn send_all(
+        &self,
+        commands: &Pipeline,
+        dispatch: &Arc<Dispatch>,
+    ) -> RedisResult<Vec<Value>> {
         let pack =
             |bytes: &mut Vec<u8>| commands.cmd_iter().for_each(|command| command.write_packed_command(bytes));
-        self.request(commands.len(), pack).await
+        self.request(commands.len(), dispatch, pack).await
     }
 
-    /// Sends what `pack` appends, and waits for this many answers.
+    /// Sends what `pack` appends, and waits for this many answers. They may take the response timeout once the request is
+    /// written; until then, the server has to answer others.
+    ///
+    /// # Errors
+    ///
+    /// One with an [`Unwritten`] reason if nothing was sent.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the request is sent only if the dispatch says that it was written.
     pub(crate) async fn request(
         &self,
         count: usize,
+        dispatch: &Arc<Dispatch>,
         pack: impl FnOnce(&mut Vec<u8>),
     ) -> RedisResult<Vec<Value>> {
         if count == 0 {
             return Ok(Vec::new());
         }
-        let answers = self.owner.0.append(count, pack)?;
-        match timeout(self.response_timeout, answers).await {
-            Ok(Ok(answers)) => answers,
-            Ok(Err(_ended)) => Err(closed()),
-            Err(elapsed) => Err(io::Error::from(elapsed).into()),
-        }
+        self.owner.0.append(count, dispatch, pack)?.within(self.response_timeout).await
     }
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.0.queue().is_closed = true;
+        {
+            let mut queue = self.0.queue();
+            (queue.is_closed, queue.is_abandoned) = (true, true);
+        }
         self.0.task.wake();
     }
 }
 
 impl Shared {
-    fn append(
-        &self,
+    fn append<'a>(
+        &'a self,
         count: usize,
+        dispatch: &'a Arc<Dispatch>,
         pack: impl FnOnce(&mut Vec<u8>),
-    ) -> RedisResult<oneshot::Receiver<RedisResult<Vec<Value>>>> {
-        let (to, answers) = oneshot::channel();
+    ) -> RedisResult<Pending<'a>> {
+        let ((to, answers), mut bytes) = (oneshot::channel(), Vec::new());
+        pack(&mut bytes);
+        if dispatch.is_withdrawn() {
+            return Err(Unwritten::Withdrawn.into());
+        }
         let mut queue = self.queue();
         if queue.is_closed {
-            return Err(closed());
+            return Err(Unwritten::Closed.into());
         }
-        if queue.bytes.len() > MOST_UNWRITTEN {
-            return Err(io::Error::from(io::ErrorKind::TimedOut).into());
-        }
-        let is_first = queue.bytes.is_empty();
-        pack(&mut queue.bytes);
-        queue.requests.push(Request { missing: count, answers: Vec::with_capacity(count), to });
+        let number = dispatch.begin();
+        // Behind others, the task is woken by their answers.
+        let wakes = dispatch.is_urgent || queue.others.is_empty();
+        let requests = if dispatch.is_urgent { &mut queue.urgent } else { &mut queue.others };
+        let answered = Vec::with_capacity(count);
+        let dispatched = Arc::clone(dispatch);
+        requests.push_back(Request {
+            bytes,
+            missing: count,
+            answers: answered,
+            to,
+            dispatch: dispatched,
+            number,
+        });
         drop(queue);
-        if is_first {
+        if wakes {
             self.task.wake();
         }
-        Ok(answers)
+        Ok(Pending { shared: self, answers, dispatch, number })
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    /// Whether a server that has this many requests is to get more.
+    fn has_next(&self, written: usize) -> bool {
+        !self.urgent.is_empty() || !self.others.is_empty() && written <= FEW_WRITTEN
+    }
+
+    /// The next request for a server that has this many.
+    fn next(&mut self, written: usize) -> Option<Request> {
+        let urgent = self.urgent.pop_front();
+        urgent.or_else(|| if written < MOST_WRITTEN { self.others.pop_front() } else { None })
+    }
+
+    /// Closes it, and returns the requests, which are not written.
+    fn close(&mut self) -> [VecDeque<Request>; 2] {
+        self.is_closed = true;
+        [mem::take(&mut self.urgent), mem::take(&mut self.others)]
+    }
+}
+
+impl Pending<'_> {
+    /// The answers. The time limit counts from when the request is written; until then, others have to be answered.
+    ///
+    /// The timer is one of the caller, as the runtime of the connection may be paused. One that waits longer looks less often.
+    async fn within(mut self, limit: Duration) -> RedisResult<Vec<Value>> {
+        let (began, mut until) = (Instant::now(), Instant::now() + limit);
+        let mut answered = self.shared.answered.load(Ordering::Relaxed);
+        loop {
+            match timeout_at(until, &mut self.answers).await {
+                Ok(Ok(answers)) => return answers,
+                Ok(Err(_ended)) => return Err(self.ended()),
+                Err(_elapsed) => {}
+            }
+            let (written, now) = (self.dispatch.written_at(self.number), Instant::now());
+            let has_answered = || self.shared.answered.load(Ordering::Relaxed) != answered;
+            match written {
+                Some(at) if at + limit > now => until = at + limit,
+                None if has_answered() => until = now + (now - began),
+                _ => {
+                    if let Some(answers) = self.last_look(limit).await {
+                        return answers;
+                    }
+                    let is_written = self.dispatch.written_at(self.number).is_some();
+                    if is_written == written.is_some() && (is_written || !has_answered()) {
+                        return Err(self.silent());
+                    }
+                    until = Instant::now() + limit;
+                }
+            }
+            answered = self.shared.answered.load(Ordering::Relaxed);
+        }
+    }
+
+    /// Waits until the task has looked for answers: among many tasks, it may not have had a turn for long.
+    async fn last_look(&mut self, limit: Duration) -> Option<RedisResult<Vec<Value>>> {
+        let looked = self.shared.looked.load(Ordering::Acquire);
+        self.shared.task.wake();
+        for _ in 0..STEPS {
+            match timeout(limit / STEPS, &mut self.answers).await {
+                Ok(Ok(answers)) => return Some(answers),
+                Ok(Err(_ended)) => return Some(Err(self.ended())),
+                Err(_) if self.shared.looked.load(Ordering::Acquire) != looked => break,
+                Err(_) => {}
+            }
+        }
+        self.answers.try_recv().ok()
+    }
+
+    /// The error of a server that answers nothing. Nothing more is sent to it over this connection.
+    fn silent(&self) -> RedisError {
+        let is_unwritten = self.dispatch.give_up(self.number);
+        let unwritten = self.shared.queue().close();
+        drop(unwritten);
+        self.shared.task.wake();
+        if is_unwritten { Unwritten::Silent.into() } else { io::Error::from(io::ErrorKind::TimedOut).into() }
+    }
+
+    /// The error of a request without answers: the task has ended, or the request was withdrawn.
+    fn ended(&self) -> RedisError {
+        match self.dispatch.written_at(self.number) {
+            Some(_) => closed(),
+            None if self.dispatch.is_withdrawn() => Unwritten::Withdrawn.into(),
+            None => Unwritten::Closed.into(),
+        }
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        self.dispatch.give_up(self.number);
     }
 }
 
@@ -157,6 +302,7 @@ struct Task<S> {
     /// What has arrived, up to `filled`.
     received: Vec<u8>,
     filled: usize,
+    scan: Scan,
 }
 
 impl<S: Stream> Task<S> {
@@ -171,12 +317,14 @@ impl<S: Stream> Task<S> {
             requests: VecDeque::new(),
             received: Vec::new(),
             filled: 0,
+            scan: Scan::default(),
         }
     }
 
     async fn run(mut self) {
         let Err(error) = std::future::poll_fn(|context| self.poll(context)).await else { return };
-        self.shared.queue().is_closed = true;
+        let unwritten = self.shared.queue().close();
+        drop(unwritten);
         // The first is told why. For the others the connection broke, after which a request may be sent once more.
         let mut error = Some(error);
         for request in self.requests.drain(..) {
@@ -191,12 +339,13 @@ impl<S: Stream> Task<S> {
         while let Poll::Ready(read) = self.poll_read(context) {
             read?;
         }
+        self.shared.looked.fetch_add(1, Ordering::Release);
         if let Poll::Ready(Err(error)) = self.poll_write(context) {
             return Poll::Ready(Err(error));
         }
         // Without a handle there is nobody to answer. What is left was written as far as the server takes it.
-        let is_closed = self.shared.queue().is_closed;
-        if is_closed { Poll::Ready(Ok(())) } else { Poll::Pending }
+        let is_abandoned = self.shared.queue().is_abandoned;
+        if is_abandoned { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
     fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<RedisResult<()>> {
@@ -213,28 +362,34 @@ impl<S: Stream> Task<S> {
     /// Gives the answers that have arrived to those who wait for them.
     fn deliver(&mut self) -> RedisResult<()> {
         let mut at = 0;
-        while let Some((reply, length)) = next_reply(&self.received[at..self.filled])? {
+        while let Some((reply, length)) = self.scan.next(&self.received[at..self.filled])? {
             at += length;
             // Nobody has subscribed to anything on this connection.
             if !matches!(reply, Value::Push { .. }) {
-                self.answer(reply);
+                self.answer(reply)?;
             }
         }
         self.received.copy_within(at..self.filled, 0);
         self.filled -= at;
-        Ok(())
+        match self.received[..self.filled] {
+            [b'>', ..] | [] => Ok(()),
+            [..] if self.requests.is_empty() => Err(unasked()),
+            [..] => Ok(()),
+        }
     }
 
-    fn answer(&mut self, reply: Value) {
-        let Some(request) = self.requests.front_mut() else { return };
+    fn answer(&mut self, reply: Value) -> RedisResult<()> {
+        let request = self.requests.front_mut().ok_or_else(unasked)?;
         request.answers.push(reply);
         request.missing -= 1;
         if request.missing == 0
             && let Some(request) = self.requests.pop_front()
         {
+            self.shared.answered.fetch_add(1, Ordering::Relaxed);
             // Nobody may wait for it any more.
             let _ = request.to.send(Ok(request.answers));
         }
+        Ok(())
     }
 
     /// Writes what there is. The other tasks that are ready run before each write, so that their requests go out with it:
@@ -261,38 +416,50 @@ impl<S: Stream> Task<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes the requests that are to be written; pending if there are none.
+    /// Takes the requests that are to be written; pending if there are none, or the server has enough.
     fn poll_take(&mut self, context: &Context<'_>) -> Poll<()> {
+        // Dropped after the queue is unlocked: that wakes tasks.
+        let mut unwanted = Vec::new();
         let mut queue = self.shared.queue();
-        if queue.bytes.is_empty() {
+        if !queue.has_next(self.requests.len()) {
             return Poll::Pending;
         }
-        if !queue.is_closed && !mem::replace(&mut self.has_yielded, true) {
+        if !queue.is_abandoned && !mem::replace(&mut self.has_yielded, true) {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
         self.bytes.clear();
-        mem::swap(&mut self.bytes, &mut queue.bytes);
-        self.requests.extend(queue.requests.drain(..));
-        (self.written, self.has_yielded, self.is_flushed) = (0, false, false);
+        while let Some(mut request) = queue.next(self.requests.len()) {
+            if request.dispatch.write(request.number) {
+                self.bytes.append(&mut request.bytes);
+                self.requests.push_back(request);
+            } else {
+                unwanted.push(request);
+            }
+        }
+        (self.written, self.has_yielded) = (0, false);
+        if self.bytes.is_empty() {
+            return Poll::Pending;
+        }
+        self.is_flushed = false;
         Poll::Ready(())
     }
 }
 
 impl<S> Drop for Task<S> {
-    /// Its runtime may have ended. Those who wait learn that their request was dropped.
+    /// Its runtime may have ended. Those who wait learn that their request was dropped, or not written.
     fn drop(&mut self) {
-        let requests = {
-            let mut queue = self.shared.queue();
-            queue.is_closed = true;
-            mem::take(&mut queue.requests)
-        };
-        drop(requests);
+        let unwritten = self.shared.queue().close();
+        drop(unwritten);
     }
 }
 
 fn closed() -> RedisError {
     io::Error::from(io::ErrorKind::BrokenPipe).into()
+}
+
+fn unasked() -> RedisError {
+    (redis::ErrorKind::Parse, "the server sent an answer that nobody asked for").into()
 }
 
 /// The stream, once the driver has logged in over it.
@@ -354,9 +521,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Lent<S> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     use futures_util::future::join_all;
+    use lock_core::Clock;
     use redis::aio::ConnectionLike as _;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
     use tokio::runtime::{Builder, Handle};
@@ -405,7 +573,7 @@ mod tests {
         let (mut buffer, mut received) = ([0; 7], Vec::new());
         while let Ok(read @ 1..) = stream.read(&mut buffer).await {
             received.extend_from_slice(&buffer[..read]);
-            while let Ok(Some((Value::Array(words), length))) = next_reply(&received) {
+            while let Ok(Some((Value::Array(words), length))) = Scan::default().next(&received) {
                 received.drain(..length);
                 let Value::BulkString(said) = &words[1] else { continue };
                 let said = String::from_utf8_lossy(said);
@@ -424,6 +592,10 @@ mod tests {
         Multiplexer { owner: Arc::new(Owner(shared)), response_timeout: timeout, database: 0 }
     }
 
+    fn dispatch() -> Arc<Dispatch> {
+        Dispatch::new(&Clock::tokio())
+    }
+
     fn saying(what: &str) -> Cmd {
         let mut echo = redis::cmd("ECHO");
         echo.arg(what);
@@ -431,7 +603,7 @@ mod tests {
     }
 
     async fn said(connection: &Multiplexer, what: &str) -> RedisResult<String> {
-        Ok(redis::from_redis_value(connection.send(&saying(what)).await?)?)
+        Ok(redis::from_redis_value(connection.send(&saying(what), &dispatch()).await?)?)
     }
 
     async fn ends(handle: &Handle, others: usize) {
@@ -459,7 +631,7 @@ mod tests {
                         assert_eq!(said(&connection, &what).await.unwrap(), what);
                         let mut several = redis::pipe();
                         several.add_command(saying("a")).add_command(saying(&what));
-                        let answers = connection.send_all(&several).await.unwrap();
+                        let answers = connection.send_all(&several, &dispatch()).await.unwrap();
                         let answers: Vec<String> = answers
                             .into_iter()
                             .map(|answer| redis::from_redis_value(answer).unwrap())
@@ -550,7 +722,7 @@ mod tests {
             let mut names = Vec::new();
             while let Ok(read @ 1..) = theirs.read(&mut buffer).await {
                 received.extend_from_slice(&buffer[..read]);
-                while let Ok(Some((Value::Array(words), length))) = next_reply(&received) {
+                while let Ok(Some((Value::Array(words), length))) = Scan::default().next(&received) {
                     received.drain(..length);
                     names.push(redis::from_redis_value::<String>(words[0].clone()).unwrap());
                     theirs.write_all(b"+OK\r\n").await.unwrap();
@@ -565,5 +737,161 @@ mod tests {
         assert_eq!(redis::cmd("PING").query_async::<Value>(&mut connection).await.unwrap(), Value::Okay);
         drop(connection);
         assert_eq!(server.await.unwrap(), ["AUTH", "SELECT", "PING"]);
+    }
+
+    /// What a server has received, as a number of requests.
+    async fn received(server: &mut DuplexStream) -> usize {
+        let (mut received, mut buffer) = (Vec::new(), [0; 4096]);
+        while let Ok(Ok(read @ 1..)) = timeout(Duration::from_millis(200), server.read(&mut buffer)).await {
+            received.extend_from_slice(&buffer[..read]);
+        }
+        String::from_utf8(received).unwrap().matches("ECHO").count()
+    }
+
+    /// Requests of this many tasks, which have begun.
+    async fn asking(
+        connection: &Multiplexer,
+        tasks: usize,
+    ) -> Vec<tokio::task::JoinHandle<RedisResult<String>>> {
+        let asking = (0..tasks).map(|task| {
+            let connection = connection.clone();
+            tokio::spawn(async move { said(&connection, &task.to_string()).await })
+        });
+        let asking = asking.collect();
+        tokio::task::yield_now().await;
+        asking
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_has_a_limited_number_of_requests_and_gets_others_when_it_answers() {
+        let (ours, mut theirs) = duplex(1 << 20);
+        let connection = over(ours, Duration::from_secs(60));
+        let tasks = asking(&connection, 3 * MOST_WRITTEN).await;
+        assert_eq!(received(&mut theirs).await, MOST_WRITTEN);
+        // Those that keep locks do not wait.
+        let urgent = {
+            let connection = connection.clone();
+            tokio::spawn(async move { connection.send(&saying("urgent"), &Dispatch::urgent()).await })
+        };
+        assert_eq!(received(&mut theirs).await, 1);
+        // Those that have gone are not sent.
+        for task in &tasks[MOST_WRITTEN..2 * MOST_WRITTEN] {
+            task.abort();
+        }
+        for task in 0..MOST_WRITTEN {
+            theirs.write_all(format!("+{task}\r\n").as_bytes()).await.unwrap();
+        }
+        theirs.write_all(b"+urgent\r\n").await.unwrap();
+        assert_eq!(received(&mut theirs).await, MOST_WRITTEN);
+        for task in 2 * MOST_WRITTEN..3 * MOST_WRITTEN {
+            theirs.write_all(format!("+{task}\r\n").as_bytes()).await.unwrap();
+        }
+        assert!(urgent.await.unwrap().is_ok());
+        for (task, said) in tasks.into_iter().enumerate() {
+            match said.await {
+                Ok(said) => assert_eq!(said.unwrap(), task.to_string()),
+                Err(_aborted) => assert!((MOST_WRITTEN..2 * MOST_WRITTEN).contains(&task)),
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_limit_counts_from_the_write_and_a_silent_server_is_noticed_however_many_wait() {
+        let limit = Duration::from_secs(1);
+        let (ours, mut theirs) = duplex(1 << 20);
+        let connection = over(ours, limit);
+        let began = Instant::now();
+        let tasks = asking(&connection, 2 * MOST_WRITTEN).await;
+        // It is slow, but never silent: the last answer comes long after the limit.
+        for task in 0..2 * MOST_WRITTEN {
+            sleep(limit / u32::try_from(MOST_WRITTEN).unwrap()).await;
+            theirs.write_all(format!("+{task}\r\n").as_bytes()).await.unwrap();
+        }
+        for said in tasks {
+            said.await.unwrap().unwrap();
+        }
+        assert!(began.elapsed() >= 2 * limit - limit / 4);
+
+        let began = Instant::now();
+        let tasks = asking(&connection, 3 * MOST_WRITTEN).await;
+        for (task, said) in tasks.into_iter().enumerate() {
+            let error = said.await.unwrap().unwrap_err();
+            assert_eq!(Unwritten::of(&error).is_some(), task >= MOST_WRITTEN, "{error}");
+            assert!(error.is_timeout() || task >= MOST_WRITTEN, "{error}");
+        }
+        assert!(began.elapsed() <= 3 * limit, "{:?}", began.elapsed());
+    }
+
+    #[tokio::test]
+    async fn what_a_closed_connection_has_not_written_was_not_sent() {
+        let (ours, theirs) = duplex(1 << 16);
+        let connection = over(ours, LIMIT);
+        drop(theirs);
+        // Whether or not the task has noticed.
+        for _ in 0..2 {
+            let dispatch = dispatch();
+            let error = connection.send(&saying("a"), &dispatch).await.unwrap_err();
+            assert_eq!(Unwritten::of(&error), Some(Unwritten::Closed), "{error}");
+            assert!(dispatch.written().is_none());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_is_withdrawn_is_not_sent() {
+        let (ours, mut theirs) = duplex(1 << 20);
+        let connection = over(ours, LIMIT);
+        let _tasks = asking(&connection, MOST_WRITTEN).await;
+        let dispatch = dispatch();
+        let withdrawn = {
+            let (connection, dispatch) = (connection.clone(), Arc::clone(&dispatch));
+            tokio::spawn(async move { connection.send(&saying("a"), &dispatch).await })
+        };
+        assert_eq!(received(&mut theirs).await, MOST_WRITTEN);
+        dispatch.withdraw();
+        for _ in 0..MOST_WRITTEN {
+            theirs.write_all(b"+a\r\n").await.unwrap();
+        }
+        let error = withdrawn.await.unwrap().unwrap_err();
+        assert_eq!(Unwritten::of(&error), Some(Unwritten::Withdrawn));
+        let again = connection.send(&saying("a"), &dispatch).await.unwrap_err();
+        assert_eq!(Unwritten::of(&again), Some(Unwritten::Withdrawn));
+        assert_eq!(received(&mut theirs).await, 0);
+    }
+
+    /// It is not to be believed any more: an answer could be taken for that to the next request.
+    #[tokio::test]
+    async fn answers_that_nobody_asked_for_end_the_connection() {
+        for said in ["+OK\r\n", "$1000000\r\n", "x", ":1\r\n:2\r\n"] {
+            let (ours, mut theirs) = duplex(1 << 16);
+            let connection = over(ours, LIMIT);
+            if said.starts_with(':') {
+                let (first, ()) = tokio::join!(self::said(&connection, "a"), async {
+                    tokio::task::yield_now().await;
+                    theirs.write_all(said.as_bytes()).await.unwrap();
+                });
+                assert_eq!(first.unwrap(), "1");
+            } else {
+                theirs.write_all(said.as_bytes()).await.unwrap();
+            }
+            let mut rest = Vec::new();
+            timeout(LIMIT, theirs.read_to_end(&mut rest)).await.expect("it is closed").unwrap();
+            let error = connection.send(&saying("b"), &dispatch()).await.unwrap_err();
+            assert_eq!(Unwritten::of(&error), Some(Unwritten::Closed), "{said:?}: {error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_without_an_end_ends_the_connection() {
+        let (ours, mut theirs) = duplex(1 << 16);
+        let connection = over(ours, LIMIT);
+        let flooding = async {
+            theirs.write_all(b"*1000000\r\n").await.unwrap();
+            let mut part = b"$65536\r\n".to_vec();
+            part.resize(part.len() + 65536, b'a');
+            part.extend(b"\r\n");
+            while theirs.write_all(&part).await.is_ok() {}
+        };
+        let (answer, ()) = tokio::join!(said(&connection, "a"), flooding);
+        assert!(!answer.unwrap_err().is_timeout());
     }
 }

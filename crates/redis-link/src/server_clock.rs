@@ -68,7 +68,9 @@ impl ServerClock {
         let mut sample = self.lock();
         let old_counts = sample.is_some_and(|old| {
             let age = now.saturating_duration_since(old.at);
-            old.generation == generation && age < OUTDATED && old.bound(now) > micros
+            let is_same = old.generation == generation && age < OUTDATED && old.bound(now) > micros;
+            // The answer may have come over an earlier connection, after the first one over the next.
+            is_same || old.generation > generation
         });
         if !old_counts {
             *sample = Some(new);
@@ -152,5 +154,13 @@ mod tests {
         assert_eq!(clock.now(1, at(7_000)).unwrap().micros, 3_000_000);
         clock.note(2, 1_000_000, at(7_000));
         assert_eq!(clock.now(2, at(7_000)).unwrap().micros, 1_000_000);
+    }
+
+    #[test]
+    fn a_late_answer_over_an_earlier_connection_says_nothing_of_the_present_one() {
+        let clock = ServerClock::default();
+        clock.note(2, 5_000_000, at(0));
+        clock.note(1, 9_000_000, at(1));
+        assert_eq!(clock.now(2, at(1)).map(|time| time.micros), Some(5_000_990));
     }
 }

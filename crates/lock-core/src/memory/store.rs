@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use tokio::sync::{Notify, oneshot};
 
-use crate::renewal::{Renew, Renewed};
+use crate::renewal::{Due, Renew, Renewed};
 use crate::{
     AcquireRequest, BootInstant, Clock, Holder, HolderInfo, LockName, LossReason, Mode, OwnerId, OwnerInfo,
     Revocation, RevocationCell, Token, ValidityCell, Wait, WaiterInfo,
@@ -328,7 +328,8 @@ impl Table {
 impl Renew for Arc<Store> {
     type Key = (LockName, OwnerId);
 
-    async fn renew(&self, batch: &[(Self::Key, Duration)]) -> Vec<Renewed> {
-        batch.iter().map(|((name, owner), ttl)| self.renew_one(name, *owner, *ttl)).collect()
+    async fn renew(&self, batch: &[Due<Self::Key>]) -> Vec<Renewed> {
+        let renew = |due: &Due<Self::Key>| self.renew_one(&due.key.0, due.key.1, due.ttl);
+        batch.iter().map(renew).collect()
     }
 }

@@ -14,7 +14,25 @@ pub trait Renew: Send + Sync + 'static {
 
     /// Renews all of `batch` at once, and returns one answer per lease in the same order. It must end in bounded time, and
     /// must never acquire a lock that is no longer held.
-    async fn renew(&self, batch: &[(Self::Key, Duration)]) -> Vec<Renewed>;
+    async fn renew(&self, batch: &[Due<Self::Key>]) -> Vec<Renewed>;
+
+    /// Whether a request that is executed late leaves a lease alone that lasts longer by then, unless it is one that
+    /// [shortens](Due::shortens).
+    fn spares_longer(&self) -> bool {
+        false
+    }
+}
+
+/// A lease to renew.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Due<K> {
+    /// The lease.
+    pub key: K,
+    /// The time to live to request.
+    pub ttl: Duration,
+    /// Whether the lease may last longer on the server, and is to be shortened.
+    pub shortens: bool,
 }
 
 /// The outcome of one renewal.

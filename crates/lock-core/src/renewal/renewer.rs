@@ -171,6 +171,7 @@ mod tests {
     use async_trait::async_trait;
     use rand::Rng;
 
+    use super::super::renew::Due;
     use super::super::schedule::TICK;
     use super::*;
     use crate::{BootInstant, ErrorKind, LossReason, Outcome};
@@ -183,17 +184,22 @@ mod tests {
         answer: fn(usize, BootInstant) -> Renewed,
         calls: Arc<AtomicUsize>,
         delay: Duration,
+        spares_longer: bool,
     }
 
     #[async_trait]
     impl Renew for Server {
         type Key = u64;
 
-        async fn renew(&self, batch: &[(u64, Duration)]) -> Vec<Renewed> {
+        async fn renew(&self, batch: &[Due<u64>]) -> Vec<Renewed> {
             let call = self.calls.fetch_add(1, Ordering::SeqCst);
             let sent = self.clock.now();
             tokio::time::sleep(self.delay).await;
-            batch.iter().map(|(_, ttl)| (self.answer)(call, sent + *ttl)).collect()
+            batch.iter().map(|due| (self.answer)(call, sent + due.ttl)).collect()
+        }
+
+        fn spares_longer(&self) -> bool {
+            self.spares_longer
         }
     }
 
@@ -202,8 +208,17 @@ mod tests {
         delay: Duration,
     ) -> (Clock, Renewer<Server>, Arc<AtomicUsize>) {
         let (clock, calls) = (Clock::tokio(), Arc::new(AtomicUsize::new(0)));
-        let server = Server { clock: clock.clone(), answer, calls: Arc::clone(&calls), delay };
+        let server = server(&clock, answer, &calls, delay);
         (clock.clone(), Renewer::new(server, clock), calls)
+    }
+
+    fn server(
+        clock: &Clock,
+        answer: fn(usize, BootInstant) -> Renewed,
+        calls: &Arc<AtomicUsize>,
+        delay: Duration,
+    ) -> Server {
+        Server { clock: clock.clone(), answer, calls: Arc::clone(calls), delay, spares_longer: false }
     }
 
     fn is_idle<R: Renew>(renewer: &Renewer<R>) -> bool {
@@ -229,10 +244,10 @@ mod tests {
     impl<F: Fn(u64, BootInstant) -> Renewed + Send + Sync + 'static> Renew for ByKey<F> {
         type Key = u64;
 
-        async fn renew(&self, batch: &[(u64, Duration)]) -> Vec<Renewed> {
+        async fn renew(&self, batch: &[Due<u64>]) -> Vec<Renewed> {
             self.largest.fetch_max(batch.len(), Ordering::SeqCst);
             let sent = self.clock.now();
-            batch.iter().map(|(key, ttl)| (self.answer)(*key, sent + *ttl)).collect()
+            batch.iter().map(|due| (self.answer)(due.key, sent + due.ttl)).collect()
         }
     }
 
@@ -474,8 +489,30 @@ mod tests {
         assert!(matches!(renewal.extend(TTL).await, Renewed::Unknown(_)));
         let sent = clock.now();
         // The server may apply the first just after the second.
-        assert!(matches!(renewal.extend(TTL * 9).await, Renewed::Until(until) if until <= sent + TTL));
-        assert!(cell.validity().until() <= sent + TTL);
+        let Renewed::Unknown(error) = renewal.extend(TTL * 9).await else { panic!("it may be cut short") };
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Exhausted, Outcome::Applied), "{error}");
+        assert!(cell.validity().until() > sent && cell.validity().until() <= sent + TTL);
+        assert!(matches!(renewal.extend(TTL).await, Renewed::Until(_)));
+        assert!(matches!(renewal.renew().await, Renewed::Until(_)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_late_requests_spare_longer_leases_only_one_that_shortens_limits_later_ones() {
+        let flaky = |call, until| if call % 2 == 0 { unknown() } else { Renewed::Until(until) };
+        let (clock, calls) = (Clock::tokio(), Arc::default());
+        let server =
+            Server { spares_longer: true, ..server(&clock, flaky, &calls, Duration::from_millis(100)) };
+        let renewer = Renewer::new(server, clock.clone());
+        let cell = lease(&clock);
+        let renewal = renewer.add(0, Terms { auto: false, ..FOREVER }, cell.clone());
+        // A renewal, and a longer one.
+        assert!(matches!(renewal.extend(TTL).await, Renewed::Unknown(_)));
+        let sent = clock.now();
+        assert!(matches!(renewal.extend(TTL * 9).await, Renewed::Until(until) if until >= sent + TTL * 9));
+        // A shorter one.
+        assert!(matches!(renewal.extend(TTL).await, Renewed::Unknown(_)));
+        let Renewed::Unknown(error) = renewal.extend(TTL * 9).await else { panic!("it may be cut short") };
+        assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -498,7 +535,7 @@ mod tests {
         let (short, clock) = (Duration::from_secs(3), Clock::boot());
         let calls = Arc::new(AtomicUsize::new(0));
         let answer = |_, until| Renewed::Until(until);
-        let server = Server { clock: clock.clone(), answer, calls, delay: Duration::from_millis(50) };
+        let server = server(&clock, answer, &calls, Duration::from_millis(50));
         let renewer = Renewer::new(server, clock.clone());
         let terms = Terms { ttl: short, auto: true, hold_until: BootInstant::NEVER };
         let cell = ValidityCell::new(clock.clone(), clock.now() + short);
@@ -519,7 +556,7 @@ mod tests {
         let (short, clock) = (Duration::from_secs(3), Clock::boot());
         let calls = Arc::new(AtomicUsize::new(0));
         let answer = |_, until| Renewed::Until(until);
-        let server = Server { clock: clock.clone(), answer, calls, delay: Duration::from_millis(1) };
+        let server = server(&clock, answer, &calls, Duration::from_millis(1));
         let renewer = Renewer::new(server, clock.clone());
         let terms = Terms { ttl: short, auto: true, hold_until: BootInstant::NEVER };
         let cell = || ValidityCell::new(clock.clone(), clock.now() + short);
@@ -577,8 +614,7 @@ mod tests {
     fn a_runtime_that_was_shut_down_renews_nothing_and_blocks_no_caller() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let (clock, calls) = (Clock::boot(), Arc::new(AtomicUsize::new(0)));
-        let server =
-            Server { clock: clock.clone(), answer: |_, until| Renewed::Until(until), calls, delay: TTL };
+        let server = server(&clock, |_, until| Renewed::Until(until), &calls, TTL);
         let renewer = Renewer::new(server, clock.clone());
         let handle = runtime.handle().clone();
         drop(runtime);

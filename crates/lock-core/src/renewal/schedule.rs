@@ -8,7 +8,7 @@ use foldhash::fast::RandomState;
 use rand::Rng;
 use tokio::sync::oneshot;
 
-use super::renew::{Renewed, Terms};
+use super::renew::{Due, Renewed, Terms};
 use crate::error::NO_BACKEND;
 use crate::{BootInstant, Error, ErrorKind, LossReason, Outcome, ValidityCell};
 
@@ -26,6 +26,8 @@ pub(super) struct Schedule<K> {
     next_id: u64,
     /// Whether renewal has stopped for good.
     pub(super) closed: bool,
+    /// Whether only requests that shorten a lease can cut a longer one short when they are executed late.
+    spares_longer: bool,
     /// While the task runs: when it wakes up by itself.
     pub(super) wakes: Option<BootInstant>,
 }
@@ -35,6 +37,8 @@ pub(super) struct ScheduledLease<K> {
     pub(super) terms: Terms,
     cell: ValidityCell,
     pub(super) due: BootInstant,
+    /// The time to live of the last request that was applied, or the longest of those that may be.
+    stored_ttl: Duration,
     /// A lease at rest has none, and there may be many leases.
     exchange: Option<Box<Exchange>>,
 }
@@ -45,43 +49,54 @@ struct Exchange {
     before_shortened: Option<BootInstant>,
     /// The ttl in the request in flight.
     sent_ttl: Duration,
-    /// The shortest ttl of a request without an answer. The server may still apply that request, which would cut a longer
-    /// ttl short, so none is requested.
+    /// Whether the request in flight may cut a longer ttl short, if the server applies it late.
+    may_shorten: bool,
+    /// The shortest ttl of such a request without an answer. The server may still apply it, so no longer ttl is requested.
     max_ttl: Duration,
     /// The waiters for the request in flight, and for the next one.
-    callers: Vec<oneshot::Sender<Renewed>>,
-    next_callers: Vec<oneshot::Sender<Renewed>>,
+    callers: Vec<Caller>,
+    next_callers: Vec<Caller>,
+}
+
+/// A waiter for the answer to a request.
+pub(super) struct Caller {
+    /// The ttl that it asked for, if for a certain one.
+    pub(super) asked: Option<Duration>,
+    pub(super) answer: oneshot::Sender<Renewed>,
 }
 
 /// The leases of one request.
 pub(super) struct Batch<K> {
     pub(super) ids: Vec<u64>,
-    pub(super) leases: Vec<(K, Duration)>,
+    pub(super) leases: Vec<Due<K>>,
 }
 
 impl<K> ScheduledLease<K> {
     pub(super) fn new(key: K, terms: Terms, cell: ValidityCell, now: BootInstant) -> Self {
         let due = if terms.auto { now + interval(terms.ttl) } else { BootInstant::NEVER };
-        let lease = Self { key, due, exchange: None, terms, cell };
+        let lease = Self { key, due, stored_ttl: terms.ttl, exchange: None, terms, cell };
         // A lease may begin with less than its ttl.
         lease.set_loss_reason(lease.cell.validity().until());
         lease
     }
 
-    /// Notes that a request leaves now, and returns the ttl to request. A shorter ttl counts from the moment at which it
-    /// may reach the server.
-    fn begin_request(&mut self, now: BootInstant) -> Duration {
+    /// Notes that a request leaves now, and returns it. A shorter ttl counts from the moment at which it may reach the server.
+    fn begin_request(&mut self, now: BootInstant, spares_longer: bool) -> Due<K>
+    where
+        K: Clone,
+    {
         let left = self.terms.hold_until.saturating_duration_since(now);
         let ttl = self.ttl().min(left).max(Duration::from_millis(1));
         let until = now + ttl.saturating_sub(ttl / 100 + DRIFT);
         let before = self.cell.validity().until();
+        let shortens = ttl < self.stored_ttl && until < before;
         let exchange = self.exchange.get_or_insert_default();
         exchange.callers = mem::take(&mut exchange.next_callers);
-        exchange.sent_ttl = ttl;
+        (exchange.sent_ttl, exchange.may_shorten) = (ttl, shortens || !spares_longer);
         exchange.before_shortened = (until < before).then_some(before);
         self.set_loss_reason(until.min(before));
         self.cell.shorten_to(until);
-        ttl
+        Due { key: self.key.clone(), ttl, shortens }
     }
 
     /// Sets the reason of a loss at the deadline that is about to be set. A lease whose last renewal is never answered may
@@ -96,7 +111,7 @@ impl<K> ScheduledLease<K> {
     }
 
     /// Adds a caller of the next request.
-    pub(super) fn add_caller(&mut self, caller: oneshot::Sender<Renewed>) {
+    pub(super) fn add_caller(&mut self, caller: Caller) {
         self.exchange.get_or_insert_default().next_callers.push(caller);
     }
 
@@ -110,9 +125,16 @@ impl<K> ScheduledLease<K> {
 
     /// Answers the callers of the request in flight.
     fn answer(&mut self, answer: &Renewed) {
-        for caller in self.exchange.iter_mut().flat_map(|exchange| exchange.callers.drain(..)) {
-            // Fails when the caller of `extend` was dropped.
-            let _ = caller.send(answer.clone());
+        if let Some(exchange) = &mut self.exchange {
+            let max_ttl = exchange.max_ttl;
+            for Caller { asked, answer: caller } in exchange.callers.drain(..) {
+                let answer = match answer {
+                    Renewed::Until(_) if asked > Some(max_ttl) => Renewed::Unknown(may_be_shortened(max_ttl)),
+                    answer => answer.clone(),
+                };
+                // Fails when the caller of `extend` was dropped.
+                let _ = caller.send(answer);
+            }
         }
         self.exchange.take_if(|exchange| exchange.is_over());
     }
@@ -120,7 +142,10 @@ impl<K> ScheduledLease<K> {
     /// Notes that the request in flight may still be applied, even after a later confirmation.
     fn note_unanswered(&mut self) {
         if let Some(exchange) = &mut self.exchange {
-            exchange.max_ttl = exchange.max_ttl.min(exchange.sent_ttl);
+            self.stored_ttl = self.stored_ttl.max(exchange.sent_ttl);
+            if exchange.may_shorten {
+                exchange.max_ttl = exchange.max_ttl.min(exchange.sent_ttl);
+            }
         }
     }
 }
@@ -137,6 +162,7 @@ impl Default for Exchange {
         Self {
             before_shortened: None,
             sent_ttl: Duration::MAX,
+            may_shorten: false,
             max_ttl: Duration::MAX,
             callers: Vec::new(),
             next_callers: Vec::new(),
@@ -145,13 +171,14 @@ impl Default for Exchange {
 }
 
 impl<K> Schedule<K> {
-    pub(super) fn new(closed: bool) -> Self {
+    pub(super) fn new(closed: bool, spares_longer: bool) -> Self {
         Self {
             leases: HashMap::default(),
             due: BTreeSet::new(),
             in_flight: HashSet::default(),
             next_id: 0,
             closed,
+            spares_longer,
             wakes: None,
         }
     }
@@ -191,7 +218,7 @@ impl<K> Schedule<K> {
                 self.leases.remove(&id);
             }
             if let Some(lease) = self.leases.get_mut(&id) {
-                leases.push((lease.key.clone(), lease.begin_request(now)));
+                leases.push(lease.begin_request(now, self.spares_longer));
                 ids.push(id);
             }
         }
@@ -217,6 +244,7 @@ impl<K> Schedule<K> {
         let (answer, alive, pause) = match answer {
             Renewed::Until(until) => {
                 let asked = lease.exchange.as_ref().map_or(Duration::ZERO, |exchange| exchange.sent_ttl);
+                lease.stored_ttl = asked;
                 let left = until.saturating_duration_since(now);
                 // A store may confirm less than it was asked for.
                 let ttl = if left < asked / 2 { left.max(TICK) } else { lease.ttl() };
@@ -259,6 +287,17 @@ impl<K> Schedule<K> {
             self.due.insert((lease.due, id));
         }
     }
+}
+
+/// The error of an extension that was applied for less than was asked for.
+fn may_be_shortened(max_ttl: Duration) -> Error {
+    Error::new(ErrorKind::Exhausted, NO_BACKEND)
+        .with_message(format!(
+            "the lease is extended by {max_ttl:?} and no more: an earlier extension by that time got no answer, and the server \
+             may still apply it"
+        ))
+        .with_hint("release the lock, and acquire it again for as long as it is needed")
+        .with_outcome(Outcome::Applied)
 }
 
 /// A third of the ttl, less up to a tenth at random: leases that were acquired together drift apart.

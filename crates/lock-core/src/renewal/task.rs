@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
 use super::renew::{Renew, Renewed};
-use super::schedule::{Batch, Schedule, ScheduledLease, TICK};
+use super::schedule::{Batch, Caller, Schedule, ScheduledLease, TICK};
 use super::tasks::RenewalTasks;
 use crate::BootInstant;
 
@@ -37,7 +37,7 @@ pub(super) trait RenewalControl: Send + Sync {
 
 impl<R: Renew> RenewalTask<R> {
     pub(super) fn new(tasks: Arc<RenewalTasks<R>>, runtime: Handle, closed: bool) -> Self {
-        let schedule = Mutex::new(Schedule::new(closed));
+        let schedule = Mutex::new(Schedule::new(closed, tasks.renew.spares_longer()));
         let runtime = Mutex::new(runtime);
         Self { tasks, runtime, schedule, sooner: Notify::new(), answered: Notify::new() }
     }
@@ -174,7 +174,7 @@ impl<R: Renew> RenewalControl for RenewalTask<R> {
         let in_flight = schedule.in_flight.contains(&id);
         let Some(lease) = schedule.leases.get_mut(&id) else { return };
         lease.terms.ttl = ttl.unwrap_or(lease.terms.ttl);
-        lease.add_caller(answer);
+        lease.add_caller(Caller { asked: ttl, answer });
         if !in_flight {
             self.plan(schedule, id, self.tasks.clock.now());
         }

@@ -1,5 +1,5 @@
 -- The first renewal after a hand-over, which also notifies the next waiter that it is now the first.
--- KEYS: lock, last token, queue. ARGV: owner, ttl in ms, ttl of the last token in ms unless it is a week.
+-- KEYS: lock, last token, queue. ARGV: as of extend.
 -- Returns 1 if the owner holds the lock, else 0.
 if not is_ours then
   if not value then

@@ -330,6 +330,23 @@ async fn a_broken_connection_is_replaced_without_an_error() {
     }
 }
 
+/// The server may still execute the renewal, which is shorter.
+#[tokio::test]
+async fn a_renewal_without_an_answer_cuts_no_later_extension_short() {
+    for recipe in RECIPES {
+        let link = Link::with(&format!("ttl=6s&command_timeout=2s&{recipe}")).await;
+        let guard = link.locks.mutex("a").acquire().await.unwrap();
+        let renewed = guard.valid_until();
+        link.proxy.cut_when(redis_command("EVALSHA"));
+        until("a renewal is cut", async || link.proxy.fired() == 1).await;
+        let long = Duration::from_secs(120);
+        let until = timeout(PATIENCE, guard.extend(long)).await.unwrap().unwrap();
+        assert!(until > renewed + long - Duration::from_secs(10), "{recipe}: {until:?}");
+        assert_eq!(guard.valid_until(), until);
+        guard.release().await.unwrap();
+    }
+}
+
 /// As in a loop over `select!` that is busy with another branch.
 #[tokio::test]
 async fn a_paused_request_that_is_connecting_delays_no_other() {

@@ -6,6 +6,7 @@ mod breaking;
 mod bugs;
 mod common;
 mod connection;
+mod crowd;
 mod fake_redis;
 mod full_memory;
 mod gates;

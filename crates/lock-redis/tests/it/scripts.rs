@@ -1,5 +1,6 @@
 //! What scripts and plain commands answer where the tables do not say it.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use lock_core::{ErrorKind, LockName, Mode, Outcome, OwnerId, Token};
@@ -33,14 +34,14 @@ impl Bench {
     async fn ask(&self, owner: OwnerId) -> LockAnswer {
         let (keys, info, mode) = (&self.keys, "me", Mode::Exclusive);
         let ask = Ask { keys, owner, mode, ttl: TTL, info, entry: None, is_confirmation: false };
-        self.server.ask(self.server.moment(), &ask).await.unwrap()
+        self.server.ask(self.server.moment(), &ask, &self.server.client.dispatch()).await.unwrap()
     }
 
     /// The same by plain commands.
     async fn outright(&self, owner: OwnerId) -> Claimed {
         let (keys, info, mode) = (&self.keys, "me", Mode::Exclusive);
         let ask = Ask { keys, owner, mode, ttl: TTL, info, entry: None, is_confirmation: false };
-        self.server.claim(&ask, true).await.unwrap()
+        self.server.claim(&ask, true, &self.server.client.dispatch()).await.unwrap()
     }
 
     async fn asked(&self, owner: OwnerId) -> Token {
@@ -131,7 +132,7 @@ async fn waiters_learn_how_long_a_lock_is_left_free() {
     let entry = entry_of(waiter, inbox_name);
     let queue_up = async || {
         let ask = Ask { keys, owner: waiter, mode, ttl, info, entry: Some(&*entry), is_confirmation: false };
-        bench.server.ask(bench.server.moment(), &ask).await.unwrap()
+        bench.server.ask(bench.server.moment(), &ask, &bench.server.client.dispatch()).await.unwrap()
     };
     bench.asked(me).await;
     assert!(matches!(queue_up().await, LockAnswer::Busy { position: Some(0), .. }));
@@ -164,7 +165,10 @@ async fn waiters_learn_how_long_a_lock_is_left_free() {
     assert_eq!(bench.server.release(keys, waiter, None).await.unwrap(), Some(true));
 
     let ask = Ask { keys, owner: me, mode: Mode::Shared, ttl, info, entry: None, is_confirmation: false };
-    assert!(matches!(bench.server.ask(bench.server.moment(), &ask).await.unwrap(), LockAnswer::Granted(_)));
+    assert!(matches!(
+        bench.server.ask(bench.server.moment(), &ask, &bench.server.client.dispatch()).await.unwrap(),
+        LockAnswer::Granted(_)
+    ));
     assert_eq!(bench.server.release(keys, me, Release::LeaveFree(MOMENT)).await.unwrap(), Some(true));
     bench.asked(me).await;
 }
@@ -174,7 +178,7 @@ async fn what_was_done_is_confirmation_also_when_the_script_of_another_call_cann
     let (bench, (me, other)) = (Bench::new().await, owners());
     bench.asked(me).await;
     assert_eq!(bench.redis(&["ACL", "SETUSER", "default", "-script", "-eval"]).await, "OK");
-    let extension = |owner, hold, ttl| Extension { keys: &bench.keys, owner, hold, ttl };
+    let extension = |owner, hold, ttl| Extension { keys: &bench.keys, owner, hold, ttl, shortens: true };
     // Nobody has made a reader of a writer on this server yet.
     let leases = [extension(me, Hold::Alone, TTL / 2), extension(other, Hold::Downgrading, TTL)];
     let [first, second] =
@@ -183,6 +187,48 @@ async fn what_was_done_is_confirmation_also_when_the_script_of_another_call_cann
     assert!(bench.pttl().await <= 10_000);
     let error = second.unwrap_err();
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Denied, Outcome::NotApplied), "{error}");
+}
+
+/// Such as a renewal over a connection that was given up.
+#[tokio::test]
+async fn an_extension_that_is_executed_late_leaves_a_longer_lease_alone() {
+    for (mode, hold) in [
+        (Mode::Exclusive, Hold::Alone),
+        (Mode::Exclusive, Hold::HandedOver),
+        (Mode::Exclusive, Hold::Downgrading),
+        (Mode::Shared, Hold::Shared),
+        (Mode::Permit { max: NonZeroU32::MAX }, Hold::Shared),
+    ] {
+        let (bench, (me, other)) = (Bench::new().await, owners());
+        let keys = &bench.keys;
+        for owner in [me, other] {
+            let ask = Ask { keys, owner, mode, ttl: TTL, info: "me", entry: None, is_confirmation: false };
+            let answer =
+                bench.server.ask(bench.server.moment(), &ask, &bench.server.client.dispatch()).await.unwrap();
+            assert_eq!(matches!(answer, LockAnswer::Granted(_)), owner == me || mode != Mode::Exclusive);
+        }
+        let extend = async |hold, ttl, shortens| {
+            let lease = Extension { keys, owner: me, hold, ttl, shortens };
+            let extended = bench.server.extend(bench.server.moment(), &[lease]).await.unwrap().remove(0);
+            assert!(extended.unwrap(), "{hold:?}");
+            // A shared lock lasts as long as its longest share.
+            let share = bench.redis(&["ZSCORE", keys.all()[3], &me.to_string()]).await;
+            match share.parse::<f64>() {
+                Ok(ends) => {
+                    let now = bench.server.client.time_of(keys).await.unwrap();
+                    Duration::from_millis(ends as u64).saturating_sub(now)
+                }
+                Err(_) => Duration::from_millis(bench.pttl().await.try_into().unwrap()),
+            }
+        };
+        let usual = if hold == Hold::Shared { hold } else { Hold::Alone };
+        let longer = extend(usual, TTL * 10, false).await;
+        assert!(longer > TTL * 9, "{hold:?}: {longer:?}");
+        let late = extend(hold, TTL, false).await;
+        assert!(late > TTL * 9, "{hold:?}: {late:?}");
+        let shorter = extend(if hold == usual { hold } else { Hold::Shared }, TTL / 2, true).await;
+        assert!(shorter <= TTL / 2, "{hold:?}: {shorter:?}");
+    }
 }
 
 #[tokio::test]

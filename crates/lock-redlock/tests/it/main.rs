@@ -5,6 +5,7 @@
 mod breaking;
 mod common;
 mod contention;
+mod crowd;
 mod fleet;
 mod full_memory;
 mod ghosts;

@@ -47,13 +47,16 @@ impl Bench {
     }
 
     async fn claim(&self, owner: OwnerId, proposal: Option<u64>) -> LockAnswer {
-        self.voter.claim(&self.claim_of(owner, proposal).request(None)).await.unwrap()
+        self.voter
+            .claim(&self.claim_of(owner, proposal).request(None), &self.voter.client.dispatch())
+            .await
+            .unwrap()
     }
 
     /// `None` when it is unclear.
     async fn claim_fast(&self, owner: OwnerId, proposal: u64) -> Option<LockAnswer> {
         let claim = self.claim_of(owner, Some(proposal)).fast().unwrap();
-        self.voter.claim_fast(&claim).await.unwrap()
+        self.voter.claim_fast(&claim, &self.voter.client.dispatch()).await.unwrap()
     }
 
     async fn granted(&self, owner: OwnerId) -> Token {
@@ -69,7 +72,11 @@ impl Bench {
     }
 
     async fn extend(&self, owner: OwnerId, ttl: Duration) -> bool {
-        let lease = ballot::Extension { keys: &self.keys, owner, ttl };
+        self.extend_by(owner, ttl, true).await
+    }
+
+    async fn extend_by(&self, owner: OwnerId, ttl: Duration, shortens: bool) -> bool {
+        let lease = ballot::Extension { keys: &self.keys, owner, ttl, shortens };
         self.voter.extend(&[lease]).await.unwrap().remove(0).unwrap()
     }
 
@@ -82,7 +89,10 @@ impl Bench {
     /// Asks as a waiter, and says whether it is granted.
     async fn queue_up(&self, owner: OwnerId, entry: &ballot::Entry) -> bool {
         let claim = Claim { keys: &self.keys, owner, ttl: TTL, info: "me", proposal: None };
-        matches!(self.voter.claim(&claim.request(Some(entry))).await.unwrap(), LockAnswer::Granted(_))
+        matches!(
+            self.voter.claim(&claim.request(Some(entry)), &self.voter.client.dispatch()).await.unwrap(),
+            LockAnswer::Granted(_)
+        )
     }
 
     async fn vacate(&self, owner: OwnerId) -> bool {
@@ -91,7 +101,7 @@ impl Bench {
 
     async fn vacated(&self, owner: OwnerId, entry: Option<&ballot::Entry>) -> Vacated {
         let request = Request::vacate(&self.keys, owner, Token::new(PROPOSED), entry);
-        self.voter.vacate(&request).await.unwrap()
+        self.voter.vacate(&request, &self.voter.client.dispatch()).await.unwrap()
     }
 
     async fn redis(&self, words: &[&str]) -> String {
@@ -113,6 +123,20 @@ fn owners() -> (OwnerId, OwnerId) {
 
 fn granted(token: u64) -> LockAnswer {
     LockAnswer::Granted(Token::new(token))
+}
+
+#[tokio::test]
+async fn an_extension_that_is_executed_late_leaves_a_longer_lease_alone() {
+    let (bench, me) = (Bench::new().await, OwnerId::random());
+    bench.granted(me).await;
+    for (ttl, shortens, lasts) in
+        [(TTL * 10, false, TTL * 10), (TTL, false, TTL * 10), (TTL / 2, true, TTL / 2)]
+    {
+        assert!(bench.extend_by(me, ttl, shortens).await);
+        let left = bench.redis.command(&["PTTL", "lock:a"]).await.unwrap().int().unwrap();
+        let left = Duration::from_millis(left.try_into().unwrap());
+        assert!(left <= lasts && left > lasts * 3 / 4, "{left:?} after {ttl:?}");
+    }
 }
 
 #[tokio::test]
@@ -158,7 +182,10 @@ async fn owner_info_is_shown_unchanged() {
     for info in ["", " ", "me and you", "{\"host\":\"a b\"}", "1 2 3", "%x+", "grüße\n"] {
         let claim = Claim { info, ..bench.claim_of(me, Some(5000)) };
         bench.redis(&["FLUSHALL"]).await;
-        assert_eq!(bench.voter.claim(&claim.request(None)).await.unwrap(), granted(5000));
+        assert_eq!(
+            bench.voter.claim(&claim.request(None), &bench.voter.client.dispatch()).await.unwrap(),
+            granted(5000)
+        );
         let sight = bench.look().await;
         let wanted = Inspection {
             kind: "string".into(),
@@ -173,7 +200,10 @@ async fn owner_info_is_shown_unchanged() {
         };
         assert_eq!(sight, wanted);
         assert!(sight.ends_in.is_some_and(|left| left > TTL / 4 && left <= TTL), "{sight:?}");
-        assert!(matches!(bench.voter.claim(&claim.request(None)).await.unwrap(), LockAnswer::Granted(_)));
+        assert!(matches!(
+            bench.voter.claim(&claim.request(None), &bench.voter.client.dispatch()).await.unwrap(),
+            LockAnswer::Granted(_)
+        ));
         assert!(bench.extend(me, TTL).await && bench.vacate(me).await);
         let sight = bench.look().await;
         let token = Some(Token::new(5008));
@@ -191,7 +221,7 @@ async fn a_last_token_that_makes_no_sense_is_an_error_and_leaves_no_lock() {
         let before = bench.redis(&["ZSCORE", bench.keys.tokens(), "last"]).await;
         for proposal in [None, Some(1000), Some(u64::MAX >> 1)] {
             let claim = bench.claim_of(me, proposal).request(None);
-            let error = bench.voter.claim(&claim).await.unwrap_err();
+            let error = bench.voter.claim(&claim, &bench.voter.client.dispatch()).await.unwrap_err();
             assert_eq!(
                 (error.kind(), error.outcome()),
                 (ErrorKind::Unexpected, Outcome::NotApplied),
@@ -212,7 +242,7 @@ async fn only_a_token_that_a_score_can_hold_is_proposed_fast() {
     for too_large in [exact, exact + 1, u64::MAX >> 1] {
         assert!(bench.claim_of(me, Some(too_large)).fast().is_none());
         let claim = bench.claim_of(me, Some(too_large)).request(None);
-        let error = bench.voter.claim(&claim).await.unwrap_err();
+        let error = bench.voter.claim(&claim, &bench.voter.client.dispatch()).await.unwrap_err();
         assert_eq!(error.outcome(), Outcome::NotApplied, "{error}");
         assert!(error.to_string().contains("centuries"), "{error}");
         assert_eq!(bench.redis(&["EXISTS", "lock:a", bench.keys.tokens()]).await, "Int(0)");
@@ -226,9 +256,13 @@ async fn a_user_without_one_of_the_rights_is_refused_and_leaves_nothing() {
     for command in ["set", "zadd", "pexpire"] {
         let (bench, (me, _)) = (Bench::without(command).await, owners());
         let fast = bench.claim_of(me, Some(1000)).fast().unwrap();
-        assert_eq!(bench.voter.claim_fast(&fast).await.unwrap(), None, "{command}");
+        assert_eq!(
+            bench.voter.claim_fast(&fast, &bench.voter.client.dispatch()).await.unwrap(),
+            None,
+            "{command}"
+        );
         let claim = bench.claim_of(me, Some(1000)).request(None);
-        let error = bench.voter.claim(&claim).await.unwrap_err();
+        let error = bench.voter.claim(&claim, &bench.voter.client.dispatch()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied, "{command}: {error}");
         assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(0)", "{command}");
     }

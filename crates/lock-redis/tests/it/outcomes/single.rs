@@ -44,14 +44,23 @@ impl Scripts for Single {
         let ours = |is_ours, what: &str| if is_ours { what } else { "not ours" }.to_owned();
         let answer = match op {
             Op::Ask(who, mode) => {
-                return Some(verdict(server.ask(server.moment(), &ask(who, mode, None)).await));
+                return Some(verdict(
+                    server.ask(server.moment(), &ask(who, mode, None), &server.client.dispatch()).await,
+                ));
             }
             Op::Queue(who, mode) | Op::Confirm(who, mode) => {
                 let entry = Self::entry(case, who, mode);
-                return Some(verdict(server.ask(server.moment(), &ask(who, mode, Some(&entry))).await));
+                return Some(verdict(
+                    server
+                        .ask(server.moment(), &ask(who, mode, Some(&entry)), &server.client.dispatch())
+                        .await,
+                ));
             }
             Op::Rotate(from, to) => {
-                match server.rotate(case.owner(from), &ask(to, Mode::Exclusive, None)).await {
+                match server
+                    .rotate(case.owner(from), &ask(to, Mode::Exclusive, None), &server.client.dispatch())
+                    .await
+                {
                     Ok(Rotated::HandedOver(token)) => return Some(("passed".into(), Some(token))),
                     Ok(Rotated::NotOurs) => ours(false, ""),
                     Err(error) => refused(&error),
@@ -82,7 +91,8 @@ impl Scripts for Single {
 
 impl Single {
     async fn extend(&self, case: &Case, who: Who, hold: Hold) -> bool {
-        let lease = Extension { keys: &case.keys, owner: case.owner(who), hold, ttl: seconds(EXTENDED) };
+        let (keys, owner, ttl) = (&case.keys, case.owner(who), seconds(EXTENDED));
+        let lease = Extension { keys, owner, hold, ttl, shortens: true };
         let extended: Result<Vec<_>> = self.0.extend(self.0.moment(), &[lease]).await;
         extended.unwrap().remove(0).unwrap()
     }

@@ -34,28 +34,31 @@ impl Scripts for Master {
         let ours = |is_ours, what: &str| if is_ours { what } else { "not ours" }.to_owned();
         let answer = match op {
             Op::Claim(who, by) => {
-                return Some(verdict(voter.claim(&claim(case, who, by).request(None)).await));
+                return Some(verdict(
+                    voter.claim(&claim(case, who, by).request(None), &voter.client.dispatch()).await,
+                ));
             }
             Op::Outright(who, by) => {
                 let claim = claim(case, who, Some(by)).fast().unwrap();
-                match voter.claim_fast(&claim).await.transpose() {
+                match voter.claim_fast(&claim, &voter.client.dispatch()).await.transpose() {
                     Some(answer) => return Some(verdict(answer)),
                     None => "unclear".into(),
                 }
             }
             Op::LineUp(who) => {
                 let request = claim(case, who, None).request(Some(&entry(case, who)));
-                return Some(verdict(voter.claim(&request).await));
+                return Some(verdict(voter.claim(&request, &voter.client.dispatch()).await));
             }
             Op::Vacate(who, leaves) => {
                 let entry = leaves.then(|| entry(case, who));
                 let request = Request::vacate(keys, case.owner(who), case.proposed(1), entry.as_ref());
-                let vacated = voter.vacate(&request).await.unwrap();
+                let vacated = voter.vacate(&request, &voter.client.dispatch()).await.unwrap();
                 let was_ours = ours(vacated.was_ours == Some(true), "vacated");
                 if vacated.is_wanted { format!("{was_ours}, wanted") } else { was_ours }
             }
             Op::Extend(who) => {
-                let lease = Extension { keys, owner: case.owner(who), ttl: seconds(EXTENDED) };
+                let lease =
+                    Extension { keys, owner: case.owner(who), ttl: seconds(EXTENDED), shortens: true };
                 ours(voter.extend(&[lease]).await.unwrap().remove(0).unwrap(), "extended")
             }
             Op::Raise(who, by) => {

@@ -1,0 +1,50 @@
+//! Many tasks at once, each with a lock of its own.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use lock_core::ErrorKind;
+use lock_testkit::{RedisFive, by_tier, until};
+use tokio::time::{Instant, timeout};
+
+use crate::common::connect;
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// With the defaults, whose timeouts are far shorter than all of it takes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn healthy_masters_grant_the_locks_of_a_crowd() {
+    let tasks: usize = by_tier(5_000, 5_000, 10_000);
+    let masters = RedisFive::start_n(3).await.unwrap();
+    let locks = connect(&masters.url()).await.unwrap();
+    let began = Instant::now();
+    let acquired = (0..tasks).map(|task| {
+        let mutex = locks.mutex(format!("lock/{task}"));
+        tokio::spawn(async move { mutex.acquire().await })
+    });
+    let acquired = timeout(PATIENCE, join_all(acquired)).await.expect("all of them end");
+    let took = began.elapsed();
+    let (guards, failed): (Vec<_>, Vec<_>) =
+        acquired.into_iter().map(Result::unwrap).partition(Result::is_ok);
+    let error = failed.into_iter().find_map(Result::err);
+    assert!(guards.len() * 1000 >= tasks * 999, "{} of {tasks} in {took:?}: {error:?}", guards.len());
+    for server in masters.servers() {
+        let (claims, scripts) = (server.calls_of("set").await, server.calls_of("evalsha").await);
+        assert!(claims + scripts <= 2 * tasks as u64, "{claims} claims and {scripts} scripts");
+    }
+
+    // They are held, and released.
+    assert!(guards.iter().flatten().all(|guard| guard.is_valid()));
+    let released = guards.into_iter().flatten().map(|guard| tokio::spawn(guard.release()));
+    let released = timeout(PATIENCE, join_all(released)).await.expect("all of them end");
+    for error in released.into_iter().filter_map(|released| released.unwrap().err()) {
+        // On a busy host; the release goes on in the background.
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    }
+    for server in masters.servers() {
+        until("a lock is left", async || {
+            format!("{:?}", server.call(&["KEYS", "lock:*"]).await) == "Array([])"
+        })
+        .await;
+    }
+}

@@ -1,0 +1,209 @@
+//! What becomes of a request on its way to a connection: it waits, is written, or is withdrawn before that.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lock_core::{BootInstant, Clock};
+use redis::RedisError;
+use tokio::time::Instant;
+
+use crate::error::io_error;
+
+/// Whether a request was written to a connection, and when. What was not written is certainly not applied.
+///
+/// It serves for requests that are sent one after the other, as when a script follows plain commands.
+#[derive(Debug)]
+pub struct Dispatch {
+    clock: Clock,
+    /// Whether it goes before requests that are not.
+    pub(crate) is_urgent: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The number of the present request.
+    request: u64,
+    phase: Phase,
+    /// When the first request was written.
+    first: Option<Written>,
+    is_withdrawn: bool,
+}
+
+/// The phase of the present request.
+#[derive(Clone, Copy, Debug, Default)]
+enum Phase {
+    #[default]
+    Waiting,
+    Written(Instant),
+    GivenUp,
+}
+
+/// When a request was written, at the earliest.
+#[derive(Clone, Copy, Debug)]
+pub struct Written {
+    /// By the timers of the runtime.
+    pub at: Instant,
+    /// By the clock of the leases.
+    pub on_clock: BootInstant,
+}
+
+impl Dispatch {
+    /// Of requests whose leases count by this clock.
+    #[must_use]
+    pub fn new(clock: &Clock) -> Arc<Self> {
+        Arc::new(Self { clock: clock.clone(), is_urgent: false, state: Mutex::default() })
+    }
+
+    /// Of requests that overtake others: on time, they keep locks.
+    #[must_use]
+    pub fn urgent() -> Arc<Self> {
+        Arc::new(Self { clock: Clock::default(), is_urgent: true, state: Mutex::default() })
+    }
+
+    /// When the first request was written; `None` if nothing was sent.
+    #[must_use]
+    pub fn written(&self) -> Option<Written> {
+        self.state().first
+    }
+
+    /// Withdraws a request that is not written yet, and lets no other one follow it.
+    pub fn withdraw(&self) {
+        let mut state = self.state();
+        if state.first.is_none() {
+            state.is_withdrawn = true;
+        }
+    }
+
+    /// Whether a request waits for its turn.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        let state = self.state();
+        state.request > 0 && matches!(state.phase, Phase::Waiting)
+    }
+
+    pub(crate) fn is_withdrawn(&self) -> bool {
+        self.state().is_withdrawn
+    }
+
+    /// Begins the next request, and returns its number.
+    pub(crate) fn begin(&self) -> u64 {
+        let mut state = self.state();
+        state.request += 1;
+        state.phase = Phase::Waiting;
+        state.request
+    }
+
+    /// Notes that the request is about to be written; `false` if nobody wants it any more.
+    pub(crate) fn write(&self, request: u64) -> bool {
+        let mut state = self.state();
+        let is_wanted =
+            state.request == request && !state.is_withdrawn && matches!(state.phase, Phase::Waiting);
+        if is_wanted {
+            let written = Written { at: Instant::now(), on_clock: self.clock.now() };
+            state.phase = Phase::Written(written.at);
+            state.first.get_or_insert(written);
+        }
+        is_wanted
+    }
+
+    /// When the request was written; `None` if it was not.
+    pub(crate) fn written_at(&self, request: u64) -> Option<Instant> {
+        match *self.state() {
+            State { request: present, phase: Phase::Written(at), .. } if present == request => Some(at),
+            _ => None,
+        }
+    }
+
+    /// Notes that nobody waits for the request any more: it is not written after this. `false` if it was before.
+    pub(crate) fn give_up(&self, request: u64) -> bool {
+        let mut state = self.state();
+        let is_waiting = state.request == request && matches!(state.phase, Phase::Waiting);
+        if is_waiting {
+            state.phase = Phase::GivenUp;
+        }
+        is_waiting
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why a request was not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unwritten {
+    /// The connection was closed.
+    Closed,
+    /// The connection is full of requests, and the server has answered none of them for long.
+    Silent,
+    /// The sender has withdrawn it.
+    Withdrawn,
+}
+
+impl Unwritten {
+    /// The reason in this error, if the request was not written.
+    pub(crate) fn of(error: &RedisError) -> Option<Self> {
+        io_error(error)?.get_ref()?.downcast_ref().copied()
+    }
+}
+
+impl From<Unwritten> for RedisError {
+    fn from(reason: Unwritten) -> Self {
+        let kind = match reason {
+            Unwritten::Closed | Unwritten::Withdrawn => io::ErrorKind::BrokenPipe,
+            Unwritten::Silent => io::ErrorKind::TimedOut,
+        };
+        io::Error::new(kind, reason).into()
+    }
+}
+
+impl fmt::Display for Unwritten {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Closed => "the connection was closed before the request was sent",
+            Self::Silent => "the server did not answer earlier requests in time, and this one was not sent",
+            Self::Withdrawn => "the request was given up before it was sent",
+        })
+    }
+}
+
+impl Error for Unwritten {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_is_written_or_given_up() {
+        let dispatch = Dispatch::new(&Clock::boot());
+        let first = dispatch.begin();
+        assert!(dispatch.give_up(first) && !dispatch.write(first) && dispatch.written().is_none());
+        let second = dispatch.begin();
+        assert!(!dispatch.write(first), "that of another connection, which was given up");
+        assert!(dispatch.write(second) && !dispatch.give_up(second) && !dispatch.write(second));
+        assert_eq!(dispatch.written_at(second), dispatch.written().map(|written| written.at));
+        let third = dispatch.begin();
+        dispatch.withdraw();
+        assert!(dispatch.write(third), "it is too late to withdraw anything");
+
+        let other = Dispatch::new(&Clock::boot());
+        let request = other.begin();
+        other.withdraw();
+        assert!(!other.write(request) && !other.write(other.begin()) && other.written().is_none());
+    }
+
+    #[test]
+    fn the_reason_is_found_in_the_error() {
+        for reason in [Unwritten::Closed, Unwritten::Silent, Unwritten::Withdrawn] {
+            let error = RedisError::from(reason);
+            assert_eq!(
+                (Unwritten::of(&error), error.is_timeout()),
+                (Some(reason), reason == Unwritten::Silent)
+            );
+        }
+        assert_eq!(Unwritten::of(&io::Error::from(io::ErrorKind::BrokenPipe).into()), None);
+    }
+}
