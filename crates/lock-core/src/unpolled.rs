@@ -23,12 +23,12 @@ use tokio_util::task::AbortOnDropHandle;
 /// # Cancel safety
 ///
 /// As that of the acquisition: dropping the future drops it.
-pub async fn unless_unpolled<F>(begin: impl Fn() -> F) -> F::Output
+pub async fn unless_unpolled<F>(begin: impl Fn() -> F + Send) -> F::Output
 where
     F: Future + Send + 'static,
 {
     let mut current: Option<Polled<F>> = None;
-    poll_fn(|context| {
+    poll_fn(move |context| {
         loop {
             match current.get_or_insert_with(|| Polled::new(begin())).poll(context) {
                 Some(polled) => return polled,
