@@ -13,7 +13,7 @@ pub use lock_core::{
     GuardState, GuardView, Holder, HolderInfo, Leader, Leadership, LeaseKind, LockMode, LockName,
     LockOptions, LockState, LossReason, Memory, MemoryConfig, Multi, MultiGuard, Mutex, Observer, Outcome,
     OwnerId, OwnerInfo, Password, Persistence, Reentrant, ReentrantGuard, Released, Result, RunError, RwLock,
-    Semaphore, ServerLockState, ServerView, Token, Validity, WaiterInfo,
+    Semaphore, ServerLockState, ServerView, Token, Validity, WaiterInfo, one_line,
 };
 /// The backend of files, for configurations made in code.
 #[cfg(all(feature = "flock", unix))]

@@ -9,6 +9,10 @@ use polylock::{Error, ErrorKind};
 pub(crate) const EXITS: &str = "\
 Exit codes: 0 done, 1 blocked, declined, or warnings found, 64 usage, 69 a store does not answer, 70 another error. `run --help` and `hold --help` have their own";
 
+/// The advice when the system refuses a process or a thread.
+pub(crate) const MORE_PROCESSES: &str =
+    "let the user have more processes and threads (ulimit -u; TasksMax= of a service), or free memory";
+
 /// The exit codes. Those from 64 on are of `sysexits.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {

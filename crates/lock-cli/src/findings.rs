@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::failure::{Exit, Failure};
-use crate::output::{Output, printable};
+use crate::output::{Output, printable_lines};
 use crate::text::{count, rows};
 
 /// Shows the findings and the verdict: `fine` without warnings, else what to do with them.
@@ -36,7 +36,7 @@ pub(crate) fn text(findings: &[Finding]) -> String {
         if !advice.is_empty() {
             text.push_str(&format!("\nway out: {advice}"));
         }
-        table.add_row([level(finding).to_owned(), printable(&text)]);
+        table.add_row([level(finding).to_owned(), printable_lines(&text)]);
     }
     table.trim_fmt()
 }

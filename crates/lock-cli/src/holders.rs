@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 use clap::{ArgGroup, Args};
 use comfy_table::Table;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use polylock::{Holder, HolderInfo, LockName, LockState, Locks, WaiterInfo};
-use serde::Serialize;
+use polylock::{Error, ErrorKind, Holder, HolderInfo, LockName, LockState, Locks, WaiterInfo};
+use serde::{Serialize, Serializer};
 use serde_json::json;
 
 use crate::connect::{self, LocksOptions};
@@ -43,11 +43,18 @@ Examples:
 pub(crate) async fn run(options: HoldersOptions, output: Output) -> Result<Exit, Failure> {
     let HoldersOptions { store, name, .. } = options;
     let work = async |locks: &Locks| {
-        let views = match &name {
-            Some(name) => vec![View { name: name.clone(), state: locks.inspect(name).await? }],
+        let Seen { views, refused } = match &name {
+            Some(name) => {
+                let view = View { name: name.clone(), state: locks.inspect(name).await? };
+                Seen { views: vec![view], refused: Vec::new() }
+            }
             None => all(locks).await?,
         };
-        output.result(&text(&views), &json!({ "locks": views }))?;
+        let document = match &*refused {
+            [] => json!({ "locks": views }),
+            refused => json!({ "locks": views, "refused": refused }),
+        };
+        output.result(&(text(&views) + &text_of_refused(&refused)), &document)?;
         Ok(Exit::Done)
     };
     session::work_with(connect::locks(store, output), work, || Err(Failure::interrupted(false))).await
@@ -61,15 +68,63 @@ struct View {
     state: LockState,
 }
 
-/// The locks that are held or waited for.
-async fn all(locks: &Locks) -> Result<Vec<View>, Failure> {
+/// A lock that the store does not show.
+#[derive(Debug, Serialize)]
+struct Refused {
+    name: String,
+    #[serde(serialize_with = "message")]
+    error: Error,
+}
+
+fn message<S: Serializer>(error: &Error, serializer: S) -> Result<S::Ok, S::Error> {
+    error.message().serialize(serializer)
+}
+
+/// What is known of several locks.
+struct Seen {
+    views: Vec<View>,
+    refused: Vec<Refused>,
+}
+
+/// The locks that are held or waited for. One that the store refuses to show, by its name or for want of a right, hides no other one.
+async fn all(locks: &Locks) -> Result<Seen, Failure> {
     let names = locks.list("").await?;
     let view = |name: LockName| async move {
-        let state = locks.inspect(&name).await?;
-        Ok::<_, Failure>(View { name: name.to_string(), state })
+        let (state, name) = (locks.inspect(&name).await, name.to_string());
+        match state {
+            Ok(state) => Ok(Ok(View { name, state })),
+            Err(error) if is_of_one(&error) => Ok(Err(Refused { name, error })),
+            Err(error) => Err(error),
+        }
     };
-    let views: Vec<_> = stream::iter(names).map(view).buffered(AT_ONCE).try_collect().await?;
-    Ok(views.into_iter().filter(|view| view.state.is_held() || view.state.waiters > 0).collect())
+    let seen: Vec<_> = stream::iter(names).map(view).buffered(AT_ONCE).try_collect().await?;
+    let (mut views, mut refused) = (Vec::new(), Vec::new());
+    for seen in seen {
+        match seen {
+            Ok(view) => views.push(view),
+            Err(lock) => refused.push(lock),
+        }
+    }
+    if views.is_empty()
+        && let Some(Refused { error, .. }) = refused.first()
+    {
+        return Err(error.clone().into());
+    }
+    views.retain(|view: &View| view.state.is_held() || view.state.waiters > 0);
+    Ok(Seen { views, refused })
+}
+
+/// Whether another lock may be shown all the same.
+fn is_of_one(error: &Error) -> bool {
+    use ErrorKind::{Denied, InvalidName, Moved, Unexpected};
+    matches!(error.kind(), Denied | InvalidName | Moved | Unexpected)
+}
+
+fn text_of_refused(refused: &[Refused]) -> String {
+    let line = |Refused { name, error }: &Refused| {
+        format!("\nthe lock {name:?} cannot be shown: {}", error.message())
+    };
+    refused.iter().map(line).collect()
 }
 
 fn text(views: &[View]) -> String {

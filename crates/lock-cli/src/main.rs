@@ -25,6 +25,7 @@ mod session;
 mod signals;
 mod terminal;
 mod text;
+mod threads;
 #[cfg(target_os = "linux")]
 mod tree;
 
@@ -46,8 +47,8 @@ fn main() -> ExitCode {
         Err(exit) => return exit.into(),
     };
     let output = Output::new(options.json);
-    let exit = execute(options, output).unwrap_or_else(|failure| output.fail(&failure));
-    exit.into()
+    let done = threads::or_failure(|| execute(options, output));
+    done.unwrap_or_else(|failure| output.fail(&failure)).into()
 }
 
 fn execute(options: Options, output: Output) -> Result<Exit, Failure> {

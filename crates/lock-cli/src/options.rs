@@ -14,7 +14,7 @@ use crate::holders::HoldersOptions;
 use crate::install::InstallOptions;
 use crate::manual::{CompletionsOptions, ManOptions};
 use crate::migrate::MigrateOptions;
-use crate::output::{Output, printable};
+use crate::output::{Output, printable_lines};
 #[cfg(target_os = "linux")]
 use crate::run::RunOptions;
 
@@ -79,7 +79,7 @@ impl Options {
                 return Output::new(true).fail(&Failure::usage(message.trim(), hint));
             }
             let hint = hint.map(|hint| format!("\nway out: {hint}\n\n")).unwrap_or_else(|| "\n\n".to_owned());
-            Output::new(false).say(&printable(text.replacen("\n\n", &hint, 1).trim_end()));
+            Output::new(false).say(&printable_lines(text.replacen("\n\n", &hint, 1).trim_end()));
             Exit::Usage
         })
     }

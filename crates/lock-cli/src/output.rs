@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use polylock::migrate::Obstacle;
+use polylock::one_line;
 use serde::Serialize;
 use serde_json::json;
 
@@ -41,8 +42,7 @@ impl Output {
     pub(crate) fn result(self, text: &str, document: &impl Serialize) -> io::Result<()> {
         let mut stdout = io::stdout().lock();
         if self.json {
-            serde_json::to_writer_pretty(&mut stdout, document)?;
-            writeln!(stdout)?;
+            writeln!(stdout, "{}", printable_json(&serde_json::to_string_pretty(document)?))?;
         } else {
             writeln!(stdout, "{}", text.trim_end())?;
         }
@@ -52,8 +52,7 @@ impl Output {
     /// Prints a result of many as one line of JSON.
     pub(crate) fn line(self, document: &impl Serialize) -> io::Result<()> {
         let mut stdout = io::stdout().lock();
-        serde_json::to_writer(&mut stdout, document)?;
-        writeln!(stdout)?;
+        writeln!(stdout, "{}", printable_json(&serde_json::to_string(document)?))?;
         stdout.flush()
     }
 
@@ -116,14 +115,30 @@ impl Output {
     }
 }
 
-/// The text without control characters: names of locks and hosts come from others, and could move the cursor.
+/// The text in [one line](one_line): names of locks and hosts come from others, and could move the cursor.
 pub(crate) fn printable(text: &str) -> String {
-    let escape = |character: char| match character {
-        '\n' => '\n'.to_string(),
-        character if character.is_control() => character.escape_default().to_string(),
-        character => character.to_string(),
-    };
-    text.chars().map(escape).collect()
+    one_line(text).into_owned()
+}
+
+/// The same of a text of ours that has several lines.
+pub(crate) fn printable_lines(text: &str) -> String {
+    text.split('\n').map(one_line).collect::<Vec<_>>().join("\n")
+}
+
+/// The same document, whose strings a terminal prints as they are.
+fn printable_json(document: &str) -> String {
+    let mut printable = String::with_capacity(document.len());
+    for character in document.chars() {
+        let text = character.encode_utf8(&mut [0; 4]).to_owned();
+        if character == '\n' || one_line(&text) == text {
+            printable.push(character);
+        } else {
+            // What is not ASCII is in a string, and of ASCII only DEL is left.
+            let units = character.encode_utf16(&mut [0; 2]).to_vec();
+            printable.extend(units.iter().map(|unit| format!("\\u{unit:04x}")));
+        }
+    }
+    printable
 }
 
 #[cfg(test)]
@@ -132,6 +147,20 @@ mod tests {
 
     #[test]
     fn control_characters_are_escaped() {
-        assert_eq!(printable("orders/é \u{1b}[2J\r"), "orders/é \\u{1b}[2J\\r");
+        assert_eq!(printable("orders/é \u{1b}[2J\r\n"), "orders/é \\u{1b}[2J\\r\\n");
+        assert_eq!(printable_lines("a\u{9b}\nb"), "a\\u{9b}\nb");
+    }
+
+    #[test]
+    fn a_document_says_the_same_in_printable_characters() {
+        let text = "it's \"é\\\" \n\u{1b}\u{7f}\u{9b}\u{202e}\u{e0001}";
+        let document = json!({ "text": text });
+        let printed = printable_json(&serde_json::to_string_pretty(&document).unwrap());
+        assert!(printed.contains('é') && printed.lines().count() == 3, "{printed}");
+        assert!(
+            !printed.contains(|c: char| c != '\n' && one_line(&c.to_string()) != c.to_string()),
+            "{printed}"
+        );
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&printed).unwrap(), document);
     }
 }

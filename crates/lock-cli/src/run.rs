@@ -13,7 +13,7 @@ mod wire;
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -26,7 +26,7 @@ use rustix::process::geteuid;
 use rustix::thread::no_new_privs;
 
 use self::campaign::{Campaign, end_by};
-use self::helper::Helper;
+use self::helper::{Helper, OWN_PROGRAM};
 use crate::acquire::{AcquireOptions, Acquirer, duration};
 use crate::failure::{Exit, Failure};
 use crate::job_control::JobControl;
@@ -115,6 +115,9 @@ pub(crate) async fn run(options: RunOptions, output: Output) -> Result<Exit, Fai
             "leave out --json",
         ));
     }
+    if let Err(error) = fs::read_link(OWN_PROGRAM) {
+        return Err(no_proc(&error));
+    }
     let program = match program(&options.command[0]) {
         Ok(program) => program,
         Err(failure) => return Ok(output.fail(&failure)),
@@ -187,6 +190,13 @@ fn is_of_another_user(program: &Path) -> bool {
             || no_new_privs().unwrap_or(false)
     };
     !geteuid().is_root() && fs::metadata(program).is_ok_and(|file| has_bit(&file)) && !is_ignored()
+}
+
+/// Also the watchdog finds there what it has to stop.
+fn no_proc(error: &io::Error) -> Failure {
+    let message = format!("/proc is not mounted, and run needs it ({OWN_PROGRAM}: {error})");
+    let hint = "mount it: mount -t proc proc /proc".to_owned();
+    Failure::new(Exit::Other, "no_proc", message, Some(hint))
 }
 
 fn not_ours(name: &OsString) -> Failure {

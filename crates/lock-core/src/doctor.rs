@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::error::line_of;
+
 /// The report of [`Locks::doctor`](crate::Locks::doctor).
 ///
 /// # Examples
@@ -80,7 +82,8 @@ impl DoctorReport {
 }
 
 impl Finding {
-    /// A finding about this server, `""` for all of them; the advice is `""` when there is nothing to do.
+    /// A finding about this server, `""` for all of them; the advice is `""` when there is nothing to do. Each text becomes
+    /// [one line](crate::one_line), as it may quote what others have written.
     #[must_use]
     pub fn new(
         level: FindingLevel,
@@ -88,7 +91,8 @@ impl Finding {
         what: impl Into<String>,
         advice: impl Into<String>,
     ) -> Self {
-        Self { level, server: server.into(), what: what.into(), advice: advice.into() }
+        let [server, what, advice] = [server.into(), what.into(), advice.into()].map(line_of);
+        Self { level, server, what, advice }
     }
 }
 
@@ -119,6 +123,12 @@ impl fmt::Display for Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_server_says_cannot_forge_a_line() {
+        let finding = Finding::new(FindingLevel::Note, "h:1", "the user \"a\nb\u{9b}2K\"", "c\u{202e}");
+        assert_eq!(finding.to_string(), r#"note: h:1: the user "a\nb\u{9b}2K"; c\u{202e}"#);
+    }
 
     #[test]
     fn a_report_is_one_line_for_each_finding() {

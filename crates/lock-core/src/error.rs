@@ -1,11 +1,12 @@
 //! The error of all lock operations.
 
+use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::LockName;
+use crate::{LockName, one_line};
 
 /// The result of a lock operation.
 ///
@@ -193,17 +194,17 @@ impl Error {
             .with_outcome(Outcome::Applied)
     }
 
-    /// Sets the message: what failed.
+    /// Sets the message: what failed. It becomes [one line](one_line), as it may quote what others have written.
     #[must_use]
     pub fn with_message(mut self, message: impl Into<String>) -> Self {
-        self.details.message = message.into();
+        self.details.message = line_of(message.into());
         self
     }
 
-    /// Sets the hint: what to do next.
+    /// Sets the hint: what to do next, in [one line](one_line).
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
-        self.details.hint = Some(hint.into());
+        self.details.hint = Some(line_of(hint.into()));
         self
     }
 
@@ -407,7 +408,7 @@ impl fmt::Debug for Error {
         write!(f, "{text} [{:?}, {:?}]", self.details.kind, self.details.outcome)?;
         let mut cause = self.source();
         while let Some(error) = cause {
-            let cause_text = error.to_string();
+            let cause_text = line_of(error.to_string());
             // Some messages quote their cause.
             if !text.contains(&cause_text) {
                 write!(f, ": {cause_text}")?;
@@ -415,6 +416,14 @@ impl fmt::Debug for Error {
             cause = error.source();
         }
         Ok(())
+    }
+}
+
+/// The text itself, as it is in almost all cases.
+pub(crate) fn line_of(text: String) -> String {
+    match one_line(&text) {
+        Cow::Borrowed(_) => text,
+        Cow::Owned(line) => line,
     }
 }
 
@@ -455,6 +464,19 @@ mod tests {
             format!("{with_cause:?}"),
             format!("redlock: no quorum: redis: cannot connect to \"b\" [Denied, Unknown]: {cause}")
         );
+    }
+
+    #[test]
+    fn what_a_server_says_cannot_forge_a_line() {
+        let cause = io::Error::other("c\nd\u{1b}[2K");
+        let error = Error::new(ErrorKind::Unexpected, "redis")
+            .with_message("a\nb\u{1b}[2K")
+            .with_hint("say \"it's\"\u{202e}")
+            .caused_by(cause);
+        assert_eq!(error.message(), r"a\nb\u{1b}[2K");
+        assert_eq!(error.hint(), Some(r#"say "it's"\u{202e}"#));
+        let end = r#"say "it's"\u{202e} [Unexpected, NotApplied]: c\nd\u{1b}[2K"#;
+        assert_eq!(format!("{error:?}"), format!(r"redis: a\nb\u{{1b}}[2K; {end}"));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::local_queue::{QueueEvent, Turn};
 use crate::lock_spec::LockSpec;
 use crate::patience::{no_answer, within};
 use crate::persistence::Outage;
+use crate::unpolled::unless_unpolled;
 use crate::{
     AcquireRequest, Acquired, Error, ErrorKind, Guard, LockName, LockOptions, LockState, Mode, OwnerId,
     Persistence, Result, Wait,
@@ -140,15 +141,23 @@ impl LockHandle {
 
 /// Acquires a lock that is held as long as the options say.
 async fn acquire_held(
-    connection: &Connection,
+    connection: &Arc<Connection>,
     spec: &Arc<LockSpec>,
     wait: Wait,
     runtime: Handle,
 ) -> Result<Option<Guard>> {
-    match (acquire(connection, spec, wait, runtime).await?, spec.hold_at_least) {
-        (Some(guard), Some(hold)) => guard.hold_at_least(hold, spec.lease).await.map(Some),
-        (acquired, _) => Ok(acquired),
-    }
+    let Some(hold) = spec.hold_at_least else { return acquire(connection, spec, wait, runtime).await };
+    // Boxed, to keep the future of an acquisition small.
+    Box::pin(unless_unpolled(|| {
+        let (connection, spec, runtime) = (Arc::clone(connection), Arc::clone(spec), runtime.clone());
+        async move {
+            match acquire(&connection, &spec, wait, runtime).await? {
+                Some(guard) => guard.hold_at_least(hold, spec.lease).await.map(Some),
+                None => Ok(None),
+            }
+        }
+    }))
+    .await
 }
 
 async fn acquire(

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Serialize, Serializer};
 
 use crate::migration::Tombstone;
-use crate::{Mode, OwnerId, OwnerInfo, Token};
+use crate::{Mode, OwnerId, OwnerInfo, Token, one_line};
 
 /// The state of a lock, as [`Locks::inspect`](crate::Locks::inspect) shows it.
 ///
@@ -362,7 +362,7 @@ impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Known(owner) => owner.fmt(f),
-            Self::Foreign(text) | Self::Unknown(text) => f.write_str(text),
+            Self::Foreign(text) | Self::Unknown(text) => f.write_str(&one_line(text)),
         }
     }
 }
@@ -409,7 +409,7 @@ impl fmt::Display for ServerLockState {
         match self {
             Self::Free => f.write_str("free"),
             Self::Held(holder) => write!(f, "held by {holder}"),
-            Self::Unknown(why) => write!(f, "unknown: {why}"),
+            Self::Unknown(why) => write!(f, "unknown: {}", one_line(why)),
         }
     }
 }
@@ -418,7 +418,8 @@ impl fmt::Display for ServerLockState {
 impl fmt::Display for LockState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(Tombstone { to, namespace, written, .. }) = &self.moved {
-            return write!(f, "moved to {to} in the migration {namespace:?}, since {}", time(*written));
+            let (to, since) = (one_line(to), time(*written));
+            return write!(f, "moved to {to} in the migration {namespace:?}, since {since}");
         }
         match (&*self.holders, self.token) {
             ([], Some(token)) => write!(f, "free, last token {token}")?,
@@ -430,7 +431,7 @@ impl fmt::Display for LockState {
             }
         }
         if let Some(blocker) = &self.blocker {
-            write!(f, "\ngranted to nobody before the end of {blocker}")?;
+            write!(f, "\ngranted to nobody before the end of {}", one_line(blocker))?;
         }
         if self.waiters > 0 || !self.queue.is_empty() {
             let colon = if self.queue.is_empty() { "" } else { ":" };
@@ -439,7 +440,7 @@ impl fmt::Display for LockState {
                 write!(f, "\n  {position}. {waiter}")?;
             }
         }
-        self.servers.iter().try_for_each(|on| write!(f, "\n{}: {}", on.server, on.view))
+        self.servers.iter().try_for_each(|on| write!(f, "\n{}: {}", one_line(&on.server), on.view))
     }
 }
 
@@ -532,6 +533,38 @@ mod tests {
             OwnerInfo { host: "web\u{202e}-1".into(), pid: 7, label: Some("bob's\nfree\u{1b}[2K".into()) };
         let state = LockState::held([HolderInfo::new(Holder::Known(owner), LockMode::Exclusive)]);
         assert_eq!(state.to_string(), r"held by pid 7 on web\u{202e}-1 (bob's\nfree\u{1b}[2K), exclusive");
+    }
+
+    #[test]
+    fn no_text_of_others_forges_a_line() {
+        const FORGED: &str = "x\nfree\u{1b}[2K\u{202e}\u{9b}2K";
+        let holder = |holder| HolderInfo::new(holder, LockMode::Exclusive);
+        let mut held =
+            LockState::held([holder(Holder::Foreign(FORGED.into())), holder(Holder::Unknown(FORGED.into()))]);
+        held.blocker = Some(FORGED.into());
+        held.queue.push(WaiterInfo::new(Holder::Foreign(FORGED.into()), LockMode::Exclusive));
+        held.servers.push(ServerView::new(FORGED, ServerLockState::Held(Holder::Foreign(FORGED.into()))));
+        held.servers.push(ServerView::new("a:1", ServerLockState::Unknown(FORGED.into())));
+        let tombstone = Tombstone {
+            to: FORGED.into(),
+            namespace: FORGED.into(),
+            lock: crate::LockName::new(FORGED).unwrap(),
+            written: SystemTime::UNIX_EPOCH,
+            life: Duration::ZERO,
+            newest: 0,
+        };
+        let moved = LockState { moved: Some(tombstone.clone()), ..LockState::free() };
+        for (text, lines) in [
+            (held.to_string(), 8),
+            (moved.to_string(), 1),
+            (tombstone.to_string(), 1),
+            (tombstone.moved("redis").to_string(), 1),
+            (format!("{:?}", tombstone.moved("redis")), 1),
+            (format!("{held:?}{moved:?}"), 1),
+        ] {
+            assert_eq!(text.lines().count(), lines, "{text}");
+            assert!(!text.contains(['\u{1b}', '\u{202e}', '\u{9b}']), "{text:?}");
+        }
     }
 
     #[test]

@@ -36,6 +36,7 @@ pub mod migration;
 mod multi;
 pub mod mutex;
 pub mod name;
+mod one_line;
 pub mod options;
 pub mod owner;
 mod patience;
@@ -64,6 +65,8 @@ pub mod timeouts;
 pub mod token;
 mod token_block;
 mod token_reads;
+#[doc(hidden)]
+pub mod unpolled;
 pub mod url;
 mod validity;
 #[doc(hidden)]
@@ -88,6 +91,7 @@ pub use memory::{Memory, MemoryConfig};
 pub use multi::{Multi, MultiGuard};
 pub use mutex::Mutex;
 pub use name::LockName;
+pub use one_line::one_line;
 pub use options::LockOptions;
 pub use owner::{OwnerId, OwnerInfo};
 pub use persistence::Persistence;

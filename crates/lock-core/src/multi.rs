@@ -11,6 +11,7 @@ pub use self::guard::MultiGuard;
 use crate::error::NO_BACKEND;
 use crate::handle::LockKey;
 use crate::patience::within;
+use crate::unpolled::unless_unpolled;
 use crate::{Error, ErrorKind, Guard, Mutex, Result, Wait};
 
 /// How long a wait is before the holder is looked at.
@@ -24,7 +25,7 @@ const LONG_WAIT: Duration = Duration::from_secs(1);
 /// released at once.
 ///
 /// A lock that is lost while the acquisition waits for a later one is noticed: all are released, and the acquisition begins
-/// again, until its one deadline.
+/// again, until its one deadline. So does one that is kept and not polled for a second, in a `select!` loop for instance.
 ///
 /// The same lock by two connections, as by two names of a host or with a prefix layer beside a plain name, is refused once
 /// the second has waited for a second, or for half of its time: it would wait for the first for ever.
@@ -126,6 +127,14 @@ impl Multi {
     }
 
     async fn acquire_within(&self, wait: Wait) -> Result<Option<MultiGuard>> {
+        unless_unpolled(|| {
+            let this = self.clone();
+            async move { this.acquire_all(wait).await }
+        })
+        .await
+    }
+
+    async fn acquire_all(&self, wait: Wait) -> Result<Option<MultiGuard>> {
         loop {
             let mut held = MultiGuard::default();
             let acquired = self.acquire_each(&mut held, wait).await;
@@ -285,6 +294,23 @@ mod tests {
         assert_eq!(names, ["a", "b", "c"]);
         assert_eq!(guard.release().await.unwrap(), Released::Released);
         assert!(is_free(&locks, "a").await && is_free(&locks, "b").await && is_free(&locks, "c").await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_acquisition_that_is_not_polled_keeps_nothing() {
+        let locks = locks();
+        let all = multi(&locks, &["a", "b"]);
+        let busy = locks.mutex("b").acquire().await.unwrap();
+        let mut acquiring = Box::pin(all.acquire());
+        assert!(timeout(Duration::from_millis(10), &mut acquiring).await.is_err());
+        assert!(!is_free(&locks, "a").await, "it waits for the second one");
+        busy.release().await.unwrap();
+        for name in ["a", "b"] {
+            let guard = timeout(PATIENCE, locks.mutex(name).acquire()).await.expect("it is given back");
+            guard.unwrap().release().await.unwrap();
+        }
+        let guard = timeout(PATIENCE, acquiring).await.expect("it starts over").unwrap();
+        assert!(guard.is_valid() && guard.guards().len() == 2);
     }
 
     #[tokio::test(start_paused = true)]

@@ -9,7 +9,7 @@ use crate::{Error, ErrorKind, Result};
 /// The name of a lock: 1 to [`LockName::MAX_BYTES`] bytes of UTF-8, compared byte for byte.
 ///
 /// Every character is allowed; a backend escapes what its store does not accept, so two names never share a key or node.
-/// Redis refuses two kinds of names: in a cluster a name with a `}` outside of a hash tag, and without a prefix a name that
+/// Redis refuses two kinds of names: in cluster mode a name with a `}` outside of a hash tag, and without a prefix a name that
 /// begins with `polylock:`.
 ///
 /// # Examples

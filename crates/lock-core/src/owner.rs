@@ -5,6 +5,8 @@ use std::process;
 
 use serde::{Deserialize, Serialize};
 
+use crate::one_line;
+
 /// The identity of one acquisition: 128 random bits, written as 32 hexadecimal digits.
 ///
 /// Every acquisition has one of its own, not one per process or lock object, so a late release never releases the lock of
@@ -73,8 +75,8 @@ impl fmt::Debug for OwnerId {
 
 /// What a holder publishes about itself, for [`Locks::inspect`](crate::Locks::inspect).
 ///
-/// The fields are as the store holds them, where any client may have written them. [`Display`](fmt::Display) escapes
-/// control characters, so they cannot forge a line of output.
+/// The fields are as the store holds them, where any client may have written them. [`Display`](fmt::Display) prints them in
+/// [one line](one_line).
 ///
 /// # Examples
 ///
@@ -124,18 +126,8 @@ fn host() -> String {
 
 impl fmt::Display for OwnerInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "pid {} on {}", self.pid, OneLine(&self.host))?;
-        self.label.as_ref().map_or(Ok(()), |label| write!(f, " ({})", OneLine(label)))
-    }
-}
-
-/// Untrusted text in one line: control characters are escaped.
-struct OneLine<'a>(&'a str);
-
-impl fmt::Display for OneLine<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let quoted = format!("{:?}", self.0);
-        f.write_str(&quoted[1..quoted.len() - 1])
+        write!(f, "pid {} on {}", self.pid, one_line(&self.host))?;
+        self.label.as_ref().map_or(Ok(()), |label| write!(f, " ({})", one_line(label)))
     }
 }
 

@@ -66,7 +66,7 @@ impl Readers {
         sleep(LONG_WAIT).await;
         if self.of_this_task(name) == Some(reader) {
             tracing::warn!(
-                lock = %name,
+                lock = name.as_str(),
                 holder = %reader,
                 waited = ?LONG_WAIT,
                 "a task waits for a lock whose read side it has acquired itself; a reader cannot become a writer: release it \

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use lock_core::backend::{AcquireRequest, Acquired, Mode, OnQueued, Wait};
 use lock_core::migration::{MigrationSource, Reading, Swapped};
+use lock_core::unpolled::unless_unpolled;
 use lock_core::{BootInstant, Error, ErrorKind, Lease, Result, Token};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -68,8 +69,16 @@ async fn old(context: &Arc<Context>, request: AcquireRequest, rung: Rung) -> Res
     }
 }
 
-/// Acquires the lock of the new store alone, which the seal allows.
+/// Acquires the lock of the new store alone, which the seal allows. The record is read while it is held.
 async fn new(context: &Arc<Context>, request: AcquireRequest) -> Result<Acquired> {
+    let sealed = || {
+        let (context, request) = (Arc::clone(context), request.clone());
+        async move { acquire_new(&context, request).await }
+    };
+    unless_unpolled(sealed).await
+}
+
+async fn acquire_new(context: &Arc<Context>, request: AcquireRequest) -> Result<Acquired> {
     for left in (0..MOST_STARTS).rev().chain(iter::repeat(0)) {
         let Acquired::Held(lease) = context.to.acquire(request.clone()).await? else {
             return Ok(Acquired::Busy);
@@ -105,8 +114,17 @@ async fn after_the_seal(
     Climbed::StartOver
 }
 
-/// Acquires the lock of the new store, then that of the old one, or relies on the tombstone in its place.
-async fn climb(context: &Arc<Context>, mut request: AcquireRequest, rung: Rung) -> Result<Acquired> {
+/// Acquires the lock of the new store, then that of the old one, or relies on the tombstone in its place. The lock of the new store is
+/// held during the wait for the old one.
+async fn climb(context: &Arc<Context>, request: AcquireRequest, rung: Rung) -> Result<Acquired> {
+    let both = || {
+        let (context, request) = (Arc::clone(context), request.clone());
+        async move { acquire_both(&context, request, rung).await }
+    };
+    unless_unpolled(both).await
+}
+
+async fn acquire_both(context: &Arc<Context>, mut request: AcquireRequest, rung: Rung) -> Result<Acquired> {
     let queued = Queued::in_the_new_store(&mut request);
     // A store without tombstones has no moves.
     let moves = rung == Rung::Move && context.source()?.keeps_tombstones().is_supported();
@@ -256,7 +274,7 @@ impl Attempt<'_> {
     }
 
     /// Whether a name moves now, by the record as of the grant: the rung may have changed while this request waited.
-    fn may_move(&self, record: &Record) -> bool {
+    fn may_move(&self, record: &Arc<Record>) -> bool {
         let rung = self.context.process.rung_in(record, &self.request.name);
         self.moves && record.phase == Phase::Open && rung == Rung::Move
     }

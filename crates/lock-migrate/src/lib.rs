@@ -24,6 +24,7 @@ mod operator;
 mod process;
 mod record;
 mod rung;
+mod rungs_by_name;
 mod shadow;
 mod shadow_counts;
 mod time;

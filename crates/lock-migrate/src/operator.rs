@@ -13,7 +13,7 @@ use std::time::Duration;
 use lock_core::backend::Backend;
 use lock_core::background::Background;
 use lock_core::migration::{Member, MigrationSource, MigrationTarget, StoredRecord};
-use lock_core::{Clock, OwnerInfo, Result, runtime};
+use lock_core::{Clock, OwnerInfo, Result, one_line, runtime};
 use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::sync::OnceCell;
@@ -99,7 +99,8 @@ pub enum Progress {
 
 impl Obstacle {
     fn new(what: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { what: what.into(), advice: advice.into() }
+        let [what, advice] = [what.into(), advice.into()].map(|text: String| one_line(&text).into_owned());
+        Self { what, advice }
     }
 }
 

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use crate::member::MemberInfo;
 use crate::record::{Phase, Record};
 use crate::rung::Rung;
+use crate::rungs_by_name::RungsByName;
 
 /// What a process knows of the migration, and which guards it has.
 #[derive(Debug)]
@@ -36,6 +37,7 @@ pub(crate) struct Process {
 struct Known {
     stored: StoredRecord,
     record: Arc<Record>,
+    rungs: Arc<RungsByName>,
 }
 
 impl Process {
@@ -61,19 +63,22 @@ impl Process {
 
     /// The rung of a name for the next acquisition.
     pub(crate) fn rung(&self, name: &LockName) -> Rung {
-        self.in_force(|record| record.rung(name))
+        self.in_force(|known| known.rungs.rung(name))
     }
 
     /// The rung of a name by this record, which is open.
-    pub(crate) fn rung_in(&self, record: &Record, name: &LockName) -> Rung {
-        self.pinned.unwrap_or_else(|| record.rung(name))
+    pub(crate) fn rung_in(&self, record: &Arc<Record>, name: &LockName) -> Rung {
+        self.pinned.unwrap_or_else(|| match &*self.known.borrow() {
+            Some(known) if Arc::ptr_eq(&known.record, record) => known.rungs.rung(name),
+            _ => record.rung(name),
+        })
     }
 
     /// The rung in force by the record, if that counts.
-    fn in_force(&self, by_rules: impl FnOnce(&Record) -> Rung) -> Rung {
+    fn in_force(&self, by_rules: impl FnOnce(&Known) -> Rung) -> Rung {
         match &*self.known.borrow() {
             Some(Known { record, .. }) if record.phase == Phase::Sealed => Rung::New,
-            Some(Known { record, .. }) => self.pinned.unwrap_or_else(|| by_rules(record)),
+            Some(known) => self.pinned.unwrap_or_else(|| by_rules(known)),
             // Every mixture with it excludes, and it needs no record.
             None => self.pinned.unwrap_or(Rung::Old),
         }
@@ -81,12 +86,13 @@ impl Process {
 
     /// Parses a record, and keeps it if it is the newest.
     pub(crate) fn learn(&self, stored: &StoredRecord) -> Result<Arc<Record>> {
-        if let Some(Known { stored: known, record }) = &*self.known.borrow()
+        if let Some(Known { stored: known, record, .. }) = &*self.known.borrow()
             && known == stored
         {
             return Ok(Arc::clone(record));
         }
         let record = Arc::new(Record::parse(stored, &self.namespace)?);
+        let rungs = Arc::new(RungsByName::of(&record));
         self.known.send_if_modified(|known| {
             // A record that was deleted and written again counts its versions anew, and has a later generation or another id.
             let is_newer = known.as_ref().is_none_or(|known| {
@@ -94,7 +100,7 @@ impl Process {
                 known.record.id != record.id || order(&known.stored, &known.record) < order(stored, &record)
             });
             if is_newer {
-                *known = Some(Known { stored: stored.clone(), record: Arc::clone(&record) });
+                *known = Some(Known { stored: stored.clone(), record: Arc::clone(&record), rungs });
             }
             is_newer
         });
@@ -174,7 +180,7 @@ impl Member for Process {
                 None
             }
         });
-        let rung = self.in_force(Record::lowest);
+        let rung = self.in_force(|known| known.record.lowest());
         let info = MemberInfo {
             process: self.id.to_string(),
             host: self.owner.host.clone(),

@@ -39,7 +39,8 @@ pub(crate) fn lost_before_replicated(server: &Endpoint) -> Error {
 }
 
 /// Whether a script that writes several keys has surely written none. A script that fails halfway, for want of a right or
-/// of memory, keeps its earlier writes.
+/// of memory, keeps its earlier writes. One whose keys are in several slots does not begin.
 pub(crate) fn changed_nothing(error: &Error) -> bool {
-    error.outcome() == Outcome::NotApplied && error.kind() == ErrorKind::Unavailable
+    error.outcome() == Outcome::NotApplied
+        && matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::InvalidName)
 }

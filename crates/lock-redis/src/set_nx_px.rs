@@ -76,7 +76,7 @@ impl Recipe for SetNxPx {
     }
 
     fn claim(&self, ask: &Ask<'_>, token: u64, keeps: bool) -> Option<Pipeline> {
-        if ask.mode != Mode::Exclusive || token > LARGEST_TOKEN {
+        if ask.mode != Mode::Exclusive || token > LARGEST_TOKEN || !ask.keys.share_a_slot() {
             return None;
         }
         let mut commands = Pipeline::with_capacity(6);

@@ -157,10 +157,11 @@ impl Claim<'_> {
     ///
     /// Commands of other clients may run between them. The token of a lock that was lost meanwhile does no harm.
     ///
-    /// `None` without a proposal, or if it is too large for an exact score.
+    /// `None` without a proposal, if it is too large for an exact score, or if the keys do not [share a slot](Keys::share_a_slot).
     #[must_use]
     pub fn fast(&self) -> Option<FastClaim> {
-        let token = self.proposal.filter(|proposal| proposal.token.get() <= LARGEST_TOKEN)?.token;
+        let is_exact = |proposal: &Proposal| proposal.token.get() <= LARGEST_TOKEN;
+        let token = self.proposal.filter(is_exact).filter(|_| self.keys.share_a_slot())?.token;
         let (lock, tokens) = (self.keys.lock(), self.keys.tokens());
         let mut commands = Pipeline::with_capacity(3);
         // In this order: a token that is written before the lock may be older than that of a holder in between.

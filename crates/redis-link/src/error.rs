@@ -135,7 +135,7 @@ impl Endpoint {
             ErrorKind::InvalidName,
             &format!("the helper keys of {lock:?} would be in other cluster slots than the lock"),
         )
-        .with_hint("leave the brace } out of the name, or put a part of it in braces, as in {orders}/42")
+        .with_hint(BRACES)
     }
 
     /// The error for a request without an answer.
@@ -367,6 +367,7 @@ fn meaning(code: &str, error: &RedisError) -> (ErrorKind, String) {
         "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" => {
             (ErrorKind::Unavailable, "the server is not ready, and the request was not applied: try again")
         }
+        "CROSSSLOT" => (ErrorKind::InvalidName, BRACES),
         "TRYAGAIN" | "ASK" => (
             ErrorKind::Unavailable,
             "the slot of the lock is migrating to another node, and the request was not applied: try again",
@@ -428,6 +429,9 @@ const NOT_READY: [(&str, &str); 3] = [
 /// versions and of Valkey, and for SELECT.
 const NO_RIGHT: [&str; 3] =
     ["user executing the script can't", "ACL failure in script", "has no permissions to run"];
+
+/// The advice about a name whose keys are in several slots of a cluster.
+const BRACES: &str = "leave the brace } out of the name, or put a part of it in braces, as in {orders}/42";
 
 /// The advice about a command that the server does not know.
 pub(crate) const NAMES: &str = "take the command out of rename-command in the configuration of the server, \

@@ -117,7 +117,7 @@ impl Inspection {
         let sharer = |(owner, ends_in): &(String, Duration)| {
             let mut sharer = match *owner == self.owner {
                 true => self.granted(mode),
-                false => HolderInfo::new(Holder::Unknown(format!("owner id {}", owner.escape_debug())), mode),
+                false => HolderInfo::new(Holder::Unknown(format!("owner id {owner}")), mode),
             };
             sharer.remaining = Some(*ends_in);
             sharer
@@ -142,7 +142,7 @@ impl Inspection {
 fn waiter(mode: &str, info: &[u8], since: &str) -> WaiterInfo {
     let who = match serde_json::from_slice(info) {
         Ok(owner) => Holder::Known(owner),
-        Err(_) => Holder::Unknown(format!("waiter {}", text(info).escape_debug())),
+        Err(_) => Holder::Unknown(format!("waiter {}", text(info))),
     };
     let mut waiter = WaiterInfo::new(who, mode_of(mode));
     waiter.since = since.parse().ok().and_then(time);

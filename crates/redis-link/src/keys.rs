@@ -127,6 +127,15 @@ impl Keys {
         keys.iter().filter_map(|key| LockName::new(key.strip_prefix(prefix)?).ok()).collect()
     }
 
+    /// Whether a cluster keeps all of them on one node.
+    ///
+    /// Else only scripts may ask for the lock: a server in cluster mode refuses them, whatever the URL says of it. Plain commands
+    /// about one key each would acquire a lock that nothing can release.
+    #[must_use]
+    pub fn share_a_slot(&self) -> bool {
+        has_hash_tag(self.lock()) || !self.lock().contains('}')
+    }
+
     /// Rejects a lock whose key could be a helper key of another lock.
     ///
     /// # Errors
@@ -162,6 +171,7 @@ fn has_hash_tag(key: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::slot::slot_of;
 
     fn keys(name: &str) -> Keys {
         Keys::new("lock:", &LockName::new(name).unwrap())
@@ -176,6 +186,16 @@ mod tests {
         assert_eq!(keys("orders/42").inbox("p"), "polylock:inbox:p:{lock:orders/42}");
         assert_eq!(keys("orders/42").moved(), "polylock:moved:{lock:orders/42}");
         assert_eq!(keys("{}/42").fence(), "polylock:fence:{lock:{}/42}");
+    }
+
+    #[test]
+    fn the_slots_of_helpers_decide_whether_all_share_one() {
+        for name in ["a", "a}b", "{}a", "a{}b", "{a}b", "a{b}c", "{{a}}", "a{b", "}a{b}", "a{}{b}"] {
+            let keys = keys(name);
+            let same =
+                keys.all().iter().all(|key| slot_of(key.as_bytes()) == slot_of(keys.lock().as_bytes()));
+            assert_eq!(keys.share_a_slot(), same, "{name}");
+        }
     }
 
     #[test]

@@ -68,7 +68,10 @@ impl<'a> Campaign<'a> {
         }
         let end = self.run_command(&guard, signals, job).await;
         let released = self.acquirer.release(guard, signals.ending(job, restarts)).await;
-        let End { ending, lost, overran, signal } = end?;
+        let End { ending, lost, overran, signal } = match end? {
+            Ok(end) => end,
+            Err(signal) => return Ok(Turn::Over(self.end_by(signal))),
+        };
         let exit = match ending {
             _ if lost || matches!(released, Err(NotReleased::Lost)) => Exit::Other,
             _ if overran => Exit::Code(OVERRAN),
@@ -86,18 +89,23 @@ impl<'a> Campaign<'a> {
         Ok(Turn::Over(exit))
     }
 
+    /// Runs the command to its end, or returns the signal that came before it has begun.
     async fn run_command(
         &self,
         guard: &Guard,
         signals: &mut Signals,
         job: &JobControl,
-    ) -> Result<End, Failure> {
-        let child = Child::start(&self.options.command, self.options.keep_url, guard).await?;
+    ) -> Result<Result<End, Signal>, Failure> {
+        let child = tokio::select! {
+            biased;
+            child = Child::start(&self.options.command, self.options.keep_url, guard) => child?,
+            signal = signals.ending(job, self.options.restart) => return Ok(Err(signal)),
+        };
         self.output.detail(&format!("the command runs as process {}", child.group().as_raw_nonzero()));
         let supervisor = Supervisor::new(guard, child, self.options, self.output);
-        let end = supervisor.until_the_end(signals, job).await?;
+        let end = supervisor.until_the_end(signals, job).await;
         self.output.detail(&format!("the command ended: {}", end.ending));
-        Ok(end)
+        Ok(Ok(end))
     }
 
     fn end_by(&self, signal: Signal) -> Exit {

@@ -17,11 +17,12 @@ use super::helper::Helper;
 use super::reap;
 use super::wire::{Ending, Order, Report, Wire, send_files};
 use crate::connect;
+use crate::failure::{Exit, Failure, MORE_PROCESSES};
 use crate::tree::Tree;
 
 /// A command in a process group of its own, below its watchdog. All of it is killed when this is dropped before the end.
 pub(super) struct Child {
-    watchdog: process::Child,
+    watchdog: Watchdog,
     /// `None` once it was closed.
     wire: Option<Wire>,
     group: Pid,
@@ -47,47 +48,44 @@ pub(super) enum Change {
 impl Child {
     /// Starts the command; it waits to be [continued](Self::go_on). Only the main thread may call it: see
     /// [`launch`](super::launch).
-    pub(super) async fn start(command: &[OsString], keep_url: bool, guard: &Guard) -> io::Result<Self> {
-        set_child_subreaper(Some(getpid()))?;
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the watchdog is killed, and the command never begins.
+    pub(super) async fn start(command: &[OsString], keep_url: bool, guard: &Guard) -> Result<Self, Failure> {
+        let started = timeout(START_LIMIT, Self::report_of(command, keep_url, guard)).await;
+        started.unwrap_or_else(|_| Err(cannot_start(&format!("it has not begun within {START_LIMIT:?}"))))
+    }
+
+    async fn report_of(command: &[OsString], keep_url: bool, guard: &Guard) -> Result<Self, Failure> {
+        let refused = |error: io::Error| cannot_start(&error.to_string());
+        set_child_subreaper(Some(getpid())).map_err(|error| refused(error.into()))?;
         // A process that began with this signal ignored gets no exit code of a child.
-        let _children = signal(SignalKind::child())?;
+        let _children = signal(SignalKind::child()).map_err(refused)?;
         let inherited = Tree::from_now_on(getpid());
-        let (ours, theirs) = UnixStream::pair()?;
-        let mut watchdog = Helper::Watchdog.command();
-        if !keep_url {
-            for name in connect::VARIABLES {
-                watchdog.env_remove(name);
-            }
-        }
-        let watchdog = watchdog
-            .args(command)
-            .env("POLYLOCK_NAME", guard.name().as_str())
-            .env(connect::TOKEN_VARIABLE, guard.token().to_string())
-            .stdin(OwnedFd::from(theirs))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
+        let (ours, theirs) = UnixStream::pair().map_err(refused)?;
+        let watchdog = Watchdog::spawn(command, keep_url, guard, theirs).map_err(refused)?;
         let file = guard.locked_file();
         let (stdin, stdout, stderr) = (stdin(), stdout(), stderr());
         let mut files = vec![stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
         files.extend(file.as_ref().map(AsFd::as_fd));
-        send_files(&ours, &files)?;
-        let mut wire = Wire::new(ours)?;
-        let id = i32::try_from(watchdog.id()).ok().and_then(Pid::from_raw);
-        let id = id.ok_or_else(|| io::Error::other("the watchdog has no process id"))?;
-        let started = persistent(id, wire.next_report()).await;
-        let Some(Report::Started(pid)) = started else {
-            return Err(io::Error::other("the watchdog cannot start the command"));
+        match send_files(&ours, &files) {
+            // The watchdog has ended: its report says why.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            sent => sent.map_err(refused)?,
+        }
+        let mut wire = Wire::new(ours).map_err(refused)?;
+        let id = watchdog.id().ok_or_else(|| cannot_start("its watchdog has no process id"))?;
+        let group = match persistent(id, wire.next_report()).await {
+            Some(Report::Started(pid)) => Pid::from_raw(pid),
+            Some(Report::Failed(number)) => return Err(refused(io::Error::from_raw_os_error(number))),
+            _ => return Err(cannot_start("its watchdog has ended")),
         };
-        let Some(group) = Pid::from_raw(pid) else {
-            return Err(io::Error::other("the command has no process id"));
-        };
-        let trees = [Tree::of(id), inherited];
         let mut child = Self {
             watchdog,
             wire: Some(wire),
-            group,
-            trees,
+            group: group.ok_or_else(|| cannot_start("it has no process id"))?,
+            trees: [Tree::of(id), inherited],
             deadline: None,
             ended: None,
             is_watched: true,
@@ -127,7 +125,7 @@ impl Child {
                 Change::Ended(ending)
             }
             Some(Report::Stopped(signal)) => Change::Stopped(signal),
-            Some(Report::Started(_)) | None => {
+            Some(Report::Started(_) | Report::Failed(_)) | None => {
                 self.is_watched = false;
                 Change::Unwatched
             }
@@ -144,7 +142,7 @@ impl Child {
 
     /// Continues a watchdog that somebody has stopped, and removes children that were inherited.
     pub(super) fn look_after(&self) {
-        let watchdog = Pid::from_raw(i32::try_from(self.watchdog.id()).unwrap_or_default());
+        let watchdog = self.watchdog.id();
         let _ = watchdog.map(|watchdog| kill_process(watchdog, Signal::CONT));
         reap::all_but(watchdog);
     }
@@ -188,12 +186,10 @@ impl Child {
     }
 
     /// Removes the command that has ended, and its watchdog. What the command has left runs on.
-    pub(super) fn reap(mut self) -> io::Result<()> {
+    pub(super) fn reap(mut self) {
         self.is_over = true;
-        self.watchdog.kill()?;
-        let _ = self.watchdog.wait();
+        self.watchdog.end();
         reap::all_but(None);
-        Ok(())
     }
 
     fn order(&self, order: Order) {
@@ -226,14 +222,67 @@ impl Drop for Child {
         // The watchdog kills what has been started meanwhile, and ends.
         self.wire = None;
         let deadline = Instant::now() + PATIENCE;
-        while matches!(self.watchdog.try_wait(), Ok(None)) && Instant::now() < deadline {
+        while !self.watchdog.has_ended() && Instant::now() < deadline {
             thread::sleep(MOMENT);
         }
-        let _ = self.watchdog.kill();
-        let _ = self.watchdog.wait();
     }
 }
 
+/// The process of the watchdog, which is killed when this is dropped. A command that has not begun never does then.
+struct Watchdog(process::Child);
+
+impl Watchdog {
+    /// Starts it. This process keeps no copy of its end of the connection, by whose end a watchdog that has ended is noticed.
+    fn spawn(
+        command: &[OsString],
+        keep_url: bool,
+        guard: &Guard,
+        connection: UnixStream,
+    ) -> io::Result<Self> {
+        let mut watchdog = Helper::Watchdog.command();
+        if !keep_url {
+            for name in connect::VARIABLES {
+                watchdog.env_remove(name);
+            }
+        }
+        watchdog
+            .args(command)
+            .env("POLYLOCK_NAME", guard.name().as_str())
+            .env(connect::TOKEN_VARIABLE, guard.token().to_string())
+            .stdin(OwnedFd::from(connection))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map(Self)
+    }
+
+    fn id(&self) -> Option<Pid> {
+        i32::try_from(self.0.id()).ok().and_then(Pid::from_raw)
+    }
+
+    fn has_ended(&mut self) -> bool {
+        !matches!(self.0.try_wait(), Ok(None))
+    }
+
+    fn end(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn cannot_start(why: &str) -> Failure {
+    let message = format!("the command cannot be started: {why}");
+    Failure::new(Exit::Other, "process", message, Some(MORE_PROCESSES.to_owned()))
+}
+
+/// How long the start may take: a host that swaps is slow.
+const START_LIMIT: Duration = Duration::from_secs(20);
 /// For the end of processes that were killed.
 const PATIENCE: Duration = Duration::from_secs(2);
 const TICK: Duration = Duration::from_millis(200);

@@ -4,6 +4,9 @@ use std::env::{self, ArgsOs};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+/// The running program, also after another one was installed in its place.
+pub(super) const OWN_PROGRAM: &str = "/proc/self/exe";
+
 /// A process beside `polylock run`, by its name in the list of processes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Helper {
@@ -21,8 +24,7 @@ impl Helper {
 
     /// A command that starts it, in a process group of its own: no key of the terminal reaches it.
     pub(super) fn command(self) -> Command {
-        // This is the running program, also after another one was installed in its place.
-        let mut command = Command::new("/proc/self/exe");
+        let mut command = Command::new(OWN_PROGRAM);
         command.arg0(self.name()).process_group(0);
         command
     }

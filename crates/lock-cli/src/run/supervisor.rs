@@ -1,6 +1,5 @@
 //! The time from the start of the command to its end.
 
-use std::io;
 use std::time::Duration;
 
 use polylock::{BootInstant, Clock, Guard, GuardState, LossReason};
@@ -88,7 +87,7 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Waits until the child has ended, and stops it if the lock may end before.
-    pub(super) async fn until_the_end(mut self, signals: &mut Signals, job: &JobControl) -> io::Result<End> {
+    pub(super) async fn until_the_end(mut self, signals: &mut Signals, job: &JobControl) -> End {
         // The watchdog gets the deadline before the command begins.
         let mut wake = self.act();
         if self.stage != Stage::Killed {
@@ -253,7 +252,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    async fn end(mut self, ending: Ending, signals: &Signals, job: &JobControl) -> io::Result<End> {
+    async fn end(mut self, ending: Ending, signals: &Signals, job: &JobControl) -> End {
         // A child that ended after its lock is no success.
         if let GuardState::Lost(loss) = self.guard.state() {
             self.loss = Some(loss);
@@ -276,8 +275,8 @@ impl<'a> Supervisor<'a> {
         // The kernel hangs up the group that has the terminal, and that is the command's.
         let is_hung_up = self.has_terminal && job.has_lost_terminal() && signals.listens_to(Signal::HUP);
         let hang_up = is_hung_up.then_some(Signal::HUP);
-        self.child.reap()?;
-        Ok(End { ending, lost, overran: self.overran, signal: key.or(self.signal).or(hang_up) })
+        self.child.reap();
+        End { ending, lost, overran: self.overran, signal: key.or(self.signal).or(hang_up) }
     }
 
     /// Stops what the command has left: while the lock is held, after its grace, and to the end.

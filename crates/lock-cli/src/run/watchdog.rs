@@ -21,7 +21,7 @@ use std::time::Duration;
 use polylock::BootInstant;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process_group, set_child_subreaper,
+    Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, kill_process_group, set_child_subreaper,
     set_parent_process_death_signal, waitid,
 };
 use rustix::stdio::stdin;
@@ -32,7 +32,7 @@ use tokio::time::{sleep, timeout};
 use super::alarm::Alarm;
 use super::helper::Helper;
 use super::reap;
-use super::wire::{Ending, Order, Report, Wire, receive_files};
+use super::wire::{Ending, Order, Report, Wire, receive_files, send_report};
 use crate::signals::Signals;
 use crate::tree::Tree;
 
@@ -48,12 +48,17 @@ struct Watchdog {
 
 /// Runs it. The arguments are the command; standard input is the connection to `polylock`.
 pub(super) fn run(command: ArgsOs) -> ExitCode {
-    // `polylock` notices the end of the connection.
-    let _ = watch(command);
+    if let Err(error) = watch(command)
+        && let Some(number) = error.raw_os_error()
+    {
+        // Only a command that does not begin fails. `polylock` notices the end of the connection as well.
+        send_report(stdin(), Report::Failed(number));
+    }
     ExitCode::SUCCESS
 }
 
 fn watch(command: ArgsOs) -> io::Result<()> {
+    let polylock = getppid();
     set_parent_process_death_signal(Some(Signal::CONT))?;
     set_child_subreaper(Some(getpid()))?;
     let socket = UnixStream::from(fcntl_dupfd_cloexec(stdin(), 3)?);
@@ -61,20 +66,22 @@ fn watch(command: ArgsOs) -> io::Result<()> {
     Builder::new_current_thread().enable_all().build()?.block_on(async {
         // What is sent to all processes of a service ends the command as it wants to end, and not its watchdog.
         let _ignored = Signals::listen()?;
-        Watchdog::start(socket, command)?.run().await;
+        Watchdog::start(socket, polylock, command)?.run().await;
         Ok(())
     })
 }
 
 impl Watchdog {
-    fn start(socket: UnixStream, command: ArgsOs) -> io::Result<Self> {
+    fn start(socket: UnixStream, polylock: Option<Pid>, command: ArgsOs) -> io::Result<Self> {
         let changes = signal(SignalKind::child())?;
         let mut files = receive_files(&socket)?.into_iter();
         let (Some(stdin), Some(stdout), Some(stderr)) = (files.next(), files.next(), files.next()) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         let mut launch = Helper::Launch.command();
-        launch.arg(process::id().to_string()).args(command).stdin(stdin).stdout(stdout).stderr(stderr);
+        let service = polylock.map_or(0, |pid| pid.as_raw_nonzero().get());
+        launch.args([process::id().to_string(), service.to_string()]).args(command);
+        launch.stdin(stdin).stdout(stdout).stderr(stderr);
         let pid = i32::try_from(launch.spawn()?.id()).unwrap_or_default();
         let Some(command) = Pid::from_raw(pid) else {
             return Err(io::Error::other("the command has no process id"));

@@ -34,6 +34,8 @@ pub(super) enum Report {
     /// By this signal.
     Stopped(i32),
     Ended(Ending),
+    /// The command was not started, for this error of the system.
+    Failed(i32),
 }
 
 /// How the command ended.
@@ -69,20 +71,17 @@ impl Wire {
     }
 
     pub(super) fn order(&self, order: Order) {
-        self.send(match order {
-            Order::Deadline(at) => (b'd', u64::try_from(at.since_boot().as_nanos()).unwrap_or(u64::MAX)),
-            Order::Kill => (b'k', 0),
-        });
+        send_word(
+            &self.stream,
+            match order {
+                Order::Deadline(at) => (b'd', u64::try_from(at.since_boot().as_nanos()).unwrap_or(u64::MAX)),
+                Order::Kill => (b'k', 0),
+            },
+        );
     }
 
     pub(super) fn report(&self, report: Report) {
-        let number = |number: i32| u64::from(number.unsigned_abs());
-        self.send(match report {
-            Report::Started(pid) => (b'p', number(pid)),
-            Report::Stopped(signal) => (b's', number(signal)),
-            Report::Ended(Ending::Code(code)) => (b'e', code.into()),
-            Report::Ended(Ending::Signal(signal)) => (b'x', number(signal)),
-        });
+        send_report(&self.stream, report);
     }
 
     /// The next order; `None` when the other end is closed. It is cancel safe.
@@ -101,16 +100,9 @@ impl Wire {
             b'p' => Report::Started(number),
             b's' => Report::Stopped(number),
             b'e' => Report::Ended(Ending::Code(u8::try_from(number).ok()?)),
+            b'f' => Report::Failed(number),
             _ => Report::Ended(Ending::Signal(number)),
         })
-    }
-
-    fn send(&self, (kind, number): (u8, u64)) {
-        let mut word = [kind; LENGTH];
-        word[1..].copy_from_slice(&number.to_le_bytes());
-        // An end that does not read blocks nobody. A watchdog that lacks a deadline kills at an earlier one. (The `try_write` of the
-        // runtime would write nothing before the runtime has seen that the socket is writable.)
-        let _ = send(&self.stream, &word, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
 
     async fn next(&mut self) -> Option<(u8, u64)> {
@@ -124,6 +116,29 @@ impl Wire {
         let [kind, number @ ..] = self.word;
         Some((kind, u64::from_le_bytes(number)))
     }
+}
+
+/// Sends a report, also of a watchdog without a runtime.
+pub(super) fn send_report(socket: impl AsFd, report: Report) {
+    let number = |number: i32| u64::from(number.unsigned_abs());
+    send_word(
+        socket,
+        match report {
+            Report::Started(pid) => (b'p', number(pid)),
+            Report::Stopped(signal) => (b's', number(signal)),
+            Report::Ended(Ending::Code(code)) => (b'e', code.into()),
+            Report::Ended(Ending::Signal(signal)) => (b'x', number(signal)),
+            Report::Failed(error) => (b'f', number(error)),
+        },
+    );
+}
+
+fn send_word(socket: impl AsFd, (kind, number): (u8, u64)) {
+    let mut word = [kind; LENGTH];
+    word[1..].copy_from_slice(&number.to_le_bytes());
+    // An end that does not read blocks nobody. A watchdog that lacks a deadline kills at an earlier one. (The `try_write` of the
+    // runtime would write nothing before the runtime has seen that the socket is writable.)
+    let _ = send(socket, &word, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
 }
 
 /// Sends descriptors, at most [`MOST_FILES`].
@@ -168,8 +183,8 @@ mod tests {
             assert_eq!(theirs.next_order().await, Some(order));
         }
         let endings = [Ending::Code(255), Ending::Signal(9)].map(Report::Ended);
-        let reports: Vec<_> =
-            [Report::Started(i32::MAX), Report::Stopped(20)].into_iter().chain(endings).collect();
+        let others = [Report::Started(i32::MAX), Report::Stopped(20), Report::Failed(11)];
+        let reports: Vec<_> = others.into_iter().chain(endings).collect();
         reports.iter().for_each(|report| ours.report(*report));
         drop(ours);
         for report in reports {

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::common::{POLYLOCK, Run, Terminal, eventually};
-use lock_testkit::{RedisFive, RedisServer, ZooKeeper};
+use lock_testkit::{RedisCluster, RedisFive, RedisServer, ZooKeeper};
 use polylock::{LockOptions, Locks};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -23,6 +23,74 @@ async fn json(url: &str, words: &str) -> (i32, Value) {
 async fn waits(locks: &Locks, waiters: usize) {
     let waiting = async || locks.inspect("orders/1").await.is_ok_and(|state| state.waiters == waiters);
     eventually("the number of waiters", waiting).await;
+}
+
+/// Whoever may write to a store chooses labels, values and the texts of tombstones.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_have_written_forges_no_line() {
+    const FORGED: &str = "x\nfree\u{1b}[2K\u{9b}2K\u{202e}";
+    let (redis, zk) = (RedisServer::start().await.unwrap(), ZooKeeper::start().await.unwrap());
+    let folder = TempDir::new().unwrap();
+    let is_printable = |text: &str| {
+        let forges = |c: char| c != '\n' && c.is_control() || c == '\u{202e}';
+        assert!(!text.contains(forges), "{text:?}");
+    };
+    for url in [redis.url(), zk.url(), format!("flock://{}", folder.path().display())] {
+        let locks = Locks::connect(&url).await.unwrap();
+        let guard = locks.mutex_with("orders/1", LockOptions::new().label(FORGED)).unwrap();
+        let guard = guard.acquire().await.unwrap();
+        for (words, code, lines) in [
+            ("holders orders/1", 0, 2),
+            ("holders --all", 0, 2),
+            ("run -n orders/1 -- true", 75, 2),
+            ("run -w 2s orders/1 -- true", 75, 3),
+        ] {
+            let run = polylock(&url, words).await;
+            let text = format!("{}{}", run.stdout, run.stderr);
+            assert!(run.code == code && text.lines().count() == lines, "{words}: {}: {text}", run.code);
+            is_printable(&text);
+        }
+        let run = polylock(&url, "holders orders/1 --json").await;
+        is_printable(&run.stdout);
+        let label = &run.document()["locks"][0]["holders"][0]["holder"]["known"]["label"];
+        assert_eq!(*label, Value::from(FORGED));
+        guard.release().await.unwrap();
+    }
+    // That of a migration, as no process of this library writes it.
+    let to = "zk://h%0Afree%1B%5B2K%C2%9B%E2%80%AE";
+    let tombstone = format!("polylock:moved to={to} namespace=a%0Ab lock=gone written=1 life=1 newest=1");
+    redis.command(&["SET", "lock:gone", &tombstone]).await.unwrap();
+    redis.command(&["SET", "lock:foreign", FORGED]).await.unwrap();
+    for (words, code, lines) in [
+        ("holders gone", 0, 2),
+        ("run -n gone -- true", 70, 2),
+        ("break --yes gone", 1, 1),
+        ("holders foreign", 0, 2),
+        ("run -n foreign -- true", 75, 2),
+    ] {
+        let run = polylock(&redis.url(), words).await;
+        let text = format!("{}{}", run.stdout, run.stderr);
+        assert!(run.code == code && text.lines().count() == lines, "{words}: {}: {text}", run.code);
+        is_printable(&text);
+    }
+}
+
+/// A name that this library refuses may be that of another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_cannot_be_inspected_hides_no_other_one() {
+    let cluster = RedisCluster::start_n(1, false).await.unwrap();
+    let server = &cluster.masters()[0];
+    server.command(&["SET", "lock:a}b", "foreign", "PX", "60000"]).await.unwrap();
+    for url in [server.url(), cluster.url()] {
+        polylock(&url, "holders a}b").await.is(64, &["slot", "way out"]);
+        polylock(&url, "holders --all").await.is(64, &["slot", "way out"]);
+        let guard = Locks::connect(&url).await.unwrap().mutex("good").acquire().await.unwrap();
+        polylock(&url, "holders --all").await.is(0, &["good", "exclusive", "a}b", "slot"]);
+        let (code, document) = json(&url, "holders --all").await;
+        assert_eq!((code, &document["locks"][0]["name"]), (0, &Value::from("good")), "{document}");
+        assert_eq!(document["refused"][0]["name"], "a}b", "{document}");
+        guard.release().await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

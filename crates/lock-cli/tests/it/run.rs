@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use crate::common::{PATIENCE, POLYLOCK, Run, Terminal, eventually};
@@ -604,18 +605,21 @@ async fn a_command_that_runs_for_too_long_is_stopped() {
 
 /// `polylock` as nobody, for whom root may have set programs aside.
 fn as_nobody(folder: &Path, url: &str, options: &str, command: &[&str]) -> Command {
+    let mut run = as_user(65_534, folder, &[], url);
+    run.args(options.split_whitespace()).args(["job", "--"]).args(command);
+    run
+}
+
+/// `polylock run` as this user, by this program, without its own arguments.
+fn as_user(user: u32, folder: &Path, by: &[&str], url: &str) -> Command {
     let polylock = folder.join("polylock");
     if !polylock.exists() {
         fs::set_permissions(folder, Permissions::from_mode(0o755)).unwrap();
         fs::copy(POLYLOCK, &polylock).unwrap();
     }
-    let mut run = Command::new("setpriv");
-    run.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(polylock);
-    run.arg("run")
-        .args(options.split_whitespace())
-        .args(["job", "--"])
-        .args(command)
-        .env("POLYLOCK_URL", url);
+    let (mut run, user) = (Command::new("setpriv"), user.to_string());
+    run.args(["--reuid", &user, "--regid", &user, "--clear-groups"]).args(by).arg(polylock);
+    run.arg("run").env("POLYLOCK_URL", url);
     run
 }
 
@@ -714,6 +718,133 @@ async fn a_namespace_of_processes_is_no_obstacle() {
         }
         run.is(7, &[]);
     }
+}
+
+/// A user may have so many processes and threads: `polylock` lacks one for itself, for its watchdog or for the command.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_lacks_a_process_or_a_thread_ends_with_an_error() {
+    if !geteuid().is_root() {
+        eprintln!("left out: only root can be a user who has no other process");
+        return;
+    }
+    let (redis, zk) = (RedisServer::start().await.unwrap(), ZooKeeper::start().await.unwrap());
+    let folder = TempDir::new().unwrap();
+    let locks = folder.path().join("locks");
+    fs::create_dir(&locks).unwrap();
+    fs::set_permissions(&locks, Permissions::from_mode(0o777)).unwrap();
+    // Nobody else has it.
+    let user = 2_000_000 + std::process::id();
+    for url in [redis.url(), format!("zk://{}", zk.addr()), format!("flock://{}?mode=0666", locks.display())]
+    {
+        let mut succeeded = false;
+        for most in 1..=20 {
+            let limit = format!("--nproc={most}:{most}");
+            let mut command = as_user(user, folder.path(), &["prlimit", &limit], &url);
+            command.args(["-n", "job", "--", "true"]);
+            let (code, text) = Background::of(folder.path(), &command).ends().await;
+            if code == 0 {
+                succeeded = true;
+                break;
+            }
+            // The driver of ZooKeeper panics on a thread of its own.
+            let says_so = text.contains("ulimit -u") || url.starts_with("zk:") && text.contains("spawn");
+            assert!([69, 70].contains(&code) && says_so, "{url}, {most}: {code}: {text}");
+            let free = Locks::connect(&url).await.unwrap().mutex("job").try_acquire().await.unwrap();
+            free.expect("the lock was released").release().await.unwrap();
+        }
+        assert!(succeeded, "{url}");
+    }
+}
+
+/// Signals the children of a process again and again, as soon as there are any, until that process has ended.
+fn signal_children(of: &Child, signal: Signal) -> thread::JoinHandle<()> {
+    let pid = of.pid();
+    thread::spawn(move || {
+        while let Ok(children) = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")) {
+            let children = children.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?));
+            children.for_each(|child| _ = kill_process(child, signal));
+            thread::sleep(Duration::from_micros(200));
+        }
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_whose_watchdog_dies_at_its_start_ends_with_an_error() {
+    let redis = RedisServer::start().await.unwrap();
+    let (url, folder) = (redis.url(), TempDir::new().unwrap());
+    let locks = Locks::connect(&url).await.unwrap();
+    loop {
+        let run = Background::start(folder.path(), &url, "-v", "echo began");
+        let killer = signal_children(&run.process, Signal::KILL);
+        let (code, text) = run.ends().await;
+        spawn_blocking(|| killer.join().unwrap()).await.unwrap();
+        assert!(locks.mutex("job").try_acquire().await.unwrap().is_some(), "the lock is released");
+        if !text.contains("the command runs") {
+            assert!(code == 70 && text.contains("its watchdog has ended"), "{code}: {text}");
+            return;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_ends_a_run_whose_watchdog_does_not_report() {
+    let redis = RedisServer::start().await.unwrap();
+    let (url, folder) = (redis.url(), TempDir::new().unwrap());
+    let locks = Locks::connect(&url).await.unwrap();
+    loop {
+        let run = Background::start(folder.path(), &url, "-v", "echo began; sleep 60");
+        let stopper = signal_children(&run.process, Signal::STOP);
+        let is_held = async || locks.inspect("job").await.unwrap().is_held();
+        eventually("the lock", is_held).await;
+        let had_begun = run.text().contains("the command runs");
+        run.signal(Signal::TERM);
+        let (code, text) = run.ends().await;
+        spawn_blocking(|| stopper.join().unwrap()).await.unwrap();
+        assert_eq!(code, 143, "{text}");
+        assert!(locks.mutex("job").try_acquire().await.unwrap().is_some(), "the lock is released");
+        if !had_begun {
+            assert!(!text.contains("the command runs"), "{text}");
+            return;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_without_proc_says_so() {
+    let redis = RedisServer::start().await.unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c"]);
+    command.arg(format!("mount -t tmpfs none /proc && exec {POLYLOCK} run job -- echo began"));
+    command.env("POLYLOCK_URL", redis.url());
+    let run = Run::of(command).await;
+    if run.stderr.starts_with("unshare:") || run.stderr.starts_with("mount:") {
+        eprintln!("left out: no namespaces here");
+        return;
+    }
+    run.is(70, &["/proc is not mounted", "mount -t proc"]);
+    assert!(!run.stdout.contains("began"), "{run:?}");
+}
+
+/// systemd names the process that it starts, and the library of a service compares that with itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_has_the_sockets_and_the_watchdog_of_its_service() {
+    let redis = RedisServer::start().await.unwrap();
+    let folder = TempDir::new().unwrap();
+    let socket = folder.path().join("socket");
+    fs::write(&socket, "of the socket").unwrap();
+    let service = async |variables: &str, check: &str| {
+        let mut command = Command::new("sh");
+        let run = format!("exec env {variables} {POLYLOCK} run job -- sh -c '{check}'");
+        command.args(["-c", &format!("{run} 3<{}", socket.display())]);
+        command.env("POLYLOCK_URL", redis.url());
+        Run::of(command).await
+    };
+    let ours = "LISTEN_PID=$$ LISTEN_FDS=1 WATCHDOG_PID=$$ WATCHDOG_USEC=30000000 LISTEN_PIDFDID=1";
+    let check = "test $LISTEN_PID = $$ && test $WATCHDOG_PID = $$ && test -z \"$LISTEN_PIDFDID\" && cat <&3";
+    service(ours, check).await.is(0, &["of the socket"]);
+    // They are meant for another process.
+    service("LISTEN_PID=1 WATCHDOG_PID=1", "test $LISTEN_PID$WATCHDOG_PID = 11").await.is(0, &[]);
+    service("", "test -z \"$LISTEN_PID$WATCHDOG_PID\"").await.is(0, &[]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

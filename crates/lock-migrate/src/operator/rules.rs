@@ -54,13 +54,26 @@ impl Operator {
                 let message = format!("names cannot move one by one from this store: {why}");
                 return refused(&message, "use dual for all names, and then `polylock migrate finish`");
             }
+            let before = record.to_bytes().len();
             record.set(rung, names);
+            let length = record.to_bytes().len();
+            if length > MOST_BYTES && length > before {
+                return refused(
+                    &format!(
+                        "the record of the migration would have {length} bytes with this rule, and {MOST_BYTES} is the most"
+                    ),
+                    "use fewer rules, each for many names, such as reports/*",
+                );
+            }
             if self.write(&record, version).await? {
                 return Ok(record);
             }
         }
     }
 }
+
+/// ZooKeeper refuses to keep more than 1 MiB in a node, and the later steps of the migration need a little of it.
+const MOST_BYTES: usize = 1_000_000;
 
 /// The error for a step that the migration does not allow where it is. It has a code of its own: the request is well formed.
 pub(super) fn refused<T>(message: &str, hint: &'static str) -> Result<T> {

@@ -130,6 +130,27 @@ async fn processes_follow_the_rungs_by_name() {
     assert_eq!((status.lost_tombstones.len(), status.stragglers.len()), (0, 0));
 }
 
+#[tokio::test]
+async fn rules_that_the_new_store_cannot_keep_are_refused() {
+    let servers = Servers::start().await;
+    let operator = servers.operator().await;
+    let names = |number: usize| format!("{number}/{}*", "x".repeat(300_000));
+    for number in 0..3 {
+        operator.set(Rung::Dual, &names(number)).await.unwrap();
+    }
+    let error = operator.set(Rung::Dual, &names(3)).await.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.code()),
+        (ErrorKind::InvalidConfig, "refused_step"),
+        "{}",
+        error.message()
+    );
+    // Fewer may always be set.
+    assert_eq!(operator.set(Rung::Dual, &names(2)).await.unwrap().rules.len(), 3);
+    assert_eq!(operator.set(Rung::Shadow, "*").await.unwrap().rules.len(), 1);
+    operator.close().await.unwrap();
+}
+
 async fn until_noted(operator: &Operator, names: usize) {
     let deadline = Instant::now() + PATIENCE;
     while operator.status().await.unwrap().moved != names {

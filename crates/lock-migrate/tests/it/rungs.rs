@@ -111,6 +111,27 @@ async fn hold(locks: &Locks, name: &str) -> Guard {
 }
 
 #[tokio::test]
+async fn an_acquisition_that_is_not_polled_keeps_the_lock_of_no_store() {
+    let servers = Servers::start().await;
+    for rung in [Rung::Dual, Rung::Move] {
+        let (one, two, old) = (servers.on(rung).await, servers.on(rung).await, servers.on(Rung::Old).await);
+        let name = rung.name();
+        let busy = hold(&old, name).await;
+        let mutex = one.mutex(name);
+        let mut acquiring = Box::pin(mutex.acquire());
+        while old.inspect(name).await.unwrap().waiters == 0 {
+            let waits = timeout(Duration::from_millis(50), &mut acquiring).await;
+            assert!(waits.is_err(), "{rung}: it waits for the old store");
+        }
+        busy.release().await.unwrap();
+        hold(&two, name).await.release().await.unwrap();
+        let guard = timeout(PATIENCE, acquiring).await.expect("it starts over").unwrap();
+        assert!(guard.is_valid());
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn every_mixture_excludes() {
     let servers = Servers::start().await;
     for first in MIXED {

@@ -520,6 +520,27 @@ async fn names_whose_helpers_would_be_elsewhere_are_refused_in_a_cluster() {
     }
 }
 
+/// A server that has all slots is reached by a URL of one server, too.
+#[tokio::test]
+async fn names_whose_helpers_would_be_elsewhere_are_refused_by_any_server_in_cluster_mode() {
+    let cluster = RedisCluster::start_n(1, false).await.unwrap();
+    let server = &cluster.masters()[0];
+    for recipe in RECIPES {
+        let locks = connect(&format!("{}?{recipe}", server.url())).await.unwrap();
+        // From now on a free lock is acquired without a script.
+        for _ in 0..2 {
+            give_back(locks.mutex("{a}b").acquire().await.unwrap()).await;
+        }
+        for name in ["a}b", "{}a", "a{}b"] {
+            let error = locks.mutex(name).try_acquire().await.map(drop).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidName, "{error}");
+            assert!(error.to_string().contains("slot") && error.to_string().contains("{orders}"), "{error}");
+            assert!(!server.has_key(&format!("lock:{name}")).await, "{recipe}: nothing is left");
+        }
+        locks.close().await.unwrap();
+    }
+}
+
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
 async fn in_a_cluster_the_queue_is_kept_through_the_move_of_its_slot() {

@@ -1,7 +1,7 @@
 //! The ways to reach the masters, and what the doctor sees of them.
 
-use lock_core::FindingLevel;
-use lock_testkit::{RedisFive, RedisServer, give_back};
+use lock_core::{ErrorKind, FindingLevel};
+use lock_testkit::{RedisCluster, RedisFive, RedisServer, give_back};
 
 use crate::common::connect;
 
@@ -26,13 +26,32 @@ async fn the_doctor_sees_every_master() {
     }
 }
 
+#[tokio::test]
+#[ignore = "full: sentinels and clusters"]
+async fn names_whose_helpers_would_be_elsewhere_are_refused_by_masters_in_cluster_mode() {
+    let mut masters = Vec::new();
+    for _ in 0..3 {
+        masters.push(RedisCluster::start_n(1, false).await.unwrap());
+    }
+    let addrs: Vec<_> = masters.iter().map(|cluster| cluster.masters()[0].addr().to_string()).collect();
+    let locks = connect(&format!("redlock://{}", addrs.join(","))).await.unwrap();
+    for _ in 0..2 {
+        give_back(locks.mutex("{a}b").acquire().await.unwrap()).await;
+    }
+    let error = locks.mutex("a}b").try_acquire().await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidName, "{error}");
+    assert!(error.to_string().contains("{orders}"), "{error}");
+    for master in &masters {
+        assert!(!master.masters()[0].has_key("lock:a}b").await, "nothing is left");
+    }
+}
+
 #[cfg(feature = "tls")]
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
 async fn masters_are_spoken_to_over_tls() {
     use std::sync::Arc;
 
-    use lock_core::ErrorKind;
     use lock_testkit::Certificates;
 
     if RedisServer::lacks_tls() {

@@ -6,7 +6,7 @@ use polylock::Rung;
 use polylock::migrate::{MemberInfo, Obstacle, Phase, Record, SessionInfo, Status, TombstoneCount};
 
 use super::super::summary::{phase, rules};
-use crate::output::printable;
+use crate::output::{printable, printable_lines};
 use crate::text::{count, rough, rows, table};
 
 /// The status for people.
@@ -85,7 +85,7 @@ fn row(session: &SessionInfo, version: Option<i32>) -> [String; 8] {
 fn moved(status: &Status) -> String {
     let mut table = rows();
     let mut line = |what: &str, text: String| {
-        table.add_row([what.to_owned(), printable(&text)]);
+        table.add_row([what.to_owned(), printable_lines(&text)]);
     };
     line("moved names", status.moved.to_string());
     if let Some(tombstones) = &status.tombstones {
@@ -123,7 +123,7 @@ fn list(items: &[String]) -> String {
         return "0".to_owned();
     }
     let mut lines = vec![items.len().to_string()];
-    lines.extend(items.iter().take(MOST_LISTED).cloned());
+    lines.extend(items.iter().take(MOST_LISTED).map(|item| printable(item)));
     if items.len() > MOST_LISTED {
         lines.push(format!("and {} more: --json lists all", items.len() - MOST_LISTED));
     }
@@ -152,7 +152,7 @@ fn next(status: &Status) -> String {
     text.push_str(&format!("\n{} before that:", count(status.obstacles.len(), "obstacle")));
     let mut table = rows();
     for Obstacle { what, advice, .. } in &status.obstacles {
-        table.add_row(["-".to_owned(), printable(&format!("{what}\nway out: {advice}"))]);
+        table.add_row(["-".to_owned(), printable_lines(&format!("{what}\nway out: {advice}"))]);
     }
     text.push('\n');
     text.push_str(&table.trim_fmt());
