@@ -43,6 +43,8 @@ mod node_data;
 mod node_name;
 mod observers;
 mod own_node;
+mod owned_change;
+mod owned_requests;
 mod paused_runtime;
 mod poison;
 mod pool_share;
