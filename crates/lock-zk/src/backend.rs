@@ -18,6 +18,7 @@ use crate::break_lock::break_lock;
 use crate::capabilities::capabilities;
 use crate::config::ZkConfig;
 use crate::doctor::examine;
+use crate::driver_process;
 use crate::error::BACKEND;
 use crate::error::Fault;
 use crate::holders_watch::watch_holders;
@@ -69,7 +70,9 @@ impl Zk {
     ///
     /// [`ErrorKind::InvalidConfig`](lock_core::ErrorKind::InvalidConfig) for a bad option, a missing chroot, or servers
     /// of which none has a vote, [`ErrorKind::Unavailable`](lock_core::ErrorKind::Unavailable) when no server answers,
-    /// [`ErrorKind::Denied`](lock_core::ErrorKind::Denied) when the servers refuse the credentials.
+    /// [`ErrorKind::Denied`](lock_core::ErrorKind::Denied) when the servers refuse the credentials,
+    /// [`ErrorKind::Unsupported`](lock_core::ErrorKind::Unsupported) in a child of a process that has used ZooKeeper before the
+    /// fork.
     ///
     /// # Cancel safety
     ///
@@ -77,6 +80,9 @@ impl Zk {
     pub async fn connect(config: ZkConfig) -> Result<Self> {
         config.check()?;
         runtime::current(BACKEND)?;
+        if config.has_driver() {
+            driver_process::check()?;
+        }
         config.login.check_files(config.connect_limit()).await?;
         let share = PoolShare::open(config).await?;
         let capabilities = capabilities(share.config.recipe, share.get().await?.timeout);

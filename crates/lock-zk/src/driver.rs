@@ -14,6 +14,7 @@ use zookeeper_client::{
 
 use crate::acl::NodeAcl;
 use crate::connection::{Connection, Dialer};
+use crate::driver_process::{FORKED, may_use_driver};
 use crate::ensemble::{Answer, Change, Ensemble, SessionClient, States, Watching};
 use crate::link::Link;
 use crate::login::Login;
@@ -57,7 +58,7 @@ impl DriverSession {
     ///
     /// # Errors
     ///
-    /// Those of `connect`.
+    /// Those of `connect`, and [`Error::UnexpectedError`] in a child of a process that has used the driver before the fork.
     pub async fn open<F>(
         hosts: &str,
         session_timeout: Duration,
@@ -72,6 +73,9 @@ impl DriverSession {
 
     /// Opens a session with this dialer.
     async fn by(mut dialer: Dialer) -> Result<Self, Error> {
+        if !may_use_driver() {
+            return Err(Error::UnexpectedError(FORKED.to_owned()));
+        }
         let requested = dialer.session_timeout;
         let mut connection = dialer.open().await?;
         let granted = connection.client.session_timeout();

@@ -17,6 +17,7 @@ mod connection;
 mod doctor;
 mod downgrade;
 mod driver;
+mod driver_process;
 mod driver_task;
 mod empty_directories;
 mod ensemble;
