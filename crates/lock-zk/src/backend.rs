@@ -12,6 +12,7 @@ use lock_core::{
     runtime,
 };
 use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::timeout;
 
 use crate::acquire::acquire;
 use crate::break_lock::break_lock;
@@ -241,7 +242,16 @@ impl Backend for Zk {
     }
 
     async fn close(&self) -> Result<()> {
-        let closing = self.share.close().into_iter().map(|session| async move { session.close().await });
+        let to_close = self.share.close();
+        if to_close.is_empty() {
+            // The sessions go on for others, and with them the nodes of acquisitions that nobody polls.
+            for session in self.share.pool.sessions() {
+                session.acquisitions.close(&session, &self.cleanup);
+            }
+            // What is not deleted in time is deleted in the background.
+            let _ = timeout(self.capabilities.lease.default_ttl() / 2, self.cleanup.settled()).await;
+        }
+        let closing = to_close.into_iter().map(|session| async move { session.close().await });
         join_all(closing).await.into_iter().collect()
     }
 }
