@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fork::{Fork, fork, waitpid};
 use lock_core::OwnerId;
 use lock_testkit::process::spawn;
-use lock_testkit::{RedisFive, RedisServer};
+use lock_testkit::{RedisFive, RedisServer, ZooKeeper};
 use polylock::{ErrorKind, Locks, blocking};
 use tokio::runtime::Runtime;
 
@@ -22,8 +22,9 @@ const PARENT: &str = "POLYLOCK_FORK";
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_children_one_gets_the_lock() {
     let (redis, masters) = (RedisServer::start().await.unwrap(), RedisFive::start().await.unwrap());
+    let zookeeper = ZooKeeper::start().await.unwrap();
     masters.have_been_used().await.unwrap();
-    for url in [redis.url(), format!("{}?master_timeout=5s", masters.url())] {
+    for url in [redis.url(), format!("{}?master_timeout=5s", masters.url()), zk(&zookeeper)] {
         for kind in ["asynchronous", "blocking"] {
             let said = parent(kind, &url).await;
             let count = |what: &str| said.iter().filter(|line| line.starts_with(what)).count();
@@ -34,11 +35,27 @@ async fn of_two_children_one_gets_the_lock() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_of_the_parent_are_refused_in_a_child_at_once() {
-    let redis = RedisServer::start().await.unwrap();
-    for kind in ["inherited", "inherited-blocking"] {
-        let said = parent(kind, &redis.url()).await;
-        assert_eq!(said, ["refused", "the parent holds"], "{kind}");
+    let (redis, zookeeper) = (RedisServer::start().await.unwrap(), ZooKeeper::start().await.unwrap());
+    for url in [redis.url(), zk(&zookeeper)] {
+        for kind in ["inherited", "inherited-blocking"] {
+            let said = parent(kind, &url).await;
+            assert_eq!(said, ["refused", "the parent holds"], "{kind} on {url}");
+        }
     }
+}
+
+/// The driver has one reactor for the whole process, and a thread that the child does not have.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_of_a_process_that_used_zookeeper_learns_at_once_that_it_cannot_connect() {
+    let zookeeper = ZooKeeper::start().await.unwrap();
+    for kind in ["used", "used-blocking", "used-lazily", "used-and-open"] {
+        let said = parent(kind, &zk(&zookeeper)).await;
+        assert_eq!(said, ["refused", "the parent goes on"], "{kind}");
+    }
+}
+
+fn zk(server: &ZooKeeper) -> String {
+    format!("zk://{}?session_timeout=10s", server.addr())
 }
 
 /// Runs this program as the process that forks, and returns what it and its children say.
@@ -66,7 +83,9 @@ fn the_parent() {
         "asynchronous" => two_children(|| holds(url)),
         "blocking" => two_children(|| holds_by_blocking(url)),
         "inherited" => inherits(url),
-        _ => inherits_by_blocking(url),
+        "inherited-blocking" => inherits_by_blocking(url),
+        "used-blocking" => used_by_blocking(url),
+        kind => used(url, kind),
     }
 }
 
@@ -151,6 +170,48 @@ fn inherits_by_blocking(url: &str) {
     guard.verify().unwrap();
     guard.release().unwrap();
     say("the parent holds");
+}
+
+fn used(url: &str, kind: &str) {
+    let runtime = Runtime::new().unwrap();
+    let locks = runtime.block_on(Locks::connect(url)).unwrap();
+    if kind != "used-and-open" {
+        runtime.block_on(locks.close()).unwrap();
+    }
+    let child = in_a_child(|| {
+        Runtime::new().unwrap().block_on(async {
+            let began = Instant::now();
+            let refused = match kind {
+                "used-lazily" => Locks::connect_lazy(url).unwrap().mutex("a").acquire().await.map(drop),
+                _ => Locks::connect(url).await.map(drop),
+            };
+            say(if is_refusal_to_connect(refused, began) { "refused" } else { "something else" });
+        });
+    });
+    waitpid(child).unwrap();
+    let locks = runtime.block_on(Locks::connect(url)).unwrap();
+    runtime.block_on(locks.mutex("a").acquire()).unwrap();
+    say("the parent goes on");
+}
+
+fn used_by_blocking(url: &str) {
+    blocking::Locks::connect(url).unwrap().close().unwrap();
+    let child = in_a_child(|| {
+        let began = Instant::now();
+        let refused = blocking::Locks::connect(url).map(drop);
+        say(if is_refusal_to_connect(refused, began) { "refused" } else { "something else" });
+    });
+    waitpid(child).unwrap();
+    blocking::Locks::connect(url).unwrap().mutex("a").acquire().unwrap().release().unwrap();
+    say("the parent goes on");
+}
+
+fn is_refusal_to_connect(connected: polylock::Result<()>, began: Instant) -> bool {
+    let error = connected.expect_err("the driver cannot work here");
+    let text = error.to_string();
+    began.elapsed() < WHILE
+        && error.kind() == ErrorKind::Unsupported
+        && text.contains("used ZooKeeper before a fork")
 }
 
 fn is_refusal(error: &polylock::Error) -> bool {

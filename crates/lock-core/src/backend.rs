@@ -160,7 +160,8 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// The default does nothing. A wrapper has to forward it.
     async fn settle(&self) {}
 
-    /// Closes the connections. Locks that are held end with their leases or sessions.
+    /// Closes the connections. Locks that are held end with their leases or sessions. Acquisitions under way end with
+    /// [`Closed`](crate::ErrorKind::Closed); what they have at the servers ends with them, whether they are polled or not.
     ///
     /// # Errors
     ///

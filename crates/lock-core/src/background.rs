@@ -36,6 +36,12 @@ impl Background {
         Counted(self.0.token())
     }
 
+    /// Whether the other one has the same tasks.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        TaskTracker::ptr_eq(&self.0, &other.0)
+    }
+
     /// The number of clean-ups that are running.
     #[must_use]
     pub fn under_way(&self) -> usize {

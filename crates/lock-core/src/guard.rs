@@ -73,7 +73,9 @@ pub(crate) struct Origin {
     pub(crate) min_ttl: Duration,
     /// The releases of dropped guards; `close` waits for them.
     pub(crate) releases: Background,
-    /// Cancelled when the connection was closed.
+    /// The acquisitions under way; `close` waits for them to end.
+    pub(crate) acquisitions: Background,
+    /// Cancelled when the locks are closed. Nothing is acquired, observed or handed over from then on.
     pub(crate) closed: CancellationToken,
     /// The guards of readers.
     pub(crate) readers: Readers,
@@ -524,11 +526,8 @@ impl Guard {
     fn pass_on(&mut self) -> bool {
         let Some(held) = &mut self.held else { return false };
         let may_have_it = |next: &NextWaiter| next.is_on(&self.runtime) && self.spec.may_pass_to(&next.spec);
-        let Some(next) = held.next_waiter().filter(may_have_it) else { return false };
-        if self.origin.closed.is_cancelled()
-            || !held.may_pass_on()
-            || !held.lease.pass_on(self.token_reads.may_be_known())
-        {
+        let Some(next) = held.next_waiter(&self.origin).filter(may_have_it) else { return false };
+        if !held.may_pass_on() || !held.lease.pass_on(self.token_reads.may_be_known()) {
             return false;
         }
         if let Some(HeldLock { lease, turn: Some(turn), .. }) = self.held.take() {
@@ -687,9 +686,9 @@ impl HeldLock {
         }
     }
 
-    /// The next task of this process that waits for the lock.
-    fn next_waiter(&self) -> Option<NextWaiter> {
-        self.turn.as_ref().and_then(Turn::next_waiter)
+    /// The next task of this process that waits for the lock, unless the locks are closed: nobody may poll it any more.
+    fn next_waiter(&self, origin: &Origin) -> Option<NextWaiter> {
+        self.turn.as_ref().filter(|_| !origin.closed.is_cancelled()).and_then(Turn::next_waiter)
     }
 
     /// Whether the lease is as it was acquired, and the lock certainly held.
@@ -708,7 +707,7 @@ impl HeldLock {
         }
         // The lease of the next holder begins on this runtime.
         let here = |next: &NextWaiter| Handle::try_current().is_ok_and(|here| next.is_on(&here));
-        let Some(next) = self.next_waiter().filter(here) else { return self.lease.release().await };
+        let Some(next) = self.next_waiter(origin).filter(here) else { return self.lease.release().await };
         match self.lease.hand_over(&next.request()).await? {
             HandOver::Released(released) => Ok(released),
             HandOver::HandedOver(lease) => {

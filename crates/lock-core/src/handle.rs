@@ -110,11 +110,18 @@ impl LockHandle {
                 within(wait, self.answer_timeout(), acquire_held(&self.connection, spec, wait, runtime));
             acquired.await.unwrap_or_else(|| Err(runtimes.explain(no_answer(self.backend_name()))))
         };
-        let acquired = match self.own_reader(spec) {
+        let acquired = self.unless_closed(acquired);
+        match self.own_reader(spec) {
             Some(reader) => Box::pin(self.warning_of(reader, spec, acquired)).await,
             None => acquired.await,
-        };
-        acquired.map_err(|error| error.during("acquire").on(&spec.name))
+        }
+    }
+
+    /// The result of an acquisition, or of a wait before it, or an error once the locks are closed.
+    pub(crate) async fn unless_closed<T>(&self, acquired: impl Future<Output = Result<T>>) -> Result<T> {
+        let name = &self.spec.as_ref().map_err(Clone::clone)?.name;
+        let acquired = self.connection.unless_closed(acquired).await;
+        acquired.map_err(|error| error.during("acquire").on(name))
     }
 
     /// The reader that an acquisition which cannot share the lock with it waits for, if its own task has one.
@@ -225,11 +232,7 @@ async fn go_on(
         }
         turn.note_refusal(Some(&refusal));
         let pause = outage.pause();
-        tokio::select! {
-            biased;
-            () = connection.origin.closed.cancelled() => return Err(Error::closed(connection.backend_name())),
-            () = sleep(wait.left().map_or(pause, |left| left.min(pause))) => {}
-        }
+        sleep(wait.left().map_or(pause, |left| left.min(pause))).await;
         if wait.is_expired() {
             return Err(refusal);
         }

@@ -44,6 +44,8 @@ pub struct Locks {
 
 /// How long [`Locks::close`] waits for the releases of dropped guards and the roll-backs of dropped acquisitions.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
+/// How long it waits for acquisitions under way. Each is woken and ends, unless nobody polls it any more.
+const UNPOLLED: Duration = Duration::from_secs(1);
 
 impl Locks {
     /// The locks of this backend.
@@ -354,12 +356,13 @@ impl Locks {
     /// Closes the connections, after the releases of dropped guards and the roll-backs of dropped acquisitions: the last
     /// call of a `main`.
     ///
-    /// * It waits at most 5 s for them, as a server may not answer. On ZooKeeper it then waits at most half a session
-    ///   timeout for the end of the session.
+    /// * From the call on, nothing is acquired or observed any more: acquisitions, campaigns and observers under way end with
+    ///   [`Closed`](crate::ErrorKind::Closed), and so do later calls, those of all clones too. An acquisition that is kept and
+    ///   not polled is taken back all the same; it costs this call a second.
+    /// * It waits at most 5 s for the releases and roll-backs, as a server may not answer. On ZooKeeper it then waits at most half
+    ///   a session timeout for the end of the session, whoever keeps futures of it.
     /// * Locks whose guards still live end with their leases or sessions: a lease when it expires, a session at once,
-    ///   unless other `Locks` of the process share it.
-    /// * Later calls fail with [`Closed`](crate::ErrorKind::Closed), those of all clones too. So do waiting acquisitions,
-    ///   except in a shared session, and extensions while the lease lasts.
+    ///   unless other `Locks` of the process share it. Extensions fail while the lease lasts.
     ///
     /// ```
     /// # use lock_core::MemoryConfig;
@@ -379,18 +382,25 @@ impl Locks {
     ///
     /// # Cancel safety
     ///
-    /// When the future is dropped, the connections may stay open until the last clone is dropped.
+    /// When the future is dropped, the connections may stay open until the last clone is dropped. The locks are closed all the
+    /// same.
     pub async fn close(&self) -> Result<()> {
-        let closed = self.connection.request(|backend| async {
-            let patience = Instant::now() + CLOSE_PATIENCE;
-            let left = self.connection.origin.releases.settle(CLOSE_PATIENCE).await;
-            // After the releases, which may start roll-backs. What is not removed in time expires.
-            let _ = timeout_at(patience, backend.settle()).await;
-            self.connection.origin.closed.cancel();
-            backend.close().await?;
-            self.all_released(left)
-        });
-        closed.await.map_err(|error| error.during("close"))
+        let closed = self.close_backend().await;
+        closed.map_err(|error| self.connection.origin.runtimes.explain(error).during("close"))
+    }
+
+    async fn close_backend(&self) -> Result<()> {
+        let (backend, origin) = (self.backend(), &self.connection.origin);
+        origin.runtimes.enter()?;
+        let patience = Instant::now() + CLOSE_PATIENCE;
+        origin.closed.cancel();
+        // In this order: acquisitions that end may start releases, and these may start roll-backs.
+        origin.acquisitions.settle(UNPOLLED).await;
+        let left = origin.releases.settle(patience.saturating_duration_since(Instant::now())).await;
+        // What is not removed in time expires.
+        let _ = timeout_at(patience, backend.settle()).await;
+        backend.close().await?;
+        self.all_released(left)
     }
 
     fn all_released(&self, left: usize) -> Result<()> {

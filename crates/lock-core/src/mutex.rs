@@ -66,6 +66,11 @@ impl Mutex {
         self.handle.inspect().await
     }
 
+    /// The output of what an acquisition waits for first, or an error once the locks are closed.
+    pub(crate) async fn unless_closed<T>(&self, waiting: impl Future<Output = T>) -> Result<T> {
+        self.handle.unless_closed(async { Ok(waiting.await) }).await
+    }
+
     pub(crate) fn answer_timeout(&self) -> Duration {
         self.handle.answer_timeout()
     }

@@ -148,7 +148,7 @@ impl Reentrant {
         if let Some(nested) = self.nested()? {
             return Ok(nested);
         }
-        let _asking = self.owner.asking.lock().await;
+        let _asking = self.mutex.unless_closed(self.owner.asking.lock()).await?;
         match self.nested()? {
             Some(nested) => Ok(nested),
             None => self.mutex.acquire().await.map(|guard| self.first(guard)),
@@ -191,7 +191,8 @@ impl Reentrant {
         if let Some(nested) = self.nested()? {
             return Ok(Some(nested));
         }
-        let Ok(_asking) = timeout_at(deadline, self.owner.asking.lock()).await else { return Ok(None) };
+        let asking = self.mutex.unless_closed(timeout_at(deadline, self.owner.asking.lock()));
+        let Ok(_asking) = asking.await? else { return Ok(None) };
         match self.nested()? {
             Some(nested) => Ok(Some(nested)),
             None => Ok(self.mutex.try_acquire_until(deadline).await?.map(|guard| self.first(guard))),
@@ -344,6 +345,28 @@ mod tests {
         drop(owner.acquire());
         assert!(guard.is_valid() && guard.depth() == 1);
         assert_eq!(guard.release().await.unwrap(), Some(Released::Released));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_owner_whose_locks_are_closed_waits_for_no_task_of_its_own() {
+        let locks = locks();
+        let owner = Reentrant::new(&locks.mutex("a"));
+        let held = locks.mutex("a").acquire().await.unwrap();
+        let mut unpolled = Box::pin(owner.acquire());
+        assert!(futures_util::poll!(&mut unpolled).is_pending());
+        let patient = Instant::now() + 10 * PATIENCE;
+        let (acquired, tried) = (owner.clone(), owner.clone());
+        let waiters = [
+            tokio::spawn(async move { acquired.acquire().await.map(drop) }),
+            tokio::spawn(async move { tried.try_acquire_until(patient).await.map(drop) }),
+        ];
+        yield_now().await;
+        locks.close().await.unwrap();
+        for waiter in waiters {
+            let ended = timeout(PATIENCE, waiter).await.expect("it is closed").unwrap();
+            assert_eq!(ended.unwrap_err().kind(), ErrorKind::Closed);
+        }
+        drop((unpolled, held));
     }
 
     #[tokio::test(start_paused = true)]

@@ -33,7 +33,7 @@ use crate::recipe::ZkRecipe;
 use crate::session::Session;
 use crate::token::Minted;
 use crate::token_base::TokenBase;
-use crate::unpolled::unless_unpolled;
+use crate::unpolled::unless_taken_back;
 use crate::wait::{Waiter, until_deadline};
 
 /// Acquires the lock at this path; repeats the attempt in a new session if one ends.
@@ -131,7 +131,7 @@ pub(crate) async fn attempt(
     let own = OwnNode::new(session, lock, request.mode, request.writes, cleanup);
     let mut own_watch = OwnWatch::default();
     let granting = grant(&own, &mut own_watch, base, request, waited);
-    match unless_unpolled(&own, granting).await {
+    match unless_taken_back(&own, granting).await {
         Ok(Some((node, minted))) => Ok(Some(Box::new(ZkLease::new(own, node, own_watch, &minted, request)))),
         not_granted => {
             // The deletion fires the watch of the node, which would take a request to remove.

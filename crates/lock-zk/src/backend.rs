@@ -12,12 +12,14 @@ use lock_core::{
     runtime,
 };
 use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::timeout;
 
 use crate::acquire::acquire;
 use crate::break_lock::break_lock;
 use crate::capabilities::capabilities;
 use crate::config::ZkConfig;
 use crate::doctor::examine;
+use crate::driver_process;
 use crate::error::BACKEND;
 use crate::error::Fault;
 use crate::holders_watch::watch_holders;
@@ -69,7 +71,9 @@ impl Zk {
     ///
     /// [`ErrorKind::InvalidConfig`](lock_core::ErrorKind::InvalidConfig) for a bad option, a missing chroot, or servers
     /// of which none has a vote, [`ErrorKind::Unavailable`](lock_core::ErrorKind::Unavailable) when no server answers,
-    /// [`ErrorKind::Denied`](lock_core::ErrorKind::Denied) when the servers refuse the credentials.
+    /// [`ErrorKind::Denied`](lock_core::ErrorKind::Denied) when the servers refuse the credentials,
+    /// [`ErrorKind::Unsupported`](lock_core::ErrorKind::Unsupported) in a child of a process that has used ZooKeeper before the
+    /// fork.
     ///
     /// # Cancel safety
     ///
@@ -77,6 +81,9 @@ impl Zk {
     pub async fn connect(config: ZkConfig) -> Result<Self> {
         config.check()?;
         runtime::current(BACKEND)?;
+        if config.has_driver() {
+            driver_process::check()?;
+        }
         config.login.check_files(config.connect_limit()).await?;
         let share = PoolShare::open(config).await?;
         let capabilities = capabilities(share.config.recipe, share.get().await?.timeout);
@@ -235,7 +242,16 @@ impl Backend for Zk {
     }
 
     async fn close(&self) -> Result<()> {
-        let closing = self.share.close().into_iter().map(|session| async move { session.close().await });
+        let to_close = self.share.close();
+        if to_close.is_empty() {
+            // The sessions go on for others, and with them the nodes of acquisitions that nobody polls.
+            for session in self.share.pool.sessions() {
+                session.acquisitions.close(&session, &self.cleanup);
+            }
+            // What is not deleted in time is deleted in the background.
+            let _ = timeout(self.capabilities.lease.default_ttl() / 2, self.cleanup.settled()).await;
+        }
+        let closing = to_close.into_iter().map(|session| async move { session.close().await });
         join_all(closing).await.into_iter().collect()
     }
 }

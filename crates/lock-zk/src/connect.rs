@@ -15,7 +15,9 @@ impl ZkConfig {
     ///
     /// [`ErrorKind::InvalidConfig`](lock_core::ErrorKind::InvalidConfig) for a bad option or a missing chroot,
     /// [`ErrorKind::Unavailable`](lock_core::ErrorKind::Unavailable) when no server answers,
-    /// [`ErrorKind::Denied`](lock_core::ErrorKind::Denied) when the servers refuse the credentials.
+    /// [`ErrorKind::Denied`](lock_core::ErrorKind::Denied) when the servers refuse the credentials,
+    /// [`ErrorKind::Unsupported`](lock_core::ErrorKind::Unsupported) in a child of a process that has used ZooKeeper before the
+    /// fork: no thread of the driver is there.
     ///
     /// # Cancel safety
     ///

@@ -14,10 +14,12 @@ use zookeeper_client::{
 
 use crate::acl::NodeAcl;
 use crate::connection::{Connection, Dialer};
+use crate::driver_process::{FORKED, may_use_driver};
 use crate::ensemble::{Answer, Change, Ensemble, SessionClient, States, Watching};
 use crate::link::Link;
 use crate::login::Login;
 use crate::observers::Members;
+use crate::owned_change::OwnedChange;
 use crate::reconnect::Reconnection;
 #[cfg(feature = "tls")]
 use crate::tls::install_provider;
@@ -56,7 +58,7 @@ impl DriverSession {
     ///
     /// # Errors
     ///
-    /// Those of `connect`.
+    /// Those of `connect`, and [`Error::UnexpectedError`] in a child of a process that has used the driver before the fork.
     pub async fn open<F>(
         hosts: &str,
         session_timeout: Duration,
@@ -71,6 +73,9 @@ impl DriverSession {
 
     /// Opens a session with this dialer.
     async fn by(mut dialer: Dialer) -> Result<Self, Error> {
+        if !may_use_driver() {
+            return Err(Error::UnexpectedError(FORKED.to_owned()));
+        }
         let requested = dialer.session_timeout;
         let mut connection = dialer.open().await?;
         let granted = connection.client.session_timeout();
@@ -316,49 +321,19 @@ impl SessionClient for DriverSession {
         self.link.send(move |on| async move {
             let mut writer = on.client.new_multi_writer();
             for change in &changes {
-                change.add_to(&mut writer)?;
+                add(change.borrow(), &mut writer)?;
             }
             writer.commit().await
         })
     }
 }
 
-/// A [`Change`] that waits for a connection.
-struct OwnedChange {
-    path: String,
-    kind: ChangeKind,
-}
-
-enum ChangeKind {
-    Check(Option<i32>),
-    Create { data: Vec<u8>, mode: CreateMode, acl: Vec<Acl> },
-    Set { data: Vec<u8>, version: Option<i32> },
-    Delete(Option<i32>),
-}
-
-impl OwnedChange {
-    fn of(change: &Change<'_>) -> Self {
-        let kind = match *change {
-            Change::Check { version, .. } => ChangeKind::Check(version),
-            Change::Create { data, mode, acl, .. } => {
-                ChangeKind::Create { data: data.to_owned(), mode, acl: acl.to_vec() }
-            }
-            Change::Set { data, version, .. } => ChangeKind::Set { data: data.to_owned(), version },
-            Change::Delete { version, .. } => ChangeKind::Delete(version),
-        };
-        Self { path: change.path().to_owned(), kind }
-    }
-
-    fn add_to(&self, writer: &mut MultiWriter<'_>) -> Result<(), Error> {
-        let path = &self.path;
-        match &self.kind {
-            ChangeKind::Check(version) => writer.add_check_version(path, version.unwrap_or(-1)),
-            ChangeKind::Create { data, mode, acl } => {
-                writer.add_create(path, data, &mode.with_acls(Acls::new(acl)))
-            }
-            ChangeKind::Set { data, version } => writer.add_set_data(path, data, *version),
-            ChangeKind::Delete(version) => writer.add_delete(path, *version),
-        }
+fn add(change: Change<'_>, writer: &mut MultiWriter<'_>) -> Result<(), Error> {
+    match change {
+        Change::Check { path, version } => writer.add_check_version(path, version.unwrap_or(-1)),
+        Change::Create { path, data, mode, acl } => writer.add_create(path, data, &mode.with_acls(acl)),
+        Change::Set { path, data, version } => writer.add_set_data(path, data, version),
+        Change::Delete { path, version } => writer.add_delete(path, version),
     }
 }
 

@@ -9,7 +9,7 @@ use lock_core::{BootInstant, Clock, LossReason, Validity};
 use tokio_util::sync::CancellationToken;
 use zookeeper_client::SessionState;
 
-use crate::ensemble::States;
+use crate::ensemble::{SessionClient, States};
 use crate::error::Fault;
 use crate::proof::pass_quorum;
 use crate::session::Session;
@@ -96,12 +96,14 @@ impl Renewal {
     fn heartbeat(&self) -> BoxFuture<'static, ()> {
         let (session, end, sent) = (Weak::clone(&self.session), self.end.clone(), self.clock.now());
         async move {
-            let Some(Ok(client)) = session.upgrade().map(|session| session.client()) else { return };
+            let beat = |client: Arc<dyn SessionClient>| async move { pass_quorum(&*client, "/").await };
+            let Some(Ok(request)) = session.upgrade().map(|session| session.request(beat)) else { return };
             let answer = tokio::select! {
                 biased;
                 () = end.cancelled() => return,
-                answer = pass_quorum(&*client, "/") => answer.map_err(Fault::of),
+                answer = request => answer,
             };
+            let Some(answer) = answer.map(|answer| answer.map_err(Fault::of)) else { return };
             let Some(session) = session.upgrade() else { return };
             match answer {
                 Ok(()) => drop(session.confirm(sent)),

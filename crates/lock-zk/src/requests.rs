@@ -2,17 +2,18 @@
 //!
 //! A request is sent when its future is first polled, in this order, and takes effect even if the future is dropped then.
 //! Requests wait while there is no connection, until the session ends; one whose future is dropped meanwhile is not sent, but for
-//! a watch: a background task then waits in the caller's place, as it may have been sent.
+//! a watch: a background task then waits in the caller's place, as it may have been sent. All of them
+//! [belong to the session](crate::owned_requests), and end with it.
 
 use std::future::pending;
 use std::mem;
 use std::pin::Pin;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll};
 
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use futures_util::{FutureExt, TryFutureExt};
-use lock_core::{BootInstant, GuardState, LossReason};
+use lock_core::{GuardState, LossReason};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -20,6 +21,8 @@ use zookeeper_client::{self as zk, Acl, CreateMode, MultiWriteError, MultiWriteR
 
 use crate::ensemble::{Change, SessionClient, Watching};
 use crate::error::{Fault, Right, Stop, no_chroot};
+use crate::owned_change::OwnedChange;
+use crate::owned_requests::OwnedRequest;
 use crate::proof::{is_committed, pass_quorum};
 use crate::session::{PAUSE, Session, parent};
 use crate::watches::{Event, Room, Watch};
@@ -40,9 +43,10 @@ impl Session {
         data: &[u8],
         mode: CreateMode,
     ) -> Result<(String, Stat), Fault> {
-        let (client, sent) = self.start()?;
-        let created = self.write(sent, client.create(path, data, mode, self.acl.acls())).await;
-        created.map_err(|fault| fault.needing(Right::Create, parent(path)))
+        let (own_path, data, acl) = (path.to_owned(), data.to_owned(), self.acl.clone());
+        let created =
+            self.write(|client| async move { client.create(&own_path, &data, mode, acl.acls()).await });
+        created.await.map_err(|fault| fault.needing(Right::Create, parent(path)))
     }
 
     /// Creates an ephemeral sequential node in a directory, and reports whether it is alone there.
@@ -104,8 +108,8 @@ impl Session {
     }
 
     pub(crate) async fn delete(&self, path: &str) -> Result<(), Fault> {
-        let (client, sent) = self.start()?;
-        let deleted = self.write(sent, client.delete(path, None)).await;
+        let own_path = path.to_owned();
+        let deleted = self.write(|client| async move { client.delete(&own_path, None).await }).await;
         deleted.map_err(|fault| fault.needing(Right::Delete, parent(path)))
     }
 
@@ -138,23 +142,26 @@ impl Session {
         &self,
         changes: &[Change<'_>],
     ) -> Result<Vec<MultiWriteResult>, (Option<usize>, Fault)> {
-        let (client, sent) = self.start().map_err(|fault| (None, fault))?;
-        let mut at = None;
-        let answer = client.multi(changes).map_err(|error| {
-            if let MultiWriteError::OperationFailed { index, .. } = &error {
-                at = Some(*index);
-            }
-            zk::Error::from(error)
+        let changes: Vec<_> = changes.iter().map(OwnedChange::of).collect();
+        let failed = Arc::<OnceLock<usize>>::default();
+        let at = Arc::clone(&failed);
+        let answer = self.write(|client| async move {
+            let changes: Vec<_> = changes.iter().map(OwnedChange::borrow).collect();
+            client.multi(&changes).await.map_err(|error| {
+                if let MultiWriteError::OperationFailed { index, .. } = &error {
+                    at.get_or_init(|| *index);
+                }
+                zk::Error::from(error)
+            })
         });
-        let answer = self.write(sent, answer).await;
-        answer.map_err(|fault| (at, fault))
+        answer.await.map_err(|fault| (failed.get().copied(), fault))
     }
 
     /// Has the quorum commit a transaction that changes nothing. Later reads see everything that was committed before it,
     /// and its answer proves that the session was alive. The node need neither exist nor be readable.
     pub(crate) async fn pass_quorum(&self, path: &str) -> Result<(), Fault> {
-        let (client, sent) = self.start()?;
-        self.write(sent, pass_quorum(&*client, path)).await
+        let path = path.to_owned();
+        self.write(|client| async move { pass_quorum(&*client, &path).await }).await
     }
 
     /// Waits until the session is certainly valid, about this path.
@@ -169,22 +176,26 @@ impl Session {
     }
 
     pub(crate) async fn children(&self, dir: &str) -> Result<Vec<String>, Fault> {
-        let listed = self.read(self.client()?.children(dir)).await;
+        let path = dir.to_owned();
+        let listed = self.read(|client| async move { client.children(&path).await }).await;
         let (names, stat) = listed.map_err(|fault| fault.needing(Right::Read, dir))?;
         self.empty_directories.note(dir, &stat);
         Ok(names)
     }
 
     pub(crate) async fn acl(&self, path: &str) -> Result<Vec<Acl>, Fault> {
-        self.read(self.client()?.acl(path)).await
+        let path = path.to_owned();
+        self.read(|client| async move { client.acl(&path).await }).await
     }
 
     pub(crate) async fn stat(&self, path: &str) -> Result<Option<Stat>, Fault> {
-        self.read(self.client()?.stat(path)).await
+        let path = path.to_owned();
+        self.read(|client| async move { client.stat(&path).await }).await
     }
 
     pub(crate) async fn data(&self, path: &str) -> Result<(Vec<u8>, Stat), Fault> {
-        let read = self.read(self.client()?.data(path)).await;
+        let own_path = path.to_owned();
+        let read = self.read(|client| async move { client.data(&own_path).await }).await;
         read.map_err(|fault| fault.needing(Right::Read, path))
     }
 
@@ -195,8 +206,9 @@ impl Session {
         data: &[u8],
         version: Option<i32>,
     ) -> Result<Stat, Fault> {
-        let (client, sent) = self.start()?;
-        let written = self.write(sent, client.set_data(path, data, version)).await;
+        let (own_path, data) = (path.to_owned(), data.to_owned());
+        let written =
+            self.write(|client| async move { client.set_data(&own_path, &data, version).await }).await;
         written.map_err(|fault| fault.needing(Right::Write, path))
     }
 
@@ -228,11 +240,11 @@ impl Session {
         room: Arc<Room>,
         path: &str,
     ) -> Result<(Watch, Vec<u8>, Stat), Fault> {
-        let (client, own_path, this) = (self.client()?, path.to_owned(), Weak::clone(&self.this));
-        let watched = self.read(self.outlive(async move {
+        let (own_path, this) = (path.to_owned(), Weak::clone(&self.this));
+        let watched = self.read_outliving(|client| async move {
             let watched = client.watch_data(&own_path).await;
             watched.map(|(data, stat, watching)| (data, stat, in_room(watching, room, this)))
-        }));
+        });
         let (data, stat, watch) = watched.await.map_err(|fault| fault.needing(Right::Read, path))?;
         Ok((watch, data, stat))
     }
@@ -243,29 +255,22 @@ impl Session {
         room: Arc<Room>,
         path: &str,
     ) -> Result<(Option<Stat>, Watch), Fault> {
-        let (client, path, this) = (self.client()?, path.to_owned(), Weak::clone(&self.this));
-        let watched = self.outlive(async move {
+        let (path, this) = (path.to_owned(), Weak::clone(&self.this));
+        let watched = self.read_outliving(|client| async move {
             let watched = client.watch_stat(&path).await;
             watched.map(|(stat, watching)| (stat, in_room(watching, room, this)))
         });
-        self.read(watched).await
+        watched.await
     }
 
     /// Watches the children of a node that exists, in this room; `NoNode` leaves no watch behind.
     pub(crate) async fn watch_children_in(&self, room: Arc<Room>, path: &str) -> Result<Watch, Fault> {
-        let (client, own_path, this) = (self.client()?, path.to_owned(), Weak::clone(&self.this));
-        let watched = self.read(self.outlive(async move {
+        let (own_path, this) = (path.to_owned(), Weak::clone(&self.this));
+        let watched = self.read_outliving(|client| async move {
             let watched = client.watch_children(&own_path).await;
             watched.map(|(_, watching)| in_room(watching, room, this))
-        }));
+        });
         watched.await.map_err(|fault| fault.needing(Right::Read, path))
-    }
-
-    /// A request for a watch, which a background task finishes if the caller drops it. The driver has the watch from the
-    /// answer on, so the room must not be given to another watch before.
-    fn outlive<T: Send + 'static>(&self, request: impl Future<Output = T> + Send + 'static) -> Outliving<T> {
-        let (end, runtime) = (self.ended.clone(), self.runtime.clone());
-        Outliving { request: request.boxed(), sent: false, end, runtime }
     }
 
     /// Repeats a request that changes nothing while its answers are lost, for up to a session timeout.
@@ -285,28 +290,54 @@ impl Session {
         }
     }
 
-    /// The client, and the time from which the answer to a request counts.
-    fn start(&self) -> Result<(Arc<dyn SessionClient>, BootInstant), Fault> {
-        let sent = self.clock.now();
-        Ok((self.client()?, sent))
+    /// Makes a request, which [belongs to the session](crate::owned_requests).
+    pub(crate) fn request<T: 'static, F>(
+        &self,
+        request: impl FnOnce(Arc<dyn SessionClient>) -> F,
+    ) -> Result<OwnedRequest<T>, Fault>
+    where
+        F: Future<Output = T> + Send + 'static,
+    {
+        Ok(self.requests.add(request(self.client()?)))
     }
 
-    async fn write<T>(
+    async fn write<T: 'static, F>(
         &self,
-        sent: BootInstant,
-        answer: impl Future<Output = Result<T, zk::Error>>,
-    ) -> Result<T, Fault> {
-        let answer = self.read(answer).await;
+        request: impl FnOnce(Arc<dyn SessionClient>) -> F,
+    ) -> Result<T, Fault>
+    where
+        F: Future<Output = Result<T, zk::Error>> + Send + 'static,
+    {
+        let sent = self.clock.now();
+        let answer = self.read(request).await;
         if is_committed(&answer) {
             self.confirm(sent)?;
         }
         answer
     }
 
-    async fn read<T>(&self, answer: impl Future<Output = Result<T, zk::Error>>) -> Result<T, Fault> {
+    /// Makes a request for a watch, which a background task finishes if the caller drops it. The driver has the watch from the
+    /// answer on, so the room must not be given to another watch before.
+    async fn read_outliving<T, F>(
+        &self,
+        request: impl FnOnce(Arc<dyn SessionClient>) -> F,
+    ) -> Result<T, Fault>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, zk::Error>> + Send + 'static,
+    {
+        let (end, runtime) = (self.ended.clone(), self.runtime.clone());
+        self.read(|client| Outliving { request: request(client).boxed(), sent: false, end, runtime }).await
+    }
+
+    async fn read<T: 'static, F>(&self, request: impl FnOnce(Arc<dyn SessionClient>) -> F) -> Result<T, Fault>
+    where
+        F: Future<Output = Result<T, zk::Error>> + Send + 'static,
+    {
+        let request = self.request(request)?;
         let answer = tokio::select! {
             biased;
-            answer = answer => answer.map_err(Fault::of),
+            answer = request => answer.map_or(Err(Fault::SessionEnded), |answer| answer.map_err(Fault::of)),
             () = self.ended() => Err(Fault::SessionEnded),
         };
         if matches!(answer, Err(Fault::SessionEnded)) {

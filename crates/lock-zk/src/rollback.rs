@@ -53,6 +53,11 @@ impl Rollback {
         Arc::new(Self { identity, lock: Arc::clone(lock), claim, cleanup: cleanup.clone(), created })
     }
 
+    /// Whether it belongs to the connection that has this clean-up.
+    pub(crate) fn is_of(&self, cleanup: &Background) -> bool {
+        self.cleanup.is(cleanup)
+    }
+
     pub(crate) fn created(&self) -> MutexGuard<'_, Created> {
         lock(&self.created)
     }

@@ -19,6 +19,7 @@ use crate::config::ZkConfig;
 use crate::empty_directories::EmptyDirectories;
 use crate::ensemble::{SessionClient, States};
 use crate::error::{Fault, unavailable};
+use crate::owned_requests::OwnedRequests;
 use crate::poison::lock;
 use crate::proof::Proofs;
 use crate::token_base::TokenBase;
@@ -52,6 +53,7 @@ pub(crate) struct Session {
     /// The token bases in use: one for each `dir`, mostly one.
     bases: Mutex<Vec<Weak<TokenBase>>>,
     proofs: Mutex<Proofs>,
+    pub(crate) requests: Arc<OwnedRequests>,
     pub(crate) acquisitions: Acquisitions,
     pub(crate) clock: Clock,
     pub(crate) runtime: Handle,
@@ -90,6 +92,7 @@ impl Session {
             nodes: AtomicUsize::new(0),
             ended: CancellationToken::new(),
             proofs: Mutex::new(proofs),
+            requests: Arc::default(),
             acl: config.node_acl(),
             empty_directories: EmptyDirectories::default(),
             watches: WatchBudget::new(client.chroot()),
@@ -153,11 +156,12 @@ impl Session {
 
     /// Ends the session for all its users, and closes it in the background.
     ///
-    /// The driver closes it at the server once all requests under way are dropped, which happens at once.
+    /// The driver closes it at the server once all requests under way are dropped, which happens here, whoever waits for them.
     pub(crate) fn end(&self, reason: LossReason) {
         self.cell.lose(reason);
         self.ended.cancel();
         drop(lock(&self.client).take());
+        self.requests.end();
     }
 
     pub(crate) async fn ended(&self) {
@@ -193,6 +197,7 @@ impl Session {
         self.client().map(|client| client.states())
     }
 
+    /// The client, for requests that the session [owns](Self::request): one that somebody keeps, keeps the session alive.
     pub(crate) fn client(&self) -> Result<Arc<dyn SessionClient>, Fault> {
         if !self.validity.is_valid() {
             self.end(LossReason::DeadlinePassed);
@@ -284,8 +289,12 @@ pub(crate) const PAUSE: Duration = Duration::from_millis(15);
 mod tests {
     use super::*;
     use crate::session_open::open;
+    use crate::watches::Need;
     use lock_testkit::ZooKeeper;
-    use lock_testkit::proxy::{FaultProxy, Protocol};
+    use lock_testkit::proxy::{Direction, FaultProxy, Protocol};
+    use std::pin::pin;
+    use std::time::Instant;
+    use zookeeper_client::CreateMode;
 
     #[tokio::test]
     async fn a_broken_connection_is_noticed() {
@@ -299,6 +308,30 @@ mod tests {
         session.retry_until_definite(|| session.pass_quorum("/")).await.unwrap();
         assert!(!continuity.holds());
         assert!(session.continuity().unwrap().holds());
+    }
+
+    /// As in a `select!` loop, whose futures are kept and not polled while another branch runs.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn requests_that_callers_keep_do_not_keep_an_ended_session_alive() {
+        let server = ZooKeeper::start().await.unwrap();
+        let proxy = FaultProxy::start(server.addr(), Protocol::ZooKeeper).unwrap();
+        let config = ZkConfig::new(proxy.addr().to_string()).session_timeout(Duration::from_secs(30));
+        let session = open(&config, Handle::current()).await.unwrap();
+        session.create("/e", b"", CreateMode::Ephemeral).await.unwrap();
+        let room = session.watches.claim(0).room("/e", Need::Must);
+        proxy.hold(Direction::ToClient);
+        let mut unanswered = pin!(session.children("/"));
+        let mut unset = pin!(session.watch("/e", room));
+        assert!((&mut unanswered).now_or_never().is_none() && (&mut unset).now_or_never().is_none());
+        proxy.deliver();
+        session.end(LossReason::DeadlinePassed);
+        let began = Instant::now();
+        while server.mntr().await.unwrap()["zk_ephemerals_count"] != "0" {
+            assert!(began.elapsed() < session.timeout / 2, "the servers keep the session");
+            sleep(PAUSE).await;
+        }
+        assert!(matches!(unanswered.await, Err(Fault::SessionEnded)));
+        assert!(matches!(unset.await, Err(Fault::SessionEnded)));
     }
 
     #[tokio::test]

@@ -99,6 +99,11 @@ impl SessionPool {
         state.open.drain(..).map(|slot| slot.session).collect()
     }
 
+    /// The open sessions.
+    pub(crate) fn sessions(&self) -> Vec<Arc<Session>> {
+        self.state().open.iter().map(|slot| Arc::clone(&slot.session)).collect()
+    }
+
     /// The first session that has room for a lock whose node has a path of this many bytes, or the first session for
     /// anything but a lock; opened if there is none.
     pub(crate) async fn get(self: &Arc<Self>, lock_bytes: Option<usize>) -> Result<Arc<Session>> {

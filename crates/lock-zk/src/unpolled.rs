@@ -1,4 +1,4 @@
-//! Takes back the node of an acquisition that nobody polls any more.
+//! Takes back the node of an acquisition that nobody polls any more, or whose connection is closed.
 //!
 //! A node keeps other clients out whether its acquisition goes on or not. A future that is kept and not polled, in a `select!`
 //! loop for instance, would hold them up until the end of the session. So a task of each session looks at the acquisitions:
@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use futures_util::task::{ArcWake, AtomicWaker, waker_ref};
 use lock_core::OwnerId;
+use lock_core::background::Background;
 use tokio::time::timeout;
 
 use crate::error::Stop;
@@ -42,6 +43,8 @@ const FOUND: u8 = 2;
 const POLLED: u8 = 4;
 /// It is rolled back.
 const TAKEN_BACK: u8 = 8;
+/// Its connection was closed while it was polled: that poll ends it.
+const CLOSED: u8 = 16;
 
 /// Checks the acquisitions of a session until its end.
 pub(crate) fn start(session: &Arc<Session>) {
@@ -54,8 +57,8 @@ pub(crate) fn start(session: &Arc<Session>) {
     }));
 }
 
-/// The result of acquiring; [`Stop::StartOver`] if it was rolled back meanwhile, as nobody polled it.
-pub(crate) async fn unless_unpolled<T>(
+/// The result of acquiring; [`Stop::StartOver`] if it was rolled back meanwhile, as nobody polled it or its connection was closed.
+pub(crate) async fn unless_taken_back<T>(
     own: &OwnNode,
     acquiring: impl Future<Output = Result<T, Stop>>,
 ) -> Result<T, Stop> {
@@ -65,12 +68,25 @@ pub(crate) async fn unless_unpolled<T>(
 
 impl Acquisitions {
     fn check(&self, session: &Arc<Session>) {
-        let mut unpolled = lock(&self.0).values().cloned().collect::<Vec<_>>();
-        unpolled.retain(|acquisition| acquisition.is_to_be_taken_back());
-        for Acquisition { rollback, .. } in unpolled.iter().map(AsRef::as_ref) {
+        for acquisition in self.all().iter().filter(|acquisition| acquisition.is_to_be_taken_back()) {
+            let rollback = &acquisition.rollback;
             tracing::debug!(owner = %rollback.identity.owner, "an acquisition is rolled back, as nobody polls it");
             rollback.begin(session);
         }
+    }
+
+    /// Takes back those of the connection that has this clean-up, as it is closed, whether they are polled or not.
+    pub(crate) fn close(&self, session: &Arc<Session>, cleanup: &Background) {
+        for acquisition in self.all().iter().filter(|acquisition| acquisition.rollback.is_of(cleanup)) {
+            if acquisition.is_closed_unpolled() {
+                acquisition.rollback.begin(session);
+            }
+            acquisition.caller.wake();
+        }
+    }
+
+    fn all(&self) -> Vec<Arc<Acquisition>> {
+        lock(&self.0).values().cloned().collect()
     }
 }
 
@@ -86,10 +102,22 @@ impl Acquisition {
             return Poll::Ready(Err(Stop::StartOver));
         }
         let polled = acquiring.poll(&mut Context::from_waker(&waker_ref(self)));
-        if polled.is_pending() {
-            self.flags.fetch_and(!POLLED, Ordering::AcqRel);
+        if polled.is_pending() && self.flags.fetch_and(!POLLED, Ordering::AcqRel) & CLOSED > 0 {
+            return Poll::Ready(Err(Stop::StartOver));
         }
         polled
+    }
+
+    /// Notes that its connection is closed, and reports whether it is to be rolled back: the poll that is under way does
+    /// that itself.
+    fn is_closed_unpolled(&self) -> bool {
+        let close = |flags| match flags {
+            taken_back if taken_back & TAKEN_BACK > 0 => None,
+            polled if polled & POLLED > 0 => Some(polled | CLOSED),
+            _ => Some(TAKEN_BACK),
+        };
+        let before = self.flags.fetch_update(Ordering::AcqRel, Ordering::Acquire, close);
+        before.is_ok_and(|flags| flags & POLLED == 0)
     }
 
     /// Whether the check before this one has found it woken as well. It then makes no progress any more.

@@ -144,7 +144,7 @@ impl Observation {
             let Self { connection, name, seen, pause, refusals, refused, .. } = self;
             let looked = tokio::select! {
                 biased;
-                () = connection.origin.closed.cancelled() => Err(Error::closed(connection.backend_name())),
+                () = connection.origin.closed.cancelled() => Err(connection.closed()),
                 () = refusal_changes(connection, name, refusals, *refused) => continue,
                 looked = look(connection, name, seen.as_ref(), *pause) => looked,
             };

@@ -144,6 +144,7 @@ broken_locks! {
     TakesAnyTtl: ["impossible_lease_options_are_refused"],
     SaysLessThanItCan: ["capabilities_are_as_declared"],
     NeverCloses: ["closed_locks_refuse", "closing_ends_a_wait"],
+    WaitersOutliveClosing: ["closing_ends_what_nobody_polls"],
     ClosesTheStore: ["closing_leaves_other_clients_alone"],
     LeaksCancelledGrants: [
         "a_cancelled_acquire_of_a_free_lock_leaves_nothing",
@@ -350,6 +351,10 @@ impl Backend for Broken {
             (Defect::SleepsLong, ..) => return self.by_sleeping(request).await,
             (Defect::LeaksCancelledGrants, ..) => return self.regardless(request).await,
             (Defect::LeavesWaiters, ..) => return self.waiting_on(request).await,
+            (Defect::WaitersOutliveClosing, ..) => {
+                let this = self.clone();
+                return tokio::spawn(async move { this.take(request).await }).await.unwrap();
+            }
             (Defect::PretendsToHaveModes, ..) if request.mode != Mode::Exclusive => {
                 return Err(
                     Error::new(ErrorKind::Unsupported, "memory").with_message("there are only mutexes")
@@ -459,7 +464,7 @@ impl Backend for Broken {
 
     async fn close(&self) -> Result<()> {
         match self.defect {
-            Defect::NeverCloses => Ok(()),
+            Defect::NeverCloses | Defect::WaitersOutliveClosing => Ok(()),
             Defect::ClosesTheStore => {
                 CLOSED.lock().unwrap().insert(self.store.clone());
                 Ok(())

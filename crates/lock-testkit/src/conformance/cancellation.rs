@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use lock_core::backend::LeasePolicy;
 use lock_core::{GuardState, LockOptions};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::Harness;
 use super::helpers::{
-    LONG, NOISE, SOON, at_most_left, client, fresh, give_back, must_be_busy, nothing_left, take, take_lease,
-    take_within, within,
+    LONG, NOISE, SOON, at_most_left, client, fresh, give_back, must_be_busy, nothing_left, poll_for, take,
+    take_lease, take_within, within,
 };
 use crate::cancel::cancel_after;
 
@@ -165,9 +165,4 @@ pub(super) async fn a_waiter_in_the_store_that_is_not_polled_stops_nobody(harnes
     give_back(take_within(LONG, &two, &name).await).await;
     give_back(within(SOON, "the lock", waiter).await.unwrap()).await;
     nothing_left(harness, &name).await;
-}
-
-/// Polls the future for this time, once at least.
-async fn poll_for<F: Future + Unpin>(time: Duration, future: &mut F) -> Option<F::Output> {
-    timeout(time, future).await.ok()
 }

@@ -204,6 +204,7 @@ cases! {
     closing, always {
         closed_locks_refuse: every_backend,
         closing_ends_a_wait: every_backend,
+        closing_ends_what_nobody_polls: every_backend,
         closing_ends_what_is_held: every_backend,
         closed_locks_extend_nothing: every_backend,
         closing_leaves_other_clients_alone: every_backend,

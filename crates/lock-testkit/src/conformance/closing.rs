@@ -1,13 +1,15 @@
 //! Closing a client.
 
+use std::sync::Arc;
 use std::thread;
 
-use lock_core::{ErrorKind, Token};
+use lock_core::backend::{AcquireRequest, LeasePolicy, Wait};
+use lock_core::{ErrorKind, LockName, OwnerInfo, Token};
 use tokio::runtime;
 
 use super::helpers::{
-    LEASE_SLACK, LONG, NOISE, SOON, client, fresh, give_back, nothing_left, short_client, take, take_within,
-    try_take, within,
+    LEASE_SLACK, LONG, NOISE, SOON, client, fresh, give_back, nothing_left, poll_for, short_client, take,
+    take_within, try_take, within,
 };
 use super::{Fault, Harness};
 use crate::cancel::cancel_after;
@@ -38,6 +40,11 @@ pub(super) async fn closed_locks_refuse(harness: &dyn Harness) {
             let asked = within(SOON, "an answer", locks.request_revocation(&name)).await;
             errors.push(asked.map(drop).unwrap_err());
         }
+        // The library refuses by itself; so does the backend, for those that use it in another way.
+        let name = LockName::new(&name).unwrap();
+        let tried = within(SOON, "an answer", locks.backend().acquire(request(&name, Wait::Never))).await;
+        errors.push(tried.map(drop).unwrap_err());
+        errors.push(within(SOON, "an answer", locks.backend().inspect(&name)).await.map(drop).unwrap_err());
         for error in errors {
             assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
             assert!(!error.is_retryable(), "{error}");
@@ -50,17 +57,58 @@ pub(super) async fn closed_locks_refuse(harness: &dyn Harness) {
 pub(super) async fn closing_ends_a_wait(harness: &dyn Harness) {
     let store = harness.private().await;
     let (one, two, name) = (client(&*store).await, client(&*store).await, fresh());
-    let guard = take(&two, &name).await;
-    let mutex = one.mutex(&name);
-    let mut waiter = tokio::spawn(async move { mutex.acquire().await });
-    // By then it is in the wait queue, where there is one.
-    let waits = tokio::time::timeout(NOISE, &mut waiter).await;
-    assert!(waits.is_err(), "two hold the lock: {waits:?}");
+    let (guard, led) = (take(&two, &name).await, fresh());
+    let leadership = within(SOON, "the leadership", two.election(&led).campaign("two")).await.unwrap();
+    let (mutex, second, election) = (one.mutex(&name), one.mutex(&name), one.election(&led));
+    let (backend, direct) = (Arc::clone(one.backend()), request(leadership.name(), Wait::Forever));
+    let waiters = [
+        tokio::spawn(async move { mutex.acquire().await.map(drop) }),
+        // Behind the first one, in this process.
+        tokio::spawn(async move { second.acquire().await.map(drop) }),
+        tokio::spawn(async move {
+            election.run("one", async |_| ()).await.map_err(|error| error.error().clone())
+        }),
+        tokio::spawn(async move { backend.acquire(direct).await.map(drop) }),
+    ];
+    // By then they are in the wait queue, where there is one.
+    tokio::time::sleep(NOISE).await;
     within(SOON, "close", one.close()).await.unwrap();
-    let waited = within(SOON, "the end of the wait", waiter).await.unwrap();
-    assert_eq!(waited.map(drop).unwrap_err().kind(), ErrorKind::Closed);
+    for waiter in waiters {
+        let waited = within(SOON, "the end of the wait", waiter).await.unwrap();
+        assert_eq!(waited.unwrap_err().kind(), ErrorKind::Closed);
+    }
     give_back(guard).await;
+    within(SOON, "the resignation", leadership.resign()).await.unwrap();
     give_back(take_within(LONG + LEASE_SLACK, &two, &name).await).await;
+    nothing_left(&*store, &name).await;
+}
+
+/// As in a `select!` loop whose other branch closes the locks.
+pub(super) async fn closing_ends_what_nobody_polls(harness: &dyn Harness) {
+    let store = harness.private().await;
+    let (one, two, name) = (client(&*store).await, client(&*store).await, fresh());
+    let (guard, led) = (take(&two, &name).await, fresh());
+    let leadership = within(SOON, "the leadership", two.election(&led).campaign("two")).await.unwrap();
+    let (mutex, election) = (one.mutex(&name), one.election(&led));
+    let (mut waits, mut campaigns) = (Box::pin(mutex.acquire()), Box::pin(election.campaign("one")));
+    let mut leaders = election.observe();
+    assert!(poll_for(NOISE, &mut waits).await.is_none(), "two hold the lock");
+    assert!(poll_for(NOISE, &mut campaigns).await.is_none(), "two lead");
+    while poll_for(NOISE, &mut Box::pin(leaders.next())).await.is_some() {}
+    within(SOON, "close", one.close()).await.unwrap();
+    give_back(guard).await;
+    within(SOON, "the resignation", leadership.resign()).await.unwrap();
+    give_back(take_within(LONG + LEASE_SLACK, &two, &name).await).await;
+    let next =
+        within(LONG + LEASE_SLACK, "the leadership", two.election(&led).campaign("two")).await.unwrap();
+    within(SOON, "the resignation", next.resign()).await.unwrap();
+    let waited = within(SOON, "the end of the wait", waits).await;
+    assert_eq!(waited.map(drop).unwrap_err().kind(), ErrorKind::Closed);
+    let campaigned = within(SOON, "the end of the campaign", campaigns).await;
+    assert_eq!(campaigned.map(drop).unwrap_err().kind(), ErrorKind::Closed);
+    let observed = within(SOON, "the end of the observer", leaders.next()).await;
+    assert_eq!(observed.expect("why it ends").unwrap_err().kind(), ErrorKind::Closed);
+    assert!(within(SOON, "the end of the observer", leaders.next()).await.is_none());
     nothing_left(&*store, &name).await;
 }
 
@@ -146,6 +194,11 @@ pub(super) async fn closing_does_not_wait_for_a_silent_server_for_ever(harness: 
     assert_eq!(closed.unwrap_err().kind(), ErrorKind::Unavailable);
     link.fault(Fault::None).await;
     give_back(take_within(LONG + LEASE_SLACK, &direct, &name).await).await;
+}
+
+/// A request that goes to the backend itself.
+fn request(name: &LockName, wait: Wait) -> AcquireRequest {
+    AcquireRequest::exclusive(name.clone(), wait, LeasePolicy::default(), Arc::new(OwnerInfo::this_process()))
 }
 
 /// Runs this on a single-threaded runtime that ends with it: nothing runs between its awaits, or after its end.

@@ -182,3 +182,8 @@ pub(super) async fn round_trip(locks: &Client, name: &str) -> Duration {
     }
     longest
 }
+
+/// Polls the future for this time, once at least.
+pub(super) async fn poll_for<F: Future + Unpin>(time: Duration, future: &mut F) -> Option<F::Output> {
+    tokio::time::timeout(time, future).await.ok()
+}

@@ -1,10 +1,13 @@
 //! Observers of elections: watches notify them, and they survive the end of their session.
 
+use std::thread;
 use std::time::Duration;
 
-use crate::common::{LONG, Scene, Server, TIMEOUT, config, server};
+use crate::common::{LONG, Scene, Server, TIMEOUT, config, opened, server};
+use futures_util::poll;
 use lock_core::{Leader, Locks, Observer};
 use lock_zk::{ZkLayout, ZkRecipe, ZkWait};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 /// An observer looks again after a session timeout. What it reports well before, a watch has reported.
@@ -54,6 +57,35 @@ async fn watches_notify_an_observer() {
         watching.close().await.unwrap();
         leading.close().await.unwrap();
     }
+}
+
+/// As a `select!` loop keeps it while another branch runs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_observer_that_nobody_polls_keeps_no_lost_lock() {
+    let server = server().await;
+    let other = connect(&server, ZkRecipe::Queue).await;
+    let config = config(&server).session_timeout(TIMEOUT);
+    let ((lost, is_lost), (followed, is_followed)) = (oneshot::channel(), oneshot::channel::<()>());
+    let paused = thread::spawn(|| {
+        let one_thread = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        one_thread.block_on(async move {
+            let locks = opened(&config).await;
+            let guard = locks.mutex("a").acquire().await.unwrap();
+            let mut leaders = locks.election("a").observe();
+            assert!(poll!(Box::pin(leaders.next())).is_pending());
+            // The process stands still: the session ends on this side before it does on the servers.
+            thread::sleep(TIMEOUT * 17 / 20);
+            guard.lost().await;
+            lost.send(()).unwrap();
+            let _ = is_followed.await;
+            drop(leaders);
+        });
+    });
+    is_lost.await.unwrap();
+    let next = timeout(PUSHED, other.mutex("a").acquire()).await.expect("the lost lock is free").unwrap();
+    drop(followed);
+    tokio::task::spawn_blocking(|| paused.join().unwrap()).await.unwrap();
+    drop(next);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,14 +1,18 @@
 //! Sessions that are shared, that are full, that end, and that move from server to server.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::common::{SHORT, Servers, TIMEOUT, black_hole, client, proxy};
-use lock_core::{ErrorKind, Guard, GuardState, LeaseKind, Locks, LossReason, Outcome, Released};
+use futures_util::poll;
+use lock_core::backend::{AcquireRequest, LeasePolicy, Wait};
+use lock_core::{ErrorKind, Guard, GuardState, LeaseKind, Locks, LossReason, Outcome, OwnerInfo, Released};
 use lock_testkit::ZooKeeper;
 use lock_testkit::proxy::Direction;
 use lock_zk::ZkConfig;
 use lock_zk::zookeeper_client::Client;
+use tokio::time::timeout;
 
 /// The locks `0`, `1`, ... by the session of their holders.
 async fn by_session(client: &Client, locks: usize) -> BTreeMap<i64, Vec<usize>> {
@@ -223,6 +227,66 @@ async fn the_last_one_that_is_closed_ends_a_shared_session() {
         assert!(start.elapsed() < Duration::from_secs(10), "the session was not closed");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// The session goes on for others, and with it the nodes of what is kept and not polled.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_closed_gets_nothing_in_a_session_that_goes_on() {
+    let server = crate::common::server().await;
+    let client = client(&server).await;
+    let config = || shared(&server).session_timeout(PATIENT);
+    let (one, other) = (config().connect().await.unwrap(), config().connect().await.unwrap());
+    let held = take(&other, 0).await;
+    let mutex = one.mutex("0");
+    let mut unpolled = Box::pin(mutex.acquire());
+    // Until it waits for the deletion of the node before it: then nothing wakes it any more.
+    assert!(timeout(TIMEOUT / 2, &mut unpolled).await.is_err());
+    crate::common::until_children(&client, "0", 2).await;
+    let leads = other.election("1").campaign("other").await.unwrap();
+    let election = one.election("1");
+    let runs = tokio::spawn(async move { election.run("one", async |_| ()).await });
+    crate::common::until_children(&client, "1", 2).await;
+    let mut leaders = one.election("1").observe();
+    assert!(poll!(Box::pin(leaders.next())).is_pending());
+
+    one.close().await.unwrap();
+    // Not when the second one would be asked or be granted the lock: at once.
+    crate::common::until_children(&client, "0", 1).await;
+    crate::common::until_children(&client, "1", 1).await;
+    assert_eq!(held.release().await.unwrap(), Released::Released);
+    assert_eq!(take(&other, 0).await.release().await.unwrap(), Released::Released);
+    assert_eq!(leads.resign().await.unwrap(), Released::Released);
+    assert_eq!(runs.await.unwrap().unwrap_err().error().kind(), ErrorKind::Closed);
+    assert_eq!(unpolled.await.unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(leaders.next().await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
+}
+
+/// The same without the tasks of the library in front of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_closed_backend_ends_its_acquisitions_in_a_session_that_goes_on() {
+    let server = crate::common::server().await;
+    let client = client(&server).await;
+    let config = || shared(&server).session_timeout(PATIENT);
+    let (one, other) = (config().connect().await.unwrap(), config().connect().await.unwrap());
+    let held = take(&other, 0).await;
+    let owner = Arc::new(OwnerInfo::this_process());
+    let request =
+        AcquireRequest::exclusive(held.name().clone(), Wait::Forever, LeasePolicy::default(), owner);
+    let backend = Arc::clone(one.backend());
+    let polled = tokio::spawn({
+        let (backend, request) = (Arc::clone(&backend), request.clone());
+        async move { backend.acquire(request).await }
+    });
+    let mut unpolled = Box::pin(backend.acquire(request));
+    assert!(timeout(TIMEOUT / 2, &mut unpolled).await.is_err());
+    crate::common::until_children(&client, "0", 3).await;
+    backend.close().await.unwrap();
+    let polled = timeout(PATIENT, polled).await.expect("it ends");
+    assert_eq!(polled.unwrap().unwrap_err().kind(), ErrorKind::Closed);
+    crate::common::until_children(&client, "0", 1).await;
+    assert_eq!(unpolled.await.unwrap_err().kind(), ErrorKind::Closed);
+    assert!(held.is_valid());
+    drop(held);
 }
 
 #[test]
