@@ -41,6 +41,7 @@ mod moved_names;
 mod node;
 mod node_data;
 mod node_name;
+mod node_owners;
 mod observers;
 mod own_node;
 mod paused_runtime;

@@ -19,6 +19,7 @@ use crate::config::ZkConfig;
 use crate::empty_directories::EmptyDirectories;
 use crate::ensemble::{SessionClient, States};
 use crate::error::{Fault, unavailable};
+use crate::node_owners::NodeOwners;
 use crate::poison::lock;
 use crate::proof::Proofs;
 use crate::token_base::TokenBase;
@@ -53,6 +54,7 @@ pub(crate) struct Session {
     bases: Mutex<Vec<Weak<TokenBase>>>,
     proofs: Mutex<Proofs>,
     pub(crate) acquisitions: Acquisitions,
+    pub(crate) owners: NodeOwners,
     pub(crate) clock: Clock,
     pub(crate) runtime: Handle,
 }
@@ -95,6 +97,7 @@ impl Session {
             watches: WatchBudget::new(client.chroot()),
             bases: Mutex::default(),
             acquisitions: Acquisitions::default(),
+            owners: NodeOwners::default(),
             clock,
             runtime,
             client: Mutex::new(Some(client)),
