@@ -22,7 +22,7 @@ use crate::ensemble::{Change, SessionClient, Watching};
 use crate::error::{Fault, Right, Stop, no_chroot};
 use crate::proof::{is_committed, pass_quorum};
 use crate::session::{PAUSE, Session, parent};
-use crate::watches::{Event, Room, Watch};
+use crate::watches::{Event, Room, Subject, Watch};
 
 pub(crate) struct Entry {
     pub(crate) path: String,
@@ -228,6 +228,7 @@ impl Session {
         room: Arc<Room>,
         path: &str,
     ) -> Result<(Watch, Vec<u8>, Stat), Fault> {
+        debug_assert!(room.is_for(Subject::Node));
         let (client, own_path, this) = (self.client()?, path.to_owned(), Weak::clone(&self.this));
         let watched = self.read(self.outlive(async move {
             let watched = client.watch_data(&own_path).await;
@@ -243,6 +244,7 @@ impl Session {
         room: Arc<Room>,
         path: &str,
     ) -> Result<(Option<Stat>, Watch), Fault> {
+        debug_assert!(room.is_for(Subject::Node));
         let (client, path, this) = (self.client()?, path.to_owned(), Weak::clone(&self.this));
         let watched = self.outlive(async move {
             let watched = client.watch_stat(&path).await;
@@ -253,6 +255,7 @@ impl Session {
 
     /// Watches the children of a node that exists, in this room; `NoNode` leaves no watch behind.
     pub(crate) async fn watch_children_in(&self, room: Arc<Room>, path: &str) -> Result<Watch, Fault> {
+        debug_assert!(room.is_for(Subject::Children));
         let (client, own_path, this) = (self.client()?, path.to_owned(), Weak::clone(&self.this));
         let watched = self.read(self.outlive(async move {
             let watched = client.watch_children(&own_path).await;
