@@ -23,6 +23,7 @@ mod ensemble;
 mod ephemeral;
 mod error;
 mod fenced;
+mod fenced_writes;
 mod four_letter;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]

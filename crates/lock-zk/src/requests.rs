@@ -40,6 +40,7 @@ impl Session {
         data: &[u8],
         mode: CreateMode,
     ) -> Result<(String, Stat), Fault> {
+        self.fits(&[Change::Create { path, data, mode, acl: self.acl.acls() }])?;
         let (client, sent) = self.start()?;
         let created = self.write(sent, client.create(path, data, mode, self.acl.acls())).await;
         created.map_err(|fault| fault.needing(Right::Create, parent(path)))
@@ -138,6 +139,7 @@ impl Session {
         &self,
         changes: &[Change<'_>],
     ) -> Result<Vec<MultiWriteResult>, (Option<usize>, Fault)> {
+        self.fits(changes).map_err(|fault| (None, fault))?;
         let (client, sent) = self.start().map_err(|fault| (None, fault))?;
         let mut at = None;
         let answer = client.multi(changes).map_err(|error| {
@@ -195,6 +197,7 @@ impl Session {
         data: &[u8],
         version: Option<i32>,
     ) -> Result<Stat, Fault> {
+        self.fits(&[Change::Set { path, data, version }])?;
         let (client, sent) = self.start()?;
         let written = self.write(sent, client.set_data(path, data, version)).await;
         written.map_err(|fault| fault.needing(Right::Write, path))
@@ -285,6 +288,17 @@ impl Session {
                 }
                 answer => return answer,
             }
+        }
+    }
+
+    /// Refuses what no server reads. Sent, it would end the connection for all that use the session.
+    pub(crate) fn fits(&self, changes: &[Change<'_>]) -> Result<(), Fault> {
+        let chroot = self.chroot.len();
+        let bytes = changes.iter().map(|change| chroot + change.bytes()).sum();
+        if bytes > self.jute_maxbuffer {
+            Err(Fault::TooLarge { bytes, most: self.jute_maxbuffer })
+        } else {
+            Ok(())
         }
     }
 

@@ -19,6 +19,7 @@ use crate::config::ZkConfig;
 use crate::empty_directories::EmptyDirectories;
 use crate::ensemble::{SessionClient, States};
 use crate::error::{Fault, unavailable};
+use crate::fenced_writes::FencedWrites;
 use crate::node_owners::NodeOwners;
 use crate::poison::lock;
 use crate::proof::Proofs;
@@ -47,6 +48,10 @@ pub(crate) struct Session {
     pub(crate) ended: CancellationToken,
     pub(crate) cell: ValidityCell,
     pub(crate) validity: Validity,
+    /// The largest request that is sent, in bytes.
+    pub(crate) jute_maxbuffer: usize,
+    /// Room for the fenced writes under way.
+    pub(crate) fenced_writes: FencedWrites,
     pub(crate) acl: NodeAcl,
     pub(crate) empty_directories: EmptyDirectories,
     pub(crate) watches: Arc<WatchBudget>,
@@ -92,6 +97,8 @@ impl Session {
             nodes: AtomicUsize::new(0),
             ended: CancellationToken::new(),
             proofs: Mutex::new(proofs),
+            jute_maxbuffer: config.jute_maxbuffer,
+            fenced_writes: FencedWrites::default(),
             acl: config.node_acl(),
             empty_directories: EmptyDirectories::default(),
             watches: WatchBudget::new(client.chroot()),
