@@ -19,8 +19,13 @@ use crate::{AcquireRequest, Error, GuardState, LockName, LossReason, Mode, Valid
 /// The number of a turn or of a waiter.
 type Id = NonZeroU64;
 
-/// How often the queues that have waiters are checked.
+/// How often queues that have waiters are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// How many queues a check looks at, so that what it costs is bounded: it takes less than a millisecond. Of more queues the others
+/// have their turn at the next checks: each of 10 000 is looked at twice a second.
+const CHECKED_AT_ONCE: usize = 1_000;
+/// How many of them are looked at without unlocking the mutex.
+const CHECKED_LOCKED: usize = 50;
 /// How long a waiter may leave what it was given: nobody may poll it again, and others wait for it.
 const TAKE_WITHIN: Duration = Duration::from_secs(1);
 /// How long a refusal counts after it was noted. A task that is polled notes it again after a pause and an answer.
@@ -42,8 +47,12 @@ pub(crate) struct LocalQueues<G> {
 #[derive(Debug)]
 struct Queues<G> {
     by_name: HashMap<LockName, Queue<G>, RandomState>,
-    /// The queues that have waiters, or had some at the last check.
+    /// The queues that have waiters, or had some at their last check.
     with_waiters: HashSet<LockName, RandomState>,
+    /// The same, the next one to be checked first.
+    to_check: VecDeque<LockName>,
+    /// When they were checked, by the task of any runtime.
+    checked: Option<Instant>,
     /// The runtimes on which a task checks them.
     checked_on: HashSet<runtime::Id, RandomState>,
     /// Numbers turns and waiters.
@@ -256,6 +265,7 @@ impl<G> LocalQueues<G> {
         queue.waiters.get_or_insert_default().in_order.push_back(waiter);
         if !queues.with_waiters.contains(name) {
             queues.with_waiters.insert(name.clone());
+            queues.to_check.push_back(name.clone());
         }
         Err(QueueEntry { queues: self, name, id: Some(id), served })
     }
@@ -304,20 +314,27 @@ impl<G> LocalQueues<G> {
         }
     }
 
-    /// Checks the queues that have waiters, and returns whether there are any left.
+    /// Checks queues that have waiters, and returns whether there are any left.
     fn check(self: &Arc<Self>) -> bool {
-        let names: Vec<_> = self.queues().with_waiters.iter().cloned().collect();
-        for name in &names {
-            let taken_back = self.queues().take_back(name);
-            // Outside the mutex: their destructors lock it again.
-            drop(taken_back);
-            // The turn of a guard that was lost before it was taken back had ended already.
-            self.advance(name, |queue| queue.turn.is_none() || queue.is_lost());
+        let mut left = self.queues().begin_check();
+        while left > 0 {
+            let now = left.min(CHECKED_LOCKED);
+            left -= now;
+            let stuck = self.queues().next_stuck(now);
+            for name in &stuck {
+                self.unblock(name);
+            }
         }
-        let mut queues = self.queues();
-        let Queues { by_name, with_waiters, .. } = &mut *queues;
-        with_waiters.retain(|name| by_name.get(name).is_some_and(Queue::has_waiters));
-        !with_waiters.is_empty()
+        !self.queues().to_check.is_empty()
+    }
+
+    /// Takes back what waiters of this queue have not taken, and gives the turn of a lost lock to the next one.
+    fn unblock(self: &Arc<Self>, name: &LockName) {
+        let taken_back = self.queues().take_back(name);
+        // Outside the mutex: their destructors lock it again.
+        drop(taken_back);
+        // The turn of a guard that was lost before it was taken back had ended already.
+        self.advance(name, |queue| queue.turn.is_none() || queue.is_lost());
     }
 
     fn queues(&self) -> MutexGuard<'_, Queues<G>> {
@@ -326,6 +343,34 @@ impl<G> LocalQueues<G> {
 }
 
 impl<G> Queues<G> {
+    /// The number of queues to look at now: none if the task of another runtime has just checked them.
+    fn begin_check(&mut self) -> usize {
+        let now = Instant::now();
+        if self.checked.is_some_and(|checked| now.duration_since(checked) < CHECK_INTERVAL / 2) {
+            return 0;
+        }
+        self.checked = Some(now);
+        self.to_check.len().min(CHECKED_AT_ONCE)
+    }
+
+    /// Looks at so many queues, and returns those in which a waiter is held up. Those that have waiters are looked at again.
+    fn next_stuck(&mut self, count: usize) -> Vec<LockName> {
+        let (mut stuck, now) = (Vec::new(), Instant::now());
+        for _ in 0..count {
+            let Some(name) = self.to_check.pop_front() else { break };
+            match self.by_name.get(&name).filter(|queue| queue.has_waiters()) {
+                Some(queue) => {
+                    if queue.is_stuck(now) {
+                        stuck.push(name.clone());
+                    }
+                    self.to_check.push_back(name);
+                }
+                None => _ = self.with_waiters.remove(&name),
+            }
+        }
+        stuck
+    }
+
     fn next_id(&mut self) -> Id {
         self.last_id = self.last_id.saturating_add(1);
         self.last_id
@@ -366,6 +411,13 @@ impl<G> Queue<G> {
     fn is_lost(&self) -> bool {
         let state = self.held.as_ref().map(Validity::state);
         matches!(state, Some(GuardState::Lost(reason)) if reason != LossReason::Released)
+    }
+
+    /// Whether a waiter is held up by a lock that is lost, or by a waiter that does not take what it was given.
+    fn is_stuck(&self, now: Instant) -> bool {
+        let are_overdue =
+            |waiters: &Waiters<G>| waiters.served.iter().any(|served| waiters.is_overdue(served, now));
+        self.turn.is_none() || self.is_lost() || self.waiters.as_deref().is_some_and(are_overdue)
     }
 
     fn refusal(&self) -> Option<Error> {
@@ -448,7 +500,7 @@ impl<G> Checks<G> {
     /// Ends the task unless somebody waits again.
     fn end(&mut self) -> bool {
         let mut queues = self.queues.queues();
-        let ends = queues.with_waiters.is_empty();
+        let ends = queues.to_check.is_empty();
         if ends && let Some(runtime) = self.runtime.take() {
             queues.checked_on.remove(&runtime);
         }
@@ -563,6 +615,8 @@ impl<G> Default for LocalQueues<G> {
         let queues = Queues {
             by_name: HashMap::default(),
             with_waiters: HashSet::default(),
+            to_check: VecDeque::new(),
+            checked: None,
             checked_on: HashSet::default(),
             last_id: Id::MIN,
         };
@@ -585,7 +639,7 @@ impl<G> Default for Queue<G> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock_spec::tests::spec;
+    use crate::lock_spec::tests::{named, spec};
     use crate::{Clock, ErrorKind, ValidityCell};
     use futures_util::poll;
     use std::num::NonZeroU32;
@@ -743,6 +797,35 @@ mod tests {
             drop(next.await.unwrap());
             drop(last.await.unwrap());
             assert!(queue.queues().by_name.is_empty());
+        }
+    }
+
+    /// So that neither a check holds up its runtime, nor the checks of several runtimes add up.
+    #[tokio::test(start_paused = true)]
+    async fn what_a_check_costs_is_bounded_and_each_queue_has_its_turn() {
+        let queues = Arc::<LocalQueues<()>>::default();
+        let (clock, runtime) = (Clock::tokio(), Handle::current());
+        let specs: Vec<_> = (0..=2 * CHECKED_AT_ONCE).map(|number| named(&number.to_string())).collect();
+        let (mut lost, mut waiters) = (Vec::new(), Vec::new());
+        for spec in &specs {
+            let turn = queues.free_turn(&spec.name, Mode::Exclusive).unwrap();
+            let cell = ValidityCell::new(clock.clone(), clock.now() + Duration::from_secs(5));
+            turn.hold(&cell.validity());
+            let mut waiter = Box::pin(queues.wait(spec, Wait::Forever, &runtime));
+            assert!(poll!(&mut waiter).is_pending());
+            cell.lose(LossReason::Removed);
+            lost.push(turn);
+            waiters.push(waiter);
+        }
+        let mut served = 0;
+        for most in [CHECKED_AT_ONCE, CHECKED_AT_ONCE, 1] {
+            tokio::time::advance(CHECK_INTERVAL).await;
+            for _ in 0..8 {
+                assert!(queues.check(), "all have waiters");
+            }
+            let all = || queues.queues().by_name.values().filter(|queue| queue.in_order().len() == 0).count();
+            served += most;
+            assert_eq!(all(), served);
         }
     }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::persistence::OnRefused;
 use crate::{
-    AcquireRequest, Capabilities, LeasePolicy, LockName, LockOptions, Mode, OnQueued, OwnerInfo, Persistence,
-    Result, Wait,
+    AcquireRequest, Capabilities, Error, ErrorKind, LeasePolicy, LockName, LockOptions, Mode, OnQueued,
+    OwnerInfo, Persistence, Result, Wait,
 };
 
 /// A lock with the mode and the options of its acquisitions.
@@ -38,6 +38,7 @@ impl LockSpec {
         let name = LockName::new(name)?;
         let fits = || {
             capabilities.check_mode(mode)?;
+            check_label(options.label.as_deref(), capabilities.backend)?;
             let lease = match options.hold_at_least {
                 Some(hold) => capabilities.at_least(hold, options.lease)?,
                 None => options.lease,
@@ -87,6 +88,18 @@ impl LockSpec {
     }
 }
 
+fn check_label(label: Option<&str>, backend: &'static str) -> Result<()> {
+    match label.map_or(0, str::len) {
+        0..=OwnerInfo::MAX_LABEL_BYTES => Ok(()),
+        bytes => {
+            let hint = format!("use at most {}, and keep the rest elsewhere", OwnerInfo::MAX_LABEL_BYTES);
+            Err(Error::new(ErrorKind::InvalidConfig, backend)
+                .with_message(format!("the label has {bytes} bytes"))
+                .with_hint(hint))
+        }
+    }
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use std::num::NonZeroU32;
@@ -99,10 +112,30 @@ pub(crate) mod tests {
         Arc::new(with_options(mode, &LockOptions::new()))
     }
 
+    /// The exclusive lock of this name.
+    pub(crate) fn named(name: &str) -> Arc<LockSpec> {
+        let lock = with_options(Mode::Exclusive, &LockOptions::new());
+        Arc::new(LockSpec { name: LockName::new(name).unwrap(), ..lock })
+    }
+
     fn with_options(mode: Mode, options: &LockOptions) -> LockSpec {
         let memory = Memory::open(MemoryConfig::new()).unwrap();
         let owner = Arc::new(OwnerInfo::this_process());
         LockSpec::new(memory.capabilities(), &owner, "a", mode, options).unwrap()
+    }
+
+    #[test]
+    fn a_label_that_no_store_may_take_is_refused() {
+        let memory = Memory::open(MemoryConfig::new()).unwrap();
+        let owner = Arc::new(OwnerInfo::this_process());
+        let labelled = |bytes| {
+            let options = LockOptions::new().label("l".repeat(bytes));
+            LockSpec::new(memory.capabilities(), &owner, "a", Mode::Exclusive, &options)
+        };
+        assert!(labelled(OwnerInfo::MAX_LABEL_BYTES).is_ok());
+        let refused = labelled(OwnerInfo::MAX_LABEL_BYTES + 1).unwrap_err();
+        assert_eq!((refused.kind(), refused.can_pass()), (ErrorKind::InvalidConfig, false));
+        assert!(refused.to_string().contains("65537 bytes"), "{refused}");
     }
 
     #[test]

@@ -22,7 +22,8 @@ use crate::{
 /// Several tokio runtimes may use one `Locks`. The one that it was connected on drives all connections and sessions, so connect on
 /// one with several threads, which keeps running. (Connections to Redis outlive it, and are opened by the others, if it has ended or
 /// has one thread only: one whose thread computes may then cost the others a timeout.) A lease is renewed on the runtime of the task
-/// that acquired it, as long as that runtime is driven, and on another one once it has ended.
+/// that acquired it, as long as that runtime is driven, and on another one once it has ended. A runtime without timers
+/// (`enable_time`) is refused.
 ///
 /// # Examples
 ///

@@ -132,7 +132,9 @@ impl LockOptions {
         self
     }
 
-    /// A text about the holder, which [`Locks::inspect`](crate::Locks::inspect) shows.
+    /// A text about the holder, which [`Locks::inspect`](crate::Locks::inspect) shows: at most
+    /// [`OwnerInfo::MAX_LABEL_BYTES`](crate::OwnerInfo::MAX_LABEL_BYTES), else the lock is refused as
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig).
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = Some(label.into());

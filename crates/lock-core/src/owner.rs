@@ -99,6 +99,10 @@ pub struct OwnerInfo {
 }
 
 impl OwnerInfo {
+    /// The longest label, in bytes. Stores keep a label with each lock, and waiters read those of holders: a larger one could
+    /// be refused by a store in no way that says so. ZooKeeper, for instance, ends a connection at 1 MiB.
+    pub const MAX_LABEL_BYTES: usize = 64 * 1024;
+
     /// This process.
     #[must_use]
     pub fn this_process() -> Self {

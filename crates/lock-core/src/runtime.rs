@@ -1,11 +1,15 @@
 //! The tokio runtimes on which locks are used.
 
+use std::cell::Cell;
 use std::future::pending;
+use std::panic::catch_unwind;
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::runtime::{Handle, Id, RuntimeFlavor};
+use tokio::time::sleep;
 
 use crate::{Error, ErrorKind, Outcome, Result};
 
@@ -16,14 +20,35 @@ const SEVERAL_RUNTIMES: &str = "these locks are used on several tokio runtimes, 
 ///
 /// # Errors
 ///
-/// [`Unsupported`](ErrorKind::Unsupported) outside a runtime, where a driver would panic.
+/// [`Unsupported`](ErrorKind::Unsupported) outside a runtime, and in one without timers, where a driver would panic.
 pub fn current(backend: &'static str) -> Result<Handle> {
-    Handle::try_current().map_err(|error| {
+    let here = Handle::try_current().map_err(|error| {
         Error::new(ErrorKind::Unsupported, backend)
             .with_message("there is no tokio runtime")
             .with_hint("call it inside a tokio runtime: #[tokio::main], or Runtime::block_on")
             .caused_by(error)
-    })
+    })?;
+    if !has_timers(&here) {
+        return Err(Error::new(ErrorKind::Unsupported, backend)
+            .with_message("the tokio runtime has no timers")
+            .with_hint("build it with enable_all(), or with enable_io() and enable_time()"));
+    }
+    Ok(here)
+}
+
+/// Whether the runtime of the caller has timers. Tokio tells that by a panic only, which its hook reports once for each thread.
+fn has_timers(here: &Handle) -> bool {
+    let here = here.id();
+    if LAST.get().is_none_or(|(runtime, _)| runtime != here) {
+        let has_timers = catch_unwind(|| drop(sleep(Duration::ZERO))).is_ok();
+        LAST.set(Some((here, has_timers)));
+    }
+    LAST.get().is_some_and(|(_, has_timers)| has_timers)
+}
+
+thread_local! {
+    /// The runtime that was looked at last on this thread, and whether it has timers.
+    static LAST: Cell<Option<(Id, bool)>> = const { Cell::new(None) };
 }
 
 /// The runtime that drives the connections of a client, on whatever runtime they are opened.
@@ -142,6 +167,18 @@ mod tests {
 
     fn one_thread() -> Runtime {
         Builder::new_current_thread().build().unwrap()
+    }
+
+    #[test]
+    fn a_runtime_without_timers_is_refused() {
+        let (without, with) = (one_thread(), Builder::new_current_thread().enable_time().build().unwrap());
+        for _ in 0..2 {
+            let refused = without.block_on(async { current("test").unwrap_err() });
+            assert_eq!(refused.kind(), ErrorKind::Unsupported);
+            assert!(refused.to_string().contains("enable_time"), "{refused}");
+            assert!(with.block_on(async { current("test") }).is_ok());
+        }
+        assert!(current("test").unwrap_err().to_string().contains("no tokio runtime"));
     }
 
     #[test]

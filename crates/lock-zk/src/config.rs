@@ -38,6 +38,7 @@ use crate::recipe::ZkRecipe;
 /// | `acl` | `creator` with credentials, else `open` | [the ACL of created nodes](NodeAcl): `creator`, `creator-and-readers` or `open` |
 /// | `session` | `shared` | `private` for a session that no other connection of this process uses |
 /// | `locks_per_session` | `5000` | when a further session is opened, at the [latest](Self::locks_per_session) |
+/// | `jute_maxbuffer` | `1048575` | the largest request that is sent, in bytes, see [`jute_maxbuffer`](Self::jute_maxbuffer) |
 /// | `tls_ca`, `tls_cert`, `tls_key` | none | PEM files, read at each connect: the trusted authorities (required), the client certificate and its key |
 ///
 /// ```
@@ -64,6 +65,7 @@ pub struct ZkConfig {
     acl: Option<NodeAcl>,
     private: bool,
     pub(crate) locks_per_session: usize,
+    pub(crate) jute_maxbuffer: usize,
     pub(crate) session_timeout: Duration,
     connect_timeout: Option<Duration>,
     pub(crate) dir: String,
@@ -79,6 +81,9 @@ impl ZkConfig {
     /// by default.
     pub const MIN_SESSION_TIMEOUT: Duration = Duration::from_millis(100);
 
+    /// The largest request that servers read by default.
+    pub const JUTE_MAXBUFFER: usize = 0xf_ffff;
+
     /// The defaults for these servers (`host:port`, separated by commas; the default port is 2181): no chroot, no
     /// credentials, a session timeout of 10 s, locks in `/locks` in [Curator's layout](ZkLayout::Curator).
     #[must_use]
@@ -91,6 +96,7 @@ impl ZkConfig {
             acl: None,
             private: false,
             locks_per_session: 5_000,
+            jute_maxbuffer: Self::JUTE_MAXBUFFER,
             session_timeout: Duration::from_secs(10),
             connect_timeout: None,
             dir: "/locks".to_owned(),
@@ -202,6 +208,15 @@ impl ZkConfig {
         self
     }
 
+    /// The largest request that is sent, in bytes: no more than the property `jute.maxbuffer` of each server. A server does not
+    /// answer a larger one but ends the connection, which the locks of the session share. So it is refused before it is sent, as a
+    /// [fenced write](crate::FencedWriter::commit) of a large value.
+    #[must_use]
+    pub const fn jute_maxbuffer(mut self, bytes: usize) -> Self {
+        self.jute_maxbuffer = bytes;
+        self
+    }
+
     /// How long a lock outlives a holder that died or is cut off from the servers. The servers may grant more or less
     /// than requested; [`Locks::capabilities`](lock_core::Locks::capabilities) has the granted value.
     ///
@@ -304,6 +319,7 @@ impl ZkConfig {
         timeouts == (other.session_timeout, other.connect_limit())
             && (&self.hosts, &self.chroot, self.create_chroot, self.locks_per_session)
                 == (&other.hosts, &other.chroot, other.create_chroot, other.locks_per_session)
+            && self.jute_maxbuffer == other.jute_maxbuffer
             && self.login.is_same(&other.login)
             && self.node_acl() == other.node_acl()
     }

@@ -9,7 +9,7 @@ use crate::ensemble::Change;
 use crate::error::{Fault, Right};
 use crate::lock_path::LockPath;
 use crate::node::{CreatedNode, Downgraded};
-use crate::node_data::{NodeData, Origin, REVOKE};
+use crate::node_data::{NodeData, Origin};
 use crate::session::{PAUSE, Session, SessionHandle};
 
 /// Replaces this writer's node by a reader's, however often that takes.
@@ -48,7 +48,10 @@ async fn replace(session: &Session, lock: &LockPath, owner: OwnerId, node: &Crea
         };
         match czxid {
             Ok(Some(czxid)) => match CreatedNode::at(path, prefix.len(), czxid) {
-                Some(reader) => return Downgraded::To(Arc::new(reader)),
+                Some(reader) => match reader.owned_by(owner, session, lock) {
+                    Ok(reader) => return Downgraded::To(Arc::new(reader)),
+                    Err(_) => return Downgraded::Deleted,
+                },
                 None => return Downgraded::Deleted,
             },
             Ok(None) | Err(Fault::SessionEnded) => return Downgraded::Deleted,
@@ -120,7 +123,7 @@ async fn find_reader(
         Err(fault) if fault.is_no_node() => return Ok(None),
         answer => answer?,
     };
-    // Where names are reused, the data tells it from another node of this session.
-    let is_ours = lock.has_unique_names() || data == REVOKE || NodeData::is_of(&data, owner);
+    // Where names are reused, the data tells it from another node of this session, unless it was overwritten.
+    let is_ours = lock.has_unique_names() || stat.version > 0 || NodeData::is_of(&data, owner);
     Ok(Some(stat.czxid).filter(|_| stat.ephemeral_owner == session.id && is_ours))
 }

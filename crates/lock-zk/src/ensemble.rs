@@ -175,4 +175,20 @@ impl<'a> Change<'a> {
             | Self::Delete { path, .. } => path,
         }
     }
+
+    /// The bytes that it takes in a request, and no fewer.
+    pub(crate) fn bytes(&self) -> usize {
+        let content = match self {
+            Self::Check { .. } | Self::Delete { .. } => 0,
+            Self::Create { data, acl, .. } => {
+                let entries = acl.iter().map(|entry| entry.scheme().len() + entry.id().len() + 12);
+                data.len() + entries.sum::<usize>()
+            }
+            Self::Set { data, .. } => data.len(),
+        };
+        OVERHEAD + self.path().len() + content
+    }
 }
+
+/// Numbers and lengths of one operation, and more.
+const OVERHEAD: usize = 64;

@@ -8,6 +8,9 @@ use zookeeper_client as zk;
 /// The name of this backend in errors, capabilities and results.
 pub const BACKEND: &str = "zk";
 
+/// The answer to the creation of an ephemeral node in a local session, which the driver does not know.
+const LOCAL_SESSION: i32 = -120;
+
 /// Why a request failed.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
@@ -17,6 +20,8 @@ pub(crate) enum Fault {
     Refused(zk::Error),
     /// The ACL of this node does not grant this right.
     Denied { right: Right, path: String },
+    /// The request was not sent, as servers would end the connection at one of so many bytes.
+    TooLarge { bytes: usize, most: usize },
     /// The request may or may not have had an effect.
     Unknown(zk::Error),
 }
@@ -64,7 +69,8 @@ impl Fault {
             | E::Throttled
             | E::MarshallingError
             | E::Unimplemented
-            | E::BadArguments(_) => Self::Refused(error),
+            | E::BadArguments(_)
+            | E::UnexpectedErrorCode(LOCAL_SESSION) => Self::Refused(error),
             _ => Self::Unknown(error),
         }
     }
@@ -95,6 +101,7 @@ impl Fault {
                 .caused_by(error)
             }
             Self::Denied { right, path } => denied(right, &path),
+            Self::TooLarge { bytes, most } => too_large(bytes, most, path),
             Self::Refused(error) => refused(error, path),
         }
     }
@@ -160,7 +167,26 @@ pub(crate) fn too_old(version: Option<&str>) -> Error {
     error(ErrorKind::Unsupported, format!("the server is older than ZooKeeper 3.5: {found}"), hint)
 }
 
+fn too_large(bytes: usize, most: usize, path: &str) -> Error {
+    let message = format!(
+        "a request for {path} takes {bytes} bytes, and servers end the connection at one of more than {most}"
+    );
+    let hint =
+        "write less at a time, or raise jute.maxbuffer on all servers and then jute_maxbuffer in the URL";
+    error(ErrorKind::Unsupported, message, hint)
+}
+
+/// The servers have local sessions, and do not upgrade them.
+fn local_session() -> Error {
+    let hint = "set localSessionsUpgradingEnabled=true on all servers, or leave out localSessionsEnabled";
+    let message = "the session is local to its server (localSessionsEnabled), where no lock can be held";
+    error(ErrorKind::Unsupported, message, hint)
+}
+
 fn refused(cause: zk::Error, path: &str) -> Error {
+    if cause == zk::Error::UnexpectedErrorCode(LOCAL_SESSION) {
+        return local_session().caused_by(cause);
+    }
     let (kind, message, hint) = match &cause {
         zk::Error::NoAuth => (
             ErrorKind::Denied,

@@ -1,5 +1,6 @@
 //! Writes that the ensemble carries out only while a lock is held.
 
+use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -9,6 +10,7 @@ use zookeeper_client::{self as zk, CreateMode, MultiWriteResult};
 use crate::acl::NodeAcl;
 use crate::ensemble::Change;
 use crate::error::{BACKEND, Fault, error};
+use crate::fenced_writes::WritesRoom;
 use crate::node::CreatedNode;
 use crate::session::Session;
 
@@ -169,6 +171,7 @@ impl FencedWriter<'_> {
     ///
     /// * [`ErrorKind::Lost`] when the lock was lost, and nothing was written.
     /// * [`ErrorKind::Denied`] when an ACL forbids a write.
+    /// * [`ErrorKind::Unsupported`] for writes that no server reads, as they are [too large](crate::ZkConfig::jute_maxbuffer).
     /// * [`ErrorKind::Unavailable`] without an answer. The outcome is [unknown](Outcome::Unknown); writes that arrive after
     ///   the lock was lost are not applied.
     ///
@@ -179,16 +182,14 @@ impl FencedWriter<'_> {
     pub async fn commit(self) -> Result<Committed> {
         let failed = |error: Error| error.during("fenced write").on(self.guard.name());
         let (session, path) = (&self.lock.session, &*self.lock.node.path);
-        let node = session.answer_about(path, self.lock.node.latest()).await;
-        let node = node.map_err(|error| failed(error.with_outcome(Outcome::NotApplied)))?;
-        let mut changes = vec![Change::Check { path: &node.path, version: None }];
-        changes.extend(self.writes.iter().map(Write::as_change));
-        // They may arrive at any time from here on: the node is passed on to no other task until they are answered.
-        self.lock.node.unanswered_writes.fetch_add(1, Ordering::Relaxed);
-        let answer = session.answer_about(path, session.multi(&changes)).await.map_err(failed)?;
-        if matches!(answer, Ok(_) | Err((Some(_), _))) {
-            self.lock.node.unanswered_writes.fetch_sub(1, Ordering::Relaxed);
-        }
+        let not_sent = |error: Error| failed(error.with_outcome(Outcome::NotApplied));
+        let node = session.answer_about(path, self.lock.node.latest()).await.map_err(not_sent)?;
+        let transaction =
+            Transaction { lock: Arc::clone(&self.lock), node: Arc::clone(&node), writes: self.writes };
+        let paths: Vec<_> = transaction.changes().iter().map(|change| change.path().to_owned()).collect();
+        let bytes = transaction.bytes().map_err(|fault| failed(fault.on(&node.path)))?;
+        let room = session.answer_about(path, session.fenced_writes.room(bytes)).await.map_err(not_sent)?;
+        let answer = session.answer_about(path, transaction.send(room)).await.map_err(failed)?;
         match answer {
             Ok(mut results) => {
                 results.remove(0);
@@ -204,10 +205,50 @@ impl FencedWriter<'_> {
                 Ok(Committed::Refused { index: index - 1, error })
             }
             Err((index, fault)) => {
-                let path = index.and_then(|index| changes.get(index)).map_or(&*node.path, Change::path);
+                let path = index.and_then(|index| paths.get(index)).map_or(&*node.path, String::as_str);
                 Err(failed(fault.on(path)))
             }
         }
+    }
+}
+
+/// Writes with the check of the holder's node.
+struct Transaction {
+    lock: Arc<Fencing>,
+    node: Arc<CreatedNode>,
+    writes: Vec<Write>,
+}
+
+type Answer = Result<Vec<MultiWriteResult>, (Option<usize>, Fault)>;
+
+impl Transaction {
+    fn changes(&self) -> Vec<Change<'_>> {
+        let check = Change::Check { path: &self.node.path, version: None };
+        iter::once(check).chain(self.writes.iter().map(Write::as_change)).collect()
+    }
+
+    /// How many bytes it takes; refused if no server reads as many.
+    fn bytes(&self) -> Result<usize, Fault> {
+        let changes = self.changes();
+        self.lock.session.fits(&changes)?;
+        Ok(changes.iter().map(Change::bytes).sum())
+    }
+
+    /// Sends it, by a task that waits for the answer whether the caller does or not.
+    async fn send(self, room: WritesRoom) -> Answer {
+        let (session, unanswered) = (Arc::clone(&self.lock.session), Arc::clone(&self.lock.node));
+        // It may arrive at any time from here on: the node is passed on to no other task until it is answered.
+        unanswered.unanswered_writes.fetch_add(1, Ordering::Relaxed);
+        let sending = session.runtime.clone().spawn(async move {
+            let answer = session.multi(&self.changes()).await;
+            if matches!(answer, Ok(_) | Err((Some(_), _))) {
+                unanswered.unanswered_writes.fetch_sub(1, Ordering::Relaxed);
+            }
+            drop(room);
+            answer
+        });
+        // The runtime of the session has shut down, and the session ends.
+        sending.await.unwrap_or(Err((None, Fault::SessionEnded)))
     }
 }
 

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use lock_core::{LossReason, Revocation, RevocationCell, Validity, ValidityCell};
+use lock_core::{LossReason, OwnerInfo, Revocation, RevocationCell, Validity, ValidityCell};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::error::Fault;
 use crate::lock_path::LockPath;
 use crate::node::CreatedNode;
-use crate::node_data::is_revocation_request;
+use crate::node_data::{NodeData, asks_to_release};
 use crate::own_node::OwnNode;
 use crate::release::{LONGEST_PAUSE, delete_latest};
 use crate::session::{PAUSE, Session};
@@ -23,8 +23,9 @@ use crate::watches::{Claim, Event, Need, Watch};
 #[derive(Default)]
 pub(crate) struct OwnWatch {
     pub(crate) watch: Option<Watch>,
-    /// The data of the node when it was watched.
+    /// The data of the node when it was watched, and the version of that.
     pub(crate) data: Vec<u8>,
+    pub(crate) version: i32,
 }
 
 /// Watches the node of a lock that was just granted, and deletes it when the lock `expires`. Dropping the sender cancels
@@ -35,8 +36,10 @@ pub(crate) fn watch(
     own_watch: OwnWatch,
     cell: &ValidityCell,
     expires: bool,
+    info: &OwnerInfo,
 ) -> (Revocation, oneshot::Sender<()>) {
     let (sender, cancelled) = oneshot::channel();
+    let is_reused = !own.lock.has_unique_names();
     let watch = HeldNodeWatch {
         session: Arc::downgrade(&own.session),
         claim: Arc::clone(&own.session.claim),
@@ -44,11 +47,12 @@ pub(crate) fn watch(
         node: Arc::clone(node),
         cell: cell.clone(),
         revocation: RevocationCell::new(),
+        original: is_reused.then(|| Box::new(own.identity.node_data(info))),
         expires,
     };
     watch.read(&own_watch.data);
     let revocation = watch.revocation.revocation();
-    drop(own.session.runtime.spawn(watch.run(own_watch.watch, cancelled)));
+    drop(own.session.runtime.spawn(watch.run(own_watch, cancelled)));
     (revocation, sender)
 }
 
@@ -59,6 +63,8 @@ struct HeldNodeWatch {
     node: Arc<CreatedNode>,
     cell: ValidityCell,
     revocation: RevocationCell,
+    /// What the holder wrote into its node, where names are reused.
+    original: Option<Box<NodeData>>,
     expires: bool,
 }
 
@@ -68,13 +74,17 @@ impl HeldNodeWatch {
     ///
     /// Every held lock has this future, so its short-lived parts are boxed. A block captures each of these once; an
     /// `async fn` would keep its arguments beside the variables that they become.
-    #[expect(clippy::manual_async_fn, reason = "smaller")]
     fn run(
         mut self,
-        mut watch: Option<Watch>,
+        own_watch: OwnWatch,
         cancelled: oneshot::Receiver<()>,
     ) -> impl Future<Output = ()> + Send {
+        let OwnWatch { mut watch, data, version } = own_watch;
+        let overwritten = self.is_overwritten(&data).then_some(version);
         async move {
+            if let Some(version) = overwritten {
+                self.restore(version).boxed().await;
+            }
             if watch.is_none() && timeout(BEFORE_WATCH, cancelled).boxed().await.is_ok() {
                 return;
             }
@@ -105,6 +115,9 @@ impl HeldNodeWatch {
             match session.watch(&self.node.path, room).await {
                 Ok((watch, data, stat)) if stat.czxid == self.node.czxid => {
                     self.read(&data);
+                    if self.is_overwritten(&data) {
+                        self.restore(stat.version).await;
+                    }
                     return Some(watch);
                 }
                 Err(Fault::SessionEnded) => return None,
@@ -138,13 +151,38 @@ impl HeldNodeWatch {
         if lost {
             self.cell.lose(LossReason::Removed);
         }
+        if !lost {
+            // The node of the reader says what that of the writer was.
+            self.original = None;
+        }
         self.node = latest;
         lost
     }
 
     fn read(&self, data: &[u8]) {
-        if is_revocation_request(data) {
+        if asks_to_release(data, self.node.czxid, self.original.as_deref()) {
             self.revocation.request();
+        }
+    }
+
+    /// Whether the node names another holder, as after a revocation request that was meant for an earlier one.
+    fn is_overwritten(&self, data: &[u8]) -> bool {
+        let others =
+            |original: &NodeData| NodeData::parse(data).is_some_and(|data| data.owner != original.owner);
+        self.original.as_deref().is_some_and(others)
+    }
+
+    /// Writes into the node whose it is. Any change fires the watch, so this is done once.
+    async fn restore(&self, version: i32) {
+        let (Some(session), Some(original)) = (self.session.upgrade(), &self.original) else { return };
+        let requested = self.revocation.revocation().is_requested();
+        let data = original.restored(self.node.czxid, requested).to_bytes();
+        if let Err(fault) = session.set_data(&self.node.path, &data, Some(version)).await {
+            tracing::debug!(
+                ?fault,
+                path = self.node.path,
+                "cannot restore the data of the node of a held lock"
+            );
         }
     }
 }

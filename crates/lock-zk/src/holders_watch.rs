@@ -10,8 +10,9 @@ use lock_core::Mode;
 use crate::error::Fault;
 use crate::inspect::look;
 use crate::lock_path::LockPath;
-use crate::session::Session;
-use crate::watches::{Need, Room, Watch};
+use crate::recipe::ZkRecipe;
+use crate::session::{PAUSE, Session};
+use crate::watches::{Claim, Need, Room, Subject, Watch};
 
 /// Fires when a lock may have other holders. Without room in the session there is no watch: the observer polls.
 pub(crate) struct HoldersWatch(Option<Watch>);
@@ -30,27 +31,56 @@ impl HoldersWatch {
 }
 
 /// Watches the holders that the lock has now.
+///
+/// The directory of a lock is watched for its creation or for its children, [not for both](crate::watches). When it has just been
+/// created or deleted, and another observer of this session has not noticed yet, this one waits for a moment.
 pub(crate) async fn watch_holders(session: &Session, lock: &LockPath) -> Result<HoldersWatch, Fault> {
     let claim = session.watches.claim(0);
-    loop {
-        let holders = look(session, lock).await?.holders;
-        let (path, is_holder) = match &holders[..] {
-            [only] if only.mode == Mode::Exclusive => (&only.path, true),
-            _ => (&lock.dir, false),
-        };
-        let Some(room) = claim.room(path, Need::Must) else { return Ok(HoldersWatch(None)) };
-        let watch = match is_holder {
-            true => existing(watch_node(session, path, &room).await)?,
-            false => match existing(watch_children(session, path, &room).await)? {
-                None => watch_absence(session, path, room).await?,
-                watch => watch,
-            },
-        };
-        // Otherwise the node was created or deleted since the look.
-        if watch.is_some() {
-            return Ok(HoldersWatch(watch));
+    let mut refusals = 0;
+    while refusals < MOST_REFUSALS {
+        match try_watch(session, lock, &claim).await? {
+            Attempt::Watched(watch) => return Ok(HoldersWatch(Some(watch))),
+            Attempt::Changed => {}
+            Attempt::NoRoom => {
+                refusals += 1;
+                session.pause(PAUSE).await;
+            }
         }
     }
+    Ok(HoldersWatch(None))
+}
+
+enum Attempt {
+    Watched(Watch),
+    /// The node was created or deleted since the look.
+    Changed,
+    NoRoom,
+}
+
+async fn try_watch(session: &Session, lock: &LockPath, claim: &Arc<Claim>) -> Result<Attempt, Fault> {
+    let holders = look(session, lock).await?.holders;
+    let watch = match (&holders[..], lock.recipe) {
+        ([only], _) if only.mode == Mode::Exclusive => {
+            let Some(room) = claim.room(&only.path, Need::Must) else { return Ok(Attempt::NoRoom) };
+            existing(watch_node(session, &only.path, &room).await)?
+        }
+        (_, ZkRecipe::Queue) => match claim.room_for(Subject::Children, &lock.dir, Need::Must) {
+            Some(room) => match existing(watch_children(session, &lock.dir, &room).await)? {
+                None => {
+                    drop(room);
+                    return watch_creation(session, lock, claim).await;
+                }
+                watch => watch,
+            },
+            // Another observer waits for the directory, which may exist by now.
+            None => match watch_creation(session, lock, claim).await? {
+                Attempt::Changed => return Ok(Attempt::NoRoom),
+                attempt => return Ok(attempt),
+            },
+        },
+        (_, ZkRecipe::Ephemeral(_)) => return watch_creation(session, lock, claim).await,
+    };
+    Ok(watch.map_or(Attempt::Changed, Attempt::Watched))
 }
 
 async fn watch_node(session: &Session, path: &str, room: &Arc<Room>) -> Result<Watch, Fault> {
@@ -62,10 +92,12 @@ async fn watch_children(session: &Session, path: &str, room: &Arc<Room>) -> Resu
     session.retry_until_definite(|| session.watch_children_in(Arc::clone(room), path)).await
 }
 
-/// The watch for the creation of a node; none if it exists.
-async fn watch_absence(session: &Session, path: &str, room: Arc<Room>) -> Result<Option<Watch>, Fault> {
-    let watched = session.retry_until_definite(|| session.watch_absence_in(Arc::clone(&room), path));
-    watched.await.map(|(stat, watch)| stat.is_none().then_some(watch))
+/// Watches for the creation of the lock's directory or, with one node, of the lock.
+async fn watch_creation(session: &Session, lock: &LockPath, claim: &Arc<Claim>) -> Result<Attempt, Fault> {
+    let Some(room) = claim.room(&lock.dir, Need::Must) else { return Ok(Attempt::NoRoom) };
+    let watched = session.retry_until_definite(|| session.watch_absence_in(Arc::clone(&room), &lock.dir));
+    let (stat, watch) = watched.await?;
+    Ok(if stat.is_none() { Attempt::Watched(watch) } else { Attempt::Changed })
 }
 
 /// The watch; none if there is no node.
@@ -75,3 +107,6 @@ fn existing(watched: Result<Watch, Fault>) -> Result<Option<Watch>, Fault> {
         watched => watched.map(Some),
     }
 }
+
+/// How often an observer finds no room before it polls.
+const MOST_REFUSALS: u32 = 10;

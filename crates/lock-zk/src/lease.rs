@@ -51,7 +51,7 @@ impl ZkLease {
     ) -> Self {
         let (cell, expiry) = Expiry::begin(&own.session, request.lease);
         let expires = expiry != Expiry::NEVER;
-        let (revocation, cancel_watch) = held_node::watch(&own, &node, watch, &cell, expires);
+        let (revocation, cancel_watch) = held_node::watch(&own, &node, watch, &cell, expires, &request.owner);
         let validity = own.session.validity.clone().and(cell.validity());
         let most = if minted.is_block { own.lock.local_handovers } else { 1 };
         let tokens = TokenBlock::granted(minted.token, most);

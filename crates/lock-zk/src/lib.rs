@@ -24,6 +24,7 @@ mod ensemble;
 mod ephemeral;
 mod error;
 mod fenced;
+mod fenced_writes;
 mod four_letter;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -42,6 +43,7 @@ mod moved_names;
 mod node;
 mod node_data;
 mod node_name;
+mod node_owners;
 mod observers;
 mod own_node;
 mod owned_change;

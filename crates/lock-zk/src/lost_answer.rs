@@ -1,11 +1,14 @@
 //! Finds the nodes of an acquisition whose creation got no answer.
 
 use futures_util::future::join;
+use lock_core::OwnerId;
+use zookeeper_client::Stat;
 
 use crate::error::Fault;
 use crate::lock_path::LockPath;
 use crate::node::{CreatedNode, NodeIdentity};
 use crate::node_data::NodeData;
+use crate::node_owners::Owned;
 use crate::queue::names;
 use crate::session::Session;
 
@@ -27,13 +30,27 @@ pub(crate) async fn find(
             answer => answer?,
         };
         // Never adopt the node of another session, however similar: it may expire at any time.
-        let is_ours = lock.has_unique_names() || NodeData::is_of(&data, identity.owner);
-        if is_ours && stat.ephemeral_owner == session.id {
-            found.extend(CreatedNode::at(path, lock.child(&prefix).len(), stat.czxid));
+        if stat.ephemeral_owner != session.id {
+            continue;
+        }
+        let node = CreatedNode::at(path, lock.child(&prefix).len(), stat.czxid);
+        if lock.has_unique_names() {
+            found.extend(node);
+        } else if let Some(owned) = own(session, identity.owner, &data, &stat) {
+            found.extend(node.map(|node| node.with_record(Some(owned))));
         }
     }
     found.sort_unstable_by_key(|node| node.sequence);
     Ok(found)
+}
+
+/// The record of this owner for a node of the session, if it is the owner's. Only data that nobody has overwritten says whose it is.
+fn own(session: &Session, owner: OwnerId, data: &[u8], stat: &Stat) -> Option<Owned> {
+    match (NodeData::is_of(data, owner), stat.version) {
+        (true, _) => session.owners.record(stat.czxid, owner),
+        (false, 0) => None,
+        (false, _) => session.owners.adopt(stat.czxid, owner),
+    }
 }
 
 /// The names of the nodes of the lock, as the quorum knows them.

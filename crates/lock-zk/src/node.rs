@@ -10,6 +10,7 @@ use zookeeper_client as zk;
 use crate::error::Fault;
 use crate::lock_path::LockPath;
 use crate::node_data::NodeData;
+use crate::node_owners::Owned;
 use crate::recipe::ZkRecipe;
 use crate::session::Session;
 use crate::shared_task::SharedTask;
@@ -32,7 +33,11 @@ impl NodeIdentity {
     }
 
     pub(crate) fn data(&self, info: &OwnerInfo) -> Vec<u8> {
-        NodeData::new(info.clone(), self.owner.to_string()).to_bytes()
+        self.node_data(info).to_bytes()
+    }
+
+    pub(crate) fn node_data(&self, info: &OwnerInfo) -> NodeData {
+        NodeData::new(info.clone(), self.owner.to_string())
     }
 }
 
@@ -53,6 +58,9 @@ pub(crate) struct CreatedNode {
     pub(crate) deletion: SharedTask<Result<Deletion, Fault>>,
     /// How many fenced writes were sent and have got no answer: they may be applied while the node exists.
     pub(crate) unanswered_writes: AtomicUsize,
+    /// The record of its owner, where names are reused.
+    #[expect(dead_code, reason = "it lasts until this is dropped")]
+    owned: Option<Owned>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +103,25 @@ impl CreatedNode {
             downgrade: SharedTask::default(),
             deletion: SharedTask::default(),
             unanswered_writes: AtomicUsize::default(),
+            owned: None,
         })
+    }
+
+    /// The same node, recorded as that of an acquisition.
+    pub(crate) fn with_record(self, owned: Option<Owned>) -> Self {
+        Self { owned, ..self }
+    }
+
+    /// The same node, which the server has just created for this acquisition. Its outcome is unknown if another one of the session
+    /// has [adopted](crate::node_owners::NodeOwners::adopt) it.
+    pub(crate) fn owned_by(self, owner: OwnerId, session: &Session, lock: &LockPath) -> Result<Self, Fault> {
+        if lock.has_unique_names() {
+            return Ok(self);
+        }
+        match session.owners.record(self.czxid, owner) {
+            Some(owned) => Ok(self.with_record(Some(owned))),
+            None => Err(Fault::Unknown(zk::Error::NodeExists)),
+        }
     }
 
     /// The node at this path, to whose prefix the server appended the sequence number.

@@ -15,9 +15,13 @@ pub(crate) struct NodeData {
     /// The writer's node, if this is a downgraded reader's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) writer: Option<Origin>,
-    /// Whether the holder is asked to release the lock.
+    /// Whether a holder is asked to release the lock.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) revoke: bool,
+    /// The transaction that created the node of that holder. Where names are reused, a late request may be written into the
+    /// node of the next holder, which ignores it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) revoked: Option<i64>,
 }
 
 /// The creation of the node by which a holder got the lock.
@@ -37,7 +41,7 @@ impl Origin {
 
 impl NodeData {
     pub(crate) const fn new(info: OwnerInfo, owner: String) -> Self {
-        Self { info, owner, writer: None, revoke: false }
+        Self { info, owner, writer: None, revoke: false, revoked: None }
     }
 
     pub(crate) fn parse(data: &[u8]) -> Option<Self> {
@@ -52,11 +56,34 @@ impl NodeData {
     pub(crate) fn is_of(data: &[u8], owner: OwnerId) -> bool {
         Self::parse(data).is_some_and(|data| data.owner == owner.to_string())
     }
+
+    /// The same data, with the request that the holder whose node this transaction created has read in it.
+    pub(crate) fn restored(&self, czxid: i64, requested: bool) -> Self {
+        let (info, owner) = (self.info.clone(), self.owner.clone());
+        Self { revoke: requested, revoked: requested.then_some(czxid), ..Self::new(info, owner) }
+    }
+
+    /// Whether it asks the holder whose node this transaction created, and who wrote `original` where names are reused. Earlier
+    /// versions name the holder by its owner id alone.
+    fn asks(&self, czxid: i64, original: Option<&Self>) -> bool {
+        let is_meant = match self.revoked {
+            Some(revoked) => revoked == czxid || self.writer.is_some_and(|writer| writer.czxid == revoked),
+            None => original.is_none_or(|original| original.owner == self.owner),
+        };
+        self.revoke && is_meant
+    }
 }
 
-/// Whether this data asks the holder to release the lock.
-pub(crate) fn is_revocation_request(data: &[u8]) -> bool {
-    data == REVOKE || NodeData::parse(data).is_some_and(|data| data.revoke)
+/// The data of a node that asks its holder to release the lock. It goes on saying whose node it is; the nodes of other clients
+/// get what Curator's holders expect.
+pub(crate) fn revocation_request(data: &[u8], czxid: i64) -> Vec<u8> {
+    let request = |data| NodeData { revoke: true, revoked: Some(czxid), ..data }.to_bytes();
+    NodeData::parse(data).map_or_else(|| REVOKE.to_vec(), request)
+}
+
+/// Whether this data asks the holder whose node this transaction created to release the lock; see [`NodeData::asks`].
+pub(crate) fn asks_to_release(data: &[u8], czxid: i64, original: Option<&NodeData>) -> bool {
+    data == REVOKE || NodeData::parse(data).is_some_and(|data| data.asks(czxid, original))
 }
 
 /// The revocation request, as Curator's `Revoker` writes it over the data of a node.

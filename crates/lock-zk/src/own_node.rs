@@ -56,6 +56,7 @@ impl OwnNode {
     ) -> Result<(Arc<CreatedNode>, Option<Vec<String>>), Fault> {
         let (session, lock) = (Arc::clone(&self.session), Arc::clone(&self.lock));
         let (prefix, data) = (lock.child(&self.identity.prefix(&lock)), self.identity.data(info));
+        let owner = self.identity.owner;
         // A write that waits for a connection could overwrite data of a directory that was empty before.
         let empty = session.empty_directories.version(&lock.dir).filter(|_| session.is_connected());
         if let Some(version) = empty {
@@ -67,7 +68,8 @@ impl OwnNode {
                     session.empty_directories.spare(&lock.dir);
                 }
                 let Entry { path, czxid, alone } = created?;
-                Ok((Arc::new(CreatedNode::below(&prefix, path, czxid)?), alone))
+                let node = CreatedNode::below(&prefix, path, czxid)?.owned_by(owner, &session, &lock)?;
+                Ok((Arc::new(node), alone))
             });
             match self.created().await {
                 Err(fault) if must_not_write(&fault) => {}
@@ -78,7 +80,7 @@ impl OwnNode {
                 }
             }
         }
-        self.begin(create(Arc::clone(&session), prefix, data, CreateMode::EphemeralSequential));
+        self.begin(self.plain_creation(prefix, data, CreateMode::EphemeralSequential));
         let (created, children) = join(self.created(), session.children(&lock.dir)).await;
         created.map(|(node, _)| (node, children.ok()))
     }
@@ -86,8 +88,21 @@ impl OwnNode {
     /// Creates the node at the path of the lock itself.
     pub(crate) async fn create_fixed(&self, info: &OwnerInfo) -> Result<Arc<CreatedNode>, Fault> {
         let (path, data) = (self.lock.dir.clone(), self.identity.data(info));
-        self.begin(create(Arc::clone(&self.session), path, data, CreateMode::Ephemeral));
+        self.begin(self.plain_creation(path, data, CreateMode::Ephemeral));
         self.created().await.map(|(node, _)| node)
+    }
+
+    fn plain_creation(
+        &self,
+        prefix: String,
+        data: Vec<u8>,
+        mode: CreateMode,
+    ) -> impl Future<Output = Creation> + Send + use<> {
+        let (session, lock, owner) = (Arc::clone(&self.session), Arc::clone(&self.lock), self.identity.owner);
+        async move {
+            let node = create(&session, &prefix, &data, mode).await?.owned_by(owner, &session, &lock)?;
+            Ok((Arc::new(node), false))
+        }
     }
 
     fn begin(&self, creation: impl Future<Output = Creation> + Send + 'static) {
@@ -198,14 +213,19 @@ const fn must_not_write(fault: &Fault) -> bool {
     matches!(fault, Fault::Denied { right: Right::Write, .. } | Fault::Refused(zk::Error::BadVersion))
 }
 
-async fn create(session: Arc<Session>, prefix: String, data: Vec<u8>, mode: CreateMode) -> Creation {
-    let (path, stat) = session.create(&prefix, &data, mode).await?;
+async fn create(
+    session: &Session,
+    prefix: &str,
+    data: &[u8],
+    mode: CreateMode,
+) -> Result<CreatedNode, Fault> {
+    let (path, stat) = session.create(prefix, data, mode).await?;
     let mut czxid = stat.czxid;
     if stat.is_invalid() {
         // Servers before 3.5 do not send it.
         czxid = session.stat(&path).await?.ok_or(Fault::Unknown(zk::Error::NoNode))?.czxid;
     }
-    Ok((Arc::new(CreatedNode::below(&prefix, path, czxid)?), false))
+    CreatedNode::below(prefix, path, czxid)
 }
 
 #[cfg(test)]

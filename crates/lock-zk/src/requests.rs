@@ -25,7 +25,7 @@ use crate::owned_change::OwnedChange;
 use crate::owned_requests::OwnedRequest;
 use crate::proof::{is_committed, pass_quorum};
 use crate::session::{PAUSE, Session, parent};
-use crate::watches::{Event, Room, Watch};
+use crate::watches::{Event, Room, Subject, Watch};
 
 pub(crate) struct Entry {
     pub(crate) path: String,
@@ -43,6 +43,7 @@ impl Session {
         data: &[u8],
         mode: CreateMode,
     ) -> Result<(String, Stat), Fault> {
+        self.fits(&[Change::Create { path, data, mode, acl: self.acl.acls() }])?;
         let (own_path, data, acl) = (path.to_owned(), data.to_owned(), self.acl.clone());
         let created =
             self.write(|client| async move { client.create(&own_path, &data, mode, acl.acls()).await });
@@ -142,6 +143,7 @@ impl Session {
         &self,
         changes: &[Change<'_>],
     ) -> Result<Vec<MultiWriteResult>, (Option<usize>, Fault)> {
+        self.fits(changes).map_err(|fault| (None, fault))?;
         let changes: Vec<_> = changes.iter().map(OwnedChange::of).collect();
         let failed = Arc::<OnceLock<usize>>::default();
         let at = Arc::clone(&failed);
@@ -206,6 +208,7 @@ impl Session {
         data: &[u8],
         version: Option<i32>,
     ) -> Result<Stat, Fault> {
+        self.fits(&[Change::Set { path, data, version }])?;
         let (own_path, data) = (path.to_owned(), data.to_owned());
         let written =
             self.write(|client| async move { client.set_data(&own_path, &data, version).await }).await;
@@ -240,6 +243,7 @@ impl Session {
         room: Arc<Room>,
         path: &str,
     ) -> Result<(Watch, Vec<u8>, Stat), Fault> {
+        debug_assert!(room.is_for(Subject::Node));
         let (own_path, this) = (path.to_owned(), Weak::clone(&self.this));
         let watched = self.read_outliving(|client| async move {
             let watched = client.watch_data(&own_path).await;
@@ -255,6 +259,7 @@ impl Session {
         room: Arc<Room>,
         path: &str,
     ) -> Result<(Option<Stat>, Watch), Fault> {
+        debug_assert!(room.is_for(Subject::Node));
         let (path, this) = (path.to_owned(), Weak::clone(&self.this));
         let watched = self.read_outliving(|client| async move {
             let watched = client.watch_stat(&path).await;
@@ -265,6 +270,7 @@ impl Session {
 
     /// Watches the children of a node that exists, in this room; `NoNode` leaves no watch behind.
     pub(crate) async fn watch_children_in(&self, room: Arc<Room>, path: &str) -> Result<Watch, Fault> {
+        debug_assert!(room.is_for(Subject::Children));
         let (own_path, this) = (path.to_owned(), Weak::clone(&self.this));
         let watched = self.read_outliving(|client| async move {
             let watched = client.watch_children(&own_path).await;
@@ -287,6 +293,17 @@ impl Session {
                 }
                 answer => return answer,
             }
+        }
+    }
+
+    /// Refuses what no server reads. Sent, it would end the connection for all that use the session.
+    pub(crate) fn fits(&self, changes: &[Change<'_>]) -> Result<(), Fault> {
+        let chroot = self.chroot.len();
+        let bytes = changes.iter().map(|change| chroot + change.bytes()).sum();
+        if bytes > self.jute_maxbuffer {
+            Err(Fault::TooLarge { bytes, most: self.jute_maxbuffer })
+        } else {
+            Ok(())
         }
     }
 

@@ -19,6 +19,8 @@ use crate::config::ZkConfig;
 use crate::empty_directories::EmptyDirectories;
 use crate::ensemble::{SessionClient, States};
 use crate::error::{Fault, unavailable};
+use crate::fenced_writes::FencedWrites;
+use crate::node_owners::NodeOwners;
 use crate::owned_requests::OwnedRequests;
 use crate::poison::lock;
 use crate::proof::Proofs;
@@ -47,6 +49,10 @@ pub(crate) struct Session {
     pub(crate) ended: CancellationToken,
     pub(crate) cell: ValidityCell,
     pub(crate) validity: Validity,
+    /// The largest request that is sent, in bytes.
+    pub(crate) jute_maxbuffer: usize,
+    /// Room for the fenced writes under way.
+    pub(crate) fenced_writes: FencedWrites,
     pub(crate) acl: NodeAcl,
     pub(crate) empty_directories: EmptyDirectories,
     pub(crate) watches: Arc<WatchBudget>,
@@ -55,6 +61,7 @@ pub(crate) struct Session {
     proofs: Mutex<Proofs>,
     pub(crate) requests: Arc<OwnedRequests>,
     pub(crate) acquisitions: Acquisitions,
+    pub(crate) owners: NodeOwners,
     pub(crate) clock: Clock,
     pub(crate) runtime: Handle,
 }
@@ -93,11 +100,14 @@ impl Session {
             ended: CancellationToken::new(),
             proofs: Mutex::new(proofs),
             requests: Arc::default(),
+            jute_maxbuffer: config.jute_maxbuffer,
+            fenced_writes: FencedWrites::default(),
             acl: config.node_acl(),
             empty_directories: EmptyDirectories::default(),
             watches: WatchBudget::new(client.chroot()),
             bases: Mutex::default(),
             acquisitions: Acquisitions::default(),
+            owners: NodeOwners::default(),
             clock,
             runtime,
             client: Mutex::new(Some(client)),

@@ -46,6 +46,7 @@ struct Neighbour {
     name: String,
     watch: Watch,
     data: Vec<u8>,
+    version: i32,
     czxid: i64,
 }
 
@@ -203,7 +204,10 @@ impl<'a> Waiter<'a> {
         match own {
             // The name belongs to a later node.
             Some(Ok(node)) if node.czxid != self.node.czxid => return Err(Stop::StartOver),
-            Some(Ok(node)) => *self.own_watch = OwnWatch { watch: Some(node.watch), data: node.data },
+            Some(Ok(node)) => {
+                let (watch, data, version) = (Some(node.watch), node.data, node.version);
+                *self.own_watch = OwnWatch { watch, data, version };
+            }
             None => {}
             Some(Err(fault)) if fault.is_no_node() => return Err(Stop::StartOver),
             Some(Err(fault)) => return Err(Stop::of(fault, &self.node.path)),
@@ -249,7 +253,7 @@ async fn watch_neighbour(
 ) -> Result<Neighbour, Fault> {
     let watched = session.retry_until_definite(|| session.watch(&path, room.clone()));
     let (watch, data, stat) = watched.await?;
-    Ok(Neighbour { name, watch, data, czxid: stat.czxid })
+    Ok(Neighbour { name, watch, data, version: stat.version, czxid: stat.czxid })
 }
 
 fn exhausted(dir: &str, name: &str) -> Error {

@@ -6,7 +6,12 @@
 //! A lock claims the bytes of one path when it gets its session: a holder watches its own node, and a waiter at least one
 //! ahead of it. Further watches of a waiter are charged on top while they exist. When a session is
 //! [full](WatchBudget::has_room), further locks go to another one.
+//!
+//! A path is watched for its own changes or for its children, never for both at a time: the driver would use memory that it has
+//! freed (`docs/BUGS.md`, Z13).
 
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures_util::future::BoxFuture;
@@ -41,6 +46,8 @@ pub(crate) struct WatchBudget {
     /// The bytes that the chroot adds to every path.
     chroot: usize,
     charged: Mutex<Charged>,
+    /// Hashes paths.
+    hasher: RandomState,
 }
 
 /// In bytes.
@@ -50,6 +57,18 @@ struct Charged {
     claimed: usize,
     /// The bytes that are watched, or soon will be.
     watched: usize,
+    /// What each path is watched for, and how many times, by the hash of the path. Should two have one hash, a watch finds no
+    /// room.
+    subjects: HashMap<u64, (Subject, usize)>,
+}
+
+/// What a path is watched for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Subject {
+    /// Its creation, its deletion, and changes of its data.
+    Node,
+    /// The creation and deletion of its children.
+    Children,
 }
 
 /// The right of one lock to watch a path.
@@ -66,6 +85,8 @@ pub(crate) struct Claim {
 pub(crate) struct Room {
     claim: Arc<Claim>,
     bytes: usize,
+    /// The hash of the path.
+    path: u64,
 }
 
 /// How necessary a watch is.
@@ -80,7 +101,8 @@ pub(crate) enum Need {
 
 impl WatchBudget {
     pub(crate) fn new(chroot: &str) -> Arc<Self> {
-        Arc::new(Self { chroot: chroot.trim_end_matches('/').len(), charged: Mutex::default() })
+        let chroot = chroot.trim_end_matches('/').len();
+        Arc::new(Self { chroot, charged: Mutex::default(), hasher: RandomState::new() })
     }
 
     /// Whether one more lock may claim this many bytes.
@@ -105,10 +127,21 @@ impl WatchBudget {
 }
 
 impl Claim {
-    /// Room for a watch on this path, if the session has any.
+    /// Room for a watch of the node at this path, if the session has any.
     pub(crate) fn room(self: &Arc<Self>, path: &str, need: Need) -> Option<Arc<Room>> {
+        self.room_for(Subject::Node, path, need)
+    }
+
+    /// Room for a watch of this path, if the session has any, and does not watch the path for anything else.
+    pub(crate) fn room_for(self: &Arc<Self>, subject: Subject, path: &str, need: Need) -> Option<Arc<Room>> {
         let bytes = self.watches.chroot + path.len();
+        let path = self.watches.hasher.hash_one(path);
         let (mut charged, mut watched) = (self.watches.charged(), lock(&self.watched));
+        let times = match charged.subjects.get(&path) {
+            Some((other, _)) if *other != subject => return None,
+            Some((_, times)) => *times,
+            None => 0,
+        };
         let beyond = self.bytes.max(*watched + bytes) - self.bytes.max(*watched);
         let limit = match need {
             Need::Must if *watched == 0 => MOST,
@@ -119,9 +152,29 @@ impl Claim {
         if charged.watched + bytes > MOST || (beyond > 0 && claimed > limit) {
             return None;
         }
-        *charged = Charged { claimed, watched: charged.watched + bytes };
+        (charged.claimed, charged.watched) = (claimed, charged.watched + bytes);
+        charged.subjects.insert(path, (subject, times + 1));
         *watched += bytes;
-        Some(Arc::new(Room { claim: Arc::clone(self), bytes }))
+        Some(Arc::new(Room { claim: Arc::clone(self), bytes, path }))
+    }
+}
+
+impl Room {
+    pub(crate) fn is_for(&self, subject: Subject) -> bool {
+        let charged = self.claim.watches.charged();
+        charged.subjects.get(&self.path).is_some_and(|(watched, _)| *watched == subject)
+    }
+}
+
+impl Charged {
+    /// One watch less.
+    fn forget(&mut self, path: u64) {
+        if let Some((_, times)) = self.subjects.get_mut(&path) {
+            *times -= 1;
+            if *times == 0 {
+                self.subjects.remove(&path);
+            }
+        }
     }
 }
 
@@ -132,6 +185,7 @@ impl Drop for Room {
         let left = *watched - self.bytes;
         charged.claimed -= claim.bytes.max(*watched) - claim.bytes.max(left);
         charged.watched -= self.bytes;
+        charged.forget(self.path);
         *watched = left;
     }
 }
@@ -205,6 +259,23 @@ mod tests {
         assert_eq!(rooms.len(), 4);
     }
 
+    #[test]
+    fn a_path_is_watched_for_itself_or_for_its_children() {
+        let watches = WatchBudget::new("");
+        let claims = [watches.claim(0), watches.claim(0)];
+        let room = |claim: usize, subject| claims[claim].room_for(subject, "/locks/a", Need::Must);
+        for (one, other) in [(Subject::Node, Subject::Children), (Subject::Children, Subject::Node)] {
+            let twice = (room(0, one).unwrap(), room(1, one).unwrap());
+            assert!(room(1, other).is_none());
+            assert!(claims[0].room_for(other, "/locks/b", Need::Must).is_some());
+            drop(twice.0);
+            assert!(room(1, other).is_none(), "the other one watches it");
+            drop(twice.1);
+            assert!(room(1, other).is_some());
+        }
+        assert!(watches.charged().subjects.is_empty());
+    }
+
     proptest! {
         /// In any order of claims, watches and drops: no more is watched than the limit, and in the end
         /// nothing is charged.
@@ -229,6 +300,7 @@ mod tests {
             }
             drop((claims, rooms));
             prop_assert_eq!((watches.claimed(), watches.charged().watched), (0, 0));
+            prop_assert!(watches.charged().subjects.is_empty());
         }
     }
 }

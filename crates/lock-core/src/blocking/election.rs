@@ -1,5 +1,6 @@
 //! Elects one leader among candidates in any number of processes.
 
+use std::iter::FusedIterator;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -107,7 +108,7 @@ impl Election {
     /// The leaders from now on: the current one first, then every change, in order. See [`Observer`].
     #[must_use]
     pub fn observe(&self) -> Observer {
-        Observer(self.0.observe())
+        Observer(Some(self.0.observe()))
     }
 }
 
@@ -167,7 +168,7 @@ impl From<Leadership> for Guard {
 /// [`Observer`](crate::Observer) for what it reports, and what it may skip.
 ///
 /// `next` blocks until there is another leader. [`Locks::close`](super::Locks::close) ends it: its last item is then the error
-/// [`Closed`](crate::ErrorKind::Closed). Inside of a tokio task every item is the error
+/// [`Closed`](crate::ErrorKind::Closed). Inside of a tokio task the last item is the error
 /// [`Unsupported`](crate::ErrorKind::Unsupported).
 ///
 /// # Examples
@@ -188,12 +189,33 @@ impl From<Leadership> for Guard {
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Observer(crate::Observer);
+pub struct Observer(Option<crate::Observer>);
 
 impl Iterator for Observer {
     type Item = Result<Option<Leader>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        wait("observe", async { Ok(self.0.next().await) }).unwrap_or_else(|error| Some(Err(error)))
+        let observer = self.0.as_mut()?;
+        wait("observe", async { Ok(observer.next().await) }).unwrap_or_else(|error| {
+            self.0 = None;
+            Some(Err(error))
+        })
+    }
+}
+
+impl FusedIterator for Observer {}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Locks;
+    use crate::{ErrorKind, MemoryConfig};
+
+    #[tokio::test]
+    async fn an_observer_in_a_task_ends_with_the_refusal() {
+        let locks = Locks::from(MemoryConfig::new().connect().unwrap());
+        let mut leaders = locks.election("a").observe();
+        let items: Vec<_> = leaders.by_ref().take(3).collect();
+        assert!(matches!(&items[..], [Err(error)] if error.kind() == ErrorKind::Unsupported), "{items:?}");
+        assert!(leaders.next().is_none());
     }
 }

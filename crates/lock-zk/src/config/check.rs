@@ -13,6 +13,12 @@ impl ZkConfig {
         if self.locks_per_session == 0 {
             return Err(invalid("locks_per_session is zero", "use at least 1, or leave it out"));
         }
+        if self.jute_maxbuffer < LEAST_BUFFER {
+            return Err(invalid(
+                &format!("a jute_maxbuffer of {} bytes is too small", self.jute_maxbuffer),
+                &format!("use at least {LEAST_BUFFER}; servers read {} by default", Self::JUTE_MAXBUFFER),
+            ));
+        }
         for (what, path) in [("chroot", &self.chroot), ("dir", &self.dir)] {
             let empty = path.is_empty() && what == "chroot" || path == "/";
             if !empty && !is_path(path) {
@@ -43,6 +49,9 @@ impl ZkConfig {
         Ok(())
     }
 }
+
+/// The node of a lock with a long name and the longest label fits into it.
+const LEAST_BUFFER: usize = 512 * 1024;
 
 fn is_host(host: &str) -> bool {
     let (name, port) = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {

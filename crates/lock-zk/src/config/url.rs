@@ -54,6 +54,7 @@ impl ZkConfig {
                 }
                 "session" => config.private = value.one_of([("shared", false), ("private", true)])?,
                 "locks_per_session" => config.locks_per_session = value.parse("give a number")?,
+                "jute_maxbuffer" => config.jute_maxbuffer = value.parse("give a number of bytes")?,
                 "tls_ca" => tls.ca = file(),
                 "tls_cert" => tls.cert = file(),
                 _ => tls.key = file(),
@@ -94,7 +95,7 @@ impl ZkConfig {
     }
 }
 
-const OPTIONS: [&str; 16] = [
+const OPTIONS: [&str; 17] = [
     "session_timeout",
     "connect_timeout",
     "create_chroot",
@@ -108,6 +109,7 @@ const OPTIONS: [&str; 16] = [
     "acl",
     "session",
     "locks_per_session",
+    "jute_maxbuffer",
     "tls_ca",
     "tls_cert",
     "tls_key",

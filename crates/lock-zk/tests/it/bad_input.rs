@@ -1,14 +1,15 @@
 //! What servers or operators get wrong, and what users see.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind as ErrorKindOfIo, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::config;
-use lock_core::{ErrorKind, LockName};
+use crate::common::{SOON, config};
+use lock_core::{ErrorKind, LockName, Outcome, OwnerInfo, Released};
 use lock_testkit::ZooKeeper;
 use lock_zk::ZkConfig;
+use tokio::time::timeout;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_server_before_3_5_is_refused_with_its_version() {
@@ -19,6 +20,73 @@ async fn a_server_before_3_5_is_refused_with_its_version() {
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         assert!(error.to_string().contains("older than ZooKeeper 3.5"), "{error}");
         assert!(error.to_string().contains(found), "{error}");
+    }
+}
+
+/// A label that a server does not read would end the connection of the session, each time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_candidate_whose_label_is_too_large_is_refused() {
+    let server = crate::common::server().await;
+    let locks = config(&server).connect().await.unwrap();
+    let large = "l".repeat(1_500_000);
+    let refused =
+        timeout(SOON, locks.election("a").campaign(large)).await.expect("it does not go on").unwrap_err();
+    assert_eq!(
+        (refused.kind(), refused.outcome()),
+        (ErrorKind::InvalidConfig, Outcome::NotApplied),
+        "{refused}"
+    );
+    // A byte of the longest label takes six in a node.
+    let longest = "\u{1}".repeat(OwnerInfo::MAX_LABEL_BYTES);
+    let leadership = locks.election("a").campaign(&*longest).await.unwrap();
+    assert_eq!(locks.election("a").leader().await.unwrap().unwrap().label(), Some(&*longest));
+    leadership.resign().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_server_with_as_many_connections_as_it_allows_is_named_as_the_reason() {
+    let server = ZooKeeper::builder().config("maxClientCnxns", "2").start().await.unwrap();
+    let mut taken = Vec::new();
+    while taken.len() < 2 {
+        let mut stream = TcpStream::connect(server.addr()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        // It is closed if a connection from before counts still.
+        if stream.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKindOfIo::WouldBlock) {
+            taken.push(stream);
+        }
+    }
+    let config = || config(&server).connect_timeout(Duration::from_secs(2));
+    let error = config().connect().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("maxClientCnxns"), "{error}");
+    drop(taken);
+    crate::common::opened(&config()).await.close().await.unwrap();
+}
+
+/// Ephemeral nodes need a session that all servers know.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+#[ignore = "full: an ensemble"]
+async fn sessions_that_are_local_to_a_server_are_upgraded_or_named_as_the_reason() {
+    for upgrades in [true, false] {
+        let options = ZooKeeper::builder().config("localSessionsEnabled", "true");
+        let options =
+            options.config("localSessionsUpgradingEnabled", if upgrades { "true" } else { "false" });
+        let ensemble = crate::common::Servers::from(options.start_ensemble(3).await.unwrap());
+        for node in ensemble.nodes() {
+            let locks = crate::common::opened(&config(node)).await;
+            // The second one writes the directory in the same transaction.
+            for _ in 0..2 {
+                let acquired = timeout(SOON, locks.mutex("a").acquire()).await.expect("there is an answer");
+                if upgrades {
+                    assert_eq!(acquired.unwrap().release().await.unwrap(), Released::Released);
+                    continue;
+                }
+                let error = acquired.unwrap_err();
+                assert_eq!((error.kind(), error.can_pass()), (ErrorKind::Unsupported, false), "{error}");
+                assert!(error.to_string().contains("localSessionsUpgradingEnabled"), "{error}");
+            }
+            locks.close().await.unwrap();
+        }
     }
 }
 
@@ -39,7 +107,7 @@ async fn a_read_only_server_is_no_server() {
     while ensemble.nodes()[2].mode().await.as_deref() != Some("read-only") {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    tokio::time::timeout(Duration::from_secs(20), guard.lost()).await.expect("nobody confirms the lock");
+    timeout(Duration::from_secs(20), guard.lost()).await.expect("nobody confirms the lock");
     assert!(guard.verify().await.is_ok_and(|standing| matches!(standing, lock_core::GuardState::Lost(_))));
     let error = config().connect().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");

@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 
 use crate::common::*;
 use futures_util::future::join_all;
-use lock_core::{GuardState, LossReason, Released};
+use lock_core::{GuardState, LockOptions, Locks, LossReason, Released, Result};
 use lock_testkit::proxy::{Direction, Then, opcode, zk_opcode};
 use lock_testkit::{FaultProxy, ZkEnsemble, ZooKeeper, cancel_after};
-use lock_zk::zookeeper_client::{self as zk, Acl, Acls, CreateMode, Permission};
+use lock_zk::zookeeper_client::{self as zk, Acl, Acls, Client, CreateMode, Permission};
 use lock_zk::{ZkConfig, ZkLayout, ZkRecipe, ZkWait};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn acquire_is_cancelled_before_the_server_gets_to_know_of_it() {
@@ -67,6 +69,111 @@ async fn the_answer_to_a_creation_is_lost() {
 }
 
 /// Another client writes to the node before its owner has found it.
+/// Where names are reused, the node of the next holder has the name, and the version, that a revocation request was meant for.
+struct LateWish {
+    client: Client,
+    /// Those of the next holder lead through it.
+    proxy: FaultProxy,
+    next: Locks,
+    revoking: FaultProxy,
+    revoker: Locks,
+    // Looks whether the others have left anything.
+    _server: Server,
+}
+
+impl LateWish {
+    /// One has released the lock when the request of another process is on its way.
+    async fn under_way(layout: ZkLayout, recipe: ZkRecipe, label: &str) -> (Self, JoinHandle<Result<bool>>) {
+        let server = server().await;
+        let (client, proxy, revoking) = (client(&server).await, proxy(&server), proxy(&server));
+        let of = |config: ZkConfig| config.layout(layout).recipe(recipe);
+        let (first, next) = (opened(&of(config(&server))).await, opened(&of(through(&proxy))).await);
+        let revoker = opened(&of(through(&revoking)).session_timeout(SOON * 3)).await;
+        let labelled = LockOptions::new().label(label);
+        let guard = first.mutex_with("a", labelled).unwrap().acquire().await.unwrap();
+        revoking.hold_after(zk_opcode(opcode::GET_DATA));
+        let asking = {
+            let revoker = revoker.clone();
+            tokio::spawn(async move { revoker.request_revocation("a").await })
+        };
+        until("it has seen the holder", async || revoking.queued(Direction::ToServer) > 120).await;
+        give_back(guard).await;
+        if recipe == ZkRecipe::Queue {
+            // As the server removes a directory that is not used, and the next client creates it.
+            client.delete("/locks/a", None).await.unwrap();
+            mkdir(&client, "/locks/a").await;
+        }
+        (Self { client, proxy, next, revoking, revoker, _server: server }, asking)
+    }
+
+    /// The data of the only node, and its version.
+    async fn node(&self) -> (String, i32) {
+        let mut path = "/locks/a".to_owned();
+        if let Some(node) = children(&self.client, "a").await.first() {
+            path = format!("{path}/{node}");
+        }
+        let Ok((data, stat)) = self.client.get_data(&path).await else { return (String::new(), 0) };
+        (String::from_utf8(data).unwrap(), stat.version)
+    }
+}
+
+const REUSED: [(ZkLayout, ZkRecipe); 2] =
+    [(ZkLayout::Plain, ZkRecipe::Queue), (ZkLayout::Curator, ZkRecipe::Ephemeral(ZkWait::Watch))];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_wish_asks_nobody_else() {
+    for (layout, recipe) in REUSED {
+        let (scene, asking) = LateWish::under_way(layout, recipe, "one").await;
+        // It was given up, and arrives all the same.
+        asking.abort();
+        let labelled = LockOptions::new().label("two");
+        let guard = scene.next.mutex_with("a", labelled).unwrap().acquire().await.unwrap();
+        scene.revoking.deliver();
+        until("its data is restored", async || {
+            let (data, version) = scene.node().await;
+            version == 2 && data.contains("two")
+        })
+        .await;
+        assert!(!guard.is_revoke_requested(), "{layout:?} {recipe:?}");
+        assert!(scene.revoker.request_revocation("a").await.unwrap());
+        timeout(TIMEOUT, guard.revoke_requested()).await.expect("it is asked now");
+        assert!(scene.node().await.0.contains("two"), "it still says whose it is");
+        give_back(guard).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wish_that_found_another_holder_is_repeated() {
+    for (layout, recipe) in REUSED {
+        let (scene, asking) = LateWish::under_way(layout, recipe, "one").await;
+        let guard = scene.next.mutex("a").acquire().await.unwrap();
+        scene.revoking.deliver();
+        assert!(timeout(TIMEOUT * 2, asking).await.unwrap().unwrap().unwrap());
+        timeout(TIMEOUT, guard.revoke_requested()).await.expect("the lock is to be free");
+        give_back(guard).await;
+    }
+}
+
+/// Its creation is not answered, and the node names another owner by then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_wish_does_not_hide_a_node_from_its_owner() {
+    for (layout, recipe) in REUSED {
+        let (scene, asking) = LateWish::under_way(layout, recipe, "one").await;
+        asking.abort();
+        scene.proxy.swallow_when(enters(), Then::Hang);
+        let mutex = scene.next.mutex_with("a", LockOptions::new().label("two")).unwrap();
+        let acquisition = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+        until("its node is created", async || scene.node().await.0.contains("two")).await;
+        scene.revoking.deliver();
+        until("its data is overwritten", async || scene.node().await.0.contains("one")).await;
+        let guard = timeout(TIMEOUT * 4, acquisition).await.expect("it does not wait for itself").unwrap();
+        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
+        assert!(!guard.is_revoke_requested() && scene.proxy.fired() == 1);
+        until("its data is restored", async || scene.node().await.0.contains("two")).await;
+        give_back(guard).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_wish_does_not_hide_a_node_from_its_owner() {
     for (layout, recipe) in [
@@ -87,9 +194,9 @@ async fn a_wish_does_not_hide_a_node_from_its_owner() {
             assert!(start.elapsed() < TIMEOUT, "{layout:?} {recipe:?}: there is no node");
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        let guard = tokio::time::timeout(TIMEOUT * 2, acquisition).await.unwrap().unwrap();
+        let guard = timeout(TIMEOUT * 2, acquisition).await.unwrap().unwrap();
         assert_eq!((proxy.fired(), guard.verify().await.unwrap()), (1, GuardState::Valid));
-        tokio::time::timeout(TIMEOUT, guard.revoke_requested()).await.unwrap();
+        timeout(TIMEOUT, guard.revoke_requested()).await.unwrap();
         if recipe == ZkRecipe::Queue {
             assert_eq!(children(&client, "a").await.len(), 1, "{layout:?}");
         }
@@ -241,7 +348,7 @@ async fn a_reconnected_holder_learns_that_its_node_was_deleted() {
         scene.client.delete(&path, None).await.unwrap();
         assert!(guard.is_valid(), "it cannot know");
         scene.proxy.refuse(false);
-        let lost = tokio::time::timeout(LONG / 2, guard.lost()).await;
+        let lost = timeout(LONG / 2, guard.lost()).await;
         assert_eq!(lost.expect("the loss is reported before its deadline"), LossReason::Removed, "{watched}");
         assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
         let again = scene.locks.mutex("a").try_acquire().await.unwrap().unwrap();
@@ -295,12 +402,12 @@ async fn a_guard_at_a_leader_that_was_cut_off_is_lost_before_the_next_leader_let
         }
     };
     // One of them may insist on the leader that it cannot reach, until it is started again.
-    while tokio::time::timeout(LONG * 4, elected()).await.is_err() {}
+    while timeout(LONG * 4, elected()).await.is_err() {}
     let next_leader = ensemble.nodes()[followers[0]].mode().await;
     assert!(next_leader.is_some_and(|mode| mode == "leader" || mode == "follower"), "the others serve");
     let hosts = followers.map(|follower| ensemble.nodes()[follower].connect_string()).join(",");
     let other = opened(&ZkConfig::new(hosts).session_timeout(LONG * 2).private_session(true)).await;
-    let next = tokio::time::timeout(LONG * 8, other.mutex("a").acquire()).await.expect("the session ends");
+    let next = timeout(LONG * 8, other.mutex("a").acquire()).await.expect("the session ends");
     let (both, next) = (guard.is_valid(), next.unwrap());
     assert!(!both, "two hold the lock");
     assert!(next.token() > guard.token());
@@ -308,7 +415,7 @@ async fn a_guard_at_a_leader_that_was_cut_off_is_lost_before_the_next_leader_let
     // The one that was cut off answers still, and so might have kept the guard alive.
     assert_eq!(ensemble.nodes()[leader].mode().await.as_deref(), Some("leader"));
     if !ZooKeeper::lacks("leader that answers a sync alone", (3, 6)) {
-        assert_eq!(tokio::time::timeout(TIMEOUT, client.sync("/")).await, Ok(Ok(())));
+        assert_eq!(timeout(TIMEOUT, client.sync("/")).await, Ok(Ok(())));
     }
     give_back(next).await;
     ensemble.kill(leader);
@@ -332,7 +439,7 @@ async fn a_check_is_answered_by_the_quorum_and_a_sync_by_the_leader_alone() {
     let closed = CreateMode::Persistent.with_acls(Acls::new(&closed));
     clients[0].create("/closed", b"", &closed).await.unwrap();
     hold_off(&ensemble, leader);
-    assert_eq!(tokio::time::timeout(TIMEOUT, clients[0].sync("/")).await, Ok(Ok(())));
+    assert_eq!(timeout(TIMEOUT, clients[0].sync("/")).await, Ok(Ok(())));
     // Each in a session of its own, so that none waits for another one.
     let check = |client: usize, path: &'static str| {
         let client = clients[client].clone();
@@ -352,9 +459,9 @@ async fn a_check_is_answered_by_the_quorum_and_a_sync_by_the_leader_alone() {
     tokio::time::sleep(TIMEOUT / 2).await;
     assert!(asked.iter().all(|answer| !answer.is_finished()), "the leader answers alone");
     // It does answer a sync of its own clients, even while it waits for the others itself.
-    assert_eq!(tokio::time::timeout(TIMEOUT, clients[4].sync("/")).await, Ok(Ok(())));
+    assert_eq!(timeout(TIMEOUT, clients[4].sync("/")).await, Ok(Ok(())));
     links_of(&ensemble, leader).iter().for_each(|link| link.deliver());
-    let answers = tokio::time::timeout(TIMEOUT, join_all(asked)).await.expect("the quorum answers");
+    let answers = timeout(TIMEOUT, join_all(asked)).await.expect("the quorum answers");
     let answers: Vec<_> = answers.into_iter().map(Result::unwrap).collect();
     assert_eq!(answers, [Ok(()), Err(zk::Error::NoNode), Err(zk::Error::NoAuth), Err(zk::Error::NoNode)]);
 }
@@ -452,7 +559,7 @@ async fn a_waiter_does_not_take_the_node_of_another_for_its_own() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(!waiter.is_finished(), "another client holds the lock");
     scene.client.delete(&format!("/locks/a/{}", children[before]), None).await.unwrap();
-    let guard = tokio::time::timeout(Duration::from_secs(20), waiter).await.unwrap().unwrap().unwrap();
+    let guard = timeout(Duration::from_secs(20), waiter).await.unwrap().unwrap().unwrap();
     assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
     give_back(guard).await;
 }
@@ -463,7 +570,7 @@ async fn a_connection_that_a_router_has_forgotten_costs_a_moment_and_no_error() 
     let scene = Scene::new().await;
     let held = scene.locks.mutex("b").acquire().await.unwrap();
     scene.proxy.forget();
-    let guard = tokio::time::timeout(TIMEOUT * 2, scene.locks.mutex("a").acquire()).await;
+    let guard = timeout(TIMEOUT * 2, scene.locks.mutex("a").acquire()).await;
     let guard = guard.expect("another connection works").unwrap();
     give_back(guard).await;
     assert_eq!(held.release().await.unwrap(), Released::Released, "the session lasts");
@@ -524,7 +631,7 @@ async fn a_waiter_whose_event_is_lost_gets_its_turn() {
             assert!(waiter.await.is_err());
         }
         give_back(holder).await;
-        let guard = tokio::time::timeout(SHORT * 5, waiter).await.expect("it looks again").unwrap();
+        let guard = timeout(SHORT * 5, waiter).await.expect("it looks again").unwrap();
         assert!(proxy.pushes() > 0, "{recipe:?} {before}: no event was lost");
         proxy.lose_pushes(false);
         assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use crate::common::{SHORT, SOON, black_hole, children, client, config, mkdir, proxy, through};
+use crate::common::{
+    SETTLED, SHORT, SOON, black_hole, children, client, config, give_back, mkdir, proxy, through, until,
+};
+use futures_util::future::{join, join_all};
 use futures_util::poll;
-use lock_core::{ErrorKind, GuardState, LossReason, MemoryConfig, Released, Token};
+use lock_core::{ErrorKind, Guard, GuardState, LossReason, MemoryConfig, Outcome, Released, Token};
 use lock_testkit::proxy::Direction;
 use lock_zk::zookeeper_client::{Acls, CreateMode, Error};
-use lock_zk::{Committed, FencedExt, ZkLayout};
+use lock_zk::{Committed, FencedExt, ZkConfig, ZkLayout};
 use tokio::time::{sleep, timeout};
 
 fn is_applied(committed: &Committed) -> bool {
@@ -164,4 +167,80 @@ async fn what_cannot_be_fenced_is_reported() {
     assert!(error.to_string().contains("/theirs"), "{error}");
     let error = guard.fenced().unwrap().set("no/path", "", None).commit().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
+}
+
+/// A server ends the connection at a request that is too large, and with it heartbeats of all locks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writes_that_no_server_reads_are_refused_and_cost_no_other_lock() {
+    let server = crate::common::server().await;
+    let (locks, other) = (config(&server).connect().await.unwrap(), client(&server).await);
+    mkdir(&other, "/order").await;
+    mkdir(&other, "/large").await;
+    let mut held = Vec::new();
+    for name in 0..10 {
+        held.push(locks.mutex(format!("held/{name}")).acquire().await.unwrap());
+    }
+    let fits = vec![0; ZkConfig::JUTE_MAXBUFFER - 500];
+    assert!(is_applied(&held[0].fenced().unwrap().set("/large", fits, None).commit().await.unwrap()));
+    let large = vec![0; 1_500_000];
+    let writing = (0..3).map(async |name| {
+        let guard = locks.mutex(format!("writes/{name}")).acquire().await.unwrap();
+        for _ in 0..60 {
+            let error = guard.fenced().unwrap().set("/order", &*large, None).commit().await.unwrap_err();
+            assert_eq!(
+                (error.kind(), error.outcome()),
+                (ErrorKind::Unsupported, Outcome::NotApplied),
+                "{error}"
+            );
+            assert!(error.to_string().contains("jute.maxbuffer"), "{error}");
+            sleep(SHORT * 3 / 60).await;
+        }
+        give_back(guard).await;
+    });
+    join_all(writing).await;
+    assert!(held.iter().all(Guard::is_valid));
+    assert_eq!(other.get_data("/order").await.unwrap().0, b"");
+    for guard in held {
+        give_back(guard).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn few_bytes_of_writes_are_under_way_in_the_session_of_the_locks() {
+    let server = crate::common::server().await;
+    let proxy = proxy(&server);
+    let locks = through(&proxy).session_timeout(SOON * 3).connect().await.unwrap();
+    let other = client(&server).await;
+    let names = ["a", "b", "c"];
+    let mut guards = Vec::new();
+    for name in names {
+        mkdir(&other, &format!("/{name}")).await;
+        guards.push(locks.mutex(name).acquire().await.unwrap());
+    }
+    proxy.hold(Direction::ToServer);
+    let large = vec![b'x'; 600_000];
+    let write = async |at: usize| {
+        let guard: &Guard = &guards[at];
+        guard.fenced().unwrap().set(format!("/{}", names[at]), &*large, None).commit().await
+    };
+    let mut first = Box::pin(write(0));
+    assert!(poll!(&mut first).is_pending());
+    until("it is under way", async || proxy.queued(Direction::ToServer) > large.len()).await;
+    // Given up, it is under way nevertheless.
+    drop(first);
+    let mut rest = Box::pin(join(write(1), write(2)));
+    assert!(timeout(2 * SETTLED, &mut rest).await.is_err());
+    assert!(proxy.queued(Direction::ToServer) < large.len() * 3 / 2, "two are under way");
+    proxy.deliver();
+    let (second, third) = rest.await;
+    assert!(is_applied(&second.unwrap()) && is_applied(&third.unwrap()));
+    for name in names {
+        until("all are applied", async || {
+            other.get_data(&format!("/{name}")).await.unwrap().0.len() == large.len()
+        })
+        .await;
+    }
+    for guard in guards {
+        give_back(guard).await;
+    }
 }

@@ -220,7 +220,8 @@ async fn the_node_of_a_writer_that_became_a_reader_is_watched() {
     guard.downgrade().await.unwrap();
     timeout(SOON, guard.revoke_requested()).await.expect("it is notified");
     let node = children(&client, "a").await.remove(0);
-    assert_eq!(client.get_data(&format!("/locks/a/{node}")).await.unwrap().0, b"__REVOKE__");
+    let data = String::from_utf8(client.get_data(&format!("/locks/a/{node}")).await.unwrap().0).unwrap();
+    assert!(data.contains(r#""revoke":true"#), "{data}");
     give_back(guard).await;
     // And so does the limit.
     let limited = LockOptions::new().max_hold(Duration::from_secs(1));
@@ -509,6 +510,10 @@ async fn holders_are_asked_to_give_the_lock_up() {
     assert!(two.request_revocation("a").await.unwrap());
     timeout(SOON, early.revoke_requested()).await.unwrap();
     give_back(early).await;
+    // As Curator's holders expect.
+    let theirs = foreign(&client, "lock-").await;
+    assert!(two.request_revocation("a").await.unwrap());
+    assert_eq!(client.get_data(&theirs).await.unwrap().0, b"__REVOKE__");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{LONG, Scene, Server, TIMEOUT, config, opened, server};
+use crate::common::{LONG, Scene, Server, TIMEOUT, client, config, opened, server};
 use futures_util::poll;
 use lock_core::{Leader, Locks, Observer};
 use lock_zk::{ZkLayout, ZkRecipe, ZkWait};
@@ -86,6 +86,54 @@ async fn an_observer_that_nobody_polls_keeps_no_lost_lock() {
     drop(followed);
     tokio::task::spawn_blocking(|| paused.join().unwrap()).await.unwrap();
     drop(next);
+}
+
+/// The directory of the lock is watched for its creation or for its children, not for both: one that is not polled keeps the
+/// first, so the others poll.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_observer_that_is_not_polled_keeps_nothing_from_others() {
+    let server = server().await;
+    let (watching, leading) =
+        (connect(&server, ZkRecipe::Queue).await, connect(&server, ZkRecipe::Queue).await);
+    let mut leaders = [(); 3].map(|()| watching.election("a").observe());
+    for leaders in &mut leaders {
+        assert_eq!(next(leaders).await, None);
+        assert!(timeout(Duration::from_millis(300), leaders.next()).await.is_err(), "nothing has changed");
+    }
+    let [unpolled, mut second, mut third] = leaders;
+    for _ in 0..2 {
+        let leadership = leading.election("a").campaign("one").await.unwrap();
+        for leaders in [&mut second, &mut third] {
+            assert_eq!(next(leaders).await.unwrap().token, Some(leadership.token()));
+        }
+        leadership.resign().await.unwrap();
+        for leaders in [&mut second, &mut third] {
+            assert_eq!(next(leaders).await, None);
+        }
+    }
+    drop((unpolled, second, third));
+    watching.close().await.unwrap();
+    leading.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_is_asked_to_resign_keeps_its_label() {
+    let server = server().await;
+    for recipe in [ZkRecipe::Queue, ZkRecipe::Ephemeral(ZkWait::Watch)] {
+        let (watching, leading) = (connect(&server, recipe).await, connect(&server, recipe).await);
+        let leadership = leading.election("a").campaign("one").await.unwrap();
+        assert!(watching.request_revocation("a").await.unwrap());
+        timeout(PUSHED, leadership.revoke_requested()).await.expect("it is asked");
+        let leader = watching.election("a").leader().await.unwrap().unwrap();
+        assert_eq!((leader.label(), leader.token), (Some("one"), Some(leadership.token())), "{recipe:?}");
+        let mut leaders = watching.election("a").observe();
+        assert_eq!(next(&mut leaders).await.unwrap().label(), Some("one"), "{recipe:?}");
+        drop(leaders);
+        leadership.resign().await.unwrap();
+        watching.close().await.unwrap();
+        leading.close().await.unwrap();
+        client(&server).await.delete("/locks/a", None).await.ok();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
