@@ -435,7 +435,7 @@ async fn a_rolling_restart_loses_no_lock() {
     let first = guards.remove(0);
     let token = first.token();
     assert_eq!(first.release().await.unwrap(), Released::Released);
-    let second = tokio::time::timeout(PATIENT, waiter).await.expect("it is next").unwrap();
+    let second = timeout(PATIENT, waiter).await.expect("it is next").unwrap();
     assert!(second.token() > token);
     assert_eq!(second.release().await.unwrap(), Released::Released);
     for guard in guards {
