@@ -1,10 +1,11 @@
 //! What all clones of one `Locks`, and the handles of its locks, share.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::background::Background;
+use crate::background::{Background, Counted};
 use crate::guard::Origin;
 use crate::local_queue::LocalQueues;
 use crate::readers::Readers;
@@ -41,10 +42,18 @@ impl Connection {
         send(&*self.backend).await.map_err(|error| self.origin.runtimes.explain(error))
     }
 
+    /// Counts an acquisition as under way. To be dropped after it: its drop starts its roll-back.
+    pub(crate) fn under_way(&self) -> Counted {
+        self.origin.acquisitions.count()
+    }
+
     /// The result of an acquisition, or an error once the locks are closed, whatever the backend does with it.
-    pub(crate) async fn unless_closed<T>(&self, acquisition: impl Future<Output = Result<T>>) -> Result<T> {
-        // Until the acquisition is dropped, which starts its roll-back.
-        let _under_way = self.origin.acquisitions.count();
+    ///
+    /// The acquisition stays where it is: moved in here, it would take its place twice.
+    pub(crate) async fn unless_closed<T>(
+        &self,
+        acquisition: Pin<&mut impl Future<Output = Result<T>>>,
+    ) -> Result<T> {
         let acquired = tokio::select! {
             biased;
             () = self.origin.closed.cancelled() => return Err(self.closed()),

@@ -1,6 +1,6 @@
 //! The handle of one lock in one mode: what mutexes, read/write locks and semaphores have in common.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -102,14 +102,15 @@ impl LockHandle {
 
     async fn acquire_within(&self, wait: Wait) -> Result<Option<Guard>> {
         let spec = self.spec.as_ref().map_err(Clone::clone)?;
-        let acquired = async {
+        let _under_way = self.connection.under_way();
+        let acquired = pin!(async {
             let runtimes = &self.connection.origin.runtimes;
             let runtime = runtimes.enter()?;
             // Dropping the acquisition rolls it back.
             let acquired =
                 within(wait, self.answer_timeout(), acquire_held(&self.connection, spec, wait, runtime));
             acquired.await.unwrap_or_else(|| Err(runtimes.explain(no_answer(self.backend_name()))))
-        };
+        });
         let acquired = self.unless_closed(acquired);
         match self.own_reader(spec) {
             Some(reader) => Box::pin(self.warning_of(reader, spec, acquired)).await,
@@ -118,7 +119,10 @@ impl LockHandle {
     }
 
     /// The result of an acquisition, or of a wait before it, or an error once the locks are closed.
-    pub(crate) async fn unless_closed<T>(&self, acquired: impl Future<Output = Result<T>>) -> Result<T> {
+    pub(crate) async fn unless_closed<T>(
+        &self,
+        acquired: Pin<&mut impl Future<Output = Result<T>>>,
+    ) -> Result<T> {
         let name = &self.spec.as_ref().map_err(Clone::clone)?.name;
         let acquired = self.connection.unless_closed(acquired).await;
         acquired.map_err(|error| error.during("acquire").on(name))

@@ -1,5 +1,6 @@
 //! An exclusive lock.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,7 +69,7 @@ impl Mutex {
 
     /// The output of what an acquisition waits for first, or an error once the locks are closed.
     pub(crate) async fn unless_closed<T>(&self, waiting: impl Future<Output = T>) -> Result<T> {
-        self.handle.unless_closed(async { Ok(waiting.await) }).await
+        self.handle.unless_closed(pin!(async { Ok(waiting.await) })).await
     }
 
     pub(crate) fn answer_timeout(&self) -> Duration {
