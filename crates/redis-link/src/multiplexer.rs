@@ -650,10 +650,9 @@ mod tests {
     async fn the_answers_to_requests_that_were_given_up_are_nobody_elses() {
         let (ours, mut theirs) = duplex(1 << 16);
         let connection = over(ours, Duration::from_secs(1));
-        let error = said(&connection, "late").await.unwrap_err();
-        assert!(error.is_timeout(), "{error}");
-        let dropped = timeout(Duration::from_millis(10), said(&connection, "dropped")).await;
-        assert!(dropped.is_err());
+        for given_up in ["late", "dropped"] {
+            assert!(timeout(Duration::from_millis(10), said(&connection, given_up)).await.is_err());
+        }
         let (next, ()) = tokio::join!(said(&connection, "next"), async {
             let (mut buffer, mut received) = ([0; 64], String::new());
             while !received.contains("next") {
@@ -687,10 +686,12 @@ mod tests {
         let (ours, mut theirs) = duplex(16);
         let connection = over(ours, Duration::from_millis(10));
         let handle = Handle::current();
-        for _ in 0..2 {
-            // More than the server takes.
-            assert!(said(&connection, "nobody answers this").await.unwrap_err().is_timeout());
-        }
+        // More than the server takes.
+        let (one, other) =
+            tokio::join!(said(&connection, "nobody answers this"), said(&connection, "nor this"));
+        assert!(one.unwrap_err().is_timeout() && other.unwrap_err().is_timeout());
+        let next = said(&connection, "it gets no more").await.unwrap_err();
+        assert_eq!(Unwritten::of(&next), Some(Unwritten::Closed));
         let clone = connection.clone();
         drop(connection);
         assert_eq!(handle.metrics().num_alive_tasks(), 1);
