@@ -34,7 +34,7 @@ impl RedisClient {
     pub async fn break_seen(&self, script: impl Fn(&str) -> Call) -> Result<String> {
         let mut hash = String::new();
         for _ in 0..TRIES {
-            let (answer, resent) = self.run(&script(&hash)).await?;
+            let (answer, resent) = self.run(&script(&hash), &self.dispatch()).await?;
             match Answer::read(&answer).ok_or_else(|| self.endpoint().unexpected(&answer))? {
                 Answer::Broken => return Ok("string".to_owned()),
                 // The first sending may have broken it; in any case it is gone.
