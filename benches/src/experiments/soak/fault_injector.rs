@@ -469,8 +469,8 @@ impl FaultPlan {
 const fn crowd(backend: SoakBackend) -> usize {
     match backend {
         SoakBackend::Redis | SoakBackend::RedisTls | SoakBackend::Sentinel => 20_000,
-        SoakBackend::Redlock => 4_000,
         SoakBackend::Zk | SoakBackend::Postgres => 2_000,
+        SoakBackend::Redlock => 1_000,
     }
 }
 
