@@ -325,7 +325,10 @@ mod tests {
                 FaultKind::Reset,
                 FaultKind::Failover,
                 FaultKind::BusyScript,
-                FaultKind::Password
+                FaultKind::Password,
+                FaultKind::ForgedNotifications,
+                FaultKind::Close,
+                FaultKind::Crowd
             ]
         );
         for (backend, kind) in [

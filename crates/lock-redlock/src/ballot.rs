@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::{OwnerId, Result, Token};
 use redis::{ConnectionInfo, Pipeline, Value};
+use redis_link::break_lock::Breaking;
 use redis_link::client::{ClientOptions, RedisClient};
 use redis_link::dispatch::Dispatch;
 use redis_link::error::Failure;
@@ -327,7 +328,8 @@ impl Voter {
         self.client.read(&call, Inspection::read).await
     }
 
-    /// Removes the lock that this request sees, whoever holds it, and returns the type of its key. A key that is not a string is left alone.
+    /// Removes the lock whose value has this hash, whoever holds it; with an empty hash, only looks. A key that is not a string is left
+    /// alone.
     ///
     /// # Errors
     ///
@@ -336,8 +338,8 @@ impl Voter {
     /// # Cancel safety
     ///
     /// When the future is dropped, it may have been broken. No later holder is.
-    pub async fn break_lock(&self, keys: &Keys) -> Result<String> {
-        self.client.break_seen(|seen| BREAK_VOTE.on(&[keys.lock()]).arg(seen)).await
+    pub async fn break_if(&self, keys: &Keys, seen: &str) -> Result<Breaking> {
+        self.client.break_if(|seen| BREAK_VOTE.on(&[keys.lock()]).arg(seen), seen).await
     }
 }
 

@@ -9,6 +9,7 @@ use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use lock_core::backend::MAX_LISTED;
 use lock_core::{Capabilities, LockName, LockState, OwnerId, Result, ServerLockState, ServerView, Token};
+use redis_link::break_lock::Breaking;
 use redis_link::error::not_a_lock;
 use redis_link::inspection::Inspection;
 use redis_link::key_watch::KeyWatch;
@@ -77,33 +78,43 @@ impl Context {
 
     pub(crate) async fn break_lock(&self, name: &LockName) -> Result<bool> {
         let keys = self.keys(name)?;
+        // Before anything is removed anywhere; and only what is seen now, whenever a master carries the rest out.
+        let looked = self.ask_all(|master| {
+            let keys = Arc::clone(&keys);
+            async move { master.voter.break_if(&keys, "").await }
+        });
+        let looked = looked.await?;
         let is_lock = |kind: &str| matches!(kind, "string" | "none");
-        // Before anything is removed anywhere.
-        let all_seen = self.look(&keys).await?;
-        if let Some(seen) = all_seen.iter().flatten().find(|seen| !is_lock(&seen.kind)) {
-            return Err(not_a_lock(BACKEND, &seen.kind));
+        let foreign = looked.iter().flatten().find_map(|seen| match seen {
+            Breaking::Left { kind, .. } if !is_lock(kind) => Some(kind),
+            _ => None,
+        });
+        if let Some(kind) = foreign {
+            return Err(not_a_lock(BACKEND, kind));
         }
         let proposal = self.proposal();
-        let kinds = self.ask_all(|master| {
+        let breaking = self.ask_all(|master| {
+            let number = self.masters.iter().position(|other| Arc::ptr_eq(other, &master));
+            let seen = number.map(|number| looked[number].clone());
             let keys = Arc::clone(&keys);
             async move {
-                let kind = master.voter.break_lock(&keys).await?;
+                let Some(Ok(Breaking::Left { kind, hash })) = seen else { return Ok(None) };
+                if kind != "string" {
+                    return Ok(Some(kind));
+                }
+                let broken = master.voter.break_if(&keys, &hash).await?;
                 // Hands the lock over to the next waiter; if that fails, the waiters poll.
                 let hand_over = Request::vacate(&keys, OwnerId::random(), proposal, None);
                 drop(master.voter.vacate(&hand_over, &master.client.dispatch()).await);
-                Ok(kind)
+                Ok(Some(if broken == Breaking::Broken { kind } else { "none".to_owned() }))
             }
         });
-        let kinds = kinds.await?.into_iter().zip(&*self.masters);
+        let kinds = breaking.await?.into_iter().map(|kind| kind.ok().flatten()).zip(&*self.masters);
         // A restarted master may have lost the lock.
-        let seen = kinds.filter(|(kind, master)| {
-            !matches!(kind, Ok(kind) if kind == "none") || master.may_vote().is_ok()
-        });
-        let kinds: Vec<_> = seen.filter_map(|(kind, _)| kind.ok()).collect();
+        let seen =
+            kinds.filter(|(kind, master)| kind.as_deref() != Some("none") || master.may_vote().is_ok());
+        let kinds: Vec<_> = seen.filter_map(|(kind, _)| kind).collect();
         let unseen = self.masters.len() - kinds.len();
-        if let Some(kind) = kinds.iter().find(|kind| !is_lock(kind)) {
-            return Err(not_a_lock(BACKEND, kind));
-        }
         let broken = kinds.iter().filter(|kind| *kind == "string").count();
         // Masters that did not answer may have had the lock.
         Ok(broken > 0 && broken + unseen >= quorum(self.masters.len()))

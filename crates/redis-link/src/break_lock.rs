@@ -12,17 +12,23 @@ use crate::script::Call;
 /// How often the holder may change while it is to be broken.
 const TRIES: usize = 16;
 
-/// What a script of a break answers.
-#[derive(Debug, PartialEq, Eq)]
-enum Answer {
+/// What became of a lock that was to be broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Breaking {
+    /// What was seen is gone.
     Broken,
-    /// The type of the key, or a tombstone, and the hash of the value.
-    Seen(String, String),
+    /// Nothing was removed.
+    Left {
+        /// The type of the key, or a tombstone.
+        kind: String,
+        /// The hash of its value.
+        hash: String,
+    },
 }
 
 impl RedisClient {
-    /// Removes the lock that this script breaks, given the hash of its value, or nothing to look only. Returns the type of the key that was
-    /// removed, or that was left alone.
+    /// Removes the lock that this script breaks, given the hash of its value. Returns the type of the key that was removed, or that was
+    /// left alone.
     ///
     /// # Errors
     ///
@@ -31,16 +37,13 @@ impl RedisClient {
     /// # Cancel safety
     ///
     /// When the future is dropped, the lock that was seen may be broken, now or later.
-    pub async fn break_seen(&self, script: impl Fn(&str) -> Call) -> Result<String> {
-        let mut hash = String::new();
+    pub async fn break_seen(&self, script: impl Fn(&str) -> Call + Send + Sync) -> Result<String> {
+        let mut seen = String::new();
         for _ in 0..TRIES {
-            let (answer, resent) = self.run(&script(&hash), &self.dispatch()).await?;
-            match Answer::read(&answer).ok_or_else(|| self.endpoint().unexpected(&answer))? {
-                Answer::Broken => return Ok("string".to_owned()),
-                // The first sending may have broken it; in any case it is gone.
-                Answer::Seen(..) if resent && !hash.is_empty() => return Ok("string".to_owned()),
-                Answer::Seen(kind, seen) if kind == "string" => hash = seen,
-                Answer::Seen(kind, _) => return Ok(kind),
+            match self.break_if(&script, &seen).await? {
+                Breaking::Broken => return Ok("string".to_owned()),
+                Breaking::Left { kind, hash } if kind == "string" => seen = hash,
+                Breaking::Left { kind, .. } => return Ok(kind),
             }
         }
         Err(Error::new(ErrorKind::Unavailable, self.endpoint().backend)
@@ -48,13 +51,29 @@ impl RedisClient {
             .with_message("the lock changed hands each time that it was to be broken")
             .with_hint("inspect it, and break it again if it is still held too long"))
     }
+
+    /// Removes the lock whose value has this hash, by one request; with an empty hash, only looks.
+    ///
+    /// # Errors
+    ///
+    /// As [`break_seen`](Self::break_seen).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`break_seen`](Self::break_seen).
+    pub async fn break_if(&self, script: impl Fn(&str) -> Call + Send + Sync, seen: &str) -> Result<Breaking> {
+        let (answer, resent) = self.run(&script(seen), &self.dispatch()).await?;
+        let breaking = Breaking::read(&answer).ok_or_else(|| self.endpoint().unexpected(&answer))?;
+        // The first sending may have broken it; in any case it is gone.
+        Ok(if resent && !seen.is_empty() { Breaking::Broken } else { breaking })
+    }
 }
 
-impl Answer {
+impl Breaking {
     fn read(answer: &Value) -> Option<Self> {
         let words: Vec<String> = redis::from_redis_value_ref(answer).ok()?;
         match <[String; 2]>::try_from(words) {
-            Ok([kind, hash]) => Some(Self::Seen(kind, hash)),
+            Ok([kind, hash]) => Some(Self::Left { kind, hash }),
             Err(words) => (words == ["broken"]).then_some(Self::Broken),
         }
     }

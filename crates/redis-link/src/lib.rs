@@ -8,13 +8,13 @@
 //! * Notifications: [`push`] delivers what the server publishes to waiters, over a `push_connection`, as
 //!   [`message`]s; [`key_watch`] is its report that a key has changed.
 //! * Locks: [`keys`] names their keys, [`inspection`] parses their state, [`mod@take_back`] removes what a request
-//!   without an answer may have left, `break_lock` what was seen.
+//!   without an answer may have left, [`break_lock`] what was seen.
 //! * Migrations: `claim` notes which one the locks take part in, `writers` finds who may still acquire them, [`scan`] reads
 //!   them all.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod acquisitions;
-mod break_lock;
+pub mod break_lock;
 mod claim;
 pub mod client;
 mod cluster;

@@ -77,7 +77,7 @@ async fn a_role_needs_the_functions_alone() {
     }
     psql(&server, "app", "shop", "SELECT locks.fence('job', 16)").await.is(3, &["the lock \"job\" is lost"]);
     psql(&server, "postgres", "shop", "CREATE ROLE guest LOGIN; CREATE ROLE admin LOGIN").await.is(0, &[]);
-    let breaks = "SELECT locks.break_lock('job', 'on')";
+    let breaks = "SELECT locks.break_lock('job', 16, 'on')";
     psql(&server, "app", "shop", breaks).await.is(3, &["permission denied"]);
     // A later installation keeps what was granted before.
     let printed = install(&url(&server, "owner", "shop"), &["--operator", "admin", "--print"]).await.stdout;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use lock_core::{Mode, Token};
 use lock_redlock::ballot::{Claim, Entry, Extension, Proposal, Request, Voter, Wanted};
+use redis_link::break_lock::Breaking;
 use redis_link::client::RedisClient;
 use redis_link::inspection::Inspection;
 use redis_link::message::Secret;
@@ -66,7 +67,14 @@ impl Scripts for Master {
                 raised.map_or_else(|error| refused(&error), |raised| ours(raised, "raised"))
             }
             Op::Look(_) => vote(case, &voter.inspect(keys).await.unwrap()),
-            Op::Break => voter.break_lock(keys).await.unwrap(),
+            Op::Break => match voter.break_if(keys, "").await.unwrap() {
+                Breaking::Left { kind, hash } if kind == "string" => {
+                    assert_eq!(voter.break_if(keys, &hash).await.unwrap(), Breaking::Broken);
+                    kind
+                }
+                Breaking::Left { kind, .. } => kind,
+                Breaking::Broken => panic!("it was to be looked at"),
+            },
             _ => return None,
         };
         Some((answer, None))
