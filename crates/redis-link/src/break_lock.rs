@@ -61,7 +61,11 @@ impl RedisClient {
     /// # Cancel safety
     ///
     /// As [`break_seen`](Self::break_seen).
-    pub async fn break_if(&self, script: impl Fn(&str) -> Call + Send + Sync, seen: &str) -> Result<Breaking> {
+    pub async fn break_if(
+        &self,
+        script: impl Fn(&str) -> Call + Send + Sync,
+        seen: &str,
+    ) -> Result<Breaking> {
         let (answer, resent) = self.run(&script(seen), &self.dispatch()).await?;
         let breaking = Breaking::read(&answer).ok_or_else(|| self.endpoint().unexpected(&answer))?;
         // The first sending may have broken it; in any case it is gone.
