@@ -19,7 +19,7 @@
 //! * [`LogCapture`]: the log lines of the locks.
 //! * [`by_tier`]: how much a test tries.
 //! * [`cancel`]: drops a future after every number of polls.
-//! * [`until`], [`acquiring`], [`come`], [`give_back`] and [`ended`]: the small steps of many tests.
+//! * [`until`], [`acquiring`], [`crowd`], [`come`], [`give_back`] and [`ended`]: the small steps of many tests.
 //!
 //! A server that is not installed is an error that names the package; no test is skipped silently. `REDIS_SERVER` and
 //! `ZOOKEEPER_CLASSPATH` name other releases of servers, and [`RedisServer::lacks`] leaves out tests of what a release lacks.
@@ -74,6 +74,6 @@ pub use proxy::{FaultProxy, Multiplexer};
 pub use redis::{RedisCluster, RedisFive, RedisSentinel, RedisServer};
 pub use secret_file::SecretFile;
 pub use tier::by_tier;
-pub use waiting::{acquiring, come, ended, give_back, until};
+pub use waiting::{acquiring, come, crowd, ended, give_back, until};
 pub use worker::Worker;
 pub use zookeeper::{ZkEnsemble, ZooKeeper};

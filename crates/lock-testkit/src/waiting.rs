@@ -4,9 +4,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use lock_core::{Guard, Mutex, Released};
+use lock_core::{Error, Guard, Locks, Mutex, Released};
 use tokio::runtime::Runtime;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
 /// Far longer than anything takes that is waited for, also on a busy machine.
@@ -28,6 +28,22 @@ pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 /// Acquires a lock in a task of its own, which panics when that fails.
 pub fn acquiring(mutex: Mutex) -> JoinHandle<Guard> {
     tokio::spawn(async move { mutex.acquire().await.unwrap_or_else(|error| panic!("{error}")) })
+}
+
+/// Acquires so many locks at once, each in a task of its own. Returns the guards, and an error of those that got none.
+///
+/// # Panics
+///
+/// When that takes more than two minutes.
+pub async fn crowd(locks: &Locks, tasks: usize) -> (Vec<Guard>, Option<Error>) {
+    let mut acquiring = JoinSet::new();
+    for task in 0..tasks {
+        let mutex = locks.mutex(format!("lock/{task}"));
+        acquiring.spawn(async move { mutex.acquire().await });
+    }
+    let acquired = timeout(4 * PATIENCE, acquiring.join_all()).await.expect("all of them end");
+    let (guards, failed): (Vec<_>, Vec<_>) = acquired.into_iter().partition(Result::is_ok);
+    (guards.into_iter().flatten().collect(), failed.into_iter().find_map(Result::err))
 }
 
 /// What a task comes to.

@@ -9,9 +9,6 @@ use redis::Value;
 use crate::client::RedisClient;
 use crate::script::Call;
 
-/// How often the holder may change while it is to be broken.
-const TRIES: usize = 16;
-
 /// What became of a lock that was to be broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Breaking {
@@ -38,12 +35,17 @@ impl RedisClient {
     ///
     /// When the future is dropped, the lock that was seen may be broken, now or later.
     pub async fn break_seen(&self, script: impl Fn(&str) -> Call + Send + Sync) -> Result<String> {
-        let mut seen = String::new();
-        for _ in 0..TRIES {
+        let (mut seen, mut until) = (String::new(), None);
+        loop {
             match self.break_if(&script, &seen).await? {
                 Breaking::Broken => return Ok("string".to_owned()),
                 Breaking::Left { kind, hash } if kind == "string" => seen = hash,
                 Breaking::Left { kind, .. } => return Ok(kind),
+            }
+            // A holder that comes much later, as while this process is paused, is not meant.
+            let now = self.clock().now();
+            if now >= *until.get_or_insert_with(|| now + self.command_timeout()) {
+                break;
             }
         }
         Err(Error::new(ErrorKind::Unavailable, self.endpoint().backend)

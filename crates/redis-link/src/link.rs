@@ -146,9 +146,7 @@ impl Link {
         asking: bool,
         dispatch: &Arc<Dispatch>,
     ) -> Result<Value, Failure> {
-        let mut is_second = false;
-        loop {
-            let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
+        self.on_connection(|mut connection| async move {
             let mut answer = if asking {
                 let asking = [redis::cmd("ASKING")];
                 Box::pin(run(&mut connection, &call.command, &asking, dispatch)).await.and_then(last)
@@ -158,11 +156,9 @@ impl Link {
             if answer.as_ref().is_err_and(is_no_script) {
                 answer = Box::pin(run_unloaded(&mut connection, call, asking, dispatch)).await;
             }
-            match answer {
-                Err(error) if !is_second && self.is_unsent(&error, generation) => is_second = true,
-                answer => return answer.map_err(|error| self.failure(error, generation)),
-            }
-        }
+            answer
+        })
+        .await
     }
 
     /// Sends these commands in one round trip; the server may run commands of other clients between them. If it refuses
@@ -176,15 +172,10 @@ impl Link {
             Some(Value::ServerError(error)) => Err(error.clone().into()),
             _ => Ok(answers),
         };
-        let mut is_second = false;
-        loop {
-            let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
-            let answers = connection.send_all(commands, dispatch).await;
-            match answers.and_then(of_server).and_then(refused) {
-                Err(error) if !is_second && self.is_unsent(&error, generation) => is_second = true,
-                answers => return answers.map_err(|error| self.failure(error, generation)),
-            }
-        }
+        self.on_connection(|mut connection| async move {
+            connection.send_all(commands, dispatch).await.and_then(of_server).and_then(refused)
+        })
+        .await
     }
 
     /// Sends the commands that are made from a lower bound of the server's clock, in one round trip; `None` if nothing is
@@ -368,14 +359,11 @@ impl Link {
 
     /// Sends a command that changes nothing.
     pub(crate) async fn query(self: &Arc<Self>, command: &Cmd) -> Result<Value, Failure> {
-        let (dispatch, mut is_second) = (self.dispatch(), false);
-        loop {
-            let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
-            match connection.send(command, &dispatch).await.and_then(Value::extract_error) {
-                Err(error) if !is_second && self.is_unsent(&error, generation) => is_second = true,
-                answer => return answer.map_err(|error| self.failure(error, generation)),
-            }
-        }
+        let dispatch = &self.dispatch();
+        self.on_connection(|mut connection| async move {
+            connection.send(command, dispatch).await.and_then(Value::extract_error)
+        })
+        .await
     }
 
     /// Sends commands that change nothing in one round trip, and returns the answer to each.
@@ -383,13 +371,25 @@ impl Link {
         self: &Arc<Self>,
         commands: &Pipeline,
     ) -> Result<Vec<RedisResult<Value>>, Failure> {
-        let (mut commands, mut is_second) = (commands.clone(), false);
-        commands.ignore_errors();
+        let mut commands = commands.clone();
+        let commands = &*commands.ignore_errors();
+        self.on_connection(|mut connection| async move { commands.query_async(&mut connection).await }).await
+    }
+
+    /// Makes a request over the connection, or over the next one if it was not sent.
+    async fn on_connection<T, F>(
+        self: &Arc<Self>,
+        request: impl Fn(Connection) -> F + Send,
+    ) -> Result<T, Failure>
+    where
+        F: Future<Output = RedisResult<T>> + Send,
+    {
+        let mut is_second = false;
         loop {
-            let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
-            match commands.query_async(&mut connection).await {
+            let (connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
+            match request(connection).await {
                 Err(error) if !is_second && self.is_unsent(&error, generation) => is_second = true,
-                answers => return answers.map_err(|error| self.failure(error, generation)),
+                answer => return answer.map_err(|error| self.failure(error, generation)),
             }
         }
     }
@@ -452,21 +452,12 @@ impl Link {
 
     /// Examines the server, for the doctor.
     pub(crate) async fn examine(self: &Arc<Self>) -> Result<Vec<Finding>> {
-        let mut is_second = false;
-        loop {
-            let (mut connection, generation) = self.connection().await?;
-            let findings = async {
-                let mut findings = examine(&mut connection, &self.endpoint).await?;
-                findings.push(last_tokens::count(&mut connection, &self.endpoint.address).await?);
-                Ok(findings)
-            };
-            match findings.await {
-                Err(error) if !is_second && self.is_unsent(&error, generation) => is_second = true,
-                found => {
-                    return found.map_err(|error| self.endpoint.failed(self.failure(error, generation)));
-                }
-            }
-        }
+        let found = self.on_connection(|mut connection| async move {
+            let mut findings = examine(&mut connection, &self.endpoint).await?;
+            findings.push(last_tokens::count(&mut connection, &self.endpoint.address).await?);
+            Ok(findings)
+        });
+        found.await.map_err(|failure| self.endpoint.failed(failure))
     }
 
     /// Sends a call, waits until this many replicas have applied it, and returns the answer and how many have.

@@ -1,8 +1,8 @@
 //! What a server publishes to the inbox of a process, and how the process knows that the server said it.
 //!
 //! Whoever may publish can send to an inbox, and whoever may subscribe hears what it gets. So a grant is believed by its proof alone: a
-//! hash of its token and of a secret that only the queue entry has, and the process that wrote it. Who hears a proof can repeat it, and
-//! change nothing: an owner id is granted a lock once. All else is a hint to ask.
+//! hash of its token, of the key of the lock, and of a secret that only the queue entry has, and the process that wrote it. Who hears a
+//! proof can repeat it, and change nothing: an owner id is granted a lock once. All else is a hint to ask.
 
 use std::fmt;
 use std::time::Duration;
@@ -57,10 +57,10 @@ impl Secret {
         &self.0
     }
 
-    /// What the server makes of the secret when it grants the lock: with a token, or else with the word `granted`.
+    /// What the server makes of the secret when it grants the lock with this key: with a token, or else with the word `granted`.
     #[must_use]
-    pub fn proof(&self, of: &str) -> String {
-        Sha1::from(format!("{of}:{}", self.0)).digest().to_string()
+    pub fn proof(&self, of: &str, lock: &str) -> String {
+        Sha1::from(format!("{of}:{lock}:{}", self.0)).digest().to_string()
     }
 }
 
@@ -84,7 +84,7 @@ impl<'a> Message<'a> {
             _ => return None,
         };
         let (proof, lock) = text.split_once(' ')?;
-        let is_proved = secrets.of(owner).proof(proved) == proof;
+        let is_proved = secrets.of(owner).proof(proved, lock) == proof;
         is_proved.then_some(Self::Granted { owner, token, lock })
     }
 }
@@ -115,8 +115,8 @@ mod tests {
                 None
             }
         };
-        let proof = |of: &str| secrets.of(owner).proof(of);
         let lock = "lock:a b".to_owned();
+        let proof = |of: &str| secrets.of(owner).proof(of, &lock);
         assert_eq!(
             read(&format!("granted {owner} {} {lock}", proof("granted"))),
             Some((owner, None, lock.clone()))
@@ -127,8 +127,9 @@ mod tests {
             format!("granted {owner} {lock}"),
             format!("granted {owner} {} {lock}", proof("1616")),
             format!("granted {other} {} {lock}", proof("granted")),
-            format!("granted {owner} {} {lock}", Secrets::random().of(owner).proof("granted")),
+            format!("granted {owner} {} {lock}", Secrets::random().of(owner).proof("granted", &lock)),
             format!("passed {owner} 1632 {} {lock}", proof("1616")),
+            format!("passed {owner} 1616 {} {lock}c", proof("1616")),
             format!("passed {owner} 1616 {lock}"),
             format!("passed {owner} 1616"),
             format!("passed {owner} -1 {} {lock}", proof("-1")),

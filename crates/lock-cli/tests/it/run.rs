@@ -756,13 +756,20 @@ async fn a_run_that_lacks_a_process_or_a_thread_ends_with_an_error() {
     }
 }
 
-/// Signals the children of a process again and again, as soon as there are any, until that process has ended.
-fn signal_children(of: &Child, signal: Signal) -> thread::JoinHandle<()> {
+/// Signals the watchdog of a process again and again, as soon as there is one, until that process has ended. A child that is not yet the
+/// watchdog is left alone: stopped there, it would stop its parent in the system call.
+fn signal_watchdog(of: &Child, signal: Signal) -> thread::JoinHandle<()> {
     let pid = of.pid();
     thread::spawn(move || {
         while let Ok(children) = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")) {
-            let children = children.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?));
-            children.for_each(|child| _ = kill_process(child, signal));
+            let is_watchdog = |pid: &&str| {
+                fs::read(format!("/proc/{pid}/cmdline"))
+                    .is_ok_and(|name| name.starts_with(b"polylock-watchdog\0"))
+            };
+            let watchdogs = children.split_whitespace().filter(is_watchdog);
+            watchdogs
+                .filter_map(|pid| Pid::from_raw(pid.parse().ok()?))
+                .for_each(|watchdog| _ = kill_process(watchdog, signal));
             thread::sleep(Duration::from_micros(200));
         }
     })
@@ -775,7 +782,7 @@ async fn a_run_whose_watchdog_dies_at_its_start_ends_with_an_error() {
     let locks = Locks::connect(&url).await.unwrap();
     loop {
         let run = Background::start(folder.path(), &url, "-v", "echo began");
-        let killer = signal_children(&run.process, Signal::KILL);
+        let killer = signal_watchdog(&run.process, Signal::KILL);
         let (code, text) = run.ends().await;
         spawn_blocking(|| killer.join().unwrap()).await.unwrap();
         assert!(locks.mutex("job").try_acquire().await.unwrap().is_some(), "the lock is released");
@@ -793,7 +800,7 @@ async fn a_signal_ends_a_run_whose_watchdog_does_not_report() {
     let locks = Locks::connect(&url).await.unwrap();
     loop {
         let run = Background::start(folder.path(), &url, "-v", "echo began; sleep 60");
-        let stopper = signal_children(&run.process, Signal::STOP);
+        let stopper = signal_watchdog(&run.process, Signal::STOP);
         let is_held = async || locks.inspect("job").await.unwrap().is_held();
         eventually("the lock", is_held).await;
         let had_begun = run.text().contains("the command runs");

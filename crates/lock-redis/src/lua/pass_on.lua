@@ -12,7 +12,7 @@ if owner then
   if not token.err then
     redis.call('SET', KEYS[1], owner .. ' ' .. token .. ' ' .. micros .. ' ' .. info, 'PX', grace)
     local publish = string.find(inbox, '{', 1, true) and 'SPUBLISH' or 'PUBLISH'
-    local proof = redis.sha1hex(token .. ':' .. secret)
+    local proof = redis.sha1hex(token .. ':' .. KEYS[1] .. ':' .. secret)
     delivered = redis.pcall(publish, inbox, 'passed ' .. owner .. ' ' .. token .. ' ' .. proof .. ' ' .. KEYS[1])
     if publish == 'PUBLISH' and type(delivered) == 'number' and delivered > 0 then
       -- The count includes subscribers to patterns.

@@ -145,7 +145,7 @@ local function advance(me, is_new_first, check_alive, depth)
       end
     else
       local delivered = owner and owner ~= me
-        and notify(inbox, 'granted', owner, redis.sha1hex('granted:' .. secret) .. ' ' .. KEYS[1])
+        and notify(inbox, 'granted', owner, redis.sha1hex('granted:' .. KEYS[1] .. ':' .. secret) .. ' ' .. KEYS[1])
       if delivered == 'perhaps' then
         -- It may be alive, and then asks by itself.
         return false

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lock_core::{ErrorKind, Outcome};
-use lock_testkit::{RedisServer, by_tier, until};
+use lock_testkit::{RedisServer, by_tier, crowd, until};
 use tokio::time::{Instant, timeout};
 
 use crate::common::connect;
@@ -22,15 +22,8 @@ async fn a_healthy_server_grants_the_locks_of_a_crowd_at_a_few_commands_each() {
     let (redis, tasks) = (RedisServer::start().await.unwrap(), tasks());
     let locks = connect(&redis.url()).await;
     let began = Instant::now();
-    let acquired = (0..tasks).map(|task| {
-        let mutex = locks.mutex(format!("lock/{task}"));
-        tokio::spawn(async move { mutex.acquire().await })
-    });
-    let acquired = timeout(PATIENCE, join_all(acquired)).await.expect("all of them end");
+    let (guards, error) = crowd(&locks, tasks).await;
     let took = began.elapsed();
-    let (guards, failed): (Vec<_>, Vec<_>) =
-        acquired.into_iter().map(Result::unwrap).partition(Result::is_ok);
-    let error = failed.into_iter().find_map(Result::err);
     // On a busy host a few connections take too long.
     assert!(guards.len() * 100 >= tasks * 95, "{} of {tasks} in {took:?}: {error:?}", guards.len());
     let scripts = redis.calls_of("evalsha").await;
@@ -38,8 +31,8 @@ async fn a_healthy_server_grants_the_locks_of_a_crowd_at_a_few_commands_each() {
     assert!(scripts + claims <= 2 * tasks as u64 + 1000, "{scripts} scripts and {claims} claims");
 
     // They are held, and released as fast.
-    assert!(guards.iter().flatten().all(|guard| guard.is_valid()));
-    let released = guards.into_iter().flatten().map(|guard| tokio::spawn(guard.release()));
+    assert!(guards.iter().all(|guard| guard.is_valid()));
+    let released = guards.into_iter().map(|guard| tokio::spawn(guard.release()));
     let released = timeout(PATIENCE, join_all(released)).await.expect("all of them end");
     let failed = released.into_iter().find_map(|released| released.unwrap().err());
     assert!(failed.is_none(), "{failed:?}");

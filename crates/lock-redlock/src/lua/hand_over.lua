@@ -11,7 +11,7 @@ while first[1] do
     if not delivered then
       redis.call('SET', KEYS[1], owner .. ' ' .. ARGV[2] .. ' ' .. info, 'PX', grace)
       -- The hash proves the token: see message.rs.
-      local proof = redis.sha1hex(token .. ':' .. secret)
+      local proof = redis.sha1hex(token .. ':' .. KEYS[1] .. ':' .. secret)
       delivered = redis.pcall('PUBLISH', inbox, 'passed ' .. owner .. ' ' .. token .. ' ' .. proof .. ' ' .. KEYS[1])
     end
     -- The count includes subscribers to patterns.

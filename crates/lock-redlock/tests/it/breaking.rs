@@ -4,22 +4,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use lock_core::GuardState;
-use lock_testkit::proxy::{Direction, Protocol, redis_command};
-use lock_testkit::{FaultProxy, RedisFive, RedisServer, give_back, until};
+use lock_testkit::proxy::{Direction, redis_command};
+use lock_testkit::{FaultProxy, RedisFive, give_back, until};
 use tokio::time::timeout;
 
-use crate::common::connect;
+use crate::common::{connect, proxied};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_break_that_masters_carry_out_late_leaves_the_next_holder_its_lock() {
     let three = RedisFive::start_n(3).await.unwrap();
-    let start = |server: &RedisServer| FaultProxy::start(server.addr(), Protocol::Redis).unwrap();
-    let proxies: Vec<_> = three.servers().iter().map(start).collect();
-    let addrs: Vec<_> = proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
-    let operator =
-        connect(&format!("redlock://{}?ttl=30s&master_timeout=2s", addrs.join(","))).await.unwrap();
+    let (proxies, url) = proxied(&three);
+    let operator = connect(&format!("{url}?ttl=30s&master_timeout=2s")).await.unwrap();
     let direct = connect(&format!("{}?ttl=30s&master_timeout=20s", three.url())).await.unwrap();
     let broken = direct.mutex("a").acquire().await.unwrap();
     // Its scripts are loaded by that.

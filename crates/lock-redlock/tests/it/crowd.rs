@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lock_core::ErrorKind;
-use lock_testkit::{RedisFive, by_tier, until};
+use lock_testkit::{RedisFive, by_tier, crowd, until};
 use tokio::time::{Instant, timeout};
 
 use crate::common::connect;
@@ -18,15 +18,8 @@ async fn healthy_masters_grant_the_locks_of_a_crowd() {
     let masters = RedisFive::start_n(3).await.unwrap();
     let locks = connect(&masters.url()).await.unwrap();
     let began = Instant::now();
-    let acquired = (0..tasks).map(|task| {
-        let mutex = locks.mutex(format!("lock/{task}"));
-        tokio::spawn(async move { mutex.acquire().await })
-    });
-    let acquired = timeout(PATIENCE, join_all(acquired)).await.expect("all of them end");
+    let (guards, error) = crowd(&locks, tasks).await;
     let took = began.elapsed();
-    let (guards, failed): (Vec<_>, Vec<_>) =
-        acquired.into_iter().map(Result::unwrap).partition(Result::is_ok);
-    let error = failed.into_iter().find_map(Result::err);
     // On a busy host a few connections take too long.
     assert!(guards.len() * 100 >= tasks * 95, "{} of {tasks} in {took:?}: {error:?}", guards.len());
     for server in masters.servers() {
@@ -35,8 +28,8 @@ async fn healthy_masters_grant_the_locks_of_a_crowd() {
     }
 
     // They are held, and released.
-    assert!(guards.iter().flatten().all(|guard| guard.is_valid()));
-    let released = guards.into_iter().flatten().map(|guard| tokio::spawn(guard.release()));
+    assert!(guards.iter().all(|guard| guard.is_valid()));
+    let released = guards.into_iter().map(|guard| tokio::spawn(guard.release()));
     let released = timeout(PATIENCE, join_all(released)).await.expect("all of them end");
     for error in released.into_iter().filter_map(|released| released.unwrap().err()) {
         // On a busy host; the release goes on in the background.

@@ -12,7 +12,7 @@ use lock_testkit::proxy::{Direction, Protocol, redis_command};
 use lock_testkit::{FaultProxy, RedisFive, RedisServer, acquiring, come, give_back, until};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::common::{connect, holder};
+use crate::common::{connect, holder, proxied};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -258,16 +258,11 @@ async fn a_split_lease_in_a_batch_does_not_wait_for_a_hung_master() {
 #[tokio::test(flavor = "multi_thread")]
 async fn masters_that_are_too_far_away_for_the_ttl_are_refused() {
     let three = RedisFive::start_n(3).await.unwrap();
-    let proxies: Vec<_> = three
-        .servers()
-        .iter()
-        .map(|server| FaultProxy::start(server.addr(), Protocol::Redis).unwrap())
-        .collect();
+    let (proxies, url) = proxied(&three);
     for proxy in &proxies {
         proxy.delay(Direction::ToClient, Duration::from_millis(100));
     }
-    let addrs: Vec<_> = proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
-    let url = format!("redlock://{}?master_timeout=2s&connect_timeout=5s", addrs.join(","));
+    let url = format!("{url}?master_timeout=2s&connect_timeout=5s");
     let error = connect(&format!("{url}&ttl=200ms")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
     assert!(error.to_string().contains("too short: a quorum of the masters"), "{error}");
@@ -280,9 +275,7 @@ async fn masters_that_are_too_far_away_for_the_ttl_are_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn masters_that_are_slow_for_a_moment_are_not_too_far_away() {
     let three = RedisFive::start_n(3).await.unwrap();
-    let start = |server: &RedisServer| FaultProxy::start(server.addr(), Protocol::Redis).unwrap();
-    let proxies: Vec<_> = three.servers().iter().map(start).collect();
-    let addrs: Vec<_> = proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
+    let (proxies, url) = proxied(&three);
     let asked = Arc::new(AtomicUsize::new(0));
     for proxy in &proxies {
         let (asked, is_time) = (Arc::clone(&asked), redis_command("TIME"));
@@ -292,7 +285,7 @@ async fn masters_that_are_slow_for_a_moment_are_not_too_far_away() {
         });
         proxy.delay(Direction::ToClient, Duration::from_millis(500));
     }
-    let url = format!("redlock://{}?ttl=1s&master_timeout=5s&connect_timeout=20s", addrs.join(","));
+    let url = format!("{url}?ttl=1s&master_timeout=5s&connect_timeout=20s");
     let connecting = tokio::spawn(async move { connect(&url).await });
     // Each is asked once when it is examined, and then to see how far away it is.
     until("they are measured", async || asked.load(Ordering::SeqCst) == 6).await;

@@ -73,7 +73,7 @@ async fn rejoined(masters: &[&RedisServer], before: &Option<String>) -> String {
 async fn pretend(master: &RedisServer, entry: &str) {
     let words: Vec<_> = entry.split(' ').collect();
     let (owner, secret) = words[0].split_once(':').unwrap();
-    let proof = Secret::new(OwnerId::decode(secret).unwrap()).proof("9000000000000");
+    let proof = Secret::new(OwnerId::decode(secret).unwrap()).proof("9000000000000", "lock:a");
     let text = format!("passed {owner} 9000000000000 {proof} lock:a");
     assert_eq!(master.call(&["PUBLISH", words[4], &text]).await.int(), Some(1), "{entry}");
 }

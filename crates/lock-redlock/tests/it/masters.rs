@@ -8,7 +8,7 @@ use lock_testkit::proxy::{Direction, Protocol};
 use lock_testkit::{FaultProxy, RedisFive, RedisServer, acquiring, cancel_after, give_back, until};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::common::{connect, holder};
+use crate::common::{connect, holder, proxied};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const TOKENS: &str = "polylock:tokens:{lock:a}";
@@ -44,10 +44,8 @@ async fn no_key_is_left(five: &RedisFive, masters: &[usize]) {
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_that_a_router_has_forgotten_cost_one_timeout_and_no_error() {
     let three = RedisFive::start_n(3).await.unwrap();
-    let start = |server: &RedisServer| FaultProxy::start(server.addr(), Protocol::Redis).unwrap();
-    let proxies: Vec<_> = three.servers().iter().map(start).collect();
-    let addrs: Vec<_> = proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
-    let url = format!("redlock://{}?ttl=60s&master_timeout=400ms", addrs.join(","));
+    let (proxies, url) = proxied(&three);
+    let url = format!("{url}?ttl=60s&master_timeout=400ms");
     let locks = connect(&url).await.unwrap();
     cycle(&locks).await;
     for _ in 0..3 {
@@ -136,10 +134,8 @@ impl Swift {
         // That takes as long as it takes on a busy machine.
         let options = format!("?connect_timeout=20s{options}");
         let three = RedisFive::start_n(3).await.unwrap();
-        let start = |server: &RedisServer| FaultProxy::start(server.addr(), Protocol::Redis).unwrap();
-        let proxies: Vec<_> = three.servers().iter().map(start).collect();
-        let addrs: Vec<_> = proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
-        let config = RedlockConfig::from_url(&format!("redlock://{}{options}", addrs.join(","))).unwrap();
+        let (proxies, url) = proxied(&three);
+        let config = RedlockConfig::from_url(&format!("{url}{options}")).unwrap();
         let locks = config.connect().await.unwrap();
         for _ in 0..10 {
             cycle(&locks).await;
@@ -239,11 +235,8 @@ async fn a_master_that_refuses_after_the_quorum_is_asked_again() {
 async fn a_renewal_that_is_confirmed_too_late_heals_nothing() {
     let three = RedisFive::start_n(3).await.unwrap();
     let masters = three.servers();
-    let proxies: Vec<_> =
-        masters.iter().map(|master| FaultProxy::start(master.addr(), Protocol::Redis).unwrap()).collect();
-    let addrs: Vec<_> = proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
-    let url = format!("redlock://{}?ttl=2s&master_timeout=20s", addrs.join(","));
-    let locks = connect(&url).await.unwrap();
+    let (proxies, url) = proxied(&three);
+    let locks = connect(&format!("{url}?ttl=2s&master_timeout=20s")).await.unwrap();
     let guard = locks.mutex("a").acquire().await.unwrap();
     sleep(Duration::from_millis(200)).await;
     masters[0].command(&["DEL", "lock:a"]).await.unwrap();

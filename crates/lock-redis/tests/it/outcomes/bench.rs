@@ -238,11 +238,11 @@ impl<S: Scripts> Bench<S> {
                 _ if channel == END => return notified,
                 _ if channel == case.keys.channel() => notified.push("free".into()),
                 ["granted", owner, proof, "KEY"] => {
-                    assert_eq!(proof, proof_of("granted", owner), "{text}");
+                    assert_eq!(proof, proof_of("granted", owner, key), "{text}");
                     notified.push(format!("{} granted", case.addressee(owner, channel)));
                 }
                 ["passed", owner, token, proof, "KEY"] if Some(token.parse().unwrap()) == last => {
-                    assert_eq!(proof, proof_of(token, owner), "{text}");
+                    assert_eq!(proof, proof_of(token, owner, key), "{text}");
                     notified.push(format!("{} passed", case.addressee(owner, channel)));
                 }
                 ["next", owner, millis] => {
@@ -508,6 +508,6 @@ pub fn words(words: &[&str]) -> String {
 }
 
 /// What the server makes of the secret of this owner, which is the owner id again.
-fn proof_of(what: &str, owner: &str) -> String {
-    Secret::new(OwnerId::decode(owner).unwrap()).proof(what)
+fn proof_of(what: &str, owner: &str, key: &str) -> String {
+    Secret::new(OwnerId::decode(owner).unwrap()).proof(what, key)
 }
