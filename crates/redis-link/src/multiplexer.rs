@@ -139,7 +139,9 @@ impl Multiplexer {
         if count == 0 {
             return Ok(Vec::new());
         }
-        self.owner.0.append(count, dispatch, pack)?.within(self.response_timeout).await
+        // Apart from its use, or the future keeps it twice.
+        let pending = self.owner.0.append(count, dispatch, pack)?;
+        pending.within(self.response_timeout).await
     }
 }
 
