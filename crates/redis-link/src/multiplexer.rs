@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
+use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,8 +55,6 @@ struct Shared {
     queue: Mutex<Queue>,
     /// The task that writes and reads.
     task: AtomicWaker,
-    /// How many requests were answered.
-    answered: AtomicU64,
     /// How often the task has read all that had arrived.
     looked: AtomicU64,
 }
@@ -65,6 +64,8 @@ struct Shared {
 struct Queue {
     urgent: VecDeque<Request>,
     others: VecDeque<Request>,
+    /// Since when the server owes answers and gave none, as of the last turn of the task.
+    silent_since: Option<Instant>,
     /// Whether nothing more is written.
     is_closed: bool,
     /// Whether nobody waits for answers.
@@ -217,51 +218,58 @@ impl Queue {
 }
 
 impl Pending<'_> {
-    /// The answers. The time limit counts from when the request is written; until then, others have to be answered.
+    /// The answers. The time limit counts from when the request is written. Until then, the server must not be silent for as long
+    /// while it has requests of others.
     ///
     /// The timer is one of the caller, as the runtime of the connection may be paused. One that waits longer looks less often.
     async fn within(mut self, limit: Duration) -> RedisResult<Vec<Value>> {
         let (began, mut until) = (Instant::now(), Instant::now() + limit);
-        let mut answered = self.shared.answered.load(Ordering::Relaxed);
         loop {
             match timeout_at(until, &mut self.answers).await {
                 Ok(Ok(answers)) => return answers,
                 Ok(Err(_ended)) => return Err(self.ended()),
                 Err(_elapsed) => {}
             }
-            let (written, now) = (self.dispatch.written_at(self.number), Instant::now());
-            let has_answered = || self.shared.answered.load(Ordering::Relaxed) != answered;
-            match written {
-                Some(at) if at + limit > now => until = at + limit,
-                None if has_answered() => until = now + (now - began),
-                _ => {
-                    if let Some(answers) = self.last_look(limit).await {
-                        return answers;
-                    }
-                    let is_written = self.dispatch.written_at(self.number).is_some();
-                    if is_written == written.is_some() && (is_written || !has_answered()) {
-                        return Err(self.silent());
-                    }
-                    until = Instant::now() + limit;
+            let now = Instant::now();
+            let is_written = self.dispatch.written_at(self.number).is_some();
+            let silent_since = self.silent_since();
+            if silent_since.is_none_or(|since| since + limit <= now) {
+                let has_looked = match self.last_look(limit).await {
+                    ControlFlow::Break(answers) => return answers,
+                    ControlFlow::Continue(has_looked) => has_looked,
+                };
+                if !has_looked || silent_since.is_some() && self.silent_since() == silent_since {
+                    return Err(self.silent());
                 }
             }
-            answered = self.shared.answered.load(Ordering::Relaxed);
+            until = match silent_since {
+                Some(since) if is_written => (since + limit).max(now),
+                _ => now + (now - began),
+            };
         }
     }
 
-    /// Waits until the task has looked for answers: among many tasks, it may not have had a turn for long.
-    async fn last_look(&mut self, limit: Duration) -> Option<RedisResult<Vec<Value>>> {
+    /// Since when the answer to this request, or to one before it, is missing.
+    fn silent_since(&self) -> Option<Instant> {
+        self.dispatch.written_at(self.number).or_else(|| self.shared.queue().silent_since)
+    }
+
+    /// Waits until the task has looked for answers: among many tasks, it may not have had a turn for long. Returns the answers, or
+    /// whether it has looked.
+    async fn last_look(&mut self, limit: Duration) -> ControlFlow<RedisResult<Vec<Value>>, bool> {
         let looked = self.shared.looked.load(Ordering::Acquire);
         self.shared.task.wake();
         for _ in 0..STEPS {
             match timeout(limit / STEPS, &mut self.answers).await {
-                Ok(Ok(answers)) => return Some(answers),
-                Ok(Err(_ended)) => return Some(Err(self.ended())),
-                Err(_) if self.shared.looked.load(Ordering::Acquire) != looked => break,
+                Ok(answers) => return ControlFlow::Break(answers.unwrap_or_else(|_| Err(self.ended()))),
+                Err(_) if self.shared.looked.load(Ordering::Acquire) != looked => {
+                    let answers = self.answers.try_recv();
+                    return answers.map_or(ControlFlow::Continue(true), ControlFlow::Break);
+                }
                 Err(_) => {}
             }
         }
-        self.answers.try_recv().ok()
+        ControlFlow::Continue(false)
     }
 
     /// The error of a server that answers nothing. Nothing more is sent to it over this connection.
@@ -301,6 +309,8 @@ struct Task<S> {
     has_yielded: bool,
     /// The requests that were written, or are being written, oldest first.
     requests: VecDeque<Request>,
+    /// How many were answered.
+    answered: u64,
     /// What has arrived, up to `filled`.
     received: Vec<u8>,
     filled: usize,
@@ -317,6 +327,7 @@ impl<S: Stream> Task<S> {
             is_flushed: true,
             has_yielded: false,
             requests: VecDeque::new(),
+            answered: 0,
             received: Vec::new(),
             filled: 0,
             scan: Scan::default(),
@@ -338,6 +349,7 @@ impl<S: Stream> Task<S> {
     /// Both sides advance in each turn: a server that waits until its answers are read reads no requests.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<RedisResult<()>> {
         self.shared.task.register(context.waker());
+        let answered = self.answered;
         while let Poll::Ready(read) = self.poll_read(context) {
             read?;
         }
@@ -345,8 +357,14 @@ impl<S: Stream> Task<S> {
         if let Poll::Ready(Err(error)) = self.poll_write(context) {
             return Poll::Ready(Err(error));
         }
+        let mut queue = self.shared.queue();
+        queue.silent_since = match queue.silent_since {
+            _ if self.requests.is_empty() => None,
+            Some(since) if self.answered == answered => Some(since),
+            _ => Some(Instant::now()),
+        };
         // Without a handle there is nobody to answer. What is left was written as far as the server takes it.
-        let is_abandoned = self.shared.queue().is_abandoned;
+        let is_abandoned = queue.is_abandoned;
         if is_abandoned { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
@@ -387,7 +405,7 @@ impl<S: Stream> Task<S> {
         if request.missing == 0
             && let Some(request) = self.requests.pop_front()
         {
-            self.shared.answered.fetch_add(1, Ordering::Relaxed);
+            self.answered += 1;
             // Nobody may wait for it any more.
             let _ = request.to.send(Ok(request.answers));
         }
@@ -664,6 +682,26 @@ mod tests {
             theirs.write_all(b"+late\r\n+dropped\r\n+next\r\n").await.unwrap();
         });
         assert_eq!(next.unwrap(), "next");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_was_not_asked_is_not_silent() {
+        let (ours, theirs) = duplex(1 << 16);
+        tokio::spawn(echo(theirs));
+        let shared = Arc::<Shared>::default();
+        let task = Task::new(ours, Arc::clone(&shared));
+        // As among many tasks that compute.
+        tokio::spawn(async move {
+            let mut running = std::pin::pin!(task.run());
+            sleep(Duration::from_millis(1500)).await;
+            while futures_util::poll!(running.as_mut()).is_pending() {
+                sleep(Duration::from_millis(900)).await;
+            }
+        });
+        let response_timeout = Duration::from_secs(1);
+        let connection = Multiplexer { owner: Arc::new(Owner(shared)), response_timeout, database: 0 };
+        let answers = join_all(["a", "b"].map(|what| said(&connection, what))).await;
+        assert_eq!(answers.into_iter().map(Result::unwrap).collect::<Vec<_>>(), ["a", "b"]);
     }
 
     #[tokio::test]

