@@ -14,6 +14,7 @@ mod cpu;
 mod lanes;
 mod output;
 mod programs;
+mod stalls;
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -21,6 +22,7 @@ use std::time::Duration;
 use self::lanes::{Job, run_in_lanes};
 use self::output::Results;
 use self::programs::{Program, Selection, Tier};
+use self::stalls::Stalls;
 use crate::failure::Failure;
 use crate::servers::{SERVERS, Server};
 use crate::steps::{Steps, seconds};
@@ -42,6 +44,9 @@ const SLOWEST: usize = 10;
 
 /// If more tests fail, none of them is flaky. Of six thousand, a slow hour of a shared machine fails some that wait for servers.
 const MOST_FLAKY: usize = 12;
+
+/// Far longer than a thread waits for its turn on a busy machine.
+const LONG_STALL: Duration = Duration::from_millis(500);
 
 /// The processor time that the first tier may take: twice what it takes on a quiet machine, as machines differ.
 const BUDGET: Duration = Duration::from_secs(550);
@@ -253,19 +258,24 @@ fn execute(
     let jobs = programs.iter().flat_map(jobs).collect();
     let mut results = Results::default();
     let mut flaky = Vec::new();
+    let stalls = Stalls::watch();
     let outcome = steps.run("tests", || {
         results = run_in_lanes(jobs, lanes(tier));
         interrupt::check()?;
         results.show(SLOWEST);
         let verdict = results.judge();
-        if verdict.is_err() && tier == Tier::Full && pass_alone(&results.failed_tests(), programs) {
+        if verdict.is_err() && pass_alone(&results.failed_tests(), programs, tier) {
             flaky = results.failed_tests();
             return Ok(());
         }
         verdict
     });
     for (program, test) in flaky {
-        steps.note("flaky", format!("{program}: {test} failed beside others and passed alone"));
+        let stood_still = match stalls.longest() {
+            stall if stall < LONG_STALL => String::new(),
+            stall => format!("; the machine stood still for {}", seconds(stall)),
+        };
+        steps.note("flaky", format!("{program}: {test} failed beside others and passed alone{stood_still}"));
     }
     for (reason, tests) in &results.left_out {
         steps.leave_out(format!("{tests} tests: {reason}"));
@@ -276,7 +286,7 @@ fn execute(
 /// Runs tests that failed once more, one at a time with nothing beside them, if there are few: all of them pass?
 ///
 /// Beside a hundred processes a deadline is missed now and then, on a machine that is shared. Such a test is reported as flaky.
-fn pass_alone(failed: &[(&str, &str)], programs: &[Program]) -> bool {
+fn pass_alone(failed: &[(&str, &str)], programs: &[Program], tier: Tier) -> bool {
     if failed.is_empty() || failed.len() > MOST_FLAKY {
         return false;
     }
@@ -284,7 +294,7 @@ fn pass_alone(failed: &[(&str, &str)], programs: &[Program]) -> bool {
         // What computes is run in parts, see `Program::jobs`.
         let name = name.split(" (").next()?;
         let program = programs.iter().find(|program| program.name() == name)?;
-        Some(program.job(Tier::Full).exactly(test))
+        Some(program.job(tier).exactly(test))
     };
     let Some(jobs) = failed.iter().map(job).collect() else { return false };
     let again = run_in_lanes(jobs, 1);
