@@ -19,7 +19,8 @@
 //! * [`LogCapture`]: the log lines of the locks.
 //! * [`by_tier`]: how much a test tries.
 //! * [`cancel`]: drops a future after every number of polls.
-//! * [`until`], [`acquiring`], [`crowd`], [`come`], [`give_back`] and [`ended`]: the small steps of many tests.
+//! * [`take`], [`queue_up`], [`hand_over`], [`until`], [`soon`] and others: the small steps of many tests.
+//! * [`rotation`]: what holds when passwords change, for the tests of each backend.
 //!
 //! A server that is not installed is an error that names the package; no test is skipped silently. `REDIS_SERVER` and
 //! `ZOOKEEPER_CLASSPATH` name other releases of servers, and [`RedisServer::lacks`] leaves out tests of what a release lacks.
@@ -43,17 +44,18 @@ pub mod postgres;
 pub mod process;
 pub mod proxy;
 pub mod redis;
+pub mod rotation;
 mod secret_file;
 mod server_process;
 mod server_version;
 #[cfg(feature = "fake")]
 pub mod simulation;
+mod steps;
 #[cfg(feature = "models")]
 pub mod stories;
 #[cfg(test)]
 mod tests;
 mod tier;
-mod waiting;
 mod worker;
 pub mod zookeeper;
 
@@ -73,7 +75,9 @@ pub use postgres::{PostgresOptions, PostgresPair, PostgresServer};
 pub use proxy::{FaultProxy, Multiplexer};
 pub use redis::{RedisCluster, RedisFive, RedisSentinel, RedisServer};
 pub use secret_file::SecretFile;
+pub use steps::{
+    PATIENCE, acquiring, come, crowd, ended, give_back, hand_over, is_renewed, queue_up, soon, take, until,
+};
 pub use tier::by_tier;
-pub use waiting::{acquiring, come, crowd, ended, give_back, until};
 pub use worker::Worker;
 pub use zookeeper::{ZkEnsemble, ZooKeeper};

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use lock_core::{ErrorKind, Guard, Locks};
-use lock_testkit::{RedisServer, SecretFile, give_back};
-use tokio::time::sleep;
-
-use crate::common::connect;
-
-const TTL: Duration = Duration::from_secs(2);
+use async_trait::async_trait;
+use lock_core::{Locks, Password, Result};
+use lock_redlock::redis::IntoConnectionInfo as _;
+use lock_redlock::{MasterConfig, RedlockConfig};
+use lock_testkit::RedisServer;
+use lock_testkit::rotation::{self, Secured};
 
 async fn send(server: &RedisServer, command: &str) {
     let reply = server.command(&command.split(' ').collect::<Vec<_>>()).await.unwrap();
@@ -21,41 +20,57 @@ async fn end_connections(server: &RedisServer) {
     }
 }
 
-/// The lock outlives its lease, and other locks can be acquired.
-async fn goes_on(guard: Guard, locks: &Locks) {
-    sleep(TTL + TTL / 4).await;
-    assert!(guard.is_valid());
-    guard.verify().await.unwrap();
-    give_back(guard).await;
-    locks.mutex("b").acquire().await.unwrap().release().await.unwrap();
+struct Masters(Vec<RedisServer>);
+
+impl Masters {
+    async fn start() -> Self {
+        let mut masters = Vec::new();
+        for _ in 0..3 {
+            masters.push(RedisServer::start().await.unwrap());
+        }
+        Self(masters)
+    }
+
+    fn config(&self, password: &Password) -> RedlockConfig {
+        let masters = self.0.iter().map(|master| {
+            let info = format!("redis://worker@{}", master.addr()).into_connection_info().unwrap();
+            MasterConfig::new(info).password(password.clone())
+        });
+        RedlockConfig::new(masters).ttl(Duration::from_secs(6))
+    }
+}
+
+#[async_trait]
+impl Secured for Masters {
+    async fn rotate(&self, password: &str) {
+        for master in &self.0 {
+            send(master, &format!("ACL SETUSER worker on resetpass >{password} ~* &* +@all")).await;
+            end_connections(master).await;
+        }
+    }
+
+    async fn connect(&self, password: Password) -> Result<Locks> {
+        self.config(&password).connect().await
+    }
+
+    fn connect_lazy(&self, password: Password) -> Result<Locks> {
+        self.config(&password).connect_lazy()
+    }
 }
 
 #[tokio::test]
 async fn a_password_in_a_file_is_read_at_each_connect() {
-    let mut masters = Vec::new();
-    for _ in 0..3 {
-        masters.push(RedisServer::start().await.unwrap());
-    }
-    let secret = SecretFile::new("one");
-    let set_password = async |password: &str| {
-        for master in &masters {
-            send(master, &format!("ACL SETUSER worker on resetpass >{password} ~* &* +@all")).await;
-            end_connections(master).await;
-        }
-    };
-    set_password("one").await;
-    let addrs: Vec<_> = masters.iter().map(|master| master.addr().to_string()).collect();
-    let url = format!("redlock://worker@{}?ttl=2s&password_file={secret}", addrs.join(","));
-    let locks = connect(&url).await.unwrap();
-    let guard = locks.mutex("a").acquire().await.unwrap();
-    secret.change("two");
-    set_password("two").await;
-    goes_on(guard, &locks).await;
+    rotation::a_file_is_read_at_each_connect(&Masters::start().await).await;
+}
 
-    secret.remove();
-    let error = connect(&url).await.unwrap_err();
-    assert_eq!((error.kind(), error.code()), (ErrorKind::InvalidConfig, "no_credentials"), "{error}");
-    assert!(error.to_string().contains(&secret.to_string()), "{error}");
+#[tokio::test]
+async fn a_function_is_asked_for_the_password_at_each_connect() {
+    rotation::a_function_is_asked_at_each_connect(&Masters::start().await).await;
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_read_is_named_and_read_again() {
+    rotation::a_file_that_cannot_be_read_is_named_and_read_again(&Masters::start().await).await;
 }
 
 #[cfg(feature = "tls")]
@@ -63,7 +78,9 @@ async fn a_password_in_a_file_is_read_at_each_connect() {
 async fn certificates_are_read_at_each_connect() {
     use std::sync::Arc;
 
-    use lock_testkit::Certificates;
+    use lock_testkit::{Certificates, give_back, is_renewed, take};
+
+    use crate::common::connect;
 
     if RedisServer::lacks_tls() {
         return;
@@ -75,9 +92,9 @@ async fn certificates_are_read_at_each_connect() {
     }
     let addrs: Vec<_> = masters.iter().map(|master| master.tls_addr().to_string()).collect();
     let ca = certificates.ca();
-    let url = format!("redlocks://{}?ttl=2s&connect_timeout=5s&tls_ca={}", addrs.join(","), ca.display());
+    let url = format!("redlocks://{}?ttl=10s&connect_timeout=5s&tls_ca={}", addrs.join(","), ca.display());
     let locks = connect(&url).await.unwrap();
-    let guard = locks.mutex("a").acquire().await.unwrap();
+    let guard = take(&locks, "a").await;
     certificates.replace().unwrap();
     for master in &masters {
         // It reads the file again.
@@ -87,5 +104,7 @@ async fn certificates_are_read_at_each_connect() {
             .await;
         end_connections(master).await;
     }
-    goes_on(guard, &locks).await;
+    is_renewed(&guard).await;
+    give_back(guard).await;
+    give_back(take(&locks, "b").await).await;
 }
