@@ -20,6 +20,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisConnectionInfo, RedisError, RedisResult, Value};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::dial::Stream;
@@ -54,9 +55,9 @@ struct Shared {
     queue: Mutex<Queue>,
     /// The task that writes and reads.
     task: AtomicWaker,
-    /// How many requests were answered.
-    answered: AtomicU64,
-    /// How often the task has read all that had arrived.
+    /// How many requests were written, and how many answered.
+    advanced: AtomicU64,
+    /// How often the task has read all that had arrived, and written all that the server may have.
     looked: AtomicU64,
 }
 
@@ -222,7 +223,7 @@ impl Pending<'_> {
     /// The timer is one of the caller, as the runtime of the connection may be paused. One that waits longer looks less often.
     async fn within(mut self, limit: Duration) -> RedisResult<Vec<Value>> {
         let (began, mut until) = (Instant::now(), Instant::now() + limit);
-        let mut answered = self.shared.answered.load(Ordering::Relaxed);
+        let mut advanced = self.shared.advanced.load(Ordering::Relaxed);
         loop {
             match timeout_at(until, &mut self.answers).await {
                 Ok(Ok(answers)) => return answers,
@@ -230,22 +231,23 @@ impl Pending<'_> {
                 Err(_elapsed) => {}
             }
             let (written, now) = (self.dispatch.written_at(self.number), Instant::now());
-            let has_answered = || self.shared.answered.load(Ordering::Relaxed) != answered;
+            let has_advanced = || self.shared.advanced.load(Ordering::Relaxed) != advanced;
             match written {
                 Some(at) if at + limit > now => until = at + limit,
-                None if has_answered() => until = now + (now - began),
+                // The server has others, which were just written or answered: those have their time.
+                None if has_advanced() => until = now + (now - began),
                 _ => {
                     if let Some(answers) = self.last_look(limit).await {
                         return answers;
                     }
                     let is_written = self.dispatch.written_at(self.number).is_some();
-                    if is_written == written.is_some() && (is_written || !has_answered()) {
+                    if is_written == written.is_some() && (is_written || !has_advanced()) {
                         return Err(self.silent());
                     }
                     until = Instant::now() + limit;
                 }
             }
-            answered = self.shared.answered.load(Ordering::Relaxed);
+            advanced = self.shared.advanced.load(Ordering::Relaxed);
         }
     }
 
@@ -261,7 +263,16 @@ impl Pending<'_> {
                 Err(_) => {}
             }
         }
-        self.answers.try_recv().ok()
+        self.received()
+    }
+
+    /// What has come by now. After an end the channel is not asked again: it would panic.
+    fn received(&mut self) -> Option<RedisResult<Vec<Value>>> {
+        match self.answers.try_recv() {
+            Ok(answers) => Some(answers),
+            Err(TryRecvError::Closed) => Some(Err(self.ended())),
+            Err(TryRecvError::Empty) => None,
+        }
     }
 
     /// The error of a server that answers nothing. Nothing more is sent to it over this connection.
@@ -341,9 +352,11 @@ impl<S: Stream> Task<S> {
         while let Poll::Ready(read) = self.poll_read(context) {
             read?;
         }
-        self.shared.looked.fetch_add(1, Ordering::Release);
         if let Poll::Ready(Err(error)) = self.poll_write(context) {
             return Poll::Ready(Err(error));
+        }
+        if !self.has_yielded {
+            self.shared.looked.fetch_add(1, Ordering::Release);
         }
         // Without a handle there is nobody to answer. What is left was written as far as the server takes it.
         let is_abandoned = self.shared.queue().is_abandoned;
@@ -387,7 +400,7 @@ impl<S: Stream> Task<S> {
         if request.missing == 0
             && let Some(request) = self.requests.pop_front()
         {
-            self.shared.answered.fetch_add(1, Ordering::Relaxed);
+            self.shared.advanced.fetch_add(1, Ordering::Relaxed);
             // Nobody may wait for it any more.
             let _ = request.to.send(Ok(request.answers));
         }
@@ -424,6 +437,7 @@ impl<S: Stream> Task<S> {
         let mut unwanted = Vec::new();
         let mut queue = self.shared.queue();
         if !queue.has_next(self.requests.len()) {
+            self.has_yielded = false;
             return Poll::Pending;
         }
         if !queue.is_abandoned && !mem::replace(&mut self.has_yielded, true) {
@@ -433,6 +447,7 @@ impl<S: Stream> Task<S> {
         self.bytes.clear();
         while let Some(mut request) = queue.next(self.requests.len()) {
             if request.dispatch.write(request.number) {
+                self.shared.advanced.fetch_add(1, Ordering::Relaxed);
                 self.bytes.append(&mut request.bytes);
                 self.requests.push_back(request);
             } else {
@@ -524,6 +539,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Lent<S> {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicUsize;
+    use std::task::Waker;
 
     use futures_util::future::join_all;
     use lock_core::Clock;
@@ -823,6 +839,44 @@ mod tests {
             assert!(error.is_timeout() || task >= MOST_WRITTEN, "{error}");
         }
         assert!(began.elapsed() <= 3 * limit, "{:?}", began.elapsed());
+    }
+
+    /// Among many tasks, that of the connection may have its first turn after the limit, and another one in which it writes.
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_had_no_turn_yet_does_not_condemn_the_server() {
+        let limit = Duration::from_secs(1);
+        let (ours, mut theirs) = duplex(1 << 20);
+        let shared = Arc::<Shared>::default();
+        let mut task = Task::new(ours, Arc::clone(&shared));
+        let connection = Multiplexer { owner: Arc::new(Owner(shared)), response_timeout: limit, database: 0 };
+        let tasks = asking(&connection, 2 * MOST_WRITTEN).await;
+        sleep(limit + limit / 40).await;
+        for written in [0, MOST_WRITTEN] {
+            assert!(task.poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            assert_eq!(task.requests.len(), written);
+            sleep(limit / STEPS * 2).await;
+        }
+        drop(tokio::spawn(task.run()));
+        for first in [0, MOST_WRITTEN] {
+            assert_eq!(received(&mut theirs).await, MOST_WRITTEN);
+            for task in first..first + MOST_WRITTEN {
+                theirs.write_all(format!("+{task}\r\n").as_bytes()).await.unwrap();
+            }
+        }
+        for (task, said) in tasks.into_iter().enumerate() {
+            assert_eq!(said.await.unwrap().unwrap(), task.to_string());
+        }
+    }
+
+    /// Another thread may end it just before.
+    #[tokio::test]
+    async fn the_last_look_finds_the_end_of_a_connection() {
+        let (shared, dispatch) = (Shared::default(), dispatch());
+        let mut pending = shared.append(1, &dispatch, |_| ()).unwrap();
+        assert_eq!(pending.received(), None);
+        drop(shared.queue().close());
+        let ended = pending.received().unwrap().unwrap_err();
+        assert_eq!(Unwritten::of(&ended), Some(Unwritten::Closed));
     }
 
     #[tokio::test]
