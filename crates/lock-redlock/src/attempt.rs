@@ -236,7 +236,7 @@ impl Attempt {
     }
 
     /// Keeps the lock. Masters that refused, even later, are asked once more in the background while the lease `is_valid`:
-    /// most likely the previous holder's release had not reached them yet.
+    /// most likely the previous holder's release had not reached them yet. Those that grant a smaller token later get this one.
     pub(crate) fn keep(mut self, token: Token, is_valid: impl Fn() -> bool + Send + 'static) -> Arc<Claims> {
         let claims = Arc::clone(&self.claims);
         let refused: Vec<usize> = self.busy.ends_in.iter().map(|(master, _)| *master).collect();
@@ -245,8 +245,13 @@ impl Attempt {
             let (mut rest, claims) = (std::mem::take(&mut self.replies), Arc::clone(&claims));
             drop(runtime.spawn(async move {
                 while let Some((master, answer)) = rest.answer().await {
-                    if matches!(answer, Ok(LockAnswer::Busy { .. })) && is_valid() {
-                        claims.heal([master], claims.ttl, token);
+                    match answer {
+                        Ok(LockAnswer::Busy { .. }) if is_valid() => claims.heal([master], claims.ttl, token),
+                        // A quorum knows the token. One of it may forget it.
+                        Ok(LockAnswer::Granted(other)) if other < token => {
+                            drop(FanOut::new([Arc::clone(&claims).raise(master, token, claims.ttl)]));
+                        }
+                        _ => {}
                     }
                 }
             }));

@@ -25,6 +25,7 @@ use crate::error::{BACKEND, MIN_TTL, check_ttl};
 use crate::master::Master;
 use crate::master_registry::MasterRegistry;
 use crate::masters::Masters;
+use crate::quorum::quorum;
 use crate::renew::RenewOnQuorum;
 use crate::votes::{VoteCounters, Votes};
 use crate::wait::Waiting;
@@ -190,14 +191,18 @@ impl Backend for Redlock {
     }
 
     async fn settle(&self) {
-        // A key on a sick master blocks no one: the others are a quorum, or no lock is granted anyway.
-        let settled = self.context.masters.iter().map(|master| async {
-            tokio::select! {
-                () = master.client.cleanup().settled() => {}
-                () = until(|| master.is_sick()) => {}
-            }
-        });
-        join_all(settled).await;
+        let masters = &self.context.masters;
+        let settled = join_all(masters.iter().map(|master| master.client.cleanup().settled()));
+        // A key on a minority that is sick blocks no one. A majority may only be late for this client.
+        let are_sick = || {
+            let mut left = masters.iter().filter(|master| master.client.cleanup().under_way() > 0);
+            left.clone().count() <= masters.len() - quorum(masters.len())
+                && left.all(|master| master.is_sick())
+        };
+        tokio::select! {
+            _ = settled => {}
+            () = until(are_sick) => {}
+        }
     }
 
     async fn close(&self) -> Result<()> {

@@ -32,6 +32,8 @@ pub(crate) struct Claims {
     began: (u64, Instant),
     /// The start of the lock that `inspect` shows.
     since: AtomicU64,
+    /// To what its token was raised, or may have been.
+    floor: AtomicU64,
     info: Arc<str>,
     /// Its queue entry, if it waits.
     pub(crate) entry: Option<Arc<QueueEntry>>,
@@ -89,6 +91,7 @@ impl Claims {
             ttl,
             began: (proposal, Instant::now()),
             since: AtomicU64::new(proposal),
+            floor: AtomicU64::default(),
             info: Arc::clone(info),
             entry: entry.map(Arc::clone),
             contention: Arc::clone(contention),
@@ -252,7 +255,7 @@ impl Claims {
     }
 
     /// Claims a held lock on these masters too, in the background: they have lost it, or never granted it. A master whose
-    /// key has another owner refuses.
+    /// key has another owner refuses. They get the token as well, or that to which it was raised.
     ///
     /// No vote is noted: a master that has not executed a shorter extension yet would end it earlier. The next extension notes one.
     pub(crate) fn heal(
@@ -261,6 +264,7 @@ impl Claims {
         ttl: Duration,
         token: Token,
     ) {
+        let token = token.max(Token::new(self.floor.load(Ordering::Relaxed)));
         let begin = numbers.into_iter().filter(|number| self.begin_again(*number));
         let healed: Vec<_> =
             begin.map(|number| self.claim_for(Purpose::Heal, number, ttl, token, None, None)).collect();
@@ -271,6 +275,7 @@ impl Claims {
 
     /// Raises the last token of one master to `floor`, and reports whether the lock is the owner's there.
     pub(crate) async fn raise(self: Arc<Self>, number: usize, floor: Token, ttl: Duration) -> Result<bool> {
+        self.floor.fetch_max(floor.get(), Ordering::Relaxed);
         let (master, sent) = (&self.masters[number], Instant::now());
         master.vote(sent, master.voter.raise(&self.keys, self.owner, floor, ttl).await)
     }

@@ -136,7 +136,8 @@ impl<T: Send + 'static> FanOut<T> {
     /// The deadline of a request that was written later than expected, if there is time left.
     fn prolonged(&self, master: usize, deadline: Deadline) -> Option<Deadline> {
         let (now, sent) = (Instant::now(), self.sent(master));
-        let at = sent.unwrap_or(now) + deadline.span;
+        // One that waits for long is looked at less often.
+        let at = sent.map_or_else(|| now + deadline.span.max(now - self.began), |sent| sent + deadline.span);
         let is_later = at > now && (sent.is_none() || at > deadline.at);
         is_later.then_some(Deadline { at, ..deadline })
     }

@@ -21,6 +21,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisConnectionInfo, RedisError, RedisResult, Value};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::dial::Stream;
@@ -263,13 +264,21 @@ impl Pending<'_> {
             match timeout(limit / STEPS, &mut self.answers).await {
                 Ok(answers) => return ControlFlow::Break(answers.unwrap_or_else(|_| Err(self.ended()))),
                 Err(_) if self.shared.looked.load(Ordering::Acquire) != looked => {
-                    let answers = self.answers.try_recv();
-                    return answers.map_or(ControlFlow::Continue(true), ControlFlow::Break);
+                    return self.received().map_or(ControlFlow::Continue(true), ControlFlow::Break);
                 }
                 Err(_) => {}
             }
         }
         ControlFlow::Continue(false)
+    }
+
+    /// What has come by now. After an end the channel is not asked again: it would panic.
+    fn received(&mut self) -> Option<RedisResult<Vec<Value>>> {
+        match self.answers.try_recv() {
+            Ok(answers) => Some(answers),
+            Err(TryRecvError::Closed) => Some(Err(self.ended())),
+            Err(TryRecvError::Empty) => None,
+        }
     }
 
     /// The error of a server that answers nothing. Nothing more is sent to it over this connection.
@@ -542,6 +551,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Lent<S> {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicUsize;
+    use std::task::Waker;
 
     use futures_util::future::join_all;
     use lock_core::Clock;
@@ -861,6 +871,44 @@ mod tests {
             assert!(error.is_timeout() || task >= MOST_WRITTEN, "{error}");
         }
         assert!(began.elapsed() <= 3 * limit, "{:?}", began.elapsed());
+    }
+
+    /// Among many tasks, that of the connection may have its first turn after the limit, and another one in which it writes.
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_had_no_turn_yet_does_not_condemn_the_server() {
+        let limit = Duration::from_secs(1);
+        let (ours, mut theirs) = duplex(1 << 20);
+        let shared = Arc::<Shared>::default();
+        let mut task = Task::new(ours, Arc::clone(&shared));
+        let connection = Multiplexer { owner: Arc::new(Owner(shared)), response_timeout: limit, database: 0 };
+        let tasks = asking(&connection, 2 * MOST_WRITTEN).await;
+        sleep(limit + limit / 40).await;
+        for written in [0, MOST_WRITTEN] {
+            assert!(task.poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            assert_eq!(task.requests.len(), written);
+            sleep(limit / STEPS * 2).await;
+        }
+        drop(tokio::spawn(task.run()));
+        for first in [0, MOST_WRITTEN] {
+            assert_eq!(received(&mut theirs).await, MOST_WRITTEN);
+            for task in first..first + MOST_WRITTEN {
+                theirs.write_all(format!("+{task}\r\n").as_bytes()).await.unwrap();
+            }
+        }
+        for (task, said) in tasks.into_iter().enumerate() {
+            assert_eq!(said.await.unwrap().unwrap(), task.to_string());
+        }
+    }
+
+    /// Another thread may end it just before.
+    #[tokio::test]
+    async fn the_last_look_finds_the_end_of_a_connection() {
+        let (shared, dispatch) = (Shared::default(), dispatch());
+        let mut pending = shared.append(1, &dispatch, |_| ()).unwrap();
+        assert_eq!(pending.received(), None);
+        drop(shared.queue().close());
+        let ended = pending.received().unwrap().unwrap_err();
+        assert_eq!(Unwritten::of(&ended), Some(Unwritten::Closed));
     }
 
     #[tokio::test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lock_core::ErrorKind;
+use lock_core::Released;
 use lock_testkit::{RedisFive, by_tier, crowd, until};
 use tokio::time::{Instant, timeout};
 
@@ -14,14 +14,13 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// With the defaults, whose timeouts are far shorter than all of it takes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn healthy_masters_grant_the_locks_of_a_crowd() {
-    let tasks: usize = by_tier(5_000, 5_000, 10_000);
-    let masters = RedisFive::start_n(3).await.unwrap();
+    let tasks: usize = by_tier(5_000, 5_000, 20_000);
+    let masters = RedisFive::start_n(by_tier(3, 3, 5)).await.unwrap();
     let locks = connect(&masters.url()).await.unwrap();
     let began = Instant::now();
     let (guards, error) = crowd(&locks, tasks).await;
     let took = began.elapsed();
-    // On a busy host a few connections take too long.
-    assert!(guards.len() * 100 >= tasks * 95, "{} of {tasks} in {took:?}: {error:?}", guards.len());
+    assert_eq!(guards.len(), tasks, "in {took:?}: {error:?}");
     for server in masters.servers() {
         let (claims, scripts) = (server.calls_of("set").await, server.calls_of("evalsha").await);
         assert!(claims + scripts <= 2 * tasks as u64, "{claims} claims and {scripts} scripts");
@@ -31,9 +30,8 @@ async fn healthy_masters_grant_the_locks_of_a_crowd() {
     assert!(guards.iter().all(|guard| guard.is_valid()));
     let released = guards.into_iter().map(|guard| tokio::spawn(guard.release()));
     let released = timeout(PATIENCE, join_all(released)).await.expect("all of them end");
-    for error in released.into_iter().filter_map(|released| released.unwrap().err()) {
-        // On a busy host; the release goes on in the background.
-        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    for released in released {
+        assert_eq!(released.unwrap().unwrap(), Released::Released);
     }
     for server in masters.servers() {
         until("a lock is left", async || {

@@ -68,6 +68,17 @@ async fn a_release_waits_for_a_hung_majority_as_long_as_any_answer_may_take() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn closing_waits_for_a_majority_that_is_late() {
+    let fleet = Fleet::new(3).await;
+    let locks = fleet.connect(60 * SECOND).await;
+    (0..2).for_each(|master| fleet.stall(master, TIMEOUT / 2));
+    assert!(timeout(TIMEOUT / 10, locks.mutex("a").acquire()).await.is_err());
+    locks.close().await.unwrap();
+    sleep(SECOND).await;
+    assert!((0..3).all(|master| !fleet.has_key(master)), "the lock is left");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_release_that_was_not_confirmed_in_time_is_by_the_next_call() {
     let fleet = Fleet::new(3).await;
     let locks = fleet.connect(60 * SECOND).await;
