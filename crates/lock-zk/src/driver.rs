@@ -21,7 +21,6 @@ use crate::login::Login;
 use crate::observers::Members;
 use crate::owned_change::OwnedChange;
 use crate::reconnect::Reconnection;
-#[cfg(feature = "tls")]
 
 /// A session of the driver, for an [`Ensemble`] with a [`Connector`] of its own.
 ///
