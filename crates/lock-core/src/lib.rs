@@ -62,6 +62,8 @@ pub mod semaphore;
 pub mod single_flight;
 #[doc(hidden)]
 pub mod timeouts;
+#[doc(hidden)]
+pub mod tls;
 pub mod token;
 mod token_block;
 mod token_reads;

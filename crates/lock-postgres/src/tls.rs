@@ -1,19 +1,9 @@
 //! TLS, by the names that libpq has for its options.
 
-#[cfg(feature = "tls")]
-use std::path::Path;
-
 use lock_core::secret::Unreadable;
-#[cfg(feature = "tls")]
-use lock_core::secret::read_file;
+use lock_core::tls::TlsFiles;
 use lock_core::url::OptionValue;
 use lock_core::{Error, ErrorKind, Result};
-#[cfg(feature = "tls")]
-use rustls::pki_types::pem::PemObject;
-#[cfg(feature = "tls")]
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-#[cfg(feature = "tls")]
-use rustls::{ClientConfig, RootCertStore};
 use tokio_postgres::Config;
 use tokio_postgres::config::{SslMode, SslNegotiation};
 
@@ -30,9 +20,7 @@ pub(crate) type Connector = tokio_postgres::NoTls;
 pub(crate) struct Tls {
     required: Option<bool>,
     negotiation: SslNegotiation,
-    root_cert: Option<String>,
-    cert: Option<String>,
-    key: Option<String>,
+    files: TlsFiles,
 }
 
 impl Tls {
@@ -40,9 +28,9 @@ impl Tls {
     pub(crate) fn set(&mut self, key: &str, value: OptionValue<'_>) -> Result<()> {
         let file = || Some(value.text().to_owned());
         match key {
-            "sslrootcert" => self.root_cert = file(),
-            "sslcert" => self.cert = file(),
-            "sslkey" => self.key = file(),
+            "sslrootcert" => self.files.ca = file(),
+            "sslcert" => self.files.cert = file(),
+            "sslkey" => self.files.key = file(),
             "sslnegotiation" => {
                 let all = [("postgres", SslNegotiation::Postgres), ("direct", SslNegotiation::Direct)];
                 self.negotiation = value.one_of(all)?;
@@ -65,7 +53,7 @@ impl Tls {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        if self.cert.is_some() != self.key.is_some() {
+        if self.files.cert.is_some() != self.files.key.is_some() {
             return Err(invalid(
                 "the client certificate or its key is missing",
                 "give both sslcert= and sslkey=",
@@ -99,28 +87,16 @@ impl Tls {
     }
 
     fn names_files(&self) -> bool {
-        self.root_cert.is_some() || self.cert.is_some()
+        self.files.ca.is_some() || self.files.cert.is_some()
     }
 
     /// The connector, with the certificates that the files have now.
     #[cfg(feature = "tls")]
     pub(crate) async fn connector(&self) -> std::result::Result<Connector, Unreadable> {
-        if rustls::crypto::CryptoProvider::get_default().is_none() {
-            // Fails only if another thread installed one meanwhile.
-            let _ = rustls::crypto::ring::default_provider().install_default();
-        }
+        let mut files = self.files.clone();
+        files.ca = files.ca.filter(|file| file != "system");
         // A host without certificates needs none for a connection without TLS.
-        let roots = if self.is_required() { self.roots().await? } else { RootCertStore::empty() };
-        let config = ClientConfig::builder().with_root_certificates(roots);
-        let mut config = match (&self.cert, &self.key) {
-            (Some(cert), Some(key)) => {
-                let pem = read_file(Path::new(key)).await?;
-                let secret = PrivateKeyDer::from_pem_slice(&pem).map_err(|error| unusable(key, error))?;
-                let config = config.with_client_auth_cert(certificates(cert).await?, secret);
-                config.map_err(|error| unusable(cert, error))?
-            }
-            _ => config.with_no_client_auth(),
-        };
+        let mut config = files.config(self.is_required()).await?;
         if self.negotiation == SslNegotiation::Direct {
             // Servers refuse a client that does not name the protocol.
             config.alpn_protocols = vec![b"postgresql".to_vec()];
@@ -133,39 +109,4 @@ impl Tls {
     pub(crate) async fn connector(&self) -> std::result::Result<Connector, Unreadable> {
         Ok(tokio_postgres::NoTls)
     }
-
-    #[cfg(feature = "tls")]
-    async fn roots(&self) -> std::result::Result<RootCertStore, Unreadable> {
-        let mut roots = RootCertStore::empty();
-        match self.root_cert.as_deref() {
-            None | Some("system") => {
-                let found = tokio::task::spawn_blocking(rustls_native_certs::load_native_certs).await;
-                let found = found.map_err(|error| Unreadable::new(error.to_string()))?;
-                if roots.add_parsable_certificates(found.certs).0 == 0 {
-                    let why = format!("the system has no certificates of authorities: {:?}", found.errors);
-                    return Err(Unreadable::new(why));
-                }
-            }
-            Some(file) => {
-                for certificate in certificates(file).await? {
-                    roots.add(certificate).map_err(|error| unusable(file, error))?;
-                }
-            }
-        }
-        Ok(roots)
-    }
-}
-
-/// The certificates in a file.
-#[cfg(feature = "tls")]
-async fn certificates(file: &str) -> std::result::Result<Vec<CertificateDer<'static>>, Unreadable> {
-    let pem = read_file(Path::new(file)).await?;
-    let found = CertificateDer::pem_slice_iter(&pem).collect::<std::result::Result<Vec<_>, _>>();
-    let found = found.map_err(|error| unusable(file, error))?;
-    if found.is_empty() { Err(unusable(file, "there is no certificate in PEM")) } else { Ok(found) }
-}
-
-#[cfg(feature = "tls")]
-fn unusable(file: &str, why: impl std::fmt::Display) -> Unreadable {
-    Unreadable::new(format!("{file:?} cannot be used: {why}"))
 }

@@ -146,7 +146,8 @@ pub struct RedisConfig {
 }
 
 impl RedisConfig {
-    /// The defaults for this server, these sentinels, or this cluster.
+    /// The defaults for this server, these sentinels, or this cluster. A server with certificates in its
+    /// [`ConnectionInfo`](redis::ConnectionInfo) is like one with a [pool](Self::pool), as only the driver can read them.
     #[must_use]
     pub fn new(topology: impl Into<Topology>) -> Self {
         Self {
@@ -258,14 +259,15 @@ impl RedisConfig {
     }
 
     /// Takes the connection for commands from this pool, which may open another in its place. The connection is not
-    /// returned. The timeouts of the pool apply in addition to those here; its passwords and certificates are its own.
+    /// returned. The timeouts of the pool apply in addition to those here; its passwords and certificates are its own. The number of
+    /// requests that the server has at a time is not limited, and one that is given up is sent all the same.
     #[must_use]
     pub fn pool(mut self, pool: Pool) -> Self {
         self.pool = Some(pool);
         self
     }
 
-    /// Opens the connections with this dialer, and not with the driver or a pool: for tests, and for transports of your own.
+    /// Opens the connections with this dialer, and not with the default or a pool: for tests, and for transports of your own.
     #[must_use]
     pub fn dial(mut self, dial: Arc<dyn Dial>) -> Self {
         self.dial = Some(dial);
@@ -440,9 +442,8 @@ impl RedisConfig {
 
     /// Refuses passwords and files that cannot be read, which may pass only later.
     pub(crate) async fn check_credentials(&self) -> Result<()> {
-        let Some(server) = self.topology.named().first() else { return Ok(()) };
         for credentials in [&self.credentials, &self.sentinel_credentials] {
-            credentials.check(BACKEND, server, self.connect_timeout).await?;
+            credentials.check(BACKEND, self.connect_timeout).await?;
         }
         Ok(())
     }

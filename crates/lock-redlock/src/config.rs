@@ -79,7 +79,8 @@ pub struct RedlockConfig {
 
 /// The address of one master, and how to connect to it.
 ///
-/// Each master may have its own credentials, database and TLS settings in its [`ConnectionInfo`], and its own pool.
+/// Each master may have its own credentials, database and TLS settings in its [`ConnectionInfo`], and its own pool. One with
+/// certificates in its [`ConnectionInfo`] is like one with a [pool](Self::pool), as only the driver can read them.
 ///
 /// `Debug` does not show the password.
 ///
@@ -104,7 +105,7 @@ pub struct MasterConfig {
 }
 
 impl MasterConfig {
-    /// A master that the driver connects to with its defaults.
+    /// A master, with the default dialer.
     #[must_use]
     pub fn new(info: ConnectionInfo) -> Self {
         Self { info, credentials: Credentials::default(), pool: None, dial: None }
@@ -120,14 +121,14 @@ impl MasterConfig {
 
     /// Takes the connection for commands from this pool, which may open another in its place. The connection is not
     /// returned. The timeouts of the pool apply in addition to those of the configuration; its passwords and certificates
-    /// are its own.
+    /// are its own. The number of requests that the master has at a time is not limited, and one that is given up is sent all the same.
     #[must_use]
     pub fn pool(mut self, pool: Pool) -> Self {
         self.pool = Some(pool);
         self
     }
 
-    /// Opens the connections with this dialer, and not with the driver or a pool: for tests, and for transports of your own.
+    /// Opens the connections with this dialer, and not with the default or a pool: for tests, and for transports of your own.
     #[must_use]
     pub fn dial(mut self, dial: Arc<dyn Dial>) -> Self {
         self.dial = Some(dial);
@@ -272,8 +273,8 @@ impl RedlockConfig {
 
     /// Refuses passwords and files that cannot be read, which may pass only later.
     pub(crate) async fn check_credentials(&self) -> Result<()> {
-        for MasterConfig { info, credentials, .. } in &self.masters {
-            credentials.check(BACKEND, info, self.connect_timeout).await?;
+        for MasterConfig { credentials, .. } in &self.masters {
+            credentials.check(BACKEND, self.connect_timeout).await?;
         }
         Ok(())
     }

@@ -21,8 +21,6 @@ use crate::login::Login;
 use crate::observers::Members;
 use crate::owned_change::OwnedChange;
 use crate::reconnect::Reconnection;
-#[cfg(feature = "tls")]
-use crate::tls::install_provider;
 
 /// A session of the driver, for an [`Ensemble`] with a [`Connector`] of its own.
 ///
@@ -194,7 +192,7 @@ impl Driver {
         let host = format!("{host}{}", self.chroot);
         #[cfg(feature = "tls")]
         if self.login.speaks_tls() {
-            install_provider();
+            lock_core::tls::install_provider();
             return connector.secure_connect(&host).await;
         }
         connector.connect(&host).await

@@ -62,12 +62,3 @@ async fn text_of(file: &Option<String>) -> Result<Option<String>, Unreadable> {
     let text = String::from_utf8(read_file(Path::new(file)).await?);
     text.map(Some).map_err(|_| Unreadable::new(format!("{file:?} has no PEM text")))
 }
-
-/// Installs a cryptography provider, unless the application has installed its own.
-#[cfg(feature = "tls")]
-pub(crate) fn install_provider() {
-    if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Fails only if another thread installs one at the same time.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-    }
-}

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use crate::cluster::Cluster;
 use crate::credentials::{Credentials, WithCredentials};
-use crate::dial::{Dial, DriverDial, Settings};
+use crate::dial::{Dial, OwnDial, Settings};
 use crate::dispatch::Dispatch;
 use crate::error::{Endpoint, Failure, wants_login};
 use crate::greeting::{Identity, info_field};
@@ -39,7 +39,7 @@ pub struct ClientOptions {
     pub topology: Topology,
     /// The pool to take connections from; a private one when `None`.
     pub pool: Option<Pool>,
-    /// The dialer; the driver when `None`. With a dialer the pool is not used.
+    /// The dialer; the default when `None`. With a dialer the pool is not used.
     pub dial: Option<Arc<dyn Dial>>,
     /// The credentials of the servers that store locks.
     pub credentials: Credentials,
@@ -70,7 +70,7 @@ enum Nodes {
 }
 
 impl ClientOptions {
-    /// The defaults: the driver's dialer, timeouts of one second, and a clock that advances while the host is suspended.
+    /// The defaults: no pool, timeouts of one second, and a clock that advances while the host is suspended.
     #[must_use]
     pub fn new(backend: &'static str, scripts: ScriptList, topology: impl Into<Topology>) -> Self {
         Self {
@@ -105,11 +105,16 @@ impl RedisClient {
             let sockets = topology.named().iter().any(|info| matches!(info.addr(), ConnectionAddr::Unix(_)));
             return Err(if sockets { no_sockets(backend) } else { unsupported(backend) });
         }
-        let driver = DriverDial { pool, connect_timeout, command_timeout };
-        let dialer = dial.unwrap_or_else(|| Arc::new(driver));
+        let dialer = |mut credentials: Credentials| {
+            let dialer = dial.clone().unwrap_or_else(|| {
+                let tls = credentials.tls.take().unwrap_or_default();
+                Arc::new(OwnDial { pool: pool.clone(), tls, connect_timeout, command_timeout })
+            });
+            WithCredentials::over(dialer, credentials)
+        };
         let settings = Settings {
-            dialer: WithCredentials::over(&dialer, options.credentials),
-            sentinel_dialer: WithCredentials::over(&dialer, options.sentinel_credentials),
+            dialer: dialer(options.credentials),
+            sentinel_dialer: dialer(options.sentinel_credentials),
             connect_timeout,
             command_timeout,
             clock: clock.clone(),

@@ -35,10 +35,20 @@ impl Credentials {
     /// # Cancel safety
     ///
     /// This method is cancel safe.
-    pub async fn check(&self, backend: &'static str, to: &ConnectionInfo, limit: Duration) -> Result<()> {
-        let read = timeout(limit, self.of(to)).await;
+    pub async fn check(&self, backend: &'static str, limit: Duration) -> Result<()> {
+        let read = timeout(limit, self.read()).await;
         let read = read.unwrap_or_else(|_| Err(Unreadable::new(format!("no password within {limit:?}"))));
-        read.map(drop).map_err(|unreadable| unreadable.error(ErrorKind::InvalidConfig, backend))
+        read.map_err(|unreadable| unreadable.error(ErrorKind::InvalidConfig, backend))
+    }
+
+    async fn read(&self) -> Result<(), Unreadable> {
+        if let Some(password) = &self.password {
+            password.read().await?;
+        }
+        match &self.tls {
+            Some(tls) => tls.check().await,
+            None => Ok(()),
+        }
     }
 
     /// The server, with what is read now.
@@ -63,8 +73,7 @@ pub(crate) struct WithCredentials {
 
 impl WithCredentials {
     /// This dialer, with these credentials.
-    pub(crate) fn over(dialer: &Arc<dyn Dial>, credentials: Credentials) -> Arc<dyn Dial> {
-        let dialer = Arc::clone(dialer);
+    pub(crate) fn over(dialer: Arc<dyn Dial>, credentials: Credentials) -> Arc<dyn Dial> {
         match credentials {
             Credentials { password: None, tls: None } => dialer,
             credentials => Arc::new(Self { dialer, credentials }),

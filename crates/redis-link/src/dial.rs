@@ -1,12 +1,8 @@
 //! Opens connections to servers.
 
 use std::fmt;
-use std::future::ready;
 use std::io;
-use std::iter::once;
 use std::net::SocketAddr;
-#[cfg(unix)]
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,18 +11,22 @@ use deadpool_redis::{Pool, PoolError};
 use lock_core::runtime::Home;
 use lock_core::{Clock, dial};
 use redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
-use redis::io::AsyncDNSResolver;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion, RedisError,
-    RedisFuture, RedisResult, Value,
+    RedisResult, Value,
 };
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::net::TcpStream;
+#[cfg(unix)]
+use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use crate::connection::Connection;
+#[cfg(feature = "tls")]
+use crate::handshake::Handshake;
+use crate::tls::Tls;
 
 /// How long a connection is idle before the kernel asks whether the other side still has it. Routers that translate addresses, and
 /// balancers, forget connections that were idle for minutes.
@@ -141,14 +141,10 @@ impl<S: Stream, C: Fn() -> io::Result<S> + Send + Sync + 'static> Dial for Strea
         to: &ConnectionInfo,
         on_push: Arc<dyn AsyncPushSender>,
     ) -> RedisResult<MultiplexedConnection> {
-        let settings = to.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let config = AsyncConnectionConfig::new()
             .set_push_sender(on_push)
             .set_response_timeout(Some(self.command_timeout));
-        let stream = (self.connect)()?;
-        let (connection, driver) = MultiplexedConnection::new_with_config(&settings, stream, config).await?;
-        drop(tokio::spawn(driver));
-        Ok(connection)
+        driver_over((self.connect)()?, &with_resp3(to), config).await
     }
 
     async fn messages(&self, to: &ConnectionInfo) -> RedisResult<PubSub> {
@@ -175,40 +171,28 @@ pub(crate) struct Settings {
     pub(crate) home: Home,
 }
 
-/// Opens connections, with TCP_NODELAY and keep-alive; those of a pool, with TLS and for notifications with the driver.
+/// Opens streams with TCP_NODELAY and keep-alive, and connections over them. With a pool, commands go over a connection of the pool.
 ///
 /// A name is tried at each of its addresses until one answers the greeting.
-pub(crate) struct DriverDial {
+pub(crate) struct OwnDial {
     /// The user's pool.
     pub(crate) pool: Option<Pool>,
+    /// The files of TLS, unless a server has certificates of its own.
+    pub(crate) tls: Tls,
     pub(crate) connect_timeout: Duration,
     pub(crate) command_timeout: Duration,
 }
 
 #[async_trait]
-impl Dial for DriverDial {
+impl Dial for OwnDial {
     async fn commands(&self, to: &ConnectionInfo) -> RedisResult<Connection> {
         if let Some(pool) = &self.pool {
             return Ok(taken_from(pool).await?.into());
         }
-        match to.addr() {
-            ConnectionAddr::Tcp(host, port) => {
-                self.at_each_address((host, *port), |address| self.commands_over_tcp(to, address)).await
-            }
-            ConnectionAddr::TcpTls { host, port, .. } => {
-                let open = |address| self.by_driver(to.clone(), address, self.timeouts());
-                self.at_each_address((host, *port), open).await.map(Connection::from)
-            }
-            #[cfg(unix)]
-            ConnectionAddr::Unix(path) => {
-                let opening = timeout(self.connect_timeout, self.commands_over_socket(to, path));
-                opening.await.map_err(io::Error::from)?
-            }
-            _ => {
-                let client = Client::open(to.clone())?;
-                let opened = client.get_multiplexed_async_connection_with_config(&self.timeouts()).await;
-                opened.map(Connection::from)
-            }
+        let open = |stream| Connection::over(stream, to.redis_settings(), self.command_timeout);
+        match self.over_stream(to, open).await? {
+            Some(opened) => Ok(opened),
+            None => by_driver(to, &self.timeouts()).await.map(Connection::from),
         }
     }
 
@@ -217,79 +201,51 @@ impl Dial for DriverDial {
         to: &ConnectionInfo,
         on_push: Arc<dyn AsyncPushSender>,
     ) -> RedisResult<MultiplexedConnection> {
-        let settings = to.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let to = to.clone().set_redis_settings(settings);
+        let to = &with_resp3(to);
         let config = self.timeouts().set_push_sender(on_push);
-        match to.addr() {
-            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-                let open = |address| self.by_driver(to.clone(), address, config.clone());
-                self.at_each_address((host, *port), open).await
-            }
-            _ => Client::open(to.clone())?.get_multiplexed_async_connection_with_config(&config).await,
+        match self.over_stream(to, |stream| driver_over(stream, to, config.clone())).await? {
+            Some(opened) => Ok(opened),
+            None => by_driver(to, &config).await,
         }
     }
 
     async fn messages(&self, to: &ConnectionInfo) -> RedisResult<PubSub> {
-        match to.addr() {
-            ConnectionAddr::Tcp(host, port) => {
-                let open = |address| async move {
-                    PubSub::new(to.redis_settings(), connect(to, address).await?).await
-                };
-                self.at_each_address((host, *port), open).await
-            }
-            ConnectionAddr::TcpTls { host, port, .. } => {
-                // The driver looks the name up once more, on a thread that keeps the runtime from ending: not before the name
-                // servers answer. It tries all addresses at once, and the handshake of TLS counts.
-                lock_core::lookup::addresses(host, *port).await?;
-                Client::open(with_tcp_settings(to.clone()))?.get_async_pubsub().await
-            }
-            _ => Client::open(to.clone())?.get_async_pubsub().await,
+        match self.over_stream(to, |stream| PubSub::new(to.redis_settings(), stream)).await? {
+            Some(opened) => Ok(opened),
+            None => Client::open(with_tcp_settings(to.clone()))?.get_async_pubsub().await,
         }
     }
 }
 
-impl DriverDial {
-    /// What opens first, the greeting included: one attempt at each address of the host.
-    async fn at_each_address<T, F>(
+impl OwnDial {
+    /// Opens a stream to the server, and passes it to `open`. `None` for a server with certificates that only the driver can read.
+    async fn over_stream<T: Send, F: Future<Output = RedisResult<T>> + Send>(
         &self,
-        host: (&str, u16),
-        open: impl Fn(SocketAddr) -> F + Send + Sync,
-    ) -> RedisResult<T>
-    where
-        T: Send,
-        F: Future<Output = RedisResult<T>> + Send,
-    {
-        dial::connect(host, self.connect_timeout, weight, open).await
-    }
-
-    async fn commands_over_tcp(&self, to: &ConnectionInfo, address: SocketAddr) -> RedisResult<Connection> {
-        let stream = connect(to, address).await?;
-        match Connection::over(stream, to.redis_settings(), self.command_timeout).await {
-            Err(error) if error.is_connection_dropped() => {
-                Err(reason(TcpStream::connect(address)).await.unwrap_or(error))
+        to: &ConnectionInfo,
+        open: impl Fn(Box<dyn Stream>) -> F + Send + Sync,
+    ) -> RedisResult<Option<T>> {
+        let (limit, open) = (self.connect_timeout, &open);
+        match to.addr() {
+            ConnectionAddr::Tcp(host, port) => {
+                let attempt = |address| over_plain(move || connect(to, address), open);
+                dial::connect((host, *port), limit, weight, attempt).await.map(Some)
             }
-            opened => opened,
+            #[cfg(feature = "tls")]
+            ConnectionAddr::TcpTls { host, port, insecure, tls_params: None } => {
+                let handshake = &Handshake::new(&self.tls.files, host, *insecure).await?;
+                let attempt = |address| async move {
+                    let stream = handshake.over(connect(to, address).await?).await?;
+                    open(Box::new(stream)).await
+                };
+                dial::connect((host, *port), limit, weight, attempt).await.map(Some)
+            }
+            #[cfg(unix)]
+            ConnectionAddr::Unix(path) => {
+                let opening = timeout(limit, over_plain(|| UnixStream::connect(path), open));
+                opening.await.map_err(io::Error::from)?.map(Some)
+            }
+            _ => Ok(None),
         }
-    }
-
-    #[cfg(unix)]
-    async fn commands_over_socket(&self, to: &ConnectionInfo, path: &Path) -> RedisResult<Connection> {
-        let connect = || tokio::net::UnixStream::connect(path);
-        match Connection::over(connect().await?, to.redis_settings(), self.command_timeout).await {
-            Err(error) if error.is_connection_dropped() => Err(reason(connect()).await.unwrap_or(error)),
-            opened => opened,
-        }
-    }
-
-    /// Opens a connection of the driver to this address. A certificate is checked for the name.
-    async fn by_driver(
-        &self,
-        to: ConnectionInfo,
-        address: SocketAddr,
-        config: AsyncConnectionConfig,
-    ) -> RedisResult<MultiplexedConnection> {
-        let config = config.set_dns_resolver(Resolved(address));
-        Client::open(with_tcp_settings(to))?.get_multiplexed_async_connection_with_config(&config).await
     }
 
     fn timeouts(&self) -> AsyncConnectionConfig {
@@ -297,6 +253,48 @@ impl DriverDial {
             .set_connection_timeout(Some(self.connect_timeout))
             .set_response_timeout(Some(self.command_timeout))
     }
+}
+
+/// Passes a stream without TLS to `open`. If the server closes it, the error says why.
+async fn over_plain<S, C, T, F>(
+    connect: impl Fn() -> C + Send + Sync,
+    open: impl Fn(Box<dyn Stream>) -> F + Send + Sync,
+) -> RedisResult<T>
+where
+    S: Stream,
+    C: Future<Output = io::Result<S>> + Send,
+    T: Send,
+    F: Future<Output = RedisResult<T>> + Send,
+{
+    match open(Box::new(connect().await?)).await {
+        Err(error) if error.is_connection_dropped() => Err(reason(connect()).await.unwrap_or(error)),
+        opened => opened,
+    }
+}
+
+/// A connection of the driver over a stream.
+async fn driver_over(
+    stream: impl Stream,
+    to: &ConnectionInfo,
+    config: AsyncConnectionConfig,
+) -> RedisResult<MultiplexedConnection> {
+    let opened = MultiplexedConnection::new_with_config(to.redis_settings(), stream, config).await;
+    let (connection, driver) = opened?;
+    drop(tokio::spawn(driver));
+    Ok(connection)
+}
+
+/// A connection that the driver opens.
+async fn by_driver(
+    to: &ConnectionInfo,
+    config: &AsyncConnectionConfig,
+) -> RedisResult<MultiplexedConnection> {
+    Client::open(with_tcp_settings(to.clone()))?.get_multiplexed_async_connection_with_config(config).await
+}
+
+fn with_resp3(to: &ConnectionInfo) -> ConnectionInfo {
+    let settings = to.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+    to.clone().set_redis_settings(settings)
 }
 
 /// How much the failure at one address tells: an answer most, and that nothing listens least.
@@ -308,23 +306,10 @@ fn weight(error: &RedisError) -> u8 {
     }
 }
 
-/// The address of a name that was looked up before.
-struct Resolved(SocketAddr);
-
-impl AsyncDNSResolver for Resolved {
-    fn resolve<'a, 'b: 'a>(
-        &'a self,
-        _host: &'b str,
-        _port: u16,
-    ) -> RedisFuture<'a, Box<dyn Iterator<Item = SocketAddr> + Send + 'a>> {
-        let found: Box<dyn Iterator<Item = SocketAddr> + Send> = Box::new(once(self.0));
-        Box::pin(ready(Ok(found)))
-    }
-}
-
-impl fmt::Debug for DriverDial {
+impl fmt::Debug for OwnDial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DriverDial").field("pool", &self.pool.is_some()).finish_non_exhaustive()
+        let pool = self.pool.is_some();
+        f.debug_struct("OwnDial").field("pool", &pool).field("tls", &self.tls).finish_non_exhaustive()
     }
 }
 
@@ -366,7 +351,7 @@ async fn all_of(stream: impl AsyncRead + Unpin) -> io::Result<Vec<u8>> {
 pub fn with_nodelay(info: ConnectionInfo) -> ConnectionInfo {
     #[cfg(feature = "tls")]
     if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-        crate::tls::install_provider();
+        lock_core::tls::install_provider();
     }
     let settings = info.tcp_settings().clone().set_nodelay(true);
     info.set_tcp_settings(settings)
@@ -408,9 +393,16 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(1);
 
+    fn dial(connect_timeout: Duration, command_timeout: Duration) -> OwnDial {
+        OwnDial { pool: None, tls: Tls::default(), connect_timeout, command_timeout }
+    }
+
+    async fn ping(connection: &mut impl redis::aio::ConnectionLike) -> RedisResult<()> {
+        redis::cmd("PING").query_async(connection).await
+    }
+
     async fn error_of(to: &str) -> RedisError {
-        let dial =
-            DriverDial { pool: None, connect_timeout: LIMIT, command_timeout: Duration::from_secs(60) };
+        let dial = dial(LIMIT, Duration::from_secs(60));
         let to = to.into_connection_info().unwrap();
         match timeout(100 * LIMIT, dial.commands(&to)).await {
             Ok(dialed) => dialed.map(drop).unwrap_err(),
@@ -422,9 +414,13 @@ mod tests {
     async fn a_server_that_accepts_and_says_nothing_is_given_up() {
         let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = silent.local_addr().unwrap().port();
-        for host in ["127.0.0.1", "localhost"] {
-            let error = error_of(&format!("redis://{host}:{port}")).await;
-            assert!(error.is_timeout(), "{host}: {error}");
+        let mut urls = vec![format!("redis://127.0.0.1:{port}"), format!("redis://localhost:{port}")];
+        if cfg!(feature = "tls") {
+            urls.push(format!("rediss://127.0.0.1:{port}/#insecure"));
+        }
+        for url in urls {
+            let error = error_of(&url).await;
+            assert!(error.is_timeout(), "{url}: {error}");
         }
         drop(silent);
         let error = error_of(&format!("redis://127.0.0.1:{port}")).await;
@@ -478,21 +474,47 @@ mod tests {
 
     /// It does not wait for the answers that are missing.
     #[tokio::test]
-    async fn the_driver_of_a_connection_that_is_given_up_ends_with_it() {
+    async fn the_task_of_a_connection_that_is_given_up_ends_with_it() {
         let server = RedisServer::start().await.unwrap();
-        let dial = DriverDial { pool: None, connect_timeout: 100 * LIMIT, command_timeout: LIMIT };
-        let mut connection = dial.commands(&server.url().into_connection_info().unwrap()).await.unwrap();
+        let (dial, to) = (dial(100 * LIMIT, LIMIT), server.url().into_connection_info().unwrap());
+        let mut commands = dial.commands(&to).await.unwrap();
+        let mut pushes = dial.pushes(&to, Arc::new(|_| Ok::<_, ()>(()))).await.unwrap();
         let tasks = || Handle::current().metrics().num_alive_tasks();
-        assert_eq!(tasks(), 1);
+        assert_eq!(tasks(), 2);
         server.stop();
-        let error = redis::cmd("PING").query_async::<String>(&mut connection).await.unwrap_err();
-        assert!(error.is_timeout(), "{error}");
-        drop(connection);
+        for error in [ping(&mut commands).await, ping(&mut pushes).await].map(Result::unwrap_err) {
+            assert!(error.is_timeout(), "{error}");
+        }
+        drop((commands, pushes));
         let ended = async {
             while tasks() > 0 {
                 sleep(LIMIT / 10).await;
             }
         };
-        timeout(100 * LIMIT, ended).await.expect("the driver ends");
+        timeout(100 * LIMIT, ended).await.expect("the tasks end");
+    }
+
+    /// Those that the options name, or those that came with the server, which the driver alone can read.
+    #[cfg(feature = "tls")]
+    #[tokio::test]
+    async fn connections_over_tls_have_the_certificates_of_the_options_or_of_the_server() {
+        if RedisServer::lacks_tls() {
+            return;
+        }
+        let certificates = Arc::new(lock_testkit::Certificates::new().unwrap());
+        let server = RedisServer::builder().tls(&certificates, true).start().await.unwrap();
+        let file = |path: std::path::PathBuf| Some(path.display().to_string());
+        let (cert, key) = certificates.client();
+        let (mut own, usual) = (dial(100 * LIMIT, 100 * LIMIT), dial(100 * LIMIT, 100 * LIMIT));
+        own.tls.files.ca = file(certificates.ca());
+        (own.tls.files.cert, own.tls.files.key) = (file(cert), file(key));
+        let to = format!("rediss://{}", server.tls_addr()).into_connection_info().unwrap();
+        let with_its_own = own.tls.with_certificates(to.clone()).await.unwrap();
+        for (dial, to) in [(&own, &to), (&usual, &with_its_own)] {
+            ping(&mut dial.commands(to).await.unwrap()).await.unwrap();
+            ping(&mut dial.pushes(to, Arc::new(|_| Ok::<_, ()>(()))).await.unwrap()).await.unwrap();
+            dial.messages(to).await.unwrap().subscribe("a").await.unwrap();
+        }
+        usual.commands(&to).await.map(drop).expect_err("the system does not trust it");
     }
 }

@@ -3,8 +3,9 @@
 //! **Use `polylock`, `lock-redis` or `lock-redlock`.** This crate is a part of them, and its API changes with them.
 //!
 //! * Connections: [`client`] sends scripts to a server, `link` keeps its [`connection`], over which a `multiplexer` sends the
-//!   requests of many tasks, of which each has a [`dispatch`]; `reply` cuts what arrives. [`dial`] opens it, with [`credentials`] that are read then. `sentinel`
-//!   and `cluster` find the server. [`topology`] and [`tls`] read its address from a URL.
+//!   requests of many tasks, of which each has a [`dispatch`]; `reply` cuts what arrives. [`dial`] opens it, with
+//!   [`credentials`] that are read then and the `handshake` of TLS. `sentinel` and `cluster` find the server. [`topology`] and
+//!   [`tls`] read its address from a URL.
 //! * Notifications: [`push`] delivers what the server publishes to waiters, over a `push_connection`, as
 //!   [`message`]s; [`key_watch`] is its report that a key has changed.
 //! * Locks: [`keys`] names their keys, [`inspection`] parses their state, [`mod@take_back`] removes what a request
@@ -25,6 +26,8 @@ pub mod dispatch;
 pub mod error;
 mod examination;
 pub mod greeting;
+#[cfg(feature = "tls")]
+mod handshake;
 pub mod inspection;
 pub mod key_watch;
 pub mod keys;

@@ -6,6 +6,7 @@ use std::path::Path;
 use lock_core::secret::Unreadable;
 #[cfg(feature = "tls")]
 use lock_core::secret::read_file;
+use lock_core::tls::TlsFiles;
 use lock_core::url::OptionValue;
 use lock_core::{Error, ErrorKind, Result};
 use redis::{ConnectionAddr, ConnectionInfo};
@@ -36,9 +37,7 @@ use redis::{ConnectionAddr, ConnectionInfo};
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Tls {
-    ca: Option<String>,
-    cert: Option<String>,
-    key: Option<String>,
+    pub(crate) files: TlsFiles,
     skip_verify: bool,
 }
 
@@ -54,9 +53,9 @@ impl Tls {
     pub fn set(&mut self, key: &str, value: OptionValue<'_>) -> Result<bool> {
         let file = || Some(value.text().to_owned());
         match key {
-            "tls_ca" => self.ca = file(),
-            "tls_cert" => self.cert = file(),
-            "tls_key" => self.key = file(),
+            "tls_ca" => self.files.ca = file(),
+            "tls_cert" => self.files.cert = file(),
+            "tls_key" => self.files.key = file(),
             "tls_insecure_skip_verify" => self.skip_verify = value.parse("use true or false")?,
             _ => return Ok(false),
         }
@@ -72,7 +71,7 @@ impl Tls {
         if !cfg!(feature = "tls") {
             return Err(unsupported(backend));
         }
-        if self.cert.is_some() != self.key.is_some() {
+        if self.files.cert.is_some() != self.files.key.is_some() {
             return Err(Error::new(ErrorKind::InvalidConfig, backend)
                 .with_message("the client certificate or its key is missing")
                 .with_hint("give both tls_cert and tls_key"));
@@ -82,22 +81,36 @@ impl Tls {
         Ok(info.set_addr(ConnectionAddr::TcpTls { host, port, insecure, tls_params: None }))
     }
 
-    /// The same server, with the certificates that the files have now.
+    /// Whether the files can be used.
+    #[cfg(feature = "tls")]
+    pub(crate) async fn check(&self) -> Result<(), Unreadable> {
+        self.files.config(!self.skip_verify).await.map(drop)
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[allow(clippy::unused_async, reason = "there is nothing to read")]
+    pub(crate) async fn check(&self) -> Result<(), Unreadable> {
+        Ok(())
+    }
+
+    /// The same server, with the certificates that the files have now, for a dialer that leaves TLS to the driver.
     #[cfg(feature = "tls")]
     pub(crate) async fn with_certificates(&self, info: ConnectionInfo) -> Result<ConnectionInfo, Unreadable> {
         use redis::{Client, ClientTlsConfig, TlsCertificates};
 
-        let root_cert = read(self.ca.as_ref()).await?;
-        let (cert, key) = (read(self.cert.as_ref()).await?, read(self.key.as_ref()).await?);
-        let client_tls =
-            cert.zip(key).map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
+        let TlsFiles { ca, cert, key } = &self.files;
+        let root_cert = read(ca.as_ref()).await?;
+        let (cert_text, key_text) = (read(cert.as_ref()).await?, read(key.as_ref()).await?);
+        let client_tls = cert_text
+            .zip(key_text)
+            .map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
         if root_cert.is_none() && client_tls.is_none() {
             return Ok(info);
         }
-        install_provider();
+        lock_core::tls::install_provider();
         let client = Client::build_with_tls(info, TlsCertificates { client_tls, root_cert });
         let client = client.map_err(|error| {
-            let files: Vec<_> = [&self.ca, &self.cert, &self.key].into_iter().flatten().collect();
+            let files: Vec<_> = [ca, cert, key].into_iter().flatten().collect();
             Unreadable::new(format!("the certificates in {files:?} cannot be used: {error}"))
         })?;
         Ok(client.get_connection_info().clone())
@@ -123,13 +136,4 @@ pub(crate) fn unsupported(backend: &'static str) -> Error {
     Error::new(ErrorKind::Unsupported, backend)
         .with_message("this build has no TLS")
         .with_hint("enable the feature: cargo add polylock --features tls")
-}
-
-/// Installs a cryptography provider, unless the application has installed one.
-#[cfg(feature = "tls")]
-pub(crate) fn install_provider() {
-    if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Fails only if another thread installed one meanwhile.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-    }
 }

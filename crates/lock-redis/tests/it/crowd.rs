@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lock_core::{ErrorKind, Outcome};
+use lock_core::{ErrorKind, Locks, Outcome};
 use lock_testkit::{RedisServer, by_tier, crowd, until};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
@@ -54,8 +54,25 @@ async fn a_healthy_server_grants_the_locks_of_a_crowd_at_a_few_commands_each() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crowd_that_gives_up_costs_the_server_only_what_was_sent() {
     let _alone = ONE_AT_A_TIME.lock().await;
-    let (redis, tasks) = (RedisServer::start().await.unwrap(), tasks());
+    let redis = RedisServer::start().await.unwrap();
     let locks = connect(&format!("{}?command_timeout=20s", redis.url())).await;
+    gives_up(&redis, &locks, tasks()).await;
+}
+
+#[cfg(feature = "tls")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn over_tls_a_crowd_that_gives_up_costs_the_server_only_what_was_sent() {
+    if RedisServer::lacks_tls() {
+        return;
+    }
+    let certificates = Arc::new(lock_testkit::Certificates::new().unwrap());
+    let redis = RedisServer::builder().tls(&certificates, false).start().await.unwrap();
+    let options = format!("connect_timeout=10s&command_timeout=20s&tls_ca={}", certificates.ca().display());
+    let locks = connect(&format!("rediss://{}?{options}", redis.tls_addr())).await;
+    gives_up(&redis, &locks, 10_000).await;
+}
+
+async fn gives_up(redis: &RedisServer, locks: &Locks, tasks: usize) {
     locks.mutex("first").acquire().await.unwrap().release().await.unwrap();
     redis.call(&["CONFIG", "RESETSTAT"]).await;
     redis.stop();
