@@ -271,12 +271,13 @@ impl Server {
         self.change(on, SQL, name, owner, &[(&self.sync.as_str(), Type::TEXT)]).await
     }
 
-    /// Extends leases, all in one call. The answers are in the order of the leases.
-    pub(crate) async fn extend(&self, leases: &[(&str, OwnerId, Duration)]) -> Result<Vec<Changed>> {
-        const SQL: &str = "SELECT {s}extend($1, $2::pg_catalog.text[]::pg_catalog.uuid[], $3, $4)";
+    /// Extends leases, all in one call; those with `true` may be shortened. The answers are in the order of the leases.
+    pub(crate) async fn extend(&self, leases: &[(&str, OwnerId, Duration, bool)]) -> Result<Vec<Changed>> {
+        const SQL: &str = "SELECT {s}extend($1, $2::pg_catalog.text[]::pg_catalog.uuid[], $3, $4, $5)";
         let names: Vec<_> = leases.iter().map(|(name, ..)| *name).collect();
-        let owners: Vec<_> = leases.iter().map(|(_, owner, _)| owner.to_string()).collect();
-        let ttls: Vec<_> = leases.iter().map(|(.., ttl)| millis(*ttl)).collect();
+        let owners: Vec<_> = leases.iter().map(|(_, owner, ..)| owner.to_string()).collect();
+        let ttls: Vec<_> = leases.iter().map(|(.., ttl, _)| millis(*ttl)).collect();
+        let shortens: Vec<_> = leases.iter().map(|(.., shortens)| *shortens).collect();
         let row = self
             .one(
                 &self.connection_of_renewals().await?,
@@ -285,6 +286,7 @@ impl Server {
                     (&names, Type::TEXT_ARRAY),
                     (&owners, Type::TEXT_ARRAY),
                     (&ttls, Type::INT8_ARRAY),
+                    (&shortens, Type::BOOL_ARRAY),
                     (&self.sync.as_str(), Type::TEXT),
                 ],
             )

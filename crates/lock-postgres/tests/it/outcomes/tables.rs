@@ -182,6 +182,14 @@ async fn extend_and_holds() {
         ("r me:200",          "share/extend me", "{-1,0}", "", "r me:200"),
         ("r me:0",            "extend me",       "{0,0}",  "", "r me:0"),
         ("free | me",         "extend me",       "{0,0}",  "", "free | me"),
+        // A longer one is left alone, unless it is to be shortened.
+        ("me:400",            "extend me",       "{1,0}",  "", "me:400"),
+        ("me:400",            "shorten me",      "{1,0}",  "", "me:300"),
+        ("me:200",            "shorten me",      "{1,0}",  "", "me:300"),
+        ("r me:400 ann:100",  "extend me",       "{1,0}",  "", "r ann:100 me:400"),
+        ("r me:400 ann:100",  "shorten me",      "{1,0}",  "", "r ann:100 me:300"),
+        ("p me/2:400",        "extend me",       "{1,0}",  "", "p me/2:400"),
+        ("p me/2:400",        "shorten me",      "{1,0}",  "", "p me/2:300"),
         ("me:200",            "row/holds me",    "true",   "", "me:200"),
         ("me:0",              "holds me",        "false",  "", "me:0"),
         ("ann:200",           "holds me",        "false",  "", "ann:200"),
@@ -206,6 +214,7 @@ async fn hand_over_downgrade_and_raise() {
         ("me:200",              "lease/hand_over me ann", "locked", "",       "me:200"),
 
         ("me:200",              "downgrade me",         "shared",  "",        "r me:300"),
+        ("me:400",              "downgrade me",         "shared",  "",        "r me:400"),
         ("me:200 | ann.r bob carl.r", "downgrade me",   "shared",  "granted ann", "r me:300 ann:100 | bob carl.r"),
         ("me:200 | ann bob.r",  "downgrade me",         "shared",  "",        "r me:300 | ann bob.r"),
         ("me:0",                "downgrade me",         "lost",    "",        "free"),
@@ -215,6 +224,7 @@ async fn hand_over_downgrade_and_raise() {
         ("me:200",              "lease/downgrade me",   "locked",  "",        "me:200"),
         // When it is sent again.
         ("r me:200 ann:200",    "downgrade me",         "shared",  "",        "r ann:200 me:300"),
+        ("r me:400",            "downgrade me",         "shared",  "",        "r me:400"),
         ("r me:200",            "share/downgrade me",   "locked",  "",        "r me:200"),
 
         ("me:200",              "raise me 5000",        "raised",  "",        "me:200"),
