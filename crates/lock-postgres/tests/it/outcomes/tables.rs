@@ -352,8 +352,8 @@ async fn many_readers_are_granted_in_parts() {
         INSERT INTO waiter (name, owner, mode, grace, inbox, listener, key, since, renewed)
         SELECT $1, gen_random_uuid(), -1, 100000, application, pid, lpad(i::text, 48, '0'), now(), clock_timestamp()
         FROM generate_series(1, 600) i, (SELECT pid, substr(application_name, 10) AS application FROM pg_stat_activity
-          WHERE application_name LIKE 'polylock\\_%' LIMIT 1) AS listener";
-    assert_eq!(bench.client.execute(readers, &[&name]).await.unwrap(), 600);
+          WHERE pid = $2) AS listener";
+    assert_eq!(bench.client.execute(readers, &[&name, &bench.listener]).await.unwrap(), 600);
     let count = async |bench: &Bench| -> i64 {
         bench.client.query_one("SELECT count(*) FROM sharer WHERE name = $1", &[&name]).await.unwrap().get(0)
     };
@@ -377,7 +377,7 @@ async fn leases_are_extended_by_their_names() {
     let sql = [&held(1, 100, 1), "ANALYZE lock, lease;", &held(101, 2000, 300_000)].concat();
     bench.client.batch_execute(&sql).await.unwrap();
     let extended = "SELECT sum(answer) FROM (SELECT extend(array_agg('held ' || i), array_agg(lpad(i::text, 32, '0')::uuid),
-             array_agg(300000::bigint), 'off') FROM generate_series(101, 200) i) AS all_of, unnest(all_of.extend) AS answer";
+             array_agg(300000::bigint), array_agg(false), 'off') FROM generate_series(101, 200) i) AS all_of, unnest(all_of.extend) AS answer";
     // Counted since the session last reported to the server, which it does once a second.
     let counted = "SELECT idx_tup_fetch FROM pg_stat_xact_all_tables WHERE relid = 'lease'::regclass";
     bench.client.batch_execute("BEGIN").await.unwrap();
