@@ -409,7 +409,7 @@ impl Guard {
     /// * [`ErrorKind::Lost`] when the lock is lost; it is never acquired again.
     /// * [`ErrorKind::Unavailable`] when the server does not answer; on Redlock, when no quorum answers while the lease
     ///   lasts.
-    /// * [`ErrorKind::Exhausted`] when the lease is extended by less than `ttl`: an earlier, shorter extension or renewal got no
+    /// * [`ErrorKind::Exhausted`] when the lease is extended by less than `ttl`: an earlier extension that shortened the lease got no
     ///   answer, and the server may still execute it, which would cut the lease short.
     /// * [`ErrorKind::Denied`] when the server refuses, [`ErrorKind::Closed`] after [`close`](crate::Locks::close),
     ///   [`ErrorKind::Unsupported`] outside a tokio runtime.

@@ -39,6 +39,10 @@ impl Renew for RenewOnServer {
         let parts = join_all(batch.chunks(AT_ONCE).map(|part| self.renew_part(part))).await;
         parts.into_iter().flatten().collect()
     }
+
+    fn spares_longer(&self) -> bool {
+        true
+    }
 }
 
 impl RenewOnServer {
@@ -46,8 +50,11 @@ impl RenewOnServer {
         let mut renewed: Vec<_> = part.iter().map(|_| Renewed::Unknown(locked())).collect();
         let (mut left, mut row): (Vec<usize>, _) = ((0..part.len()).collect(), LockedRow::default());
         for _ in 0..TRIES {
-            let leases: Vec<_> =
-                left.iter().map(|&at| (&*part[at].key.name, part[at].key.owner, part[at].ttl)).collect();
+            let lease = |&at: &usize| {
+                let Due { key: held, ttl, shortens, .. } = &part[at];
+                (&*held.name, held.owner, *ttl, *shortens)
+            };
+            let leases: Vec<_> = left.iter().map(lease).collect();
             let sent = self.server.clock.now();
             let answers = match self.server.extend(&leases).await {
                 Ok(answers) => answers,

@@ -4,7 +4,9 @@
 //! or rolled back by a [release](Server::release).
 
 use std::ops::Deref;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use deadpool::Runtime;
@@ -37,6 +39,8 @@ pub(crate) struct Server {
     sync: PostgresSync,
     connect_timeout: Duration,
     command_timeout: Duration,
+    /// How often a connection was taken from the pool that had answered its last call.
+    reuses: AtomicU64,
     pub(crate) clock: Clock,
     /// The roll-backs that are under way.
     pub(crate) cleanup: Background,
@@ -130,7 +134,7 @@ impl Server {
         let (endpoint, connect_timeout) = (dialer.endpoint.clone(), dialer.connect_timeout);
         let limit = connect_timeout + command_timeout;
         let requests = dialer.clone().for_places(size);
-        let (pool, reserve) = (pool(requests, size, limit)?, pool(dialer, 1, limit)?);
+        let (pool, reserve) = (pool(requests, size, None)?, pool(dialer, 1, Some(limit))?);
         let schema = format!("{}.", quoted(&endpoint.schema));
         let cleanup = Background::default();
         Ok(Self {
@@ -142,6 +146,7 @@ impl Server {
             sync,
             connect_timeout,
             command_timeout,
+            reuses: AtomicU64::new(0),
             clock,
             cleanup,
         })
@@ -157,9 +162,27 @@ impl Server {
         self.sync
     }
 
-    /// A connection of the pool.
+    /// A connection of the pool. Its turn is waited for as long as the server answers those before it, however many they are.
     pub(crate) async fn connection(&self) -> Result<Connection> {
-        self.opened(self.pool.get().await)
+        let limit = self.connect_timeout + self.command_timeout;
+        let mut got = pin!(self.pool.get());
+        loop {
+            let reuses = self.reuses.load(Ordering::Relaxed);
+            match timeout(limit, got.as_mut()).await {
+                Ok(got) => {
+                    let is_reused = got.as_ref().is_ok_and(|got| Object::metrics(got).recycle_count > 0);
+                    self.reuses.fetch_add(is_reused.into(), Ordering::Relaxed);
+                    return self.opened(got);
+                }
+                Err(_) if self.reuses.load(Ordering::Relaxed) == reuses => return Err(self.busy()),
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn busy(&self) -> Error {
+        let size = self.pool.status().max_size;
+        self.endpoint.pool_is_busy(size, self.connect_timeout + self.command_timeout)
     }
 
     /// A connection for a renewal. It does not wait for those of the pool: a thread that computes keeps the ones that its tasks have,
@@ -187,10 +210,7 @@ impl Server {
             Ok(object) => Ok(Connection(Arc::new(object))),
             Err(PoolError::Backend(error)) => Err(error),
             Err(PoolError::Closed) => Err(Error::closed(BACKEND)),
-            Err(PoolError::Timeout(TimeoutType::Wait)) => {
-                let size = self.pool.status().max_size;
-                Err(self.endpoint.pool_is_busy(size, self.connect_timeout + self.command_timeout))
-            }
+            Err(PoolError::Timeout(TimeoutType::Wait)) => Err(self.busy()),
             Err(error) => Err(self.endpoint.no_connection(self.connect_timeout).caused_by(error)),
         }
     }
@@ -271,12 +291,13 @@ impl Server {
         self.change(on, SQL, name, owner, &[(&self.sync.as_str(), Type::TEXT)]).await
     }
 
-    /// Extends leases, all in one call. The answers are in the order of the leases.
-    pub(crate) async fn extend(&self, leases: &[(&str, OwnerId, Duration)]) -> Result<Vec<Changed>> {
-        const SQL: &str = "SELECT {s}extend($1, $2::pg_catalog.text[]::pg_catalog.uuid[], $3, $4)";
+    /// Extends leases, all in one call; those with `true` may be shortened. The answers are in the order of the leases.
+    pub(crate) async fn extend(&self, leases: &[(&str, OwnerId, Duration, bool)]) -> Result<Vec<Changed>> {
+        const SQL: &str = "SELECT {s}extend($1, $2::pg_catalog.text[]::pg_catalog.uuid[], $3, $4, $5)";
         let names: Vec<_> = leases.iter().map(|(name, ..)| *name).collect();
-        let owners: Vec<_> = leases.iter().map(|(_, owner, _)| owner.to_string()).collect();
-        let ttls: Vec<_> = leases.iter().map(|(.., ttl)| millis(*ttl)).collect();
+        let owners: Vec<_> = leases.iter().map(|(_, owner, ..)| owner.to_string()).collect();
+        let ttls: Vec<_> = leases.iter().map(|(.., ttl, _)| millis(*ttl)).collect();
+        let shortens: Vec<_> = leases.iter().map(|(.., shortens)| *shortens).collect();
         let row = self
             .one(
                 &self.connection_of_renewals().await?,
@@ -285,6 +306,7 @@ impl Server {
                     (&names, Type::TEXT_ARRAY),
                     (&owners, Type::TEXT_ARRAY),
                     (&ttls, Type::INT8_ARRAY),
+                    (&shortens, Type::BOOL_ARRAY),
                     (&self.sync.as_str(), Type::TEXT),
                 ],
             )
@@ -591,12 +613,12 @@ impl Server {
     }
 }
 
-fn pool(dialer: Dialer, size: usize, limit: Duration) -> Result<Pool<Dialer>> {
+fn pool(dialer: Dialer, size: usize, limit: Option<Duration>) -> Result<Pool<Dialer>> {
     let pool = Pool::builder(dialer)
         .max_size(size)
         // The session that was used last: in a new one, the first call of a function has to compile it.
         .queue_mode(QueueMode::Lifo)
-        .wait_timeout(Some(limit))
+        .wait_timeout(limit)
         .runtime(Runtime::Tokio1)
         .build();
     pool.map_err(|error| unexpected(format!("the pool cannot be made: {error}")))

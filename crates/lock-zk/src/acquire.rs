@@ -33,6 +33,7 @@ use crate::recipe::ZkRecipe;
 use crate::session::Session;
 use crate::token::Minted;
 use crate::token_base::TokenBase;
+use crate::turns::Turn;
 use crate::unpolled::unless_taken_back;
 use crate::wait::{Waiter, until_deadline};
 
@@ -152,13 +153,17 @@ async fn grant(
 ) -> Result<Option<(Arc<CreatedNode>, Minted)>, Stop> {
     let session = Arc::clone(&own.session);
     let granted = alongside(base.ranges(&session), async {
+        let turn = session.turn().await;
         // A try that fails writes nothing.
         if request.wait.is_expired() && is_busy(own, request.mode).await? {
             return Ok(None);
         }
         match own.lock.recipe {
-            ZkRecipe::Queue => contend(own, own_watch, request, waited).await,
-            ZkRecipe::Ephemeral(wait) => ephemeral::contend(own, wait, request, waited).await,
+            ZkRecipe::Queue => contend(own, own_watch, request, waited, turn).await,
+            ZkRecipe::Ephemeral(wait) => {
+                drop(turn);
+                ephemeral::contend(own, wait, request, waited).await
+            }
         }
     });
     let Some(node) = granted.await? else { return Ok(None) };
@@ -190,11 +195,13 @@ async fn contend(
     own_watch: &mut OwnWatch,
     request: &AcquireRequest,
     waited: &AtomicBool,
+    turn: Turn,
 ) -> Result<Option<Arc<CreatedNode>>, Stop> {
     let (session, lock) = (Arc::clone(&own.session), Arc::clone(&own.lock));
     let stop = |fault| Stop::of(fault, &lock.dir);
     let mut continuity = session.continuity().map_err(stop)?;
     let (node, queue) = enter(own, request).await?;
+    drop(turn);
     let mut waiter = Waiter::new(own, &node, request, own_watch);
     if waiter.obstacles(&queue)?.is_none() {
         session.ensure_valid(&lock.dir).await.map_err(stop)?;

@@ -69,6 +69,7 @@ mod tls;
 mod token;
 mod token_base;
 mod token_ranges;
+mod turns;
 mod unpolled;
 mod wait;
 mod watched_node;

@@ -25,6 +25,7 @@ use crate::owned_requests::OwnedRequests;
 use crate::poison::lock;
 use crate::proof::Proofs;
 use crate::token_base::TokenBase;
+use crate::turns::{Turn, Turns};
 use crate::unpolled::Acquisitions;
 use crate::watches::{Claim, WatchBudget};
 
@@ -53,6 +54,7 @@ pub(crate) struct Session {
     pub(crate) jute_maxbuffer: usize,
     /// Room for the fenced writes under way.
     pub(crate) fenced_writes: FencedWrites,
+    turns: Turns,
     pub(crate) acl: NodeAcl,
     pub(crate) empty_directories: EmptyDirectories,
     pub(crate) watches: Arc<WatchBudget>,
@@ -102,6 +104,7 @@ impl Session {
             requests: Arc::default(),
             jute_maxbuffer: config.jute_maxbuffer,
             fenced_writes: FencedWrites::default(),
+            turns: Turns::default(),
             acl: config.node_acl(),
             empty_directories: EmptyDirectories::default(),
             watches: WatchBudget::new(client.chroot()),
@@ -140,6 +143,11 @@ impl Session {
     /// The interval for polling what cannot be watched.
     pub(crate) fn poll_interval(&self) -> Duration {
         self.timeout / 6
+    }
+
+    /// Waits until an acquisition may send its requests.
+    pub(crate) async fn turn(&self) -> Turn {
+        self.turns.next(self.timeout / 6).await
     }
 
     /// How long a caller waits for an answer that does not grant a lock.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lock_core::{ErrorKind, GuardState, LockName};
+use lock_core::{ErrorKind, GuardState, LockName, Outcome};
 use lock_postgres::Fence;
 use lock_testkit::postgres::PostgresServer;
 use rustix::process::{Pid, Signal, kill_process};
@@ -146,6 +146,29 @@ async fn a_call_that_is_dropped_leaves_no_busy_connection() {
     transaction.rollback().await.unwrap();
 }
 
+/// Its session is paused until the lease has been extended over another one.
+#[tokio::test]
+async fn an_extension_that_is_executed_late_cuts_no_longer_one_short() {
+    let site = Site::private().await;
+    let locks = site.locks("&ttl=20s&command_timeout=1s&application_name=polylock-late").await;
+    let guard = take(&locks, "orders").await;
+    let session = next_session(&site, "polylock-late").await;
+    signal(session, Signal::STOP);
+    let error = guard.extend(Duration::from_secs(20)).await.unwrap_err();
+    assert_eq!(error.outcome(), Outcome::Unknown, "{error}");
+    let long = Duration::from_secs(600);
+    let until = guard.extend(long).await.unwrap();
+    signal(session, Signal::CONT);
+    crate::site::until("it is executed, and its session ends", async || {
+        site.number(&format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {session}")).await == 0
+    })
+    .await;
+    assert_eq!(guard.valid_until(), until);
+    let left = locks.inspect("orders").await.unwrap().holders[0].remaining.unwrap();
+    assert!(left > long / 2, "{left:?}");
+    guard.release().await.unwrap();
+}
+
 /// An observer is forgotten ten seconds after its end. Here that request is late, and comes after that of the next observer.
 #[tokio::test]
 #[ignore = "full: takes ten seconds"]
@@ -158,10 +181,7 @@ async fn the_end_of_an_observer_does_not_end_the_next_one() {
     let seen = join_all(both).await.remove(0).unwrap();
     timeout(Duration::from_millis(500), locks.backend().await_change(&name, &seen)).await.unwrap_err();
     sleep(Duration::from_millis(9_000)).await;
-    // The session that the next request gets.
-    let last = "SELECT pid::bigint FROM pg_stat_activity WHERE application_name = 'polylock-observer'
-                ORDER BY state_change DESC LIMIT 1";
-    let session = site.number(last).await;
+    let session = next_session(&site, "polylock-observer").await;
     signal(session, Signal::STOP);
     sleep(Duration::from_millis(2_000)).await;
     let observer = tokio::spawn(async move { locks.backend().await_change(&name, &seen).await });
@@ -236,6 +256,14 @@ async fn who_leaves_the_queue_while_a_transaction_has_the_row_is_removed_when_it
     transaction.commit().await.unwrap();
     until("it has left", async || holder.inspect("orders").await.unwrap().waiters == 0).await;
     guard.release().await.unwrap();
+}
+
+/// The session that the next request gets.
+async fn next_session(site: &Site, application: &str) -> i64 {
+    let sql = format!(
+        "SELECT pid::bigint FROM pg_stat_activity WHERE application_name = '{application}' ORDER BY state_change DESC LIMIT 1"
+    );
+    site.number(&sql).await
 }
 
 fn signal(process: i64, signal: Signal) {

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod connections;
+mod crowd;
 mod failover;
 mod fence;
 mod load;

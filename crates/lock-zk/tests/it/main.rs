@@ -5,6 +5,7 @@ mod answers;
 mod bad_input;
 mod bugs;
 mod common;
+mod crowd;
 mod doctor;
 mod ephemeral;
 mod fake_zookeeper;

@@ -35,7 +35,9 @@ async fn values_out_of_bounds_are_refused_at_the_door() {
         ask("0", "1000", "''", "1000", INBOX, "'short'"),
         ask("0", "1000", "''", "1000", INBOX, "NULL"),
         format!("polylock.ask(repeat('x', 3000), {OWNER}, 0, 1000, '', 'on', NULL, NULL, NULL, NULL)"),
-        format!("polylock.extend(ARRAY['orders'], ARRAY[{OWNER}::uuid], ARRAY[9223372036854775807], 'on')"),
+        format!(
+            "polylock.extend(ARRAY['orders'], ARRAY[{OWNER}::uuid], ARRAY[9223372036854775807], ARRAY[true], 'on')"
+        ),
         format!("polylock.downgrade('orders', '{}', 9223372036854775807, 'on')", guard.owner()),
         format!("polylock.hand_over('orders', '{0}', '{0}', 9223372036854775807, '', 'on')", guard.owner()),
         "polylock.observe('orders', repeat('x', 100), 1, repeat('0', 16))".to_owned(),
@@ -184,7 +186,7 @@ async fn a_client_that_sees_a_holder_can_do_nothing_to_it() {
         assert!(got.trim_start_matches('(').starts_with(answer), "{call}: {got}");
     }
     let extend = format!(
-        "SELECT (polylock.extend(ARRAY['orders'], ARRAY['{shown}'::uuid], ARRAY[60000::bigint], 'on'))[1]"
+        "SELECT (polylock.extend(ARRAY['orders'], ARRAY['{shown}'::uuid], ARRAY[60000::bigint], ARRAY[true], 'on'))[1]"
     );
     assert_eq!(client.query_one(&extend, &[]).await.unwrap().get::<_, i32>(0), 0);
     assert_eq!(guard.verify().await.unwrap(), lock_core::GuardState::Valid);

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `ask me 0` | asks for the lock alone for 300 s, without waiting; `-1` is a reader, `2` one of 2 permits |
 //! | `ask me 0 wait`, `ask me 0 poll` | the same, and joins the queue |
+//! | `extend me`, `shorten me` | extends the lease to 300 s; the second one also a longer one |
 //! | `hand_over me ann`, `raise me 2000`, `break_if 1603` | with the next owner, a floor, a token |
 //!
 //! Another transaction has the row of the lock with `row/ask me 0`, that of the lease with `lease/..`, and those of all sharers
@@ -136,9 +137,10 @@ impl Bench {
                 )
             }
             ["release", _] => format!("SELECT * FROM release('{name}', '{id}', 'off')"),
-            ["extend", _] => {
+            ["extend" | "shorten", _] => {
+                let shortens = words[0] == "shorten";
                 format!(
-                    "SELECT extend('{{{name},other}}', '{{{id},{id}}}', '{{300000,300000}}', 'off')::text"
+                    "SELECT extend('{{{name},other}}', '{{{id},{id}}}', '{{300000,300000}}', '{{{shortens},false}}', 'off')::text"
                 )
             }
             ["holds", _] => format!("SELECT holds('{name}', '{id}')::text"),

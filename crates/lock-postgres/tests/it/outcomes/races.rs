@@ -60,31 +60,41 @@ async fn a_slow_extension_shortens_no_later_one() {
     let slow = "CREATE OR REPLACE FUNCTION commit_by(p_sync text) RETURNS void LANGUAGE plpgsql AS
                 $$ BEGIN PERFORM pg_sleep(2) WHERE current_setting('test.slow', true) = 'on'; END $$";
     bench.client.batch_execute(slow).await.unwrap();
-    for (state, call) in [
-        ("me:200", "extend(ARRAY[$1], ARRAY[$2::text::uuid], ARRAY[300000::bigint], 'on')::text"),
-        ("r me:200", "extend(ARRAY[$1], ARRAY[$2::text::uuid], ARRAY[300000::bigint], 'on')::text"),
-        ("me:200", "(downgrade($1, $2::text::uuid, 300000, 'on')).status"),
+    let extend = |ttl: u64, shortens: bool| {
+        format!(
+            "extend(ARRAY[$1], ARRAY[$2::text::uuid], ARRAY[{ttl}::bigint], ARRAY[{shortens}], 'on')::text"
+        )
+    };
+    let downgrade = "(downgrade($1, $2::text::uuid, 300000, 'on')).status".to_owned();
+    for (state, slow, later) in [
+        ("me:200", extend(100_000, false), extend(300_000, false)),
+        ("r me:200", extend(100_000, false), extend(300_000, false)),
+        // The later one is as short: the core asks for no longer one then.
+        ("me:400", extend(300_000, true), extend(300_000, true)),
+        ("r me:400", extend(300_000, true), extend(300_000, true)),
+        ("me:200", downgrade.clone(), downgrade),
     ] {
-        let (name, me, sql) = (bench.name(state).await, owner("me"), format!("SELECT {call}"));
+        let (name, me) = (bench.name(state).await, owner("me"));
         let (first, second) = (bench.connection().await, bench.connection().await);
         first.batch_execute("SET test.slow = 'on'").await.unwrap();
+        let (slow, later) = (format!("SELECT {slow}"), format!("SELECT {later}"));
         let late = {
-            let (name, me, sql) = (name.clone(), me.clone(), sql.clone());
+            let (name, me, sql) = (name.clone(), me.clone(), slow.clone());
             tokio::spawn(
                 async move { first.query_one(&sql, &[&name, &me]).await.unwrap().get::<_, String>(0) },
             )
         };
         sleep(Duration::from_millis(700)).await;
-        let extended = second.query_one(&sql, &[&name, &me]).await.unwrap().get::<_, String>(0);
+        let extended = second.query_one(&later, &[&name, &me]).await.unwrap().get::<_, String>(0);
         if extended == "locked" {
             // The slow one has the row, so that no later one comes before it.
-            assert_eq!(late.await.unwrap(), "shared", "{call}");
+            assert_eq!(late.await.unwrap(), "shared", "{slow}");
             continue;
         }
         let ends = ends(&bench.client, &name).await;
         assert!(["{1}", "shared"].contains(&extended.as_str()), "{extended}");
-        assert_eq!(late.await.unwrap(), extended, "{call}");
-        assert!(self::ends(&bench.client, &name).await >= ends, "{state}: {call}");
+        assert_eq!(late.await.unwrap(), extended, "{slow}");
+        assert!(self::ends(&bench.client, &name).await >= ends, "{state}: {slow}");
     }
 }
 
@@ -143,7 +153,7 @@ async fn attempt(
     let (token, start, mut end) = (row.get(1), Instant::now(), sent + TTL);
     if random.random() {
         let sent = Instant::now();
-        let sql = format!("SELECT extend('{{race}}', '{{{owner}}}', '{{{ttl}}}', 'off')");
+        let sql = format!("SELECT extend('{{race}}', '{{{owner}}}', '{{{ttl}}}', '{{false}}', 'off')");
         let answer = client.query_one(&sql, &[]).await;
         if answer.is_ok_and(|row| row.get::<_, Vec<i32>>(0) == [1]) {
             end = sent + TTL;

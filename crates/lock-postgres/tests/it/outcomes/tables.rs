@@ -182,6 +182,14 @@ async fn extend_and_holds() {
         ("r me:200",          "share/extend me", "{-1,0}", "", "r me:200"),
         ("r me:0",            "extend me",       "{0,0}",  "", "r me:0"),
         ("free | me",         "extend me",       "{0,0}",  "", "free | me"),
+        // A longer one is left alone, unless it is to be shortened.
+        ("me:400",            "extend me",       "{1,0}",  "", "me:400"),
+        ("me:400",            "shorten me",      "{1,0}",  "", "me:300"),
+        ("me:200",            "shorten me",      "{1,0}",  "", "me:300"),
+        ("r me:400 ann:100",  "extend me",       "{1,0}",  "", "r ann:100 me:400"),
+        ("r me:400 ann:100",  "shorten me",      "{1,0}",  "", "r ann:100 me:300"),
+        ("p me/2:400",        "extend me",       "{1,0}",  "", "p me/2:400"),
+        ("p me/2:400",        "shorten me",      "{1,0}",  "", "p me/2:300"),
         ("me:200",            "row/holds me",    "true",   "", "me:200"),
         ("me:0",              "holds me",        "false",  "", "me:0"),
         ("ann:200",           "holds me",        "false",  "", "ann:200"),
@@ -206,6 +214,7 @@ async fn hand_over_downgrade_and_raise() {
         ("me:200",              "lease/hand_over me ann", "locked", "",       "me:200"),
 
         ("me:200",              "downgrade me",         "shared",  "",        "r me:300"),
+        ("me:400",              "downgrade me",         "shared",  "",        "r me:400"),
         ("me:200 | ann.r bob carl.r", "downgrade me",   "shared",  "granted ann", "r me:300 ann:100 | bob carl.r"),
         ("me:200 | ann bob.r",  "downgrade me",         "shared",  "",        "r me:300 | ann bob.r"),
         ("me:0",                "downgrade me",         "lost",    "",        "free"),
@@ -215,6 +224,7 @@ async fn hand_over_downgrade_and_raise() {
         ("me:200",              "lease/downgrade me",   "locked",  "",        "me:200"),
         // When it is sent again.
         ("r me:200 ann:200",    "downgrade me",         "shared",  "",        "r ann:200 me:300"),
+        ("r me:400",            "downgrade me",         "shared",  "",        "r me:400"),
         ("r me:200",            "share/downgrade me",   "locked",  "",        "r me:200"),
 
         ("me:200",              "raise me 5000",        "raised",  "",        "me:200"),
@@ -342,8 +352,8 @@ async fn many_readers_are_granted_in_parts() {
         INSERT INTO waiter (name, owner, mode, grace, inbox, listener, key, since, renewed)
         SELECT $1, gen_random_uuid(), -1, 100000, application, pid, lpad(i::text, 48, '0'), now(), clock_timestamp()
         FROM generate_series(1, 600) i, (SELECT pid, substr(application_name, 10) AS application FROM pg_stat_activity
-          WHERE application_name LIKE 'polylock\\_%' LIMIT 1) AS listener";
-    assert_eq!(bench.client.execute(readers, &[&name]).await.unwrap(), 600);
+          WHERE pid = $2) AS listener";
+    assert_eq!(bench.client.execute(readers, &[&name, &bench.listener]).await.unwrap(), 600);
     let count = async |bench: &Bench| -> i64 {
         bench.client.query_one("SELECT count(*) FROM sharer WHERE name = $1", &[&name]).await.unwrap().get(0)
     };
@@ -367,7 +377,7 @@ async fn leases_are_extended_by_their_names() {
     let sql = [&held(1, 100, 1), "ANALYZE lock, lease;", &held(101, 2000, 300_000)].concat();
     bench.client.batch_execute(&sql).await.unwrap();
     let extended = "SELECT sum(answer) FROM (SELECT extend(array_agg('held ' || i), array_agg(lpad(i::text, 32, '0')::uuid),
-             array_agg(300000::bigint), 'off') FROM generate_series(101, 200) i) AS all_of, unnest(all_of.extend) AS answer";
+             array_agg(300000::bigint), array_agg(false), 'off') FROM generate_series(101, 200) i) AS all_of, unnest(all_of.extend) AS answer";
     // Counted since the session last reported to the server, which it does once a second.
     let counted = "SELECT idx_tup_fetch FROM pg_stat_xact_all_tables WHERE relid = 'lease'::regclass";
     bench.client.batch_execute("BEGIN").await.unwrap();
