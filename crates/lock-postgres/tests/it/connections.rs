@@ -28,7 +28,6 @@ async fn sessions_that_an_administrator_ends_are_opened_again() {
     site.end_sessions().await;
     guard.release().await.unwrap();
     let next = timeout(PATIENCE, waiter).await.expect("the waiter goes on").unwrap();
-    site.end_sessions().await;
     next.release().await.unwrap();
     take(&one, "orders").await.release().await.unwrap();
 }
