@@ -129,7 +129,7 @@ impl State {
             }
             Some("write") => {
                 let value = request["value"].as_u64().unwrap_or_default();
-                json!({ "accepted": self.write(name, value, token) })
+                json!({ "accepted": self.write(name, pid, value, token) })
             }
             _ => {
                 entered.retain(|entry| *entry != (name.clone(), pid));
@@ -152,9 +152,12 @@ impl State {
         counter.value
     }
 
-    fn write(&mut self, name: String, value: u64, token: Option<u64>) -> bool {
+    fn write(&mut self, name: String, pid: u32, value: u64, token: Option<u64>) -> bool {
         let counter = self.names.entry(name).or_default();
-        if token.is_some_and(|token| token < counter.token) {
+        // After clients that only know Redis no token tells that this one was paused just before it wrote.
+        let was_paused = counter.inside.iter().any(|inside| inside.pid == pid && inside.was_paused);
+        let is_late = was_paused && counter.value + 1 != value;
+        if is_late || token.is_some_and(|token| token < counter.token) {
             self.seen.refused += 1;
             return false;
         }

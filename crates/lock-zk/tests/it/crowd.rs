@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// With the defaults, whose timeouts are shorter than all of it takes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_healthy_server_grants_the_locks_of_a_crowd() {
-    let (server, tasks) = (server().await, by_tier(5_000, 5_000, 20_000));
+    let (server, tasks) = (server().await, by_tier(1_000, 2_000, 20_000));
     let locks = ZkConfig::new(server.connect_string()).connect().await.unwrap();
     let began = Instant::now();
     let (guards, error) = crowd(&locks, tasks).await;
