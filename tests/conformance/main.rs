@@ -27,7 +27,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use lock_testkit::conformance::{self, CASES, Case};
 
 use sites::{
-    ALL_THEMES, BACKENDS, Flavour, IN_THE_FULL_TIER, MIXTURES, THEMES_OF_MIXTURES, WORKER, connect,
+    ALL_THEMES, BACKENDS, Flavour, IN_THE_FULL_TIER, MIXTURES, PASSWORD, THEMES_OF_MIXTURES, WORKER, connect,
     harnesses, is_in_the_deep_tier, mixtures,
 };
 
@@ -49,6 +49,8 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(THREADS);
     broken_locks::hide_wanted_panics();
+    conformance::watch_logs();
+    conformance::keep_secret(PASSWORD);
     libtest_mimic::run(&arguments, trials()).exit_code()
 }
 

@@ -26,6 +26,9 @@ pub use postgres::PostgresHarness;
 pub use redis::{RedisHarness, Servers};
 pub use zk::ZkHarness;
 
+/// The password of clients at every store that asks for one. No log may have it.
+pub const PASSWORD: &str = "correct-horse-battery-staple";
+
 /// The first argument of a process that is a worker.
 pub const WORKER: &str = "--worker";
 
@@ -308,6 +311,7 @@ fn set_fault(proxies: &[FaultProxy], fault: Fault) {
                 proxy.hold(Direction::ToServer);
                 proxy.hold(Direction::ToClient);
             }
+            Fault::Forget => proxy.forget(),
             Fault::LoseReplies => proxy.black_hole(Direction::ToClient, true),
             Fault::DelayReplies(delay) => proxy.delay(Direction::ToClient, delay),
             other => panic!("{other:?} is not known here"),

@@ -40,6 +40,7 @@ mod helpers;
 mod holding;
 mod inspection;
 mod lifetime;
+mod logs;
 mod memory_harness;
 mod modes;
 mod multi;
@@ -51,6 +52,7 @@ mod readers;
 mod reentrant;
 mod release;
 mod revocation;
+mod runtimes;
 mod sharers;
 mod tokens;
 mod waiting;
@@ -65,6 +67,7 @@ use lock_core::{Capabilities, LockName, Locks, Mode};
 use serde::{Deserialize, Serialize};
 
 pub use self::cases::{CASES, Case, CaseFuture, Trial, left_out, trials};
+pub use self::logs::{keep_secret, watch_logs};
 pub use self::memory_harness::{Connect, Connecting, MemoryHarness};
 pub use self::worker::serve;
 
@@ -128,7 +131,7 @@ pub trait Harness: Send + Sync + 'static {
     /// The same store, over connections that [`fault`](Self::fault) can break.
     async fn link(&self) -> Box<dyn Harness>;
 
-    /// A new store, which can be restarted or closed without disturbing other cases.
+    /// A new store, which can be restarted, and has no locks of other cases.
     async fn private(&self) -> Box<dyn Harness>;
 
     /// Injects a fault into all connections of a [`link`](Self::link), in place of the one before.
@@ -172,6 +175,8 @@ pub enum Fault {
     Hold,
     /// Requests are delivered, replies are lost.
     LoseReplies,
+    /// Nothing passes over the present connections any more, and new ones work: a router has forgotten them.
+    Forget,
     /// Replies are delivered this much later.
     DelayReplies(Duration),
 }

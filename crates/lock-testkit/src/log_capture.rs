@@ -37,7 +37,13 @@ impl LogCapture {
 
     /// Removes the lines so far.
     pub fn clear(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        drop(self.drain());
+    }
+
+    /// Removes the lines so far, and returns them.
+    pub fn drain(&self) -> Vec<String> {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *lines).into_iter().map(|(_, line)| line).collect()
     }
 
     fn note(&self, level: Level, mut line: Line, record: impl FnOnce(&mut Line)) {

@@ -64,10 +64,12 @@ async fn wait(own: &OwnNode, by: ZkWait, request: &AcquireRequest) -> Result<Arc
 async fn create(own: &OwnNode, request: &AcquireRequest) -> Result<Option<Arc<CreatedNode>>, Stop> {
     let until = Instant::now() + own.session.timeout;
     loop {
+        let turn = own.session.turn().await;
         let fault = match own.create_fixed(&request.owner).await {
             Ok(node) => return Ok(Some(node)),
             Err(fault) => fault,
         };
+        drop(turn);
         let unknown = matches!(fault, Fault::Unknown(_)) && Instant::now() < until;
         match fault {
             Fault::Refused(zk::Error::NodeExists) if own.is_certain() => return Ok(None),

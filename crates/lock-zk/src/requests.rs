@@ -109,6 +109,7 @@ impl Session {
     }
 
     pub(crate) async fn delete(&self, path: &str) -> Result<(), Fault> {
+        let _turn = self.turn_to_delete().await;
         let own_path = path.to_owned();
         let deleted = self.write(|client| async move { client.delete(&own_path, None).await }).await;
         deleted.map_err(|fault| fault.needing(Right::Delete, parent(path)))

@@ -42,6 +42,11 @@ pub(crate) enum State {
 pub(crate) type Creation = Result<(Arc<CreatedNode>, bool), Fault>;
 
 impl Rollback {
+    /// The directory of the lock.
+    pub(crate) fn path(&self) -> &str {
+        &self.lock.dir
+    }
+
     /// That of an acquisition that has created nothing yet.
     pub(crate) fn new(
         session: &SessionHandle,

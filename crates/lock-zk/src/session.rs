@@ -54,7 +54,8 @@ pub(crate) struct Session {
     pub(crate) jute_maxbuffer: usize,
     /// Room for the fenced writes under way.
     pub(crate) fenced_writes: FencedWrites,
-    turns: Turns,
+    acquiring: Turns,
+    deleting: Turns,
     pub(crate) acl: NodeAcl,
     pub(crate) empty_directories: EmptyDirectories,
     pub(crate) watches: Arc<WatchBudget>,
@@ -104,7 +105,8 @@ impl Session {
             requests: Arc::default(),
             jute_maxbuffer: config.jute_maxbuffer,
             fenced_writes: FencedWrites::default(),
-            turns: Turns::default(),
+            acquiring: Turns::default(),
+            deleting: Turns::default(),
             acl: config.node_acl(),
             empty_directories: EmptyDirectories::default(),
             watches: WatchBudget::new(client.chroot()),
@@ -147,7 +149,12 @@ impl Session {
 
     /// Waits until an acquisition may send its requests.
     pub(crate) async fn turn(&self) -> Turn {
-        self.turns.next(self.timeout / 6).await
+        self.acquiring.next(self.timeout / 6).await
+    }
+
+    /// Waits until a node may be deleted: for a release, or an acquisition that ended without the lock.
+    pub(crate) async fn turn_to_delete(&self) -> Turn {
+        self.deleting.next(self.timeout / 6).await
     }
 
     /// How long a caller waits for an answer that does not grant a lock.

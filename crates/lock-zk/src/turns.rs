@@ -1,7 +1,7 @@
-//! How many acquisitions send the requests of their beginning at a time.
+//! How many acquisitions send the requests of their beginning at a time, and how many nodes are deleted.
 //!
-//! Heartbeats go over the same connection, and wait behind what was sent before: a crowd of acquisitions would cost the session, and
-//! with it the locks that it has. What has no turn yet has sent nothing, and leaves nothing when it is dropped.
+//! Heartbeats go over the same connection, and wait behind what was sent before: a crowd of acquisitions or of releases would cost the
+//! session, and with it the locks that it has. What has no turn yet has sent nothing, and leaves nothing when it is dropped.
 
 use std::pin::pin;
 use std::sync::Arc;

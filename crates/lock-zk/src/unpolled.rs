@@ -70,7 +70,7 @@ impl Acquisitions {
     fn check(&self, session: &Arc<Session>) {
         for acquisition in self.all().iter().filter(|acquisition| acquisition.is_to_be_taken_back()) {
             let rollback = &acquisition.rollback;
-            tracing::debug!(owner = %rollback.identity.owner, "an acquisition is rolled back, as nobody polls it");
+            tracing::debug!(path = rollback.path(), "an acquisition is rolled back, as nobody polls it");
             rollback.begin(session);
         }
     }

@@ -13,7 +13,7 @@ use lock_testkit::proxy::{FaultProxy, Protocol};
 use polylock::postgres::tokio_postgres::{Client, NoTls, connect as connect_to};
 use tokio::sync::OnceCell;
 
-use super::{Flavour, connect, option, set_fault, worker};
+use super::{Flavour, PASSWORD, connect, option, set_fault, worker};
 
 /// A server that is started when it is first needed.
 pub type Server = OnceCell<PostgresServer>;
@@ -42,7 +42,7 @@ impl PostgresHarness {
     async fn url(&self, lease: Duration) -> String {
         let server = self.server().await;
         let addr = self.proxy.first().map_or_else(|| server.addr(), FaultProxy::addr);
-        format!("postgres://postgres@{addr}/postgres?ttl={}", option(lease))
+        format!("postgres://postgres:{PASSWORD}@{addr}/postgres?ttl={}", option(lease))
     }
 
     async fn client(&self) -> Client {

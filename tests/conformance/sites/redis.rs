@@ -14,7 +14,7 @@ use lock_testkit::proxy::{FaultProxy, Protocol};
 use polylock::RedisRecipe;
 use tokio::sync::OnceCell;
 
-use super::{Flavour, connect, option, set_fault, worker};
+use super::{Flavour, PASSWORD, connect, option, set_fault, worker};
 
 /// What is meant to stay on the server: the last tokens, and who had a lock of the recipe setnx-timestamp last.
 pub(super) const TOKENS: [&str; 2] = ["polylock:fence", "polylock:tokens"];
@@ -60,7 +60,7 @@ impl RedisHarness {
         let start = || async {
             let mut servers = Vec::new();
             for _ in 0..self.count {
-                let started = RedisServer::builder().appendonly(true).start().await;
+                let started = RedisServer::builder().appendonly(true).password(PASSWORD).start().await;
                 let server = started.unwrap_or_else(|error| panic!("{error}"));
                 // Among new masters one without any key looks restarted to who connects while others have their first.
                 server.command(&["SET", "polylock:tokens:used", "1"]).await.expect("the server answers");
@@ -89,7 +89,7 @@ impl RedisHarness {
             (_, RedisRecipe::SetnxTimestamp) => "&recipe=setnx-timestamp&clock_skew=20ms",
             _ => "",
         };
-        format!("{}://{}?ttl={}{more}", self.scheme, addrs.join(","), option(lease))
+        format!("{}://:{PASSWORD}@{}?ttl={}{more}", self.scheme, addrs.join(","), option(lease))
     }
 }
 

@@ -13,7 +13,10 @@ use lock_testkit::proxy::{FaultProxy, Protocol};
 use tokio::sync::OnceCell;
 use zookeeper_client::Client;
 
-use super::{Flavour, connect, option, set_fault, worker};
+use super::{Flavour, PASSWORD, connect, option, set_fault, worker};
+
+/// To whom the nodes belong.
+const USER: &str = "locks";
 
 /// The backend `zk`.
 #[derive(Debug)]
@@ -38,7 +41,7 @@ impl ZkHarness {
         let server = self.server().await.addr();
         let addr = self.proxy.as_ref().map_or(server, FaultProxy::addr);
         // Every client of the suite stands for a process of its own.
-        format!("zk://{addr}?session=private&session_timeout={}", option(lease))
+        format!("zk://{USER}:{PASSWORD}@{addr}?session=private&session_timeout={}", option(lease))
     }
 
     /// The nodes that go with a session, which is what locks and their waiters are made of.
@@ -86,8 +89,10 @@ impl Harness for ZkHarness {
     }
 
     async fn delete_behind_the_back(&self, name: &str) {
-        let operator =
-            Client::connect(&self.server().await.connect_string()).await.expect("the server answers");
+        let login = format!("{USER}:{PASSWORD}");
+        let connector = Client::connector().with_auth("digest", login.as_bytes());
+        let operator = connector.connect(&self.server().await.connect_string()).await;
+        let operator = operator.expect("the server answers");
         let nodes = self.nodes(name).await;
         assert!(!nodes.is_empty(), "{name} is not held");
         for node in nodes {

@@ -11,8 +11,8 @@ use lock_core::backend::Support;
 use super::sharers::{PERMIT, Share};
 use super::{
     Fault, Handle, Harness, cancellation, closing, downgrade, election, exclusion, faults, holding,
-    inspection, lifetime, modes, multi, names, options, permits, processes, readers, reentrant, release,
-    revocation, sharers, tokens, waiting,
+    inspection, lifetime, logs, modes, multi, names, options, permits, processes, readers, reentrant,
+    release, revocation, runtimes, sharers, tokens, waiting,
 };
 
 /// A case: one promise of a backend.
@@ -98,6 +98,7 @@ impl Trial {
             runtime.block_on(async { tokio::time::timeout(longest, (self.case.run)(&*self.harness)).await });
         runtime.shutdown_timeout(FAREWELL);
         assert!(ended.is_ok(), "{} has not ended after {longest:?}", self.name);
+        logs::check();
     }
 }
 
@@ -239,6 +240,12 @@ cases! {
         a_release_ends_during_an_outage: with_a_server,
         a_drop_during_an_outage_releases_in_the_end: with_a_server,
         a_restart_keeps_locks_and_tokens: with_a_server,
+    }
+    faults, once {
+        a_forgotten_connection_is_replaced: with_a_server,
+    }
+    runtimes, once {
+        a_holder_that_computes_keeps_a_lock_that_was_handed_over: with_a_server,
     }
     processes, always {
         eight_processes_lose_no_update: with_a_server,

@@ -15,8 +15,7 @@ use super::{Fault, Harness};
 use crate::cancel::cancel_after;
 
 pub(super) async fn closed_locks_refuse(harness: &dyn Harness) {
-    let store = harness.private().await;
-    let (locks, name) = (client(&*store).await, fresh());
+    let (locks, name) = (client(harness).await, fresh());
     let twin = locks.clone();
     give_back(take(&locks, &name).await).await;
     within(SOON, "close", locks.close()).await.unwrap();
@@ -55,8 +54,7 @@ pub(super) async fn closed_locks_refuse(harness: &dyn Harness) {
 }
 
 pub(super) async fn closing_ends_a_wait(harness: &dyn Harness) {
-    let store = harness.private().await;
-    let (one, two, name) = (client(&*store).await, client(&*store).await, fresh());
+    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let (guard, led) = (take(&two, &name).await, fresh());
     let leadership = within(SOON, "the leadership", two.election(&led).campaign("two")).await.unwrap();
     let (mutex, second, election) = (one.mutex(&name), one.mutex(&name), one.election(&led));
@@ -80,13 +78,12 @@ pub(super) async fn closing_ends_a_wait(harness: &dyn Harness) {
     give_back(guard).await;
     within(SOON, "the resignation", leadership.resign()).await.unwrap();
     give_back(take_within(LONG + LEASE_SLACK, &two, &name).await).await;
-    nothing_left(&*store, &name).await;
+    nothing_left(harness, &name).await;
 }
 
 /// As in a `select!` loop whose other branch closes the locks.
 pub(super) async fn closing_ends_what_nobody_polls(harness: &dyn Harness) {
-    let store = harness.private().await;
-    let (one, two, name) = (client(&*store).await, client(&*store).await, fresh());
+    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let (guard, led) = (take(&two, &name).await, fresh());
     let leadership = within(SOON, "the leadership", two.election(&led).campaign("two")).await.unwrap();
     let (mutex, election) = (one.mutex(&name), one.election(&led));
@@ -109,12 +106,11 @@ pub(super) async fn closing_ends_what_nobody_polls(harness: &dyn Harness) {
     let observed = within(SOON, "the end of the observer", leaders.next()).await;
     assert_eq!(observed.expect("why it ends").unwrap_err().kind(), ErrorKind::Closed);
     assert!(within(SOON, "the end of the observer", leaders.next()).await.is_none());
-    nothing_left(&*store, &name).await;
+    nothing_left(harness, &name).await;
 }
 
 pub(super) async fn closing_ends_what_is_held(harness: &dyn Harness) {
-    let store = harness.private().await;
-    let (one, two, name) = (short_client(&*store).await, client(&*store).await, fresh());
+    let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
     let guard = take(&one, &name).await;
     within(SOON, "close", one.close()).await.unwrap();
     let next = take_within(harness.short_lease() + LEASE_SLACK, &two, &name).await;
@@ -122,12 +118,11 @@ pub(super) async fn closing_ends_what_is_held(harness: &dyn Harness) {
     assert!(next.token() > guard.token());
     drop(guard);
     give_back(next).await;
-    nothing_left(&*store, &name).await;
+    nothing_left(harness, &name).await;
 }
 
 pub(super) async fn closed_locks_extend_nothing(harness: &dyn Harness) {
-    let store = harness.private().await;
-    let (locks, name) = (client(&*store).await, fresh());
+    let (locks, name) = (client(harness).await, fresh());
     let guard = take(&locks, &name).await;
     within(SOON, "close", locks.close()).await.unwrap();
     let error = within(SOON, "the extension", guard.extend(LONG)).await.unwrap_err();
@@ -140,36 +135,33 @@ pub(super) async fn closed_locks_extend_nothing(harness: &dyn Harness) {
 }
 
 pub(super) async fn closing_leaves_other_clients_alone(harness: &dyn Harness) {
-    let store = harness.private().await;
-    let (one, two, name) = (client(&*store).await, client(&*store).await, fresh());
+    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let guard = take(&two, &name).await;
     within(SOON, "close", one.close()).await.unwrap();
     assert!(guard.is_valid());
     give_back(guard).await;
     give_back(take(&two, &name).await).await;
-    give_back(take(&client(&*store).await, &name).await).await;
+    give_back(take(&client(harness).await, &name).await).await;
 }
 
 pub(super) async fn closing_waits_for_dropped_guards(harness: &dyn Harness) {
-    let store = harness.private().await;
-    let (store, two, name) = (&*store, client(&*store).await, &fresh());
+    let (two, name) = (client(harness).await, &fresh());
     in_a_main_that_ends(async || {
-        let one = client(store).await;
+        let one = client(harness).await;
         drop(take(&one, name).await);
         within(SOON, "close", one.close()).await.unwrap();
     });
     let next = try_take(&two, name).await.expect("`close` returned before the lock was released");
     give_back(next).await;
-    nothing_left(store, name).await;
+    nothing_left(harness, name).await;
 }
 
 pub(super) async fn closing_waits_for_dropped_acquisitions(harness: &dyn Harness) {
-    let store = harness.private().await;
-    let (store, two) = (&*store, client(&*store).await);
+    let two = client(harness).await;
     for polls in 0.. {
         let (name, mut done) = (&fresh(), false);
         in_a_main_that_ends(async || {
-            let one = client(store).await;
+            let one = client(harness).await;
             let acquired = within(SOON, "the lock", cancel_after(polls, one.mutex(name).acquire())).await;
             done = acquired.transpose().unwrap().is_some();
             within(SOON, "close", one.close()).await.unwrap();
@@ -177,7 +169,7 @@ pub(super) async fn closing_waits_for_dropped_acquisitions(harness: &dyn Harness
         let next =
             try_take(&two, name).await.expect("`close` returned before the acquisition was rolled back");
         give_back(next).await;
-        nothing_left(store, name).await;
+        nothing_left(harness, name).await;
         if done {
             break;
         }

@@ -67,6 +67,22 @@ pub(super) async fn fails_and_recovers(harness: &dyn Harness, fault: Fault) {
     give_back(take(&direct, &name).await).await;
 }
 
+/// As after a long idle time: the first request is not answered. The lock that is held, and the session, go on.
+pub(super) async fn a_forgotten_connection_is_replaced(harness: &dyn Harness) {
+    let (link, name, held) = (harness.link().await, fresh(), fresh());
+    let locks = client_with(&*link, 3 * LONG).await;
+    let guard = take(&locks, &held).await;
+    give_back(take(&locks, &name).await).await;
+    link.fault(Fault::Forget).await;
+    give_back(take_within(PATIENCE, &locks, &name).await).await;
+    link.fault(Fault::Forget).await;
+    let tried = within(PATIENCE, "the lock", locks.mutex(&name).try_acquire_for(PATIENCE)).await;
+    give_back(tried.expect("new connections work").expect("nobody has the lock")).await;
+    nothing_left(harness, &name).await;
+    within(PATIENCE, "the release", guard.release()).await.expect("new connections work");
+    nothing_left(harness, &held).await;
+}
+
 pub(super) async fn patience_ends_at_a_silent_server(harness: &dyn Harness) {
     let (link, direct, name) = (harness.link().await, client(harness).await, fresh());
     let locks = client(&*link).await;
