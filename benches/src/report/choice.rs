@@ -104,7 +104,7 @@ fn choose(answers: Answers) -> Choice {
         ),
         _ if no_single_server && many_waiters => choice(
             "zk",
-            "A queue on the servers: each release wakes one waiter, and a minority may fail.",
+            "A queue on the servers: each release wakes the next two waiters, and a minority may fail.",
             [&needs::WAITERS, &needs::NO_SINGLE_SERVER],
         ),
         _ if no_single_server => choice(

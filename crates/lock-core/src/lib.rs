@@ -46,6 +46,7 @@ mod persistence;
 #[doc(hidden)]
 pub mod random;
 mod readers;
+pub mod record;
 mod reentrant;
 pub mod renewal;
 mod request;

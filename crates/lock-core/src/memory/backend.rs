@@ -9,8 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::config::{BACKEND, MemoryConfig};
 use super::lease::MemoryLease;
-use super::store::{Answer, Grant, Store, Waiter};
+use super::store::{Answer, Grant, Moment, Store, holder_info, waiter_info};
 use crate::backend::Support;
+use crate::record::Record;
 use crate::renewal::{Renewer, Terms};
 use crate::{
     AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Error, LeaseKind, LockName, LockState,
@@ -105,11 +106,11 @@ impl Backend for Memory {
         self.check_open()?;
         let mut table = self.store.table();
         table.expire(name, &self.store.clock);
-        let Some(lock) = table.locks.get(name) else { return Ok(LockState::free()) };
+        let Some(record) = table.locks.get(name) else { return Ok(LockState::free()) };
         let now = self.store.clock.now();
-        let mut state = LockState::held(lock.holds.iter().map(|hold| hold.info(now)));
-        state.waiters = lock.waiters.len();
-        state.queue = lock.waiters.iter().take(LockState::MAX_QUEUE).map(Waiter::info).collect();
+        let mut state = LockState::held(record.holders().iter().map(|holder| holder_info(holder, now)));
+        state.waiters = record.queue().len();
+        state.queue = record.queue().iter().take(LockState::MAX_QUEUE).map(waiter_info).collect();
         Ok(state)
     }
 
@@ -132,16 +133,12 @@ impl Backend for Memory {
 
     async fn break_lock(&self, name: &LockName) -> Result<bool> {
         self.check_open()?;
-        let mut table = self.store.table();
-        table.expire(name, &self.store.clock);
-        Ok(table.end_holds(name, &self.store.clock, LossReason::Removed, |_| true))
+        Ok(self.remove(name, |_| true))
     }
 
     async fn break_lock_if(&self, name: &LockName, token: Token) -> Result<bool> {
         self.check_open()?;
-        let mut table = self.store.table();
-        table.expire(name, &self.store.clock);
-        Ok(table.end_holds(name, &self.store.clock, LossReason::Removed, |hold| hold.token == token))
+        Ok(self.remove(name, |held| held == token))
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
@@ -160,9 +157,9 @@ impl Backend for Memory {
         self.check_open()?;
         let mut table = self.store.table();
         table.expire(name, &self.store.clock);
-        let Some(lock) = table.locks.get(name) else { return Ok(false) };
-        lock.holds.iter().for_each(|hold| hold.revocation.request());
-        Ok(!lock.holds.is_empty())
+        let Some(record) = table.locks.get(name) else { return Ok(false) };
+        record.holders().iter().for_each(|holder| holder.party.request_revocation());
+        Ok(!record.holders().is_empty())
     }
 
     async fn close(&self) -> Result<()> {
@@ -175,6 +172,11 @@ impl Backend for Memory {
 impl Memory {
     fn check_open(&self) -> Result<()> {
         if self.closed.is_cancelled() { Err(Error::closed(BACKEND)) } else { Ok(()) }
+    }
+
+    fn remove(&self, name: &LockName, which: impl Fn(Token) -> bool) -> bool {
+        let broken = |record: &mut Record<_>, now: &mut Moment<'_>| record.break_lock(now, which);
+        self.store.table().change(name, &self.store.clock, LossReason::Removed, broken).unwrap_or(false)
     }
 
     fn lease(

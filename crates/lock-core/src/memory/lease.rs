@@ -6,11 +6,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::config::{BACKEND, MemoryConfig};
-use super::store::{Hold, Store};
+use super::store::Store;
 use crate::renewal::Renewal;
 use crate::{
-    BootInstant, Capabilities, Error, ErrorKind, GuardState, Lease, LeaseKind, LockName, LossReason, Mode,
-    OwnerId, Released, Result, Revocation, Token, Validity, ValidityCell,
+    BootInstant, Capabilities, Error, ErrorKind, GuardState, Lease, LeaseKind, LockName, LossReason, OwnerId,
+    Released, Result, Revocation, Token, Validity, ValidityCell,
 };
 
 #[derive(Debug)]
@@ -54,36 +54,38 @@ impl Lease for MemoryLease {
     }
 
     async fn downgrade(&mut self) -> Result<()> {
-        let mut table = self.store.table();
-        table.expire(&self.name, &self.store.clock);
-        let hold = table.hold_mut(&self.name, self.owner).ok_or_else(|| Error::lost(BACKEND))?;
-        hold.mode = Mode::Shared;
-        table.grant_next(&self.name, &self.store.clock);
-        Ok(())
+        let (mut table, owner) = (self.store.table(), self.owner);
+        let downgraded = table.change(&self.name, &self.store.clock, LossReason::Removed, |record, now| {
+            record.downgrade(now, owner, Duration::ZERO)
+        });
+        if downgraded == Some(true) { Ok(()) } else { Err(Error::lost(BACKEND)) }
     }
 
     async fn release(&mut self) -> Result<Released> {
         self.renewal.stop().await;
         let valid = self.validity.is_valid();
-        let mut table = self.store.table();
-        table.expire(&self.name, &self.store.clock);
-        let own = |hold: &Hold| hold.owner == self.owner;
-        let ended = table.end_holds(&self.name, &self.store.clock, LossReason::Released, own);
+        let (mut table, owner) = (self.store.table(), self.owner);
+        let released = table.change(&self.name, &self.store.clock, LossReason::Released, |record, now| {
+            record.release(now, owner)
+        });
         self.cell.lose(LossReason::Released);
-        Ok(if valid && ended { Released::Released } else { Released::AlreadyLost })
+        Ok(if valid && released == Some(true) { Released::Released } else { Released::AlreadyLost })
     }
 
     async fn raise_token(&self, floor: Token) -> Result<()> {
-        let mut table = self.store.table();
-        table.expire(&self.name, &self.store.clock);
-        if table.hold_mut(&self.name, self.owner).is_none() {
-            return Err(Error::lost(BACKEND));
-        }
         if floor.get() >= i64::MAX as u64 {
             return Err(Error::new(ErrorKind::Exhausted, BACKEND)
                 .with_message(format!("no token is larger than {floor}"))
                 .with_hint("raise the tokens to a smaller number")
                 .with_can_pass(false));
+        }
+        let (mut table, owner) = (self.store.table(), self.owner);
+        let raised = table.change(&self.name, &self.store.clock, LossReason::Removed, |record, now| {
+            let changes = record.settle(now);
+            (record.raise(now, owner, floor), changes)
+        });
+        if raised != Some(true) {
+            return Err(Error::lost(BACKEND));
         }
         table.tokens.use_up(floor.get());
         Ok(())

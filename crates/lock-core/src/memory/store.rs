@@ -1,6 +1,6 @@
 //! The table of locks: holders, waiters and tokens.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
@@ -9,10 +9,11 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use tokio::sync::{Notify, oneshot};
 
+use crate::record::{Ask, Changes, Holding, Now, Record, Turn, Waiting};
 use crate::renewal::{Due, Renew, Renewed};
 use crate::{
-    AcquireRequest, BootInstant, Clock, Holder, HolderInfo, LockName, LossReason, Mode, OwnerId, OwnerInfo,
-    Revocation, RevocationCell, Token, ValidityCell, Wait, WaiterInfo,
+    AcquireRequest, BootInstant, Clock, Holder, HolderInfo, LockName, LossReason, OwnerId, OwnerInfo,
+    Revocation, RevocationCell, Token, ValidityCell, Wait, WaiterInfo, record,
 };
 
 /// The locks of one store.
@@ -24,7 +25,7 @@ pub(super) struct Store {
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    pub(super) locks: HashMap<LockName, Lock>,
+    pub(super) locks: HashMap<LockName, Record<Party>>,
     pub(super) tokens: Tokens,
     /// Notified when a lock has other holders, or a hold another end.
     changed: Arc<Notify>,
@@ -37,34 +38,15 @@ pub(super) struct Tokens {
     named: bool,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Lock {
-    /// One exclusive hold, or several of the same mode, the oldest first.
-    pub(super) holds: Vec<Hold>,
-    pub(super) waiters: VecDeque<Waiter>,
-}
-
-/// What one holder has.
+/// Who waits for a lock or holds it.
 #[derive(Debug)]
-pub(super) struct Hold {
-    pub(super) owner: OwnerId,
-    pub(super) mode: Mode,
-    info: Arc<OwnerInfo>,
-    pub(super) token: Token,
-    since: SystemTime,
-    expires: BootInstant,
-    cell: ValidityCell,
-    pub(super) revocation: RevocationCell,
-}
-
-#[derive(Debug)]
-pub(super) struct Waiter {
-    owner: OwnerId,
-    mode: Mode,
+pub(super) struct Party {
     info: Arc<OwnerInfo>,
     since: SystemTime,
-    ttl: Duration,
-    grant: oneshot::Sender<Grant>,
+    /// Until it holds the lock.
+    grant: Option<oneshot::Sender<Grant>>,
+    /// Once it holds the lock.
+    cells: Option<(ValidityCell, RevocationCell)>,
 }
 
 /// What a new holder gets.
@@ -121,7 +103,9 @@ impl QueueEntry {
 impl Drop for QueueEntry {
     fn drop(&mut self) {
         if !self.taken {
-            self.store.table().remove(&self.name, self.owner, &self.store.clock);
+            let (owner, name) = (self.owner, &self.name);
+            let leave = |record: &mut Record<Party>, now: &mut Moment<'_>| record.release(now, owner);
+            self.store.table().change(name, &self.store.clock, LossReason::Released, leave);
         }
     }
 }
@@ -159,24 +143,30 @@ impl Store {
 
     /// Grants the lock, or queues the request if it waits.
     pub(super) fn request(self: &Arc<Self>, request: &AcquireRequest, ttl: Duration) -> Answer {
-        let mut table = self.table();
-        table.expire(&request.name, &self.clock);
-        let open = table.locks.get(&request.name).is_none_or(|lock| lock.is_open_to(request.mode));
-        if !open && request.wait.is_expired() {
-            return Answer::Busy;
-        }
-        let (sender, mut grant) = oneshot::channel();
+        let (sender, mut receiver) = oneshot::channel();
         let (owner, mode, info) = (OwnerId::random(), request.mode, Arc::clone(&request.owner));
-        let since = SystemTime::now();
-        let lock = table.locks.entry(request.name.clone()).or_default();
-        lock.waiters.push_back(Waiter { owner, mode, info, since, ttl, grant: sender });
-        table.grant_next(&request.name, &self.clock);
-        if let Ok(grant) = grant.try_recv() {
-            return Answer::Granted(owner, grant);
+        let party = Party { info, since: SystemTime::now(), grant: Some(sender), cells: None };
+        let waits = (!request.wait.is_expired()).then_some(Turn::Granted(ttl));
+        let mut table = self.table();
+        if !table.locks.contains_key(&request.name) {
+            table.locks.insert(request.name.clone(), Record::new());
         }
-        let (store, name) = (Arc::clone(self), request.name.clone());
-        let ahead = table.locks.get(&name).map_or(0, |lock| lock.holds.len() + lock.waiters.len() - 1);
-        Answer::Queued(QueueEntry { store, name, owner, grant, taken: false }, ahead)
+        let ask = |record: &mut Record<Party>, now: &mut Moment<'_>| {
+            let (answer, changes) = record.ask(now, Ask { owner, mode, ttl, waits, party });
+            ((answer, record.holders().len()), changes)
+        };
+        let answer = table.change(&request.name, &self.clock, LossReason::Removed, ask);
+        match answer.expect("the record is there") {
+            (record::Answer::Granted(_), _) => {
+                Answer::Granted(owner, receiver.try_recv().expect("a holder gets its grant at once"))
+            }
+            (record::Answer::Busy { ahead: Some(waiters), .. }, holders) => {
+                let (store, name) = (Arc::clone(self), request.name.clone());
+                let entry = QueueEntry { store, name, owner, grant: receiver, taken: false };
+                Answer::Queued(entry, holders + waiters)
+            }
+            (record::Answer::Busy { ahead: None, .. }, _) => Answer::Busy,
+        }
     }
 
     /// Notified when a lock has other holders, or a hold another end.
@@ -187,17 +177,18 @@ impl Store {
     /// When the next hold of this lock expires.
     pub(super) fn next_expiry(&self, name: &LockName) -> BootInstant {
         let table = self.table();
-        let holds = table.locks.get(name).into_iter().flat_map(|lock| &lock.holds);
-        holds.map(|hold| hold.expires).min().unwrap_or(BootInstant::NEVER)
+        let holders = table.locks.get(name).into_iter().flat_map(Record::holders);
+        holders.map(|holder| holder.until).min().unwrap_or(BootInstant::NEVER)
     }
 
     fn renew_one(&self, name: &LockName, owner: OwnerId, ttl: Duration) -> Renewed {
         let mut table = self.table();
-        table.expire(name, &self.clock);
-        match table.hold_mut(name, owner) {
-            Some(hold) => {
-                hold.expires = self.clock.now() + ttl;
-                let until = hold.expires;
+        let extend = |record: &mut Record<Party>, now: &mut Moment<'_>| {
+            let changes = record.settle(now);
+            (record.extend(now, owner, ttl, true), changes)
+        };
+        match table.change(name, &self.clock, LossReason::Removed, extend).flatten() {
+            Some(until) => {
                 table.changed.notify_waiters();
                 Renewed::Until(until)
             }
@@ -206,52 +197,72 @@ impl Store {
     }
 }
 
-impl Hold {
-    pub(super) fn info(&self, now: BootInstant) -> HolderInfo {
-        HolderInfo {
-            token: Some(self.token),
-            since: Some(self.since),
-            remaining: Some(self.expires.saturating_duration_since(now)),
-            id: Some(self.owner),
-            ..HolderInfo::new(Holder::Known(OwnerInfo::clone(&self.info)), self.mode.into())
-        }
+/// What the store knows when it is asked.
+pub(super) struct Moment<'a> {
+    time: BootInstant,
+    tokens: &'a mut Tokens,
+}
+
+impl Now<Party> for Moment<'_> {
+    fn time(&self) -> BootInstant {
+        self.time
+    }
+
+    fn lives(&self, waiter: &Waiting<Party>) -> bool {
+        waiter.party.grant.as_ref().is_some_and(|grant| !grant.is_closed())
+    }
+
+    fn mint(&mut self, _: Token) -> Token {
+        self.tokens.use_up(self.tokens.last + 1);
+        Token::new(self.tokens.last)
     }
 }
 
-impl Waiter {
-    pub(super) fn info(&self) -> WaiterInfo {
-        let since = Some(self.since);
-        WaiterInfo { since, ..WaiterInfo::new(Holder::Known(OwnerInfo::clone(&self.info)), self.mode.into()) }
+impl Party {
+    /// It holds the lock now.
+    fn hold(&mut self, token: Token, until: BootInstant, clock: &Clock) {
+        let (cell, revocation) = (ValidityCell::new(clock.clone(), until), RevocationCell::new());
+        let grant = Grant { token, cell: cell.clone(), revocation: revocation.revocation() };
+        if let Some(waiter) = self.grant.take() {
+            // One that leaves removes what it got.
+            let _ = waiter.send(grant);
+        }
+        self.since = SystemTime::now();
+        self.cells = Some((cell, revocation));
+    }
+
+    fn lose(&self, reason: LossReason) {
+        if let Some((cell, _)) = &self.cells {
+            cell.lose(reason);
+        }
+    }
+
+    pub(super) fn request_revocation(&self) {
+        if let Some((_, revocation)) = &self.cells {
+            revocation.request();
+        }
+    }
+
+    fn who(&self) -> Holder {
+        Holder::Known(OwnerInfo::clone(&self.info))
     }
 }
 
-impl Lock {
-    /// Whether a new request is granted at once: waiters come first, unless they let it pass.
-    fn is_open_to(&self, mode: Mode) -> bool {
-        self.admits(mode) && self.waiters.iter().all(|waiter| self.lets_pass(waiter.mode))
+/// What `inspect` shows of a holder.
+pub(super) fn holder_info(holder: &Holding<Party>, now: BootInstant) -> HolderInfo {
+    HolderInfo {
+        token: Some(holder.token),
+        since: Some(holder.party.since),
+        remaining: Some(holder.until.saturating_duration_since(now)),
+        id: Some(holder.owner),
+        ..HolderInfo::new(holder.party.who(), holder.mode.into())
     }
+}
 
-    /// The next waiter to be granted the lock: the first, or the first behind those that let it pass.
-    fn next_waiter(&self) -> Option<usize> {
-        let stops = |waiter: &Waiter| self.admits(waiter.mode) || !self.lets_pass(waiter.mode);
-        let at = self.waiters.iter().position(stops)?;
-        self.admits(self.waiters[at].mode).then_some(at)
-    }
-
-    /// Whether a waiter lets those behind it pass that can have the lock: it waits for a permit, as its number is used up, and
-    /// theirs may be larger.
-    fn lets_pass(&self, waiter: Mode) -> bool {
-        let holder = self.holds.first().map(|hold| hold.mode);
-        matches!((holder, waiter), (Some(Mode::Permit { .. }), Mode::Permit { .. })) && !self.admits(waiter)
-    }
-
-    fn admits(&self, mode: Mode) -> bool {
-        match (self.holds.first().map(|hold| hold.mode), mode) {
-            (None, _) | (Some(Mode::Shared), Mode::Shared) => true,
-            (Some(Mode::Permit { .. }), Mode::Permit { max }) => self.holds.len() < max.get() as usize,
-            _ => false,
-        }
-    }
+/// What `inspect` shows of a waiter.
+pub(super) fn waiter_info(waiter: &Waiting<Party>) -> WaiterInfo {
+    let since = Some(waiter.party.since);
+    WaiterInfo { since, ..WaiterInfo::new(waiter.party.who(), waiter.mode.into()) }
 }
 
 impl Tokens {
@@ -265,62 +276,37 @@ impl Tokens {
 }
 
 impl Table {
-    pub(super) fn hold_mut(&mut self, name: &LockName, owner: OwnerId) -> Option<&mut Hold> {
-        self.locks.get_mut(name)?.holds.iter_mut().find(|hold| hold.owner == owner)
-    }
-
-    /// Grants the lock to its waiters in order, up to the first that cannot have it and lets nobody pass.
-    pub(super) fn grant_next(&mut self, name: &LockName, clock: &Clock) {
-        let Some(lock) = self.locks.get_mut(name) else { return };
-        while let Some(waiter) = lock.next_waiter().and_then(|at| lock.waiters.remove(at)) {
-            self.tokens.use_up(self.tokens.last + 1);
-            let (token, expires) = (Token::new(self.tokens.last), clock.now() + waiter.ttl);
-            let cell = ValidityCell::new(clock.clone(), expires);
-            let revocation = RevocationCell::new();
-            let grant = Grant { token, cell: cell.clone(), revocation: revocation.revocation() };
-            if waiter.grant.send(grant).is_ok() {
-                let (owner, mode, info, since) = (waiter.owner, waiter.mode, waiter.info, SystemTime::now());
-                lock.holds.push(Hold { owner, mode, info, token, since, expires, cell, revocation });
-                self.changed.notify_waiters();
-            }
-        }
-        if lock.holds.is_empty() {
-            self.locks.remove(name);
-        }
-    }
-
-    /// Ends the expired holds.
-    pub(super) fn expire(&mut self, name: &LockName, clock: &Clock) {
-        let now = clock.now();
-        self.end_holds(name, clock, LossReason::DeadlinePassed, |hold| now >= hold.expires);
-    }
-
-    /// Ends the holds that match, grants the lock to the next waiters, and returns whether any hold matched.
-    pub(super) fn end_holds(
+    /// Changes the lock of this name, if somebody has it or waits for it, and tells those whom that concerns. Removed holders have lost it
+    /// for this reason.
+    pub(super) fn change<T>(
         &mut self,
         name: &LockName,
         clock: &Clock,
         reason: LossReason,
-        ends: impl Fn(&Hold) -> bool,
-    ) -> bool {
-        let Some(lock) = self.locks.get_mut(name) else { return false };
-        let ended: Vec<_> = lock.holds.extract_if(.., |hold| ends(hold)).collect();
-        for hold in &ended {
-            hold.cell.lose(reason);
+        change: impl FnOnce(&mut Record<Party>, &mut Moment<'_>) -> (T, Changes<Party>),
+    ) -> Option<T> {
+        let record = self.locks.get_mut(name)?;
+        let mut now = Moment { time: clock.now(), tokens: &mut self.tokens };
+        let (answer, changes) = change(record, &mut now);
+        changes.expired.iter().for_each(|holder| holder.party.lose(LossReason::DeadlinePassed));
+        changes.removed.iter().for_each(|holder| holder.party.lose(reason));
+        let mut is_changed = !(changes.expired.is_empty() && changes.removed.is_empty());
+        for (party, token, until) in record.parties_mut().filter(|(party, ..)| party.cells.is_none()) {
+            party.hold(token, until, clock);
+            is_changed = true;
         }
-        self.grant_next(name, clock);
-        if !ended.is_empty() {
+        if record.is_idle() {
+            self.locks.remove(name);
+        }
+        if is_changed {
             self.changed.notify_waiters();
         }
-        !ended.is_empty()
+        Some(answer)
     }
 
-    /// Removes a waiter or its hold. The waiters behind it may get the lock then.
-    fn remove(&mut self, name: &LockName, owner: OwnerId, clock: &Clock) {
-        if let Some(lock) = self.locks.get_mut(name) {
-            lock.waiters.retain(|waiter| waiter.owner != owner);
-        }
-        self.end_holds(name, clock, LossReason::Released, |hold| hold.owner == owner);
+    /// Removes the holders whose lease has ended.
+    pub(super) fn expire(&mut self, name: &LockName, clock: &Clock) {
+        self.change(name, clock, LossReason::Removed, |record, now| ((), record.settle(now)));
     }
 }
 

@@ -6,5 +6,6 @@ mod bench;
 mod fences;
 mod install;
 mod races;
+mod record;
 mod state;
 mod tables;

@@ -10,6 +10,7 @@ mod laws;
 mod laws_hold;
 mod op;
 mod random;
+mod record;
 mod setnx;
 mod setnx_state;
 mod single;

@@ -20,6 +20,7 @@ use tokio::sync::OnceCell;
 use tokio::time::timeout;
 use tokio_postgres::{Client, NoTls};
 
+use super::record;
 use super::state::{OBSERVER, key, owner, read, write};
 
 pub(super) struct Bench {
@@ -55,6 +56,7 @@ impl Bench {
 
     pub(super) async fn check(&mut self, rows: &[Row]) {
         for (number, (before, call, answer, notified, after)) in rows.iter().enumerate() {
+            record::check(before, call, answer, notified, after);
             let name = self.name(before).await;
             let (lock, call) = call.split_once('/').map_or((None, *call), |(lock, call)| (Some(lock), call));
             let blocker = self.connection().await;

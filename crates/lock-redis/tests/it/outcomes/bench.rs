@@ -33,6 +33,9 @@ pub trait Scripts: Sized + Send + Sync {
     /// The entry of a waiter that wants the lock in this mode.
     fn entry(case: &Case, who: Who, mode: Mode) -> String;
 
+    /// Compares what an operation did with the specification of locks, where there is one of these scripts.
+    fn compare(_: &Step) {}
+
     /// What an operation of a client of ours answers, and the token that it got; `None` of what others do.
     fn run(&self, case: &Case, op: Op) -> impl Future<Output = Option<(String, Option<Token>)>> + Send;
 }
@@ -132,6 +135,7 @@ impl<S: Scripts> Bench<S> {
         let token = token.map(Token::get);
         let step = Step { op, family, alive, before, after, answer, notified, previous, token, last };
         step.check();
+        S::compare(&step);
         case.last = previous.max(last.unwrap_or_default());
         if let Op::Die(who) | Op::Rise(who) = op {
             case.alive[who.0] = matches!(op, Op::Rise(_));

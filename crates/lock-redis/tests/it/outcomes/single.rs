@@ -11,7 +11,9 @@ use redis_link::wire::TokenTtl;
 use super::bench::{
     ASKED, Case, EXTENDED, GRACE, PERMITS, SHARED, Scripts, THEIRS, inbox, refused, seconds, verdict, words,
 };
+use super::laws::Step;
 use super::op::Op;
+use super::record;
 use super::state::{Family, NAMES, Who};
 
 pub struct Single(Server);
@@ -28,6 +30,10 @@ impl Scripts for Single {
         let (owner, token_ttl, info) = (case.owner(who), TokenTtl::USUAL, NAMES[who.0]);
         let secret = &Secret::new(owner);
         Entry { owner, secret, mode, grace, ttl, token_ttl, inbox, info }.to_string()
+    }
+
+    fn compare(step: &Step) {
+        record::check(step);
     }
 
     async fn run(&self, case: &Case, op: Op) -> Option<(String, Option<Token>)> {
