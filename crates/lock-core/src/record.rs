@@ -180,7 +180,7 @@ impl<P> Record<P> {
             }
         }
         let ends = self.holders.iter().map(|holder| holder.until);
-        let until = if matches!(ask.mode, Mode::Permit { .. }) { ends.min() } else { ends.max() };
+        let until = if self.lets_pass(ask.mode) { ends.min() } else { ends.max() };
         let ahead = ask.waits.map(|turn| self.queue_up(ask.owner, ask.mode, turn, ask.party));
         (Answer::Busy { ahead, until }, changes)
     }
@@ -305,7 +305,8 @@ impl<P> Record<P> {
         }
     }
 
-    /// Whether a waiter without room lets those behind it pass that have: its number of permits is used up, and theirs may be larger.
+    /// Whether a waiter without room lets those behind it pass that have: its number of permits is used up, and theirs may be larger. It
+    /// waits for the first of the holders to end, and not for all.
     fn lets_pass(&self, waiter: Mode) -> bool {
         let holder = self.holders.first().map(|holder| holder.mode);
         matches!((holder, waiter), (Some(Mode::Permit { .. }), Mode::Permit { .. }))

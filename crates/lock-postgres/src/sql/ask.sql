@@ -103,7 +103,7 @@ BEGIN
 
   status := 'busy';
   ahead := -1;
-  SELECT coalesce(extract(epoch FROM CASE WHEN p_mode > 0 THEN min(t) ELSE max(t) END - v_now) * 1000, -1) INTO ends_in FROM (
+  SELECT coalesce(extract(epoch FROM CASE WHEN p_mode > 0 AND l.shared > 0 THEN min(t) ELSE max(t) END - v_now) * 1000, -1) INTO ends_in FROM (
     SELECT greatest(e.expires_at, v_now) FROM lease e JOIN lock k USING (name, owner) WHERE e.name = p_name
     UNION ALL SELECT greatest(s.expires_at, v_now) FROM sharer s WHERE s.name = p_name) AS ends(t);
   IF p_grace IS NULL THEN
