@@ -60,12 +60,11 @@ pub const IN_THE_FULL_TIER: [&str; 8] = [
 ];
 
 /// What the full tier leaves to the deep one. Memory and Redis have all flavours in the full tier; the other stores, which take
-/// long to start and to expire, have the one that most programs use, and layers; and migrations the rungs and the mixture that
-/// differ most.
+/// long to start and to expire, have the one that most programs use; and migrations the rungs and the mixture that differ most.
 pub fn is_in_the_deep_tier(backend: &str, flavour: &str) -> bool {
     match backend {
         "memory" | "redis" => false,
-        "postgres" | "redlock" | "setnx" | "zk" => !matches!(flavour, "dyn" | "layers-all"),
+        "postgres" | "redlock" | "setnx" | "zk" => flavour != "dyn",
         "migrate-dual" | "migrate-move" | "migrate-new" | "migrate-dual-move" => flavour != "dyn",
         _ => true,
     }

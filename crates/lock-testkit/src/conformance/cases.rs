@@ -247,7 +247,7 @@ cases! {
     runtimes, once {
         a_holder_that_computes_keeps_a_lock_that_was_handed_over: with_a_server,
     }
-    processes, always {
+    processes, once {
         eight_processes_lose_no_update: with_a_server,
         a_killed_holder_is_followed: with_a_server,
         a_killed_waiter_is_no_obstacle: with_a_server,
