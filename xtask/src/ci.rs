@@ -1,10 +1,11 @@
 //! `cargo xtask ci`: everything that a commit must pass, cheapest first.
 
 use std::collections::BTreeSet;
+use std::process::Command;
 
 use crate::command::{Result, cargo, holds, shell, stdout_of, workspace};
 use crate::steps::Steps;
-use crate::{compare, msrv, peers, setup, test, time_in_tests};
+use crate::{compare, peers, setup, test, time_in_tests};
 
 /// Runs every step.
 ///
@@ -16,9 +17,7 @@ pub(crate) fn run() -> Result {
     steps.run("time in tests", time_in_tests::check)?;
     for (tool, line) in TOOLS {
         if holds(&format!("command -v {tool}")) {
-            let mut check = shell(line);
-            check.current_dir(workspace());
-            steps.command(tool, check)?;
+            steps.command(tool, in_workspace(line))?;
         } else {
             steps.note("left out", format!("{tool}: it is not installed"));
         }
@@ -36,13 +35,26 @@ pub(crate) fn run() -> Result {
     Ok(())
 }
 
+/// Lints the facade with each feature alone.
+pub(crate) fn features() -> Result {
+    let mut steps = Steps::start();
+    TREES.iter().try_for_each(|tree| lint(&mut steps, tree.features))?;
+    steps.summary();
+    Ok(())
+}
+
+fn lint(steps: &mut Steps, features: &str) -> Result {
+    let line =
+        format!("clippy --package polylock --no-default-features --features={features} -- -D warnings");
+    steps.command(&format!("lints with features [{features}]"), cargo(&line))
+}
+
 /// Checks the code, and runs none of it.
 fn check(steps: &mut Steps) -> Result {
     steps.command("lints", cargo("clippy --workspace --all-targets --all-features -- -D warnings"))?;
-    for tree in TREES {
-        let line =
-            format!("clippy --package polylock --no-default-features {} -- -D warnings", tree.features());
-        steps.command(&format!("lints of {}", tree.name()), cargo(&line))?;
+    // Each feature alone is linted at night: others of their dependencies' features have them built anew, which takes minutes.
+    for features in ["", "flock,postgres,redis,redlock,zk"] {
+        lint(steps, features)?;
     }
     for target in PLATFORMS {
         if !holds(&format!("ls \"$(rustc --print target-libdir --target {target})\"/*.rlib")) {
@@ -55,15 +67,23 @@ fn check(steps: &mut Steps) -> Result {
             format!("clippy --package polylock --features {features} --target {target} -- -D warnings");
         steps.command(&format!("lints for {target}"), cargo(&line))?;
     }
-    match msrv::check()? {
-        Some(check) => steps.command(&format!("check by Rust {}", msrv::VERSION), check)?,
-        None => {
-            steps.note("left out", format!("check by Rust {0}: rustup toolchain install {0}", msrv::VERSION));
-        }
+    let version = env!("CARGO_PKG_RUST_VERSION");
+    let mut check = in_workspace(include_str!("msrv.sh"));
+    check.args(["msrv.sh", version]);
+    if holds(&format!("rustup toolchain list | grep '^{version}[.-]'")) {
+        steps.command(&format!("check by Rust {version}"), check)?;
+    } else {
+        steps.note("left out", format!("check by Rust {version}: rustup toolchain install {version}"));
     }
     let mut docs = cargo("doc --workspace --no-deps --all-features");
     docs.env("RUSTDOCFLAGS", "-D warnings");
     steps.command("docs", docs)
+}
+
+fn in_workspace(lines: &str) -> Command {
+    let mut command = shell(lines);
+    command.current_dir(workspace());
+    command
 }
 
 /// Tools that are run when they are installed: they take long to build. Spelling; licences. (Advisories need the network, and are
@@ -75,10 +95,9 @@ const TOOLS: [(&str, &str); 2] =
 /// for the platform.
 const PLATFORMS: [&str; 2] = ["x86_64-pc-windows-gnu", "aarch64-apple-darwin"];
 
-/// What one feature of the facade may pull in.
+/// What features of the facade may pull in.
 struct Tree {
-    /// Empty for none.
-    feature: &'static str,
+    features: &'static str,
     must: &'static [&'static str],
     must_not: &'static [&'static [&'static str]],
 }
@@ -103,43 +122,32 @@ const ZK: &[&str] = &["lock-zk", "zookeeper-client"];
 const POSTGRES: &[&str] = &["lock-postgres", "tokio-postgres"];
 
 const fn tree(
-    feature: &'static str,
+    features: &'static str,
     must: &'static [&'static str],
     must_not: &'static [&'static [&'static str]],
 ) -> Tree {
-    Tree { feature, must, must_not }
+    Tree { features, must, must_not }
 }
 
 impl Tree {
-    fn name(&self) -> String {
-        if self.feature.is_empty() { "no feature".into() } else { format!("feature {}", self.feature) }
-    }
-
-    fn features(&self) -> String {
-        if self.feature.is_empty() { String::new() } else { format!("--features {}", self.feature) }
-    }
-
     fn check(&self) -> Result {
         let tree = "tree --package polylock --edges normal --prefix none --no-default-features";
-        self.judge(&stdout_of(&mut cargo(&format!("{tree} {}", self.features())))?)
+        self.judge(&stdout_of(&mut cargo(&format!("{tree} --features={}", self.features)))?)
     }
 
     fn judge(&self, tree: &str) -> Result {
         let crates: BTreeSet<&str> = tree.lines().filter_map(|line| line.split_whitespace().next()).collect();
         // Otherwise an empty tree or a renamed crate would pass.
         if let Some(absent) = self.must.iter().find(|name| !crates.contains(*name)) {
-            return Err(format!(
-                "polylock with {} does not depend on {absent}, so the check of its dependencies proves nothing",
-                self.name()
-            ));
+            let why = "so the check of its dependencies proves nothing";
+            return Err(format!("polylock with [{}] does not depend on {absent}, {why}", self.features));
         }
         let mut must_not = self.must_not.iter().copied().flatten();
         let Some(wrong) = must_not.find(|name| crates.contains(*name)) else { return Ok(()) };
         Err(format!(
-            "polylock with {} pulls in {wrong}; see `cargo tree --package polylock --edges normal \
-             --no-default-features {} --invert {wrong}`",
-            self.name(),
-            self.features(),
+            "polylock with [{0}] pulls in {wrong}; see `cargo tree --package polylock --edges normal \
+             --no-default-features --features={0} --invert {wrong}`",
+            self.features,
         ))
     }
 }
@@ -150,10 +158,10 @@ mod tests {
 
     #[test]
     fn a_crate_of_another_backend_is_named() {
-        let zk = TREES.iter().find(|tree| tree.feature == "zk").unwrap();
+        let zk = TREES.iter().find(|tree| tree.features == "zk").unwrap();
         zk.judge("polylock v0.1.0 (/p)\nlock-zk v0.1.0 (/p/z)\nredis-protocol v6.0.0\n").unwrap();
         let failure = zk.judge("polylock v0.1.0\nlock-zk v0.1.0\nredis v1.8.0\n").unwrap_err();
-        assert!(failure.contains("feature zk pulls in redis;"), "{failure}");
+        assert!(failure.contains("[zk] pulls in redis;"), "{failure}");
         zk.judge("polylock v0.1.0\n").unwrap_err();
     }
 }

@@ -4,7 +4,6 @@ mod ci;
 mod command;
 mod compare;
 mod interrupt;
-mod msrv;
 mod peers;
 mod setup;
 mod steps;
@@ -28,6 +27,7 @@ Commands:
   soak [ARGS...]     Use the locks under faults, and check their histories; see `soak --help`
   test [ARGS...]     Run the first tier of the tests, all with --full, or those of a name, or on other servers; see `test --help`
   ci                 Everything that a commit must pass: format, lints, features, docs, minimum Rust, test, compare --quick
+  features           Lint the library with each feature alone
   setup              Install what is missing, and nothing else
   help               Print this text
 
@@ -55,6 +55,7 @@ fn run(args: &[OsString]) -> Result {
         ("soak", args) => compare::soak(args),
         ("test", args) => test::run(args),
         ("ci", []) => ci::run(),
+        ("features", []) => ci::features(),
         ("setup", []) => {
             peers::forget_failures()?;
             setup::forget_failures()?;
@@ -66,7 +67,9 @@ fn run(args: &[OsString]) -> Result {
             print!("{HELP}");
             Ok(())
         }
-        ("ci" | "setup", [arg, ..]) => Err(format!("{command:?} takes no arguments, but got {arg:?}")),
+        ("ci" | "features" | "setup", [arg, ..]) => {
+            Err(format!("{command:?} takes no arguments, but got {arg:?}"))
+        }
         _ => Err(format!("unknown command {command:?}\n\n{HELP}")),
     }
 }

@@ -120,7 +120,11 @@ impl Peer {
         let pinned = pinned.map_err(failed)?.concat();
         let run = |what: &str| {
             let mut command = shell(include_str!("peers.sh"));
-            command.args(["peers.sh", what, self.folder]).arg(&pins).current_dir(&folder);
+            command
+                .args(["peers.sh", what, self.folder])
+                .arg(&pins)
+                .args(self.pins.split(' '))
+                .current_dir(&folder);
             succeed_within(LIMIT, &mut command, &folder.with_file_name(format!("{}.log", self.folder)))
         };
         // The interpreter may have changed since.
@@ -134,8 +138,10 @@ impl Peer {
             fs::remove_dir_all(&folder).map_err(failed)?;
         }
         fs::create_dir_all(&folder).map_err(failed)?;
+        let ended = run("install").and_then(|()| run("probe"));
+        interrupt::check()?;
         let again = "Make sure that the package index can be reached, then run the same command again.";
-        run("install").and_then(|()| run("probe")).map_err(|why| cannot(format!("{why}\n{again}")))?;
+        ended.map_err(|why| cannot(format!("{why}\n{again}")))?;
         fs::write(installed, pinned).map_err(failed)
     }
 }

@@ -69,11 +69,13 @@ pub(crate) fn ensure() -> Result {
 /// As [`ensure`], for the parts of these names. A command may take so long.
 pub(crate) fn ensure_parts(names: &str, limit: Duration) -> Result {
     let parts = parts(names);
-    let missing: Vec<_> = parts.iter().filter(|part| part.version().is_err()).collect();
-    if !missing.is_empty() {
+    let look = || parts.iter().map(Part::version).collect::<Result<Vec<_>>>();
+    let (mut found, mut missing) = (look(), Vec::new());
+    if found.is_err() {
+        missing = parts.iter().filter(|part| part.version().is_err()).collect();
         install(&missing, limit)?;
+        found = look();
     }
-    let found: Result<Vec<_>> = parts.iter().map(Part::version).collect();
     let found = found
         .map_err(|why| format!("the packages are installed, but {why}\n\n{}", instructions(&missing)))?;
     eprintln!("    set-up: {}", found.join(", "));
@@ -164,6 +166,7 @@ fn numbers_of(version: &str) -> Vec<u32> {
 }
 
 fn install(missing: &[&Part], limit: Duration) -> Result {
+    interrupt::check()?;
     let names = missing.iter().map(|part| part.name).collect::<Vec<_>>().join(", ");
     eprintln!("    set-up: without {names}: installing with apt-get");
     let mut apt = shell(include_str!("install.sh"));

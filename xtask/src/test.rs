@@ -19,7 +19,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use self::lanes::{Job, others_are_busy, run_in_lanes};
-use self::programs::{HARNESS, Program, Tier, build, select, select_first};
+use self::programs::{INTEROP, Program, Tier, build, select, select_first};
 use self::results::Results;
 use crate::command::{Result, cargo, seconds};
 use crate::steps::Steps;
@@ -109,7 +109,7 @@ fn first(steps: &mut Steps) -> Result {
     let more = "the harness (benches/) and clients of other languages, for `cargo xtask test --full`";
     steps.note("left out", more.into());
     execute(steps, &programs, Tier::First, |program| program.jobs(Tier::First))?;
-    steps.command("examples in the docs", cargo(&format!("{DOCS} --exclude {HARNESS}")))
+    steps.command("examples in the docs", cargo(DOCS))
 }
 
 /// Runs the tests that must pass before a change lands, and the examples.
@@ -124,7 +124,7 @@ fn named(steps: &mut Steps, name: &str, full: bool) -> Result {
     let (args, filter) = select(name)?;
     steps.run("set-up", setup::ensure)?;
     let programs = steps.run("build of the tests", || build(&args))?;
-    if programs.iter().any(Program::needs_peers) {
+    if programs.iter().any(|program| program.name == INTEROP) {
         steps.run("peers", peers::ensure)?;
     }
     let results = execute(steps, &programs, Tier::Full, |program| {
@@ -147,7 +147,8 @@ fn deep(steps: &mut Steps, minutes: f64) -> Result {
     setup::offer_optional()?;
     let programs = steps.run("build of the tests", || build(&format!("{ALL} --profile deep")))?;
     execute(steps, &programs, Tier::Deep, |program| program.jobs(Tier::Deep))?;
-    let simulations: Vec<_> = programs.iter().filter(|program| program.simulates()).cloned().collect();
+    let simulations: Vec<_> =
+        programs.iter().filter(|program| program.computing.contains(&"simulation")).cloned().collect();
     let rounds = simulations.len().div_ceil(at_a_time(Tier::Deep)).max(1);
     let each = Duration::from_secs_f64(minutes * 60.0 / rounds as f64);
     eprintln!("    {} for each of {} programs", seconds(each), simulations.len());
@@ -201,10 +202,10 @@ fn execute(
         interrupt::check()?;
         results.show();
         let verdict = results.judge();
-        is_flaky = verdict.is_err() && pass_alone(&results.failed_tests(), programs, tier);
+        is_flaky = verdict.is_err() && pass_alone(&results.failed, programs, tier);
         if is_flaky { Ok(()) } else { verdict }
     });
-    for (program, test) in results.failed_tests().into_iter().filter(|_| is_flaky) {
+    for (program, test) in results.failed.iter().filter(|_| is_flaky) {
         let stood_still = match stalls::longest() {
             stall if stall < LONG_STALL => String::new(),
             stall => format!("; the machine stood still for {}", seconds(stall)),
@@ -220,11 +221,11 @@ fn execute(
 /// Runs tests that failed once more, one at a time with nothing beside them, if there are few: all of them pass?
 ///
 /// Beside a hundred processes a deadline is missed now and then, on a machine that is shared. Such a test is reported as flaky.
-fn pass_alone(failed: &[(&str, &str)], programs: &[Program], tier: Tier) -> bool {
-    if failed.is_empty() || failed.len() > MOST_FLAKY {
+fn pass_alone(failed: &[(String, String)], programs: &[Program], tier: Tier) -> bool {
+    if failed.len() > MOST_FLAKY || failed.iter().any(|(_, test)| test.is_empty()) {
         return false;
     }
-    let job = |(name, test): &(&str, &str)| {
+    let job = |(name, test): &(String, String)| {
         let program = programs.iter().find(|program| program.name == *name)?;
         Some(program.job(tier, &["--exact", test]))
     };

@@ -22,9 +22,9 @@ pub(super) enum Tier {
 const LONGEST: &str =
     "crates/lock-testkit/src/lib.rs conformance facade zk interop redis migrate cli postgres";
 /// Runs the lock clients of other languages, and has no test in the first tier.
-const INTEROP: &str = "interop";
+pub(super) const INTEROP: &str = "interop";
 /// Has none either, and takes as long to build as everything else.
-pub(super) const HARNESS: &str = "lock-bench";
+const HARNESS: &str = "lock-bench";
 /// Modules of programs that only compute, without real servers and real time.
 const COMPUTING: [&str; 4] = ["model", "models", "simulation", "virtual_time"];
 /// In the names of the tests that run at night.
@@ -39,7 +39,8 @@ pub(super) struct Program {
     /// The folder of its package, in which it runs.
     package: PathBuf,
     is_libtest: bool,
-    computing: Vec<&'static str>,
+    /// Its modules that only compute.
+    pub(super) computing: Vec<&'static str>,
     /// The variable that names the servers; those that are installed without.
     server: Option<(&'static str, OsString)>,
 }
@@ -84,14 +85,6 @@ impl Program {
             name if programs.contains(&name) => self.jobs(Tier::Full).into_iter().take(1).collect(),
             _ => Vec::new(),
         }
-    }
-
-    pub(super) fn needs_peers(&self) -> bool {
-        self.name == INTEROP
-    }
-
-    pub(super) fn simulates(&self) -> bool {
-        self.computing.contains(&"simulation")
     }
 
     /// Runs a tier of it as cargo would: what computes in the background.
@@ -141,12 +134,11 @@ pub(super) fn build(args: &str) -> Result<Vec<Program>> {
     Ok(programs)
 }
 
-/// Selects all but the programs that have no test in the first tier.
+/// Selects all but the programs that have no test in the first tier. Nothing is excluded, so that dependencies have the same
+/// features as for all programs, and are built once.
 pub(super) fn select_first() -> Result<String> {
-    let is_first = |target: &Target| {
-        target.is_test && target.package != HARNESS && target.arg != format!("--test={INTEROP}")
-    };
-    Ok(format!("--workspace --exclude {HARNESS} --lib --bins {}", args_of(&targets()?, is_first)))
+    let is_first = |target: &Target| target.package != HARNESS && target.arg != format!("--test={INTEROP}");
+    Ok(format!("--workspace {}", args_of(&targets()?, is_first)))
 }
 
 /// Selects by name: a package, a test program, a module of one, or the programs whose sources have it in the name of a function.

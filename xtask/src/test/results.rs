@@ -5,22 +5,17 @@ use std::collections::BTreeMap;
 use crate::command::Result;
 
 /// The results of all programs.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Results {
     pub(super) ran: usize,
     /// The number of skipped tests by reason.
     pub(super) left_out: BTreeMap<String, usize>,
+    /// A program and its test, without a name when the program failed otherwise.
+    pub(super) failed: Vec<(String, String)>,
+    /// The output of the failed tests.
+    said: Vec<String>,
     /// In seconds.
     took: Vec<(f64, String)>,
-    failed: Vec<FailedProgram>,
-}
-
-#[derive(Debug)]
-struct FailedProgram {
-    name: String,
-    tests: Vec<String>,
-    /// The output of its failed tests.
-    said: Vec<String>,
 }
 
 /// How the test kit reports that a test is left out.
@@ -35,72 +30,52 @@ impl Results {
     ///
     /// The lines of tests are `test NAME ... ok <0.123s>` and `test NAME ... ignored, REASON`.
     pub(super) fn add(&mut self, program: &str, lines: &[String], succeeded: bool) {
-        let mut tests = Vec::new();
+        let failed_before = self.failed.len();
         for line in lines {
             if let Some(lacks) = line.strip_prefix(NOT_ON_THIS_SERVER) {
-                self.leave_out(lacks.split_once(": ").map_or(lacks, |(_, what)| what));
+                let what = lacks.split_once(": ").map_or(lacks, |(_, what)| what);
+                *self.left_out.entry(what.to_owned()).or_default() += 1;
             }
-            let Some((name, outcome)) = line.strip_prefix("test ").and_then(|test| test.split_once(" ... "))
-            else {
-                continue;
-            };
+            let test = line.strip_prefix("test ").and_then(|test| test.split_once(" ... "));
+            let Some((name, outcome)) = test else { continue };
             let name = name.trim_end().trim_end_matches(" - should panic");
             match outcome.split([' ', ',']).next() {
-                Some("ignored") => self.leave_out(outcome.strip_prefix("ignored, ").unwrap_or("ignored")),
-                Some("FAILED") => tests.push(name.to_owned()),
+                Some("ignored") => {
+                    let why = outcome.strip_prefix("ignored, ").unwrap_or("ignored");
+                    *self.left_out.entry(why.to_owned()).or_default() += 1;
+                    continue;
+                }
+                Some("FAILED") => self.failed.push((program.to_owned(), name.to_owned())),
                 Some("ok") => {}
                 _ => continue,
             }
-            self.ran += usize::from(!outcome.starts_with("ignored"));
+            self.ran += 1;
             let took = outcome.split_once('<').and_then(|(_, time)| time.strip_suffix("s>")?.parse().ok());
             self.took.extend(took.map(|took| (took, format!("{program}: {name}"))));
         }
-        if !succeeded {
-            let report = lines.iter().position(|line| line == "failures:").unwrap_or(0);
-            let said = lines[report..].iter().take(MOST_LINES).cloned().collect();
-            self.failed.push(FailedProgram { name: program.to_owned(), tests, said });
+        if succeeded {
+            return;
         }
-    }
-
-    fn leave_out(&mut self, reason: &str) {
-        *self.left_out.entry(reason.to_owned()).or_default() += 1;
+        if self.failed.len() == failed_before {
+            self.failed.push((program.to_owned(), String::new()));
+        }
+        let report = lines.iter().position(|line| line == "failures:").unwrap_or(0);
+        self.said.push(format!("\n==> FAILED: {program}"));
+        self.said.extend(lines[report..].iter().take(MOST_LINES).cloned());
     }
 
     /// Prints the slowest tests.
     pub(super) fn show(&mut self) {
         eprintln!("\n    {} tests ran; the slowest:", self.ran);
         self.took.sort_by(|(one, _), (other, _)| other.total_cmp(one));
-        for (took, test) in self.took.iter().take(SLOWEST) {
-            eprintln!("{took:>8.1} s  {test}");
-        }
-    }
-
-    /// The tests that failed, each with its program; nothing when a program failed otherwise.
-    pub(super) fn failed_tests(&self) -> Vec<(&str, &str)> {
-        if self.failed.iter().any(|program| program.tests.is_empty()) {
-            return Vec::new();
-        }
-        let tests =
-            self.failed.iter().flat_map(|failed| failed.tests.iter().map(|test| (&*failed.name, &**test)));
-        tests.collect()
+        self.took.iter().take(SLOWEST).for_each(|(took, test)| eprintln!("{took:>8.1} s  {test}"));
     }
 
     /// Fails when a program has failed, and repeats the output of its failed tests.
     pub(super) fn judge(&self) -> Result {
-        if self.failed.is_empty() {
-            return Ok(());
-        }
-        let mut names = Vec::new();
-        for FailedProgram { name, tests, said } in &self.failed {
-            eprintln!("\n==> FAILED: {name}");
-            said.iter().for_each(|line| eprintln!("{line}"));
-            names.push(if tests.is_empty() {
-                name.clone()
-            } else {
-                format!("{name} ({})", tests.join(", "))
-            });
-        }
-        Err(format!("failed: {}", names.join(", ")))
+        self.said.iter().for_each(|line| eprintln!("{line}"));
+        let names: Vec<_> = self.failed.iter().map(|(program, test)| format!("{program} {test}")).collect();
+        if names.is_empty() { Ok(()) } else { Err(format!("failed: {}", names.join(", "))) }
     }
 }
 
@@ -121,10 +96,8 @@ mod tests {
         assert_eq!(results.took, [(1.5, "x: queue::waits".into()), (0.2, "x: c".into())]);
         let left_out: Vec<_> = results.left_out.keys().map(String::as_str).collect();
         assert_eq!(left_out, ["Redis 6.2.5 has no selectors", "full: takes a minute"]);
-        assert_eq!(results.failed[0].said[3], "it broke");
-        assert_eq!(results.failed_tests(), [("x", "c")]);
+        assert_eq!(results.said[4], "it broke");
         results.add("y", &[], false);
-        assert!(results.failed_tests().is_empty(), "what failed in the second program has no name");
-        assert_eq!(results.judge().unwrap_err(), "failed: x (c), y");
+        assert_eq!(results.judge().unwrap_err(), "failed: x c, y ");
     }
 }
