@@ -8,20 +8,24 @@ use std::sync::{Arc, LazyLock};
 
 use signal_hook::consts::SIGINT;
 
-use crate::failure::Failure;
+use crate::command::Result;
+
+static SEEN: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
 /// Defers Ctrl-C from here on, until [`check`].
 ///
 /// Children do not inherit a handler, unlike an ignored signal: they keep their own reaction to Ctrl-C.
-pub(crate) fn defer() -> Result<(), Failure> {
-    signal_hook::flag::register(SIGINT, Arc::clone(&SEEN))
-        .map(drop)
-        .map_err(|error| Failure::new(format!("cannot listen for Ctrl-C: {error}")))
+pub(crate) fn defer() -> Result {
+    let defer = signal_hook::flag::register(SIGINT, Arc::clone(&SEEN));
+    defer.map(drop).map_err(|error| format!("cannot listen for Ctrl-C: {error}"))
 }
 
 /// Fails if Ctrl-C was pressed.
-pub(crate) fn check() -> Result<(), Failure> {
-    if SEEN.load(Ordering::SeqCst) { Err(Failure::interrupted()) } else { Ok(()) }
+pub(crate) fn check() -> Result {
+    if SEEN.load(Ordering::SeqCst) { Err("interrupted".into()) } else { Ok(()) }
 }
 
-static SEEN: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+/// Ends what runs in other threads, as Ctrl-C does.
+pub(crate) fn end_others() {
+    SEEN.store(true, Ordering::SeqCst);
+}

@@ -1,21 +1,19 @@
 //! The project's own commands, run as `cargo xtask <command>`.
 
 mod ci;
+mod command;
 mod compare;
-mod failure;
 mod interrupt;
-mod msrv;
 mod peers;
-mod servers;
 mod setup;
-mod soak;
 mod steps;
 mod test;
+mod time_in_tests;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use failure::Failure;
+use command::Result;
 
 const HELP: &str = "\
 The project's commands. Each one first installs what is missing (redis-server, ZooKeeper, Java, PostgreSQL,
@@ -29,6 +27,7 @@ Commands:
   soak [ARGS...]     Use the locks under faults, and check their histories; see `soak --help`
   test [ARGS...]     Run the first tier of the tests, all with --full, or those of a name, or on other servers; see `test --help`
   ci                 Everything that a commit must pass: format, lints, features, docs, minimum Rust, test, compare --quick
+  features           Lint the library with each feature alone
   setup              Install what is missing, and nothing else
   help               Print this text
 
@@ -39,42 +38,38 @@ Environment:
 ";
 
 fn main() -> ExitCode {
-    let mut args = std::env::args_os().skip(1);
-    let command = args.next();
-    match run(command.as_ref().and_then(|name| name.to_str()), args.collect()) {
+    match run(&std::env::args_os().skip(1).collect::<Vec<_>>()) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("xtask: {failure}");
-            failure.exit_code()
+        Err(why) => {
+            eprintln!("xtask: {why}");
+            ExitCode::FAILURE
         }
     }
 }
 
-fn run(command: Option<&str>, args: Vec<OsString>) -> Result<(), Failure> {
+fn run(args: &[OsString]) -> Result {
     interrupt::defer()?;
-    match command {
-        Some("compare") => compare::run(&args),
-        Some("soak") => soak::run(&args),
-        Some("test") => test::run(&args),
-        Some("ci") => without_args("ci", &args).and_then(|()| ci::run()),
-        Some("setup") => without_args("setup", &args)
-            .and_then(|()| peers::forget_failures())
-            .and_then(|()| setup::forget_failures())
-            .and_then(|()| setup::ensure())
-            .and_then(|()| peers::ensure())
-            .and_then(|()| setup::offer_optional()),
-        Some("help" | "--help" | "-h") => {
+    let (command, args) = args.split_first().ok_or_else(|| format!("missing command\n\n{HELP}"))?;
+    match (command.to_str().unwrap_or_default(), args) {
+        ("compare", args) => compare::run(args),
+        ("soak", args) => compare::soak(args),
+        ("test", args) => test::run(args),
+        ("ci", []) => ci::run(),
+        ("features", []) => ci::features(),
+        ("setup", []) => {
+            peers::forget_failures()?;
+            setup::forget_failures()?;
+            setup::ensure()?;
+            peers::ensure()?;
+            setup::offer_optional()
+        }
+        ("help" | "--help" | "-h", _) => {
             print!("{HELP}");
             Ok(())
         }
-        Some(unknown) => Err(Failure::usage(format!("unknown command `{unknown}`\n\n{HELP}"))),
-        None => Err(Failure::usage(format!("missing command\n\n{HELP}"))),
-    }
-}
-
-fn without_args(command: &str, args: &[OsString]) -> Result<(), Failure> {
-    match args.first() {
-        None => Ok(()),
-        Some(arg) => Err(Failure::usage(format!("`{command}` takes no arguments, but got {arg:?}"))),
+        ("ci" | "features" | "setup", [arg, ..]) => {
+            Err(format!("{command:?} takes no arguments, but got {arg:?}"))
+        }
+        _ => Err(format!("unknown command {command:?}\n\n{HELP}")),
     }
 }

@@ -12,7 +12,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// A program is not installed.
-    #[error("{program} not found: install it with `{install}`")]
+    #[error(
+        "{program} not found: install it with `{install}` (in a clone of polylock, `cargo xtask setup` installs all servers)"
+    )]
     NotInstalled {
         /// The missing program or file.
         program: String,

@@ -1,118 +1,46 @@
 //! The test programs: selects them by name, and builds them.
 
-use std::ffi::{OsStr, OsString};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::{fs, io};
 
 use serde_json::Value;
 
-use super::lanes::Job;
-use crate::failure::Failure;
-use crate::servers::Store;
-use crate::steps::{cargo, command_line, stdout_of, workspace};
-
-/// A program of integration tests.
-#[derive(Debug, PartialEq)]
-struct Known {
-    /// The name of its target, unlike all others.
-    target: &'static str,
-    package: &'static str,
-    /// Where its modules are, in the workspace.
-    folder: &'static str,
-    /// Modules that only compute, without real servers and real time.
-    computing: &'static [&'static str],
-    /// Whether libtest-mimic runs it, which does not know libtest's unstable options.
-    is_mimic: bool,
-    /// The tier of its first tests: the others do not build it.
-    tier: Tier,
-    /// Whether it runs the lock clients of other languages.
-    has_peers: bool,
-}
+use super::lanes::{Job, tied_to_us};
+use crate::command::{Result, cargo, line_of, metadata, shell, stdout_of, workspace};
 
 /// How much is run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq)]
 pub(super) enum Tier {
     First,
     Full,
     Deep,
 }
 
-impl Tier {
-    fn name(self) -> &'static str {
-        match self {
-            Self::First => "first",
-            Self::Full => "full",
-            Self::Deep => "deep",
-        }
-    }
-
-    /// How many foreground programs run at a time: those of the first tier mostly wait.
-    pub(super) fn at_a_time(self) -> usize {
-        match self {
-            Self::First => 4,
-            Self::Full | Self::Deep => 2,
-        }
-    }
-}
-
-/// Those that take longest first.
-const KNOWN: &[Known] = &[
-    mimic("conformance", "polylock", "tests/conformance", Tier::First),
-    libtest("facade", "polylock", "tests/it", &[]),
-    libtest("zk", "lock-zk", "crates/lock-zk/tests/it", &["model", "simulation"]),
-    Known { has_peers: true, ..mimic("interop", "polylock", "tests/interop", Tier::Full) },
-    libtest("redis", "lock-redis", "crates/lock-redis/tests/it", &["simulation"]),
-    libtest("migrate", "lock-migrate", "crates/lock-migrate/tests/it", &["models"]),
-    libtest("cli", "lock-cli", "crates/lock-cli/tests/it", &[]),
-    libtest("postgres", "lock-postgres", "crates/lock-postgres/tests/it", &["models"]),
-    libtest(
-        "redlock",
-        "lock-redlock",
-        "crates/lock-redlock/tests/it",
-        &["models", "simulation", "virtual_time"],
-    ),
-    Known { tier: Tier::Full, ..libtest("harness", "lock-bench", "benches/tests/it", &[]) },
-    mimic("flock", "lock-flock", "crates/lock-flock/tests/conformance", Tier::First),
-    libtest("layers", "lock-layers", "crates/lock-layers/tests/it", &[]),
-];
-
-const fn libtest(
-    target: &'static str,
-    package: &'static str,
-    folder: &'static str,
-    computing: &'static [&'static str],
-) -> Known {
-    Known { target, package, folder, computing, is_mimic: false, tier: Tier::First, has_peers: false }
-}
-
-const fn mimic(target: &'static str, package: &'static str, folder: &'static str, tier: Tier) -> Known {
-    Known { target, package, folder, computing: &[], is_mimic: true, tier, has_peers: false }
-}
-
-impl Known {
-    fn of(target: &str) -> Option<&'static Self> {
-        KNOWN.iter().find(|known| known.target == target)
-    }
-
-    fn folder(&self) -> PathBuf {
-        workspace().join(self.folder)
-    }
-
-    fn has_module(&self, name: &str) -> bool {
-        self.folder().join(name).with_extension("rs").is_file()
-    }
-}
+/// Those that take longest begin.
+const LONGEST: &str =
+    "crates/lock-testkit/src/lib.rs conformance facade zk interop redis migrate cli postgres";
+/// Runs the lock clients of other languages, and has no test in the first tier.
+pub(super) const INTEROP: &str = "interop";
+/// Has none either, and takes as long to build as everything else.
+const HARNESS: &str = "lock-bench";
+/// Modules of programs that only compute, without real servers and real time.
+const COMPUTING: [&str; 4] = ["model", "models", "simulation", "virtual_time"];
+/// In the names of the tests that run at night.
+const DEEP: &str = "deep::";
 
 /// A program of tests that cargo has built.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone)]
 pub(super) struct Program {
+    /// Of unit tests their file.
+    pub(super) name: String,
     executable: PathBuf,
     /// The folder of its package, in which it runs.
     package: PathBuf,
-    source: PathBuf,
-    /// `None` for unit tests.
-    known: Option<&'static Known>,
+    is_libtest: bool,
+    /// Its modules that only compute.
+    pub(super) computing: Vec<&'static str>,
     /// The variable that names the servers; those that are installed without.
     server: Option<(&'static str, OsString)>,
 }
@@ -121,395 +49,203 @@ impl Program {
     /// Reads a line of cargo's JSON; `None` unless it is about a test program.
     fn of_message(message: &str) -> Option<Self> {
         let message: Value = serde_json::from_str(message).ok()?;
+        // An example may contain tests, too.
         if message["profile"]["test"] != true {
             return None;
         }
         let path = |value: &Value| value.as_str().map(PathBuf::from);
         let target = &message["target"];
-        let is_integration = target["kind"][0] == "test";
+        let (source, is_unit) = (path(&target["src_path"])?, target["kind"][0] != "test");
+        let file = source.strip_prefix(workspace()).unwrap_or(&source).to_str()?;
+        let computing =
+            COMPUTING.into_iter().filter(|module| !is_unit && has_module(&source, module)).collect();
         Some(Self {
+            name: (if is_unit { file } else { target["name"].as_str()? }).to_owned(),
             executable: path(&message["executable"])?,
             package: path(&message["manifest_path"])?.parent()?.to_owned(),
-            source: path(&target["src_path"])?,
-            known: target["name"].as_str().filter(|_| is_integration).and_then(Known::of),
+            is_libtest: is_unit || is_libtest(&source),
+            computing,
             server: None,
         })
     }
 
     /// The same program with other servers.
-    pub(super) fn on(&self, variable: &'static str, server: &OsStr) -> Self {
-        Self { server: Some((variable, server.to_owned())), ..self.clone() }
+    pub(super) fn on(&self, server: &(&'static str, OsString)) -> Self {
+        Self { server: Some(server.clone()), ..self.clone() }
     }
 
     /// The jobs of what depends on these servers: what only computes is left out.
-    pub(super) fn jobs_of_servers(&self, store: Store) -> Vec<Job> {
-        let (programs, suites): (&[&str], &[&str]) = match store {
-            Store::Redis => (&["redis", "redlock"], &["redis::", "setnx::", "redlock::"]),
-            Store::ZooKeeper => (&["zk"], &["zk::"]),
+    pub(super) fn jobs_of_servers(&self, server: &str) -> Vec<Job> {
+        let (programs, suites): (&[_], &[_]) = match server.starts_with("zk") {
+            true => (&["zk"], &["zk::"]),
+            false => (&["redis", "redlock"], &["redis::", "setnx::", "redlock::"]),
         };
-        match self.known {
-            Some(known) if known.target == "conformance" => {
-                suites.iter().map(|suite| self.job(Tier::First).only(suite)).collect()
-            }
-            Some(known) if programs.contains(&known.target) => {
-                self.jobs(Tier::Full).into_iter().take(1).collect()
-            }
+        match &*self.name {
+            "conformance" => suites.iter().map(|suite| self.job(Tier::First, &[suite])).collect(),
+            name if programs.contains(&name) => self.jobs(Tier::Full).into_iter().take(1).collect(),
             _ => Vec::new(),
         }
     }
 
-    pub(super) fn name(&self) -> String {
-        match self.known {
-            Some(known) => known.target.to_owned(),
-            None => {
-                let root = workspace().canonicalize().unwrap_or_default();
-                self.source.strip_prefix(root).unwrap_or(&self.source).display().to_string()
-            }
-        }
-    }
-
-    pub(super) fn needs_peers(&self) -> bool {
-        self.known.is_some_and(|known| known.has_peers)
-    }
-
-    pub(super) fn simulates(&self) -> bool {
-        self.known.is_some_and(|known| known.computing.contains(&"simulation"))
-    }
-
     /// Runs a tier of it as cargo would: what computes in the background.
     pub(super) fn jobs(&self, tier: Tier) -> Vec<Job> {
-        let modules = self.known.map_or(&[][..], |known| known.computing);
-        let Some(first) = modules.first() else { return vec![self.job(tier)] };
-        let path = |module: &&str| format!("{module}::");
-        let mut front = self.command(tier);
-        front.args(modules.iter().flat_map(|module| ["--skip".to_owned(), path(module)]));
-        let mut behind = self.command(tier);
+        let modules: Vec<_> = self.computing.iter().map(|module| format!("{module}::")).collect();
+        let mut front = self.job(tier, &[]);
+        front.command.args(modules.iter().flat_map(|module| ["--skip", module]));
         // Otherwise libtest hides the output of tests that pass.
-        behind.arg("--show-output").args(modules.iter().map(path));
-        let more = if modules.len() > 1 { ", ..." } else { "" };
-        let name = format!("{} ({first}{more})", self.name());
-        vec![Job::test(self.name(), front, false), Job::test(name, behind, true)]
+        let mut behind = self.run(tier, true, &["--show-output"]);
+        behind.command.args(&modules);
+        if modules.is_empty() { vec![front] } else { vec![front, behind] }
     }
 
-    /// Runs a tier of it in the foreground.
-    pub(super) fn job(&self, tier: Tier) -> Job {
-        Job::test(self.name(), self.command(tier), false)
+    /// Runs a tier of it in the foreground, with these arguments.
+    pub(super) fn job(&self, tier: Tier, more: &[&str]) -> Job {
+        self.run(tier, false, more)
     }
 
-    fn command(&self, tier: Tier) -> Command {
-        let mut command = Command::new(&self.executable);
-        command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package);
-        command.env("TEST_TIER", tier.name()).envs(self.server.clone());
-        if !self.known.is_some_and(|known| known.is_mimic) {
+    fn run(&self, tier: Tier, in_background: bool, more: &[&str]) -> Job {
+        let (tier, args): (_, &[_]) = match tier {
+            Tier::First => ("first", &[]),
+            Tier::Full => ("full", &["--include-ignored", "--skip", DEEP]),
+            Tier::Deep => ("deep", &["--include-ignored"]),
+        };
+        let mut command = tied_to_us(in_background);
+        command.arg(&self.executable).args(args).args(more).envs(self.server.clone());
+        // The test kit reads the tier.
+        command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package).env("TEST_TIER", tier);
+        if self.is_libtest {
             // The variable enables libtest's unstable options on stable Rust.
             command.args(["-Z", "unstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");
         }
-        match tier {
-            Tier::First => {}
-            Tier::Full => {
-                command.args(["--include-ignored", "--skip", DEEP]);
-            }
-            Tier::Deep => {
-                command.arg("--include-ignored");
-            }
-        }
-        command
+        Job { program: self.name.clone(), command, in_background }
     }
 }
 
-/// In the names of the tests that run at night.
-const DEEP: &str = "deep::";
-
-/// Which tests are built.
-#[derive(Debug, Default)]
-pub(super) struct Selection {
-    args: Vec<String>,
-    filter: Option<String>,
-    is_package: bool,
-    /// The programs that must be built.
-    must: Vec<&'static Known>,
+/// Builds tests as `cargo test` does, with these arguments.
+pub(super) fn build(args: &str) -> Result<Vec<Program>> {
+    let line = format!("test --all-features {args} --no-run --message-format=json-render-diagnostics");
+    let mut command = cargo(&line);
+    eprintln!("    {}", line_of(&command));
+    let messages = stdout_of(&mut command)?;
+    let mut programs: Vec<_> = messages.lines().filter_map(Program::of_message).collect();
+    // Cargo reports them in the order of their completion.
+    let place = |name: &str| LONGEST.find(name).unwrap_or(LONGEST.len());
+    programs.sort_by_key(|program| (place(&program.name), program.name.clone()));
+    Ok(programs)
 }
 
-impl Selection {
-    /// Unit tests and all programs. Examples are checked by the lints, and two programs run them.
-    pub(super) fn all() -> Self {
-        let must = KNOWN.iter().collect();
-        Self { args: words("--workspace --lib --bins --tests"), must, ..Self::default() }
-    }
-
-    /// Without the programs that have no test in the first tier, and without the harness.
-    pub(super) fn first() -> Self {
-        let must: Vec<_> = KNOWN.iter().filter(|known| known.tier == Tier::First).collect();
-        let mut args = words("--workspace --exclude lock-bench --lib --bins");
-        args.extend(must.iter().flat_map(|known| ["--test".into(), known.target.into()]));
-        Self { args, must, ..Self::default() }
-    }
-
-    /// The programs that [depend on servers](Program::jobs_of_servers).
-    pub(super) fn of_servers() -> Self {
-        let must: Vec<_> =
-            ["redis", "redlock", "zk", "conformance"].into_iter().filter_map(Known::of).collect();
-        let targets = must.iter().flat_map(|known| ["--test".into(), known.target.into()]);
-        Self { args: words("--workspace").into_iter().chain(targets).collect(), must, ..Self::default() }
-    }
-
-    /// Built so that what computes for long is quick.
-    pub(super) fn optimized(mut self) -> Self {
-        self.args.extend(words("--profile deep"));
-        self
-    }
-
-    /// Selects by name: a package, a test program, a module of one, or the programs whose sources have it in the name of a
-    /// function.
-    pub(super) fn of(name: &str) -> Result<Self, Failure> {
-        let packages =
-            packages().map_err(|error| Failure::new(format!("cannot look for packages: {error}")))?;
-        let dashed = name.replace('_', "-");
-        if let Some((package, folder)) = packages.iter().find(|(package, _)| *package == dashed) {
-            return Ok(Self::of_package(package, folder));
-        }
-        let mut args = words("--workspace");
-        if let Some(known) = Known::of(name) {
-            args.extend(["--test".into(), name.to_owned()]);
-            return Ok(Self { args, must: vec![known], ..Self::default() });
-        }
-        let modules: Vec<_> =
-            KNOWN.iter().filter(|known| !known.is_mimic && known.has_module(name)).collect();
-        if !modules.is_empty() {
-            args.extend(modules.iter().flat_map(|known| ["--test".into(), known.target.into()]));
-            return Ok(Self { args, filter: Some(format!("{name}::")), must: modules, ..Self::default() });
-        }
-        let function = name.rsplit("::").next().unwrap_or(name);
-        // The test kit lists the cases; the names of their tests begin with backends and flavours.
-        let suite = workspace().join("crates/lock-testkit/src/conformance");
-        let cases = fs::read_to_string(suite.join("cases.rs")).unwrap_or_default();
-        let is_case = name.contains("::") || cases.contains(function);
-        let must: Vec<_> = KNOWN
-            .iter()
-            .filter(|known| {
-                let is_suite = known.target == "conformance" && is_case;
-                is_suite || any_file(&known.folder(), &|file| mentions(file, function))
-            })
-            .collect();
-        args.extend(must.iter().flat_map(|known| ["--test".into(), known.target.into()]));
-        let is_unit = |file: &Path| !file.starts_with(&suite) && mentions(file, function);
-        let with_units = packages.into_iter().filter(|(_, folder)| any_file(&folder.join("src"), &is_unit));
-        let (libraries, binaries): (Vec<_>, Vec<_>) =
-            with_units.partition(|(_, folder)| folder.join("src/lib.rs").exists());
-        // Cargo takes it once.
-        args.extend(libraries.first().map(|_| "--lib".into()));
-        args.extend(binaries.into_iter().flat_map(|(package, _)| ["--bin".into(), binary(package)]));
-        // Names made by macros are in no source.
-        Ok(Self { args, filter: Some(name.to_owned()), must, ..Self::default() })
-    }
-
-    /// The unit tests and the programs of a package.
-    ///
-    /// The command is selected with it, of which nothing is built: its dependencies enable most features that the workspace
-    /// enables, so that what was built for all tests need not be built again for these.
-    fn of_package(package: &str, folder: &Path) -> Self {
-        let mut args = words("--package lock-cli");
-        if package != "lock-cli" {
-            args.extend(["--package".into(), package.to_owned()]);
-        }
-        if folder.join("src/lib.rs").is_file() {
-            args.push("--lib".into());
-        } else {
-            args.extend(["--bin".into(), binary(package.to_owned())]);
-        }
-        let must: Vec<_> = KNOWN.iter().filter(|known| known.package == package).collect();
-        args.extend(must.iter().flat_map(|known| ["--test".into(), known.target.into()]));
-        Self { args, is_package: true, must, ..Self::default() }
-    }
-
-    /// The part of the names of the tests to run.
-    pub(super) fn filter(&self) -> Option<&str> {
-        self.filter.as_deref()
-    }
-
-    pub(super) fn is_package(&self) -> bool {
-        self.is_package
-    }
-
-    /// Runs the examples in the docs of all packages but this one.
-    pub(super) fn docs(without: Option<&str>) -> Command {
-        let mut command = cargo(["test", "--all-features", "--workspace", "--doc"]);
-        command.args(without.into_iter().flat_map(|package| ["--exclude", package]));
-        command
-    }
-
-    /// Builds the tests, as `cargo test` does.
-    pub(super) fn build(&self) -> Result<Vec<Program>, Failure> {
-        let mut command = cargo(["test", "--all-features"]);
-        command.args(&self.args);
-        command.args(["--no-run", "--message-format=json-render-diagnostics"]);
-        let line = command_line(&command);
-        eprintln!("    {line}");
-        let messages = stdout_of(&mut command)?;
-        let mut programs: Vec<_> = messages.lines().filter_map(Program::of_message).collect();
-        // Cargo reports them in the order of their completion. Those that take longest begin.
-        programs.sort_by_key(|program| {
-            // Unit tests are quick, but for those of the test kit.
-            let at = KNOWN.iter().position(|known| program.known == Some(known));
-            let is_kit = program.package.ends_with("lock-testkit");
-            (at.unwrap_or(if is_kit { 0 } else { KNOWN.len() }), program.source.clone())
-        });
-        // Otherwise what is renamed would silently run in the wrong lane, or not at all.
-        for known in &self.must {
-            if !programs.iter().any(|program| program.known == Some(*known)) {
-                return Err(absent(&format!("`{line}` built no {}", known.target)));
-            }
-            if let Some(module) = known.computing.iter().find(|module| !known.has_module(module)) {
-                return Err(absent(&format!("{} has no {module}.rs", known.folder)));
-            }
-        }
-        Ok(programs)
-    }
+/// Selects all but the programs that have no test in the first tier. Nothing is excluded, so that dependencies have the same
+/// features as for all programs, and are built once.
+pub(super) fn select_first() -> Result<String> {
+    let is_first = |target: &Target| target.package != HARNESS && target.arg != format!("--test={INTEROP}");
+    Ok(format!("--workspace {}", args_of(&targets()?, is_first)))
 }
 
-fn absent(what: &str) -> Failure {
-    Failure::new(format!("{what}, which xtask/src/test/programs.rs names"))
-}
-
-/// The packages of the workspace with their folders. Each folder in `crates/` is named after its package.
-fn packages() -> io::Result<Vec<(String, PathBuf)>> {
-    let root = workspace();
-    let mut packages: Vec<(String, PathBuf)> = vec![
-        ("polylock".into(), root.clone()),
-        ("lock-bench".into(), root.join("benches")),
-        ("xtask".into(), root.join("xtask")),
-    ];
-    for entry in fs::read_dir(root.join("crates"))? {
-        let entry = entry?;
-        packages.push((entry.file_name().to_string_lossy().into_owned(), entry.path()));
+/// Selects by name: a package, a test program, a module of one, or the programs whose sources have it in the name of a function.
+/// For the last two also returns the part of the names of the tests to run.
+pub(super) fn select(name: &str) -> Result<(String, Option<String>)> {
+    let targets = targets()?;
+    let package = name.replace('_', "-");
+    let of_package = args_of(&targets, |target| target.package == package);
+    if !of_package.is_empty() {
+        // The command is selected with it, of which nothing is built: its dependencies enable most features that the workspace
+        // enables, so that what was built for all tests need not be built again for these.
+        return Ok((format!("--package lock-cli --package {package} {of_package}"), None));
     }
-    Ok(packages)
+    let program = args_of(&targets, |target| target.arg == format!("--test={name}"));
+    if !program.is_empty() {
+        return Ok((format!("--workspace {program}"), None));
+    }
+    let modules = args_of(&targets, |target| {
+        target.is_test && is_libtest(&target.source) && has_module(&target.source, name)
+    });
+    if !modules.is_empty() {
+        return Ok((format!("--workspace {modules}"), Some(format!("{name}::"))));
+    }
+    // The test kit lists the cases of the suite; the names of their tests begin with backends and flavours.
+    let function = name.rsplit("::").next().unwrap_or(name);
+    let suite = workspace().join("crates/lock-testkit/src/conformance");
+    let cases = fs::read_to_string(suite.join("cases.rs")).unwrap_or_default();
+    let is_case = name.contains("::") || cases.contains(function);
+    let line = format!("grep -rlE --include=*.rs --exclude-dir=target 'fn [a-z0-9_]*{function}' .");
+    let files = shell(&line).current_dir(workspace()).output().map_err(|error| error.to_string())?.stdout;
+    let files = String::from_utf8_lossy(&files);
+    let functions = args_of(&targets, |target| {
+        let mut files = files.lines().map(|file| workspace().join(file.trim_start_matches("./")));
+        let is_there =
+            |file: PathBuf| file.starts_with(target.folder()) && !(is_case && file.starts_with(&suite));
+        (is_case && target.arg == "--test=conformance") || files.any(is_there)
+    });
+    // Names made by macros are in no source: without one, everything is built.
+    Ok((format!("--workspace {functions}"), Some(name.to_owned())))
 }
 
-/// The name of the binary of a package without a library.
-fn binary(package: String) -> String {
-    if package == "lock-cli" { "polylock".into() } else { package }
+/// A library, a program, or a program of tests.
+struct Target {
+    package: String,
+    /// What selects it.
+    arg: String,
+    is_test: bool,
+    source: PathBuf,
 }
 
-fn any_file(folder: &Path, is_it: &impl Fn(&Path) -> bool) -> bool {
-    fs::read_dir(folder).into_iter().flatten().flatten().any(|entry| {
-        let path = entry.path();
-        if path.is_dir() { any_file(&path, is_it) } else { is_it(&path) }
-    })
-}
-
-/// Whether a function in this file has this in its name.
-fn mentions(file: &Path, part: &str) -> bool {
-    file.extension().is_some_and(|kind| kind == "rs")
-        && fs::read_to_string(file).is_ok_and(|text| {
-            text.split("fn ")
-                .skip(1)
-                .any(|rest| rest.split('(').next().is_some_and(|name| name.contains(part)))
+/// Those of the workspace.
+fn targets() -> Result<Vec<Target>> {
+    let metadata = metadata()?;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let targets = packages.flat_map(|package| {
+        package["targets"].as_array().into_iter().flatten().filter_map(move |target| {
+            let (kind, name) = (text(&target["kind"][0]), text(&target["name"]));
+            let arg = match &*kind {
+                "lib" => "--lib".to_owned(),
+                "bin" | "test" => format!("--{kind}={name}"),
+                _ => return None,
+            };
+            let source = text(&target["src_path"]).into();
+            Some(Target { package: text(&package["name"]), arg, is_test: kind == "test", source })
         })
+    });
+    Ok(targets.collect())
 }
 
-fn words(text: &str) -> Vec<String> {
-    text.split_whitespace().map(str::to_owned).collect()
+impl Target {
+    fn folder(&self) -> &Path {
+        self.source.parent().unwrap_or(&self.source)
+    }
+}
+
+/// The arguments that select these.
+fn args_of(targets: &[Target], is_one: impl Fn(&Target) -> bool) -> String {
+    // Cargo takes `--lib` once.
+    let args: BTreeSet<_> =
+        targets.iter().filter(|target| is_one(target)).map(|target| &*target.arg).collect();
+    args.into_iter().collect::<Vec<_>>().join(" ")
+}
+
+/// Not so if libtest-mimic runs the tests, which does not know libtest's unstable options.
+fn is_libtest(source: &Path) -> bool {
+    !fs::read_to_string(source).is_ok_and(|text| text.contains("libtest_mimic"))
+}
+
+fn has_module(source: &Path, name: &str) -> bool {
+    source.with_file_name(name).with_extension("rs").is_file()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const MESSAGE: &str = r#"{"reason":"compiler-artifact","package_id":"path+file:///p/crates/lock-zk#0.1.0","manifest_path":"/p/crates/lock-zk/Cargo.toml","target":{"kind":["test"],"crate_types":["bin"],"name":"zk","src_path":"/p/crates/lock-zk/tests/it/main.rs","edition":"2024","doc":false,"doctest":false,"test":true},"profile":{"opt_level":"1","debuginfo":1,"debug_assertions":true,"overflow_checks":true,"test":true},"features":["tls"],"filenames":["/t/zk-1"],"executable":"/t/zk-1","fresh":true}"#;
-
-    #[test]
-    fn test_programs_are_recognised_among_cargos_messages() {
-        let program = Program::of_message(MESSAGE).unwrap();
-        assert_eq!(program.executable, PathBuf::from("/t/zk-1"));
-        assert_eq!(program.package, PathBuf::from("/p/crates/lock-zk"));
-        assert_eq!(program.known, Known::of("zk"));
-        let unit = MESSAGE.replace(r#""kind":["test"]"#, r#""kind":["lib"]"#);
-        assert_eq!(Program::of_message(&unit).unwrap().known, None);
-        let library = MESSAGE.replace(r#""executable":"/t/zk-1""#, r#""executable":null"#);
-        assert_eq!(Program::of_message(&library), None);
-        // The profile says whether a program is a test; an example may contain some.
-        let example = MESSAGE
-            .replace(r#""overflow_checks":true,"test":true"#, r#""overflow_checks":true,"test":false"#);
-        assert_eq!(Program::of_message(&example), None);
-        assert_eq!(Program::of_message("running 3 tests"), None);
-    }
-
-    #[test]
-    fn what_computes_runs_in_the_background_and_nothing_runs_twice() {
-        let program = Program::of_message(MESSAGE).unwrap();
-        let args = program
-            .jobs(Tier::Full)
-            .iter()
-            .map(|job| job.args().collect::<Vec<_>>().join(" ".as_ref()))
-            .collect::<Vec<_>>();
-        assert_eq!(args.len(), 2);
-        assert!(args[0].to_string_lossy().ends_with("--skip model:: --skip simulation::"), "{args:?}");
-        assert!(args[1].to_string_lossy().ends_with("--show-output model:: simulation::"), "{args:?}");
-    }
-
-    #[test]
-    fn a_program_runs_on_the_servers_that_it_is_about() {
-        let program = Program::of_message(MESSAGE).unwrap().on("ZOOKEEPER_CLASSPATH", "/t/*".as_ref());
-        assert!(program.jobs_of_servers(Store::Redis).is_empty());
-        let [job] = &program.jobs_of_servers(Store::ZooKeeper)[..] else {
-            panic!("one job: the rest only computes")
-        };
-        assert!(job.args().any(|arg| arg == "simulation::"), "it is skipped: {job:?}");
-        assert!(format!("{job:?}").contains("ZOOKEEPER_CLASSPATH"), "{job:?}");
-    }
-
-    #[test]
-    fn what_runs_at_night_is_in_modules_of_that_name() {
-        // These commands speak of the attribute.
-        for (_, folder) in packages().unwrap().into_iter().filter(|(package, _)| package != "xtask") {
-            let is_misplaced = |file: &Path| {
-                let text = fs::read_to_string(file).unwrap_or_default();
-                let outside = text.split("mod deep {").next().unwrap_or_default();
-                outside.contains("#[ignore = \"deep: ")
-            };
-            let file = |file: &Path| file.extension().is_some_and(|kind| kind == "rs") && is_misplaced(file);
-            for part in ["src", "tests"] {
-                assert!(
-                    !any_file(&folder.join(part), &file),
-                    "{} has a test of --deep outside",
-                    folder.display()
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn every_program_of_the_workspace_is_known() {
-        let with_tests = packages().unwrap().into_iter().filter(|(_, folder)| folder.join("tests").is_dir());
-        for (package, folder) in with_tests {
-            let known: Vec<_> = KNOWN.iter().filter(|known| known.package == package).collect();
-            for entry in fs::read_dir(folder.join("tests")).unwrap() {
-                let path = entry.unwrap().path();
-                let is_program =
-                    path.join("main.rs").is_file() || path.extension().is_some_and(|kind| kind == "rs");
-                assert!(
-                    !is_program || known.iter().any(|known| path.ends_with(known.folder)),
-                    "{}",
-                    path.display()
-                );
-            }
-        }
-    }
-
     #[test]
     fn a_name_is_that_of_a_package_a_program_a_module_or_a_part_of_a_test() {
-        let args = |name: &str| Selection::of(name).unwrap().args.join(" ");
-        assert_eq!(args("lock_core"), "--package lock-cli --package lock-core --lib");
-        assert_eq!(args("lock-cli"), "--package lock-cli --bin polylock --test cli");
-        assert_eq!(args("redis"), "--workspace --test redis");
-        assert_eq!(args("connection"), "--workspace --test redis");
-        assert_eq!(Selection::of("connection").unwrap().filter(), Some("connection::"));
-        assert_eq!(args("topologies"), "--workspace --test redis --test redlock");
-        assert_eq!(args("closed_locks_refuse"), "--workspace --test conformance");
-        assert_eq!(args("permits_are_renewed_each"), "--workspace --test conformance");
-        assert!(args("zk::dyn").contains("--test conformance"));
-        assert_eq!(args("the_background_has"), "--workspace --bin xtask");
-        assert_eq!(args("a_complaint_shows"), "--workspace --bin polylock");
+        for (name, args, filter) in [
+            ("lock_core", "--package lock-cli --package lock-core --lib", None),
+            ("redis", "--workspace --test=redis", None),
+            ("connection", "--workspace --test=redis", Some("connection::")),
+            ("closed_locks_refuse", "--workspace --test=conformance", Some("closed_locks_refuse")),
+            ("what_takes_too_long_is", "--workspace --bin=xtask", Some("what_takes_too_long_is")),
+        ] {
+            assert_eq!(select(name).unwrap(), (args.into(), filter.map(str::to_owned)));
+        }
     }
 }

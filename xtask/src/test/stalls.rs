@@ -3,38 +3,33 @@
 //! A virtual machine that is paused, or a host with too much to do, stops all programs at once. A lease that ends meanwhile was
 //! lost rightly.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Watches until it is dropped.
-#[derive(Debug)]
-pub(super) struct Stalls(Arc<Mutex<Duration>>);
-
-impl Stalls {
-    pub(super) fn watch() -> Self {
-        let longest = Arc::new(Mutex::new(Duration::ZERO));
-        let noted = Arc::downgrade(&longest);
-        thread::spawn(move || watch(&noted));
-        Self(longest)
-    }
-
-    /// The longest one.
-    pub(super) fn longest(&self) -> Duration {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn watch(noted: &Weak<Mutex<Duration>>) {
-    let mut slept = Instant::now();
-    while let Some(longest) = noted.upgrade() {
-        thread::sleep(INTERVAL);
-        let late = slept.elapsed().saturating_sub(INTERVAL);
-        slept = Instant::now();
-        let mut longest = longest.lock().unwrap_or_else(PoisonError::into_inner);
-        *longest = late.max(*longest);
-    }
-}
-
+/// In milliseconds.
+static LONGEST: AtomicU64 = AtomicU64::new(0);
 /// Cheap enough not to disturb, and far shorter than any lease.
 const INTERVAL: Duration = Duration::from_millis(50);
+
+/// Begins, or begins anew.
+pub(super) fn watch() {
+    static BEGUN: Once = Once::new();
+    LONGEST.store(0, Relaxed);
+    BEGUN.call_once(|| {
+        thread::spawn(|| {
+            loop {
+                let began = Instant::now();
+                thread::sleep(INTERVAL);
+                let late = began.elapsed().saturating_sub(INTERVAL).as_millis();
+                LONGEST.fetch_max(u64::try_from(late).unwrap_or(u64::MAX), Relaxed);
+            }
+        });
+    });
+}
+
+/// The longest one since then.
+pub(super) fn longest() -> Duration {
+    Duration::from_millis(LONGEST.load(Relaxed))
+}
