@@ -3,7 +3,7 @@
 //! Layers are put over the memory backend, one by one and all of them, and all over a real Redis and a real ZooKeeper.
 //!
 //! Run a part of it by a part of its names: `cargo xtask test zk::dyn`. The first tier has every backend once, by URL; of
-//! migrations, one rung that locks both stores; and all layers over the memory backend. The full tier adds more rungs, and all
+//! migrations, one rung that locks both stores; and all layers over the memory backend. The full tier adds a recipe, rungs, and all
 //! flavours on memory and Redis; the deep tier the same on the other stores.
 //!
 //! Beside the suite: elections whose leaders are killed, and processes on every rung of a migration that are killed or stopped.

@@ -32,14 +32,15 @@ pub const PASSWORD: &str = "correct-horse-battery-staple";
 /// The first argument of a process that is a worker.
 pub const WORKER: &str = "--worker";
 
-/// The backends, by the scheme of their URL, a recipe of `redis` that is one of its own, and the rungs of `migrate`.
-pub const BACKENDS: [&str; 11] = [
+/// The backends, by the scheme of their URL, recipes of `redis` and `zk` that are ones of their own, and the rungs of `migrate`.
+pub const BACKENDS: [&str; 12] = [
     "memory",
     "postgres",
     "redis",
     "redlock",
     "setnx",
     "zk",
+    "zk-ephemeral",
     "migrate-old",
     "migrate-shadow",
     "migrate-dual",
@@ -47,8 +48,9 @@ pub const BACKENDS: [&str; 11] = [
     "migrate-new",
 ];
 
-/// What the first tier leaves to the full one: all rungs but one that locks both stores, and mixtures.
-pub const IN_THE_FULL_TIER: [&str; 8] = [
+/// What the first tier leaves to the full one: a recipe, all rungs but one that locks both stores, and mixtures.
+pub const IN_THE_FULL_TIER: [&str; 9] = [
+    "zk-ephemeral",
     "migrate-old",
     "migrate-shadow",
     "migrate-move",
@@ -65,7 +67,9 @@ pub fn is_in_the_deep_tier(backend: &str, flavour: &str) -> bool {
     match backend {
         "memory" | "redis" => false,
         "postgres" | "redlock" | "setnx" | "zk" => flavour != "dyn",
-        "migrate-dual" | "migrate-move" | "migrate-new" | "migrate-dual-move" => flavour != "dyn",
+        "zk-ephemeral" | "migrate-dual" | "migrate-move" | "migrate-new" | "migrate-dual-move" => {
+            flavour != "dyn"
+        }
         _ => true,
     }
 }
@@ -160,7 +164,9 @@ impl Flavour {
     /// is made of mutexes alone depends on the backend only by them: so it is tested where those differ most.
     pub fn of(backend: &str) -> &'static [Self] {
         match backend {
-            "migrate-old" | "migrate-shadow" | "migrate-dual" | "migrate-new" => &[Self::Dyn],
+            "zk-ephemeral" | "migrate-old" | "migrate-shadow" | "migrate-dual" | "migrate-new" => {
+                &[Self::Dyn]
+            }
             "memory" | "postgres" | "redis" => &Self::ALL,
             "redlock" | "zk" => {
                 &[Self::Typed, Self::Dyn, Self::Write, Self::Permit, Self::Reentrant, Self::MultiOfTwo]
@@ -239,6 +245,9 @@ pub fn harnesses(redis: &Arc<Servers>) -> Vec<Arc<dyn Harness>> {
         }
         if Flavour::of("zk").contains(&flavour) {
             all.push(Arc::new(ZkHarness::new(flavour, Arc::clone(&zk))));
+        }
+        if Flavour::of("zk-ephemeral").contains(&flavour) {
+            all.push(Arc::new(ZkHarness::ephemeral(flavour, Arc::clone(&zk))));
         }
         for (name, rungs) in RUNGS.into_iter().filter(|(name, _)| Flavour::of(name).contains(&flavour)) {
             all.push(Arc::new(MigrateHarness::new(name, rungs, flavour, Arc::clone(&both))));

@@ -2,6 +2,8 @@
 
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,6 +12,7 @@ use lock_core::{Capabilities, LeaseKind, Locks};
 use lock_testkit::ZooKeeper;
 use lock_testkit::conformance::{Fault, Handle, Harness};
 use lock_testkit::proxy::{FaultProxy, Protocol};
+use lock_testkit::zookeeper::Borrowed;
 use tokio::sync::OnceCell;
 use zookeeper_client::Client;
 
@@ -18,30 +21,86 @@ use super::{Flavour, PASSWORD, connect, option, set_fault, worker};
 /// To whom the nodes belong.
 const USER: &str = "locks";
 
-/// The backend `zk`.
+/// What is there once for both recipes: the servers keep the nodes, and the core makes locks of these kinds of mutexes.
+const OF_BOTH_RECIPES: [&str; 9] = [
+    "a_restart_keeps_locks_and_tokens",
+    "all_locks_are_acquired_or_none",
+    "an_owner_acquires_again_and_others_are_excluded",
+    "an_owner_that_lost_the_lock_acquires_nothing",
+    "eight_processes_lose_no_update",
+    "locks_in_opposite_orders_block_nobody",
+    "one_lost_lock_loses_all",
+    "tasks_of_one_owner_share_its_lock",
+    "the_same_lock_by_two_connections_is_refused",
+];
+
+/// The recipes of the backend `zk`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Recipe {
+    Queue,
+    /// Every other client polls.
+    Ephemeral,
+}
+
+/// A server that is started when it is first needed; the next case gets it when this one has ended.
+#[derive(Debug, Default)]
+pub struct Server(OnceCell<Borrowed<ZooKeeper>>);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(server) = self.0.take()
+            && !thread::panicking()
+        {
+            // Whatever is left on it has a name that no other case uses.
+            server.give_back();
+        }
+    }
+}
+
+/// The backend `zk`, and its recipe of one node per lock.
 #[derive(Debug)]
 pub struct ZkHarness {
     name: String,
+    recipe: Recipe,
     flavour: Flavour,
-    server: Arc<OnceCell<ZooKeeper>>,
+    server: Arc<Server>,
     proxy: Option<FaultProxy>,
+    clients: AtomicUsize,
 }
 
 impl ZkHarness {
-    pub fn new(flavour: Flavour, server: Arc<OnceCell<ZooKeeper>>) -> Self {
-        Self { name: format!("zk::{flavour}"), flavour, server, proxy: None }
+    pub fn new(flavour: Flavour, server: Arc<Server>) -> Self {
+        let (name, clients) = (format!("zk::{flavour}"), AtomicUsize::new(0));
+        Self { name, recipe: Recipe::Queue, flavour, server, proxy: None, clients }
+    }
+
+    pub fn ephemeral(flavour: Flavour, server: Arc<Server>) -> Self {
+        let name = format!("zk-ephemeral::{flavour}");
+        Self { name, recipe: Recipe::Ephemeral, ..Self::new(flavour, server) }
+    }
+
+    /// The same on another server, or over another connection.
+    fn at(&self, server: Arc<Server>, proxy: Option<FaultProxy>) -> Self {
+        Self { name: self.name.clone(), recipe: self.recipe, proxy, ..Self::new(self.flavour, server) }
     }
 
     async fn server(&self) -> &ZooKeeper {
-        let start = || async { ZooKeeper::start().await.unwrap_or_else(|error| panic!("{error}")) };
-        self.server.get_or_init(start).await
+        let start = || async { ZooKeeper::borrow().await.unwrap_or_else(|error| panic!("{error}")) };
+        self.server.0.get_or_init(start).await
     }
 
     async fn url(&self, lease: Duration) -> String {
         let server = self.server().await.addr();
         let addr = self.proxy.as_ref().map_or(server, FaultProxy::addr);
+        let more = match self.recipe {
+            Recipe::Queue => "",
+            Recipe::Ephemeral if self.clients.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) => {
+                "&recipe=ephemeral&dir=/ephemeral"
+            }
+            Recipe::Ephemeral => "&recipe=ephemeral&dir=/ephemeral&wait=poll",
+        };
         // Every client of the suite stands for a process of its own.
-        format!("zk://{USER}:{PASSWORD}@{addr}?session=private&session_timeout={}", option(lease))
+        format!("zk://{USER}:{PASSWORD}@{addr}?session=private&session_timeout={}{more}", option(lease))
     }
 
     /// The nodes that go with a session, which is what locks and their waiters are made of.
@@ -64,12 +123,19 @@ impl Harness for ZkHarness {
 
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::new("zk", LeaseKind::session(Duration::from_secs(10)));
-        (capabilities.fifo, capabilities.counts_waiters) = (true, true);
-        (capabilities.shared, capabilities.permits) = (Support::Yes, Support::Yes);
+        let is_queue = self.recipe == Recipe::Queue;
+        (capabilities.fifo, capabilities.counts_waiters) = (is_queue, is_queue);
+        let shares = if is_queue { Support::Yes } else { Support::No("one node has one holder") };
+        (capabilities.shared, capabilities.permits) = (shares, shares);
         capabilities.revocation = Support::Yes;
         capabilities.names_sharers = true;
         (capabilities.breaks_one, capabilities.listing) = (Support::Yes, Support::Yes);
         capabilities
+    }
+
+    fn leaves_out(&self, case: &str) -> Option<&'static str> {
+        let once = self.recipe == Recipe::Ephemeral && OF_BOTH_RECIPES.contains(&case);
+        once.then_some("it does not depend on the recipe: the queue has it")
     }
 
     fn short_lease(&self) -> Duration {
@@ -103,11 +169,11 @@ impl Harness for ZkHarness {
     async fn link(&self) -> Box<dyn Harness> {
         let proxy = FaultProxy::start(self.server().await.addr(), Protocol::ZooKeeper);
         let proxy = Some(proxy.unwrap_or_else(|error| panic!("{error}")));
-        Box::new(Self { proxy, ..Self::new(self.flavour, Arc::clone(&self.server)) })
+        Box::new(self.at(Arc::clone(&self.server), proxy))
     }
 
     async fn private(&self) -> Box<dyn Harness> {
-        Box::new(Self::new(self.flavour, Arc::default()))
+        Box::new(self.at(Arc::default(), None))
     }
 
     async fn fault(&self, fault: Fault) {

@@ -3,28 +3,28 @@
 use std::ops::Deref;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::ZooKeeper;
+use super::{ZkEnsemble, ZooKeeper};
 use crate::error::Result;
 use crate::process::remove_at_exit;
 
-/// A server with default options for one test after the other.
+/// A server, or an ensemble, for one test after the other.
 ///
-/// It ends when it is dropped, as any other. A test that has left it as it found it [returns](Self::give_back) it to the tests
-/// of the same process.
+/// It ends when it is dropped, as any other. A test that has left it as it found it returns it by `give_back` to the tests of the
+/// same process.
 #[derive(Debug)]
-pub struct Borrowed {
-    server: ZooKeeper,
+pub struct Borrowed<S> {
+    servers: S,
 }
 
 impl ZooKeeper {
-    /// A server that another test of this process has returned, or else a new one.
+    /// A server with default options that another test of this process has returned, or else a new one.
     ///
     /// # Errors
     ///
     /// As for [`start`](Self::start).
-    pub async fn borrow() -> Result<Borrowed> {
-        let idle = idle().pop();
-        let server = match idle {
+    pub async fn borrow() -> Result<Borrowed<Self>> {
+        let idle = lock(&SERVERS).pop();
+        let servers = match idle {
             Some(server) => server,
             None => {
                 let server = Self::start().await?;
@@ -33,26 +33,59 @@ impl ZooKeeper {
                 server
             }
         };
-        Ok(Borrowed { server })
+        Ok(Borrowed { servers })
     }
 }
 
-impl Borrowed {
+impl ZkEnsemble {
+    /// Three servers with [proxied links](super::ZkOptions::proxied_links), each of which may be silent for half a minute before it
+    /// is dropped: those that another test of this process has returned, or else new ones.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start).
+    pub async fn borrow() -> Result<Borrowed<Self>> {
+        let idle = lock(&ENSEMBLES).pop();
+        let servers = match idle {
+            Some(ensemble) => ensemble,
+            None => {
+                let options = ZooKeeper::builder().proxied_links().config("syncLimit", "150");
+                let ensemble = options.start_ensemble(3).await?;
+                for node in ensemble.nodes() {
+                    remove_at_exit(node.inner.process.dir())?;
+                }
+                ensemble
+            }
+        };
+        Ok(Borrowed { servers })
+    }
+}
+
+impl Borrowed<ZooKeeper> {
     /// Leaves the server to the next test. Nothing may be on it: no session, no watch, no node.
     pub fn give_back(self) {
-        idle().push(self.server);
+        lock(&SERVERS).push(self.servers);
     }
 }
 
-impl Deref for Borrowed {
-    type Target = ZooKeeper;
-
-    fn deref(&self) -> &ZooKeeper {
-        &self.server
+impl Borrowed<ZkEnsemble> {
+    /// Leaves the servers to the next test. All of them run, nothing is on them, and the links have no fault.
+    pub fn give_back(self) {
+        lock(&ENSEMBLES).push(self.servers);
     }
 }
 
-fn idle() -> MutexGuard<'static, Vec<ZooKeeper>> {
-    static IDLE: Mutex<Vec<ZooKeeper>> = Mutex::new(Vec::new());
-    IDLE.lock().unwrap_or_else(PoisonError::into_inner)
+impl<S> Deref for Borrowed<S> {
+    type Target = S;
+
+    fn deref(&self) -> &S {
+        &self.servers
+    }
+}
+
+static SERVERS: Mutex<Vec<ZooKeeper>> = Mutex::new(Vec::new());
+static ENSEMBLES: Mutex<Vec<ZkEnsemble>> = Mutex::new(Vec::new());
+
+fn lock<S>(idle: &Mutex<Vec<S>>) -> MutexGuard<'_, Vec<S>> {
+    idle.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{env, panic, process};
 
-use lock_core::{Guard, GuardState, LockOptions, Locks, LossReason, Persistence, Result};
-use lock_zk::{ZkConfig, ZkRecipe, ZkWait};
+use lock_core::{ErrorKind, Guard, GuardState, LockOptions, Locks, LossReason, Persistence, Result};
+use lock_zk::{ZkRecipe, ZkWait};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::common::{self, TIMEOUT};
+use crate::common::*;
 
 /// Ends with the test.
 struct Program(Child);
@@ -30,8 +30,8 @@ async fn a_program_that_aborts_on_panics_outlives_its_sessions() {
     if lock_testkit::ZooKeeper::lacks("end of the watches that are set while their connection ends", (3, 6)) {
         return;
     }
-    let server = common::server().await;
-    let proxy = common::proxy(&server);
+    let server = server().await;
+    let proxy = proxy(&server);
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["--exact", "abort::the_program", "--nocapture", "--quiet"]);
     command.env(PROGRAM, format!("{} {}", server.connect_string(), proxy.addr()));
@@ -41,7 +41,7 @@ async fn a_program_that_aborts_on_panics_outlives_its_sessions() {
     let mut output = BufReader::new(program.0.stdout.take().unwrap()).lines();
     let mut hears = |what: &str| assert!(output.any(|line| line.unwrap() == what), "it never says {what}");
     hears("held");
-    common::black_hole(&proxy, true);
+    black_hole(&proxy, true);
     writeln!(input).unwrap();
     hears("lost");
     proxy.heal();
@@ -76,9 +76,8 @@ fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-async fn connect(hosts: &str) -> Locks {
-    let config = ZkConfig::new(hosts).session_timeout(TIMEOUT).private_session(true);
-    config.connect().await.unwrap()
+async fn open(hosts: &str) -> Locks {
+    opened(&config_of(hosts.to_owned())).await
 }
 
 /// A waiter, once it watches its node. It ends with its session.
@@ -86,14 +85,14 @@ async fn waiter(locks: &Locks, name: &str) -> JoinHandle<Result<Guard>> {
     let strict = LockOptions::new().persistence(Persistence::Strict);
     let lock = locks.mutex_with(name, strict).unwrap();
     let waiter = tokio::spawn(async move { lock.acquire().await });
-    sleep(Duration::from_millis(100)).await;
+    settled().await;
     waiter
 }
 
 /// The connection ends with its runtime, and the waiters continue on another one.
 fn a_runtime_ends(hosts: &str, recipe: ZkRecipe, elsewhere: &Runtime) {
     let runtime = runtime();
-    let config = ZkConfig::new(hosts).session_timeout(TIMEOUT).private_session(true).recipe(recipe);
+    let config = config_of(hosts.to_owned()).recipe(recipe);
     // Where each recipe has its own kind of node.
     let dir = if recipe == ZkRecipe::Queue { "/locks" } else { "/ephemeral" };
     let locks = runtime.block_on(config.dir(dir).connect()).unwrap();
@@ -101,14 +100,18 @@ fn a_runtime_ends(hosts: &str, recipe: ZkRecipe, elsewhere: &Runtime) {
     let waiters = (0..3).map(|_| {
         let locks = Locks::from_dyn(Arc::clone(locks.backend()));
         let mut waiter = Box::pin(async move { locks.mutex("runtime").acquire().await });
+        // Time: it is polled until it waits.
         runtime.block_on(async { timeout(Duration::from_millis(100), &mut waiter).await }).unwrap_err();
         waiter
     });
     let waiters: Vec<_> = waiters.collect();
     runtime.shutdown_timeout(TIMEOUT);
     for waiter in waiters {
-        elsewhere.block_on(waiter).unwrap_err();
+        let error = elsewhere.block_on(waiter).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     }
+    let error = elsewhere.block_on(locks.mutex("other").acquire()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     drop(guard);
 }
 
@@ -117,12 +120,13 @@ fn runtimes_end_with_their_waiters(hosts: &str) {
     for round in 0..20 {
         let runtime = runtime();
         runtime.block_on(async {
-            let (one, other) = (connect(hosts).await, connect(hosts).await);
+            let (one, other) = (open(hosts).await, open(hosts).await);
             let guard = one.mutex(format!("round/{round}")).acquire().await.unwrap();
             for _ in 0..4 {
                 let lock = Locks::from_dyn(Arc::clone(other.backend())).mutex(format!("round/{round}"));
                 drop(tokio::spawn(async move { lock.acquire().await }));
             }
+            // Time: they wait by then, or are about to.
             sleep(Duration::from_millis(30)).await;
             drop(tokio::spawn(async move { guard.lost().await }));
         });
@@ -131,8 +135,8 @@ fn runtimes_end_with_their_waiters(hosts: &str) {
 }
 
 async fn a_session_is_closed(hosts: &str) {
-    let (one, other) = (connect(hosts).await, connect(hosts).await);
-    let guard = one.mutex("closed").acquire().await.unwrap();
+    let (one, other) = (open(hosts).await, open(hosts).await);
+    let guard = take(&one, "closed").await;
     let waiter = waiter(&other, "closed").await;
     other.close().await.unwrap();
     waiter.await.unwrap().unwrap_err();
@@ -141,16 +145,16 @@ async fn a_session_is_closed(hosts: &str) {
 }
 
 async fn a_session_expires(hosts: &str) {
-    let (one, other) = (connect(hosts).await, connect(hosts).await);
-    let guard = one.mutex("expired").acquire().await.unwrap();
+    let (one, other) = (open(hosts).await, open(hosts).await);
+    let guard = take(&one, "expired").await;
     let waiter = waiter(&other, "expired").await;
     tell_and_wait("held");
     guard.lost().await;
     waiter.await.unwrap().unwrap_err();
-    // The driver notices the end of its sessions later.
+    // Time: the driver notices the end of its sessions later.
     sleep(TIMEOUT).await;
     tell_and_wait("lost");
-    let next = one.mutex("expired").try_acquire_for(TIMEOUT * 4).await.unwrap().expect("nobody has it");
+    let next = take(&one, "expired").await;
     assert!(next.token() > guard.token());
 }
 

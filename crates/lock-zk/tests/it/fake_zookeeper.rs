@@ -1,6 +1,7 @@
 //! The ensemble in memory answers as ZooKeeper does: the same scripts of requests on both, by two sessions.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,7 +13,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use tokio::runtime::Builder;
 
+use crate::common::{server, until};
 use crate::simulation::driver::Link;
 use crate::simulation::ensemble::Ensemble;
 
@@ -47,40 +50,30 @@ struct Bench {
     zxids: Mutex<Vec<i64>>,
 }
 
-#[test]
-fn random_requests_are_answered_alike_by_one_server() {
-    compare_random_requests(1);
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn the_comparison_sees_a_difference() {
+    let real = server().await;
+    let (mut one, mut other) = (genuine(&real, "/a").await, fake(1, "/a").await);
+    let create = Request::Create { path: "/x", mode: CreateMode::EphemeralSequential };
+    one.ask(0, create).await;
+    assert_ne!(one.ask(0, create).await, other.ask(0, create).await);
 }
 
 #[test]
-fn random_requests_are_answered_alike_by_three_servers() {
-    compare_random_requests(3);
-}
-
-#[test]
-fn the_comparison_sees_a_difference() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let real = ZooKeeper::start().await.unwrap();
-        let (mut one, mut other) = (genuine(&real, "/a").await, fake(1, "/a").await);
-        let create = Request::Create { path: "/x", mode: CreateMode::EphemeralSequential };
-        one.ask(0, create).await;
-        assert_ne!(one.ask(0, create).await, other.ask(0, create).await);
-    });
-}
-
-fn compare_random_requests(servers: usize) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let real = runtime.block_on(ZooKeeper::start()).unwrap();
-    let config = Config { cases: by_tier(8, 25, 80), failure_persistence: None, ..Config::default() };
-    let (mut runner, run) = (TestRunner::new(config), Cell::new(0));
-    let ran = runner.run(&vec((0..2_usize, request()), 1..40), |script| {
-        run.set(run.get() + 1);
-        let root = format!("/run-{servers}-{}", run.get());
-        runtime.block_on(compare(&real, servers, &root, &script)).map_err(TestCaseError::fail)
-    });
-    if let Err(failure) = ran {
-        panic!("{servers} servers: {failure}");
+fn random_requests_are_answered_alike() {
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let real = runtime.block_on(server());
+    for servers in [1, 3] {
+        let config = Config { cases: by_tier(8, 25, 80), failure_persistence: None, ..Config::default() };
+        let (mut runner, run) = (TestRunner::new(config), Cell::new(0));
+        let ran = runner.run(&vec((0..2_usize, request()), 1..40), |script| {
+            run.set(run.get() + 1);
+            let root = format!("/run-{servers}-{}", run.get());
+            runtime.block_on(compare(&real, servers, &root, &script)).map_err(TestCaseError::fail)
+        });
+        if let Err(failure) = ran {
+            panic!("{servers} servers: {failure}");
+        }
     }
 }
 
@@ -129,26 +122,17 @@ async fn compare(
         return Err(format!("transactions in the order {:?}, in the fake {:?}", real.order(), fake.order()));
     }
     // The nodes of a session go with it.
-    for bench in [&mut real, &mut fake] {
-        let watch = bench.sides[1].client.watch_stat(root).await.map_err(|error| error.to_string())?;
-        bench.sides[1].watch(watch.1);
-        bench.close_first().await;
-    }
     let mut left = Vec::new();
-    for bench in [&real, &fake] {
-        let mut names = Vec::new();
+    for bench in [&mut real, &mut fake] {
+        bench.close_first().await;
         for path in ["", "/c", "/d"] {
             let mut below = bench.sides[1].names(&format!("{root}{path}")).await;
             below.sort();
-            names.push(below);
+            left.push(below);
         }
-        left.push(names);
     }
-    if left[0] == left[1] {
-        Ok(())
-    } else {
-        Err(format!("left are {:?}, in the fake {:?}", left[0], left[1]))
-    }
+    let (expected, got) = left.split_at(3);
+    if expected == got { Ok(()) } else { Err(format!("left are {expected:?}, in the fake {got:?}")) }
 }
 
 async fn genuine(server: &ZooKeeper, root: &str) -> Bench {
@@ -209,32 +193,32 @@ impl Bench {
                 format!("{:?}", set.map(|stat| self.plain(stat)))
             }
             Request::Stat { path } => {
-                format!("{:?}", client.stat(&at(path)).await.map(|stat| stat.map(|stat| self.plain(stat))))
+                let stat = client.stat(&at(path)).await;
+                format!("{:?}", stat.map(|stat| stat.map(|stat| self.plain(stat))))
             }
             Request::Data { path } => {
-                format!("{:?}", client.data(&at(path)).await.map(|(data, stat)| (data, self.plain(stat))))
+                let data = client.data(&at(path)).await;
+                format!("{:?}", data.map(|(data, stat)| (data, self.plain(stat))))
             }
             Request::Children { path } => {
-                let listed = client.children(&at(path)).await.map(|(mut names, stat)| {
-                    names.sort();
-                    (names, self.plain(stat))
-                });
-                format!("{listed:?}")
+                let listed = client.children(&at(path)).await;
+                let sorted = listed.map(|(names, stat)| (BTreeSet::from_iter(names), self.plain(stat)));
+                format!("{sorted:?}")
             }
-            Request::WatchStat { path } => match client.watch_stat(&at(path)).await {
-                Ok((stat, watching)) => {
+            Request::WatchStat { path } => {
+                let watched = client.watch_stat(&at(path)).await.map(|(stat, watching)| {
                     self.sides[side].watch(watching);
-                    format!("{:?}", stat.map(|stat| self.plain(stat)))
-                }
-                Err(error) => format!("{error:?}"),
-            },
-            Request::WatchData { path } => match client.watch_data(&at(path)).await {
-                Ok((data, stat, watching)) => {
+                    stat.map(|stat| self.plain(stat))
+                });
+                format!("{watched:?}")
+            }
+            Request::WatchData { path } => {
+                let watched = client.watch_data(&at(path)).await.map(|(data, stat, watching)| {
                     self.sides[side].watch(watching);
-                    format!("{data:?} {:?}", self.plain(stat))
-                }
-                Err(error) => format!("{error:?}"),
-            },
+                    (data, self.plain(stat))
+                });
+                format!("{watched:?}")
+            }
             Request::Enter { dir } => {
                 let (path, dir) = (at(&format!("{dir}/n")), at(dir));
                 let mode = CreateMode::EphemeralSequential;
@@ -282,14 +266,11 @@ impl Bench {
         let gone = Side { client: Arc::clone(&self.sides[1].client), watches: Mutex::default() };
         drop(std::mem::replace(&mut self.sides[0], gone));
         // It says farewell in its own time.
-        let other = &self.sides[1].client;
-        for _ in 0..200 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-            catch_up(&**other).await;
-            if !self.has_nodes_of_the_first().await {
-                return;
-            }
-        }
+        until("its nodes are gone", async || {
+            catch_up(&*self.sides[1].client).await;
+            !self.has_nodes_of_the_first().await
+        })
+        .await;
     }
 
     async fn has_nodes_of_the_first(&self) -> bool {

@@ -7,42 +7,39 @@
 //! It is not enough for it that a follower hears late of what was agreed: the answer that lets a session move comes behind
 //! all that was agreed before, over the same connection. The creation must still be open then.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::common::*;
 use lock_core::{GuardState, Locks};
+use lock_testkit::ZooKeeper;
 use lock_testkit::proxy::{Direction, FaultProxy, opcode, zk_opcode};
-use lock_testkit::{ZkEnsemble, ZooKeeper};
 use lock_zk::zookeeper_client::{Acls, Client, CreateMode};
 use lock_zk::{ZkConfig, ZkLayout, ZkRecipe, ZkWait};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
-/// For sessions, and for what comes to pass sooner or later.
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::common::*;
 
 /// Three servers. Clients find the leader first, and the follower on request.
 struct Stage {
-    ensemble: ZkEnsemble,
     leader: usize,
     follower: usize,
     third: usize,
-    to_leader: FaultProxy,
-    to_follower: FaultProxy,
     /// The test's own, at the leader.
     client: Client,
+    // Looks whether the others have left anything.
+    ensemble: Ensemble,
+    to_leader: FaultProxy,
+    to_follower: FaultProxy,
 }
 
 impl Stage {
     async fn new() -> Self {
-        // A server may be silent for this many ticks before it is dropped.
-        let options = ZooKeeper::builder().proxied_links().config("syncLimit", "150");
-        let ensemble = options.start_ensemble(3).await.unwrap();
+        let ensemble = ensemble().await;
         let leader = ensemble.leader().await.unwrap();
         let (follower, third) = ((leader + 1) % 3, (leader + 2) % 3);
         let [to_leader, to_follower] = [leader, follower].map(|index| proxy(&ensemble.nodes()[index]));
         let client = client(&ensemble.nodes()[leader]).await;
         to_follower.refuse(true);
-        Self { ensemble, leader, follower, third, to_leader, to_follower, client }
+        Self { leader, follower, third, client, ensemble, to_leader, to_follower }
     }
 
     fn node(&self, index: usize) -> &ZooKeeper {
@@ -59,7 +56,7 @@ impl Stage {
 
     /// A client of this library, in a directory of the recipe.
     fn config(&self, layout: ZkLayout, recipe: ZkRecipe) -> ZkConfig {
-        let config = ZkConfig::new(self.hosts()).session_timeout(PATIENCE).private_session(true);
+        let config = config_of(self.hosts()).session_timeout(SESSION);
         let dir = if recipe == ZkRecipe::Queue { "/locks" } else { "/fixed" };
         config.layout(layout).recipe(recipe).dir(dir)
     }
@@ -69,7 +66,7 @@ impl Stage {
     }
 
     async fn at(&self, index: usize) -> Locks {
-        opened(&config(self.node(index)).session_timeout(PATIENCE)).await
+        opened(&config(self.node(index)).session_timeout(SESSION)).await
     }
 
     /// Waits until all know the same: a client that knows more than a server is not let in there.
@@ -115,7 +112,7 @@ impl Stage {
         self.to_follower.refuse(false);
         until("the session moves", async || self.counts().await.moves > before.moves).await;
         // The follower's own consent is not to arrive.
-        self.link(self.follower).delay(Direction::ToServer, PATIENCE * 10);
+        self.link(self.follower).delay(Direction::ToServer, 10 * LASTING);
         self.link(self.follower).deliver();
     }
 
@@ -148,15 +145,6 @@ impl Stage {
     async fn changes(&self) -> i32 {
         self.client.check_stat("/locks/a").await.unwrap().map_or(0, |stat| stat.cversion)
     }
-
-    /// Looks whether the clients have left anything. They must be dropped.
-    async fn ends(self) {
-        let Self { ensemble, client, .. } = self;
-        drop(client);
-        for node in ensemble.nodes() {
-            nothing_is_left(node).await;
-        }
-    }
 }
 
 /// What the leader has done.
@@ -166,17 +154,8 @@ struct Counts {
     moves: u64,
 }
 
-async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so().await {
-        assert!(start.elapsed() < PATIENCE, "not so: {what}");
-        sleep(Duration::from_millis(5)).await;
-    }
-}
-
-async fn connect_raw(stage: &Stage) -> Client {
-    Client::connector().with_session_timeout(PATIENCE).connect(&stage.hosts()).await.unwrap()
-}
+/// As long as what a test waits for may take, and no longer: the sessions that were cut off are waited for in the end.
+const SESSION: Duration = Duration::from_secs(20);
 
 /// What Curator, kazoo and others do, which list without `sync`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -187,18 +166,19 @@ async fn a_mere_listing_leaves_a_ghost() {
     }
     let stage = Stage::new().await;
     mkdir(&stage.client, "/locks/a").await;
-    let client = connect_raw(&stage).await;
+    let connector = Client::connector().with_session_timeout(SESSION);
+    let client = connector.connect(&stage.hosts()).await.unwrap();
     let mode = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
     let before = stage.nobody_agrees().await;
     let first = client.create("/locks/a/guid-lock-", b"", &mode);
     stage.session_moves(before).await;
     assert!(first.await.is_err(), "its answer is lost");
     stage.to_follower.heal();
-    let listed = timeout(PATIENCE, client.list_children("/locks/a")).await.unwrap().unwrap();
+    let listed = soon(client.list_children("/locks/a")).await.unwrap();
     assert!(listed.is_empty(), "the follower knows of it: {listed:?}");
     let second = client.create("/locks/a/guid-lock-", b"", &mode);
     stage.all_agree();
-    let (_, second) = timeout(PATIENCE, second).await.unwrap().unwrap();
+    let (_, second) = soon(second).await.unwrap();
     assert_eq!(second.into_i64(), 1);
     let nodes = children(&stage.client, "a").await;
     assert_eq!(nodes, ["guid-lock-0000000000", "guid-lock-0000000001"]);
@@ -206,8 +186,6 @@ async fn a_mere_listing_leaves_a_ghost() {
         let stat = stage.client.check_stat(&format!("/locks/a/{node}")).await.unwrap().unwrap();
         assert_eq!(stat.ephemeral_owner, client.session_id().0, "{node}");
     }
-    drop(client);
-    stage.ends().await;
 }
 
 /// A fixed node is its own as well, and not one to wait for.
@@ -221,15 +199,14 @@ async fn an_acquisition_finds_its_node_behind_a_check() {
     let fixed = [ZkWait::Watch, ZkWait::Poll].map(|by| (ZkLayout::Curator, ZkRecipe::Ephemeral(by)));
     for (layout, recipe) in queues.into_iter().chain(fixed) {
         let (locks, at) = (stage.locks(layout, recipe).await, format!("{layout:?} {recipe:?}"));
-        give_back(locks.mutex("a").acquire().await.unwrap()).await;
+        give_back(take(&locks, "a").await).await;
         let before = stage.nobody_agrees().await;
-        let waiter = wait(&locks);
+        let waiter = acquiring(locks.mutex("a"));
         stage.session_is_to_move(before).await;
-        // Time for a listing, and for another creation.
-        sleep(Duration::from_millis(300)).await;
-        assert!(!waiter.is_finished(), "{at}");
+        // For a listing, and for another creation.
+        still_wait(&[&waiter]).await;
         stage.all_agree();
-        let guard = timeout(PATIENCE, waiter).await.unwrap().unwrap().unwrap();
+        let guard = come(waiter).await;
         assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
         let other = opened(&stage.config(layout, recipe)).await;
         assert_eq!(other.inspect("a").await.unwrap().token, Some(guard.token()), "{at}");
@@ -239,7 +216,6 @@ async fn an_acquisition_finds_its_node_behind_a_check() {
         other.close().await.unwrap();
         stage.back(locks).await;
     }
-    stage.ends().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -253,9 +229,9 @@ async fn a_dropped_acquisition_leaves_no_ghost() {
     for layout in LAYOUTS {
         for late in [false, true] {
             let locks = stage.locks(layout, ZkRecipe::Queue).await;
-            locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+            give_back(take(&locks, "a").await).await;
             let (before, changes) = (stage.nobody_agrees().await, stage.changes().await);
-            let acquisition = wait(&locks);
+            let acquisition = acquiring(locks.mutex("a"));
             stage.is_proposed(&before).await;
             if !late {
                 acquisition.abort();
@@ -263,7 +239,7 @@ async fn a_dropped_acquisition_leaves_no_ghost() {
             stage.session_is_to_move(before).await;
             acquisition.abort();
             assert!(acquisition.await.is_err_and(|error| error.is_cancelled()));
-            // Time for as many looks as there may be.
+            // Time: for as many looks as there may be.
             sleep(Duration::from_secs(1)).await;
             stage.all_agree();
             until("the node came and went", async || stage.changes().await == changes + 2).await;
@@ -273,8 +249,6 @@ async fn a_dropped_acquisition_leaves_no_ghost() {
             stage.back(locks).await;
         }
     }
-    drop(other);
-    stage.ends().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -282,7 +256,7 @@ async fn a_dropped_acquisition_leaves_no_ghost() {
 async fn a_try_at_a_follower_that_lags_may_fail_and_never_wins_wrongly() {
     let stage = Stage::new().await;
     let (ours, theirs) = (stage.at(stage.follower).await, stage.at(stage.leader).await);
-    let guard = theirs.mutex("a").acquire().await.unwrap();
+    let guard = take(&theirs, "a").await;
     stage.is_level().await;
     stage.link(stage.follower).hold(Direction::ToClient);
     give_back(guard).await;
@@ -296,19 +270,16 @@ async fn a_try_at_a_follower_that_lags_may_fail_and_never_wins_wrongly() {
 
     // Now it shows that the lock is free, and it is not.
     stage.link(stage.follower).hold(Direction::ToClient);
-    let guard = theirs.mutex("a").acquire().await.unwrap();
-    let mutex = ours.mutex("a");
+    let (guard, mutex) = (take(&theirs, "a").await, ours.mutex("a"));
     let trial = tokio::spawn(async move { mutex.try_acquire().await.unwrap() });
     until_children(&stage.client, "a", 2).await;
-    sleep(Duration::from_millis(200)).await;
-    assert!(!trial.is_finished(), "what it waits for has not arrived");
+    // What it waits for has not arrived.
+    still_wait(&[&trial]).await;
     stage.link(stage.follower).deliver();
-    assert!(timeout(PATIENCE, trial).await.unwrap().unwrap().is_none(), "there are two holders");
+    assert!(come(trial).await.is_none(), "there are two holders");
     until_children(&stage.client, "a", 1).await;
     assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
     give_back(guard).await;
-    drop((ours, theirs));
-    stage.ends().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -318,26 +289,23 @@ async fn a_waiter_at_a_follower_that_lags_gets_its_turn_later_and_keeps_its_plac
     let (ours, theirs) = (stage.at(stage.follower).await, stage.at(stage.leader).await);
     let mut last = None;
     for _ in 0..3 {
-        let guard = theirs.mutex("a").acquire().await.unwrap();
+        let guard = take(&theirs, "a").await;
         assert!(Some(guard.token()) > last);
-        let mutex = ours.mutex("a");
-        let waiter = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+        let waiter = acquiring(ours.mutex("a"));
         until_children(&stage.client, "a", 2).await;
         // It watches.
-        sleep(Duration::from_millis(200)).await;
+        settled().await;
         stage.is_level().await;
         stage.link(stage.follower).hold(Direction::ToClient);
         give_back(guard).await;
         until_children(&stage.client, "a", 1).await;
         assert!(theirs.mutex("a").try_acquire().await.unwrap().is_none(), "it is overtaken");
-        sleep(Duration::from_millis(200)).await;
-        assert!(!waiter.is_finished(), "it cannot know yet");
+        // It cannot know yet.
+        still_wait(&[&waiter]).await;
         stage.link(stage.follower).deliver();
-        let guard = timeout(PATIENCE, waiter).await.unwrap().unwrap();
+        let guard = come(waiter).await;
         assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
         last = Some(guard.token());
         give_back(guard).await;
     }
-    drop((ours, theirs));
-    stage.ends().await;
 }

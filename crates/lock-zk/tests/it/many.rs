@@ -2,20 +2,22 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::common::{Server, Servers, client, connect, proxy, through};
 use async_trait::async_trait;
 use futures_util::stream::{StreamExt, iter};
-use lock_core::{Guard, GuardState, LockOptions, Locks, LossReason, Released};
-use lock_testkit::{FaultProxy, ZooKeeper};
+use lock_core::{Guard, GuardState, LockOptions, Locks, LossReason};
+use lock_testkit::proxy::FaultProxy;
+use lock_testkit::{ZkEnsemble, ZooKeeper};
 use lock_zk::zookeeper_client::{Connector, Error};
 use lock_zk::{DriverSession, Ensemble, SessionClient, ZkConfig};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::common::*;
 
 /// Long enough for thousands of requests on a noisy machine.
-const PATIENT: Duration = Duration::from_secs(20);
+const PATIENT: Duration = Duration::from_secs(60);
 /// How many requests of a test are under way at a time.
 const AT_ONCE: usize = 200;
 
@@ -24,7 +26,7 @@ fn name(kind: &str, number: usize) -> String {
     format!("{:-<250}", format!("{kind}{number}"))
 }
 
-async fn take(locks: &Locks, kind: &str, count: usize) -> Vec<Guard> {
+async fn hold(locks: &Locks, kind: &str, count: usize) -> Vec<Guard> {
     let taken = (0..count).map(|number| async move {
         let lock = locks.mutex(name(kind, number));
         lock.try_acquire().await.unwrap().expect("no other client wants it")
@@ -38,10 +40,8 @@ async fn until_confirmed(guards: &[Guard], after: &str) {
     let confirmed = iter(guards.iter()).for_each_concurrent(AT_ONCE, |guard| async move {
         loop {
             match guard.verify().await {
-                Ok(standing) => {
-                    break assert_eq!(standing, GuardState::Valid, "after {after}: {}", guard.name());
-                }
-                Err(error) => assert!(start.elapsed() < 3 * PATIENT, "after {after}: {error}"),
+                Ok(state) => break assert_eq!(state, GuardState::Valid, "after {after}: {}", guard.name()),
+                Err(error) => assert!(start.elapsed() < PATIENT, "after {after}: {error}"),
             }
         }
     });
@@ -49,11 +49,7 @@ async fn until_confirmed(guards: &[Guard], after: &str) {
 }
 
 async fn release(guards: Vec<Guard>) {
-    iter(guards)
-        .for_each_concurrent(AT_ONCE, |guard| async {
-            assert_eq!(guard.release().await.unwrap(), Released::Released);
-        })
-        .await;
+    iter(guards).for_each_concurrent(AT_ONCE, give_back).await;
 }
 
 /// Waiters for all these locks, which others hold.
@@ -65,58 +61,60 @@ async fn wait_for(locks: &Locks, kind: &str, count: usize) -> Vec<JoinHandle<Gua
             positions.fetch_add(1, Ordering::Relaxed);
         };
         let options = LockOptions::new().on_queued(queued);
-        let lock = locks.mutex_with(name(kind, number), options).unwrap();
-        tokio::spawn(async move { lock.acquire().await.unwrap() })
+        acquiring(locks.mutex_with(name(kind, number), options).unwrap())
     });
-    let waiters = waiters.collect();
-    let start = Instant::now();
-    while positions.load(Ordering::Relaxed) < count {
-        assert!(start.elapsed() < 6 * PATIENT, "{positions:?} of {count} wait");
-        sleep(Duration::from_millis(50)).await;
-    }
+    let (waiters, queued) = (waiters.collect(), async || positions.load(Ordering::Relaxed) >= count);
+    timeout(2 * PATIENT, async {
+        while !queued().await {
+            sleep(Duration::from_millis(50)).await; // Time: until it is looked again.
+        }
+    })
+    .await
+    .expect("all wait");
     waiters
 }
 
 /// By then every node that is to be watched is.
 async fn until_watched() {
+    // Time: watches are set in the background, and not for every node.
     sleep(Duration::from_millis(500)).await;
 }
 
-/// The paths of these locks are more than the driver sets again in one request, and the chroot is part of them.
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-#[ignore = "full: thousands of locks"]
-async fn a_thousand_locks_with_long_names_survive_a_reset() {
-    let server = crate::common::server().await;
-    let proxy = proxy(&server);
-    let chroot = format!("/{:c<150}", "");
-    let config = through(&proxy).session_timeout(PATIENT / 2).chroot(chroot).create_chroot(true);
-    let locks = crate::common::opened(&config).await;
-    let guards = take(&locks, "held", 1_000).await;
-    until_watched().await;
+/// The connections of this server and its watches, without the question.
+async fn sessions_and_watches(server: &ZooKeeper) -> (usize, usize) {
     let counters = server.mntr().await.unwrap();
-    // No more sessions than are needed, and the one that asks.
-    assert_eq!((&counters["zk_num_alive_connections"][..], &counters["zk_watch_count"][..]), ("5", "1004"));
-    proxy.rst();
-    until_confirmed(&guards, "a reset").await;
-    release(guards).await;
+    let [sessions, watches] =
+        ["zk_num_alive_connections", "zk_watch_count"].map(|name| counters[name].parse::<usize>().unwrap());
+    (sessions - 1, watches)
 }
 
-/// Only the ensemble knows the chroot, as it connects by its own connector.
+/// The paths of these locks are more than the driver sets again in one request, and the chroot is part of them: also where only
+/// the ensemble knows it, as it connects by its own connector.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 #[ignore = "full: thousands of locks"]
-async fn the_chroot_of_an_ensemble_counts_as_well() {
-    let server = crate::common::server().await;
-    let (proxy, client) = (proxy(&server), client(&server).await);
-    let chroot = format!("/{:c<150}", "");
-    crate::common::mkdir(&client, &chroot).await;
-    drop(client);
-    let ensemble = Arc::new(OwnConnector { host: proxy.addr().to_string(), chroot });
-    let locks = crate::common::opened(&through(&proxy).session_timeout(PATIENT / 2).ensemble(ensemble)).await;
-    let guards = take(&locks, "held", 400).await;
-    until_watched().await;
-    proxy.rst();
-    until_confirmed(&guards, "a reset").await;
-    release(guards).await;
+async fn locks_with_long_names_survive_a_reset() {
+    for (has_connector, count) in [(false, 1_000), (true, 400)] {
+        let server = server().await;
+        let (proxy, chroot) = (proxy(&server), format!("/{:c<150}", ""));
+        mkdir(&client(&server).await, &chroot).await;
+        let config = through(&proxy).session_timeout(PATIENT);
+        let config = if has_connector {
+            let host = proxy.addr().to_string();
+            config.ensemble(Arc::new(OwnConnector { host, chroot }))
+        } else {
+            config.chroot(chroot)
+        };
+        let locks = opened(&config).await;
+        let guards = hold(&locks, "held", count).await;
+        until_watched().await;
+        if !has_connector {
+            // No more sessions than are needed.
+            until("only ours", async || sessions_and_watches(&server).await == (4, count + 4)).await;
+        }
+        proxy.rst();
+        until_confirmed(&guards, "a reset").await;
+        release(guards).await;
+    }
 }
 
 /// Connects as a program may do it.
@@ -138,34 +136,36 @@ impl Ensemble for OwnConnector {
     }
 }
 
+/// For sessions that cannot be opened: an attempt ends soon.
+fn impatient(proxy: &FaultProxy) -> ZkConfig {
+    // Time: for how long an opening is tried is the subject.
+    through(proxy).session_timeout(PATIENT).connect_timeout(Duration::from_millis(300))
+}
+
 /// The servers are away for as long as one opening takes, and well after that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 #[ignore = "full: thousands of locks"]
 async fn after_an_opening_that_failed_locks_do_not_pile_up_in_a_full_session() {
-    let server = crate::common::server().await;
+    let server = server().await;
     let proxy = proxy(&server);
-    let impatient = Duration::from_millis(300);
-    let locks =
-        crate::common::opened(&through(&proxy).session_timeout(PATIENT / 2).connect_timeout(impatient)).await;
-    let mut guards = take(&locks, "full", 388).await;
+    let locks = opened(&impatient(&proxy)).await;
+    let mut guards = hold(&locks, "full", 388).await;
     proxy.refuse(true);
-    guards.extend(take(&locks, "beyond", 1).await);
+    guards.extend(hold(&locks, "beyond", 1).await);
     proxy.refuse(false);
-    let (start, mut number) = (Instant::now(), 0);
-    // The question is one.
-    while server.mntr().await.unwrap()["zk_num_alive_connections"] == "2" {
-        assert!(start.elapsed() < Duration::from_secs(5), "no further session is opened");
-        sleep(impatient).await;
-        guards.extend(take(&locks, &format!("{number}."), 1).await);
+    let mut number = 0;
+    until("a further session is opened", async || {
+        guards.extend(hold(&locks, &format!("{number}."), 1).await);
         number += 1;
-    }
-    guards.extend(take(&locks, "more", 1_000).await);
+        sleep(Duration::from_millis(300)).await; // Time: an opening is not tried at once again.
+        sessions_and_watches(&server).await.0 > 1
+    })
+    .await;
+    guards.extend(hold(&locks, "more", 1_000).await);
     until_watched().await;
-    let counters = server.mntr().await.unwrap();
-    let (sessions, watches) = (&counters["zk_num_alive_connections"], &counters["zk_watch_count"]);
-    let sessions = sessions.parse::<usize>().unwrap() - 1;
+    let (sessions, watches) = sessions_and_watches(&server).await;
     assert!(sessions >= 4, "{sessions}");
-    assert_eq!(watches.parse::<usize>().unwrap(), guards.len() + sessions);
+    assert_eq!(watches, guards.len() + sessions);
     proxy.rst();
     until_confirmed(&guards, "a reset").await;
     release(guards).await;
@@ -179,15 +179,14 @@ async fn where_no_further_session_is_to_be_had_locks_are_taken_all_the_same() {
     let server = Server::from(ZooKeeper::builder().config("maxClientCnxns", "3").start().await.unwrap());
     let proxy = proxy(&server);
     let (theirs, client) = (connect(&server).await, client(&server).await);
-    let impatient = Duration::from_millis(300);
-    let locks =
-        crate::common::opened(&through(&proxy).session_timeout(PATIENT / 2).connect_timeout(impatient)).await;
-    let mut guards = take(&locks, "held", 500).await;
+    let locks = opened(&impatient(&proxy)).await;
+    let mut guards = hold(&locks, "held", 500).await;
     let start = Instant::now();
     for number in 0..100 {
-        guards.extend(take(&locks, &format!("{number}."), 1).await);
+        guards.extend(hold(&locks, &format!("{number}."), 1).await);
     }
-    assert!(start.elapsed() < 80 * impatient, "not every lock tries in vain to open a session");
+    // Not every lock tries in vain to open a session.
+    assert!(start.elapsed() < PATIENCE_OF_80);
     until_watched().await;
     proxy.rst();
     until_confirmed(&guards, "a reset").await;
@@ -199,14 +198,17 @@ async fn where_no_further_session_is_to_be_had_locks_are_taken_all_the_same() {
     client.delete(&format!("{dir}/{node}"), None).await.unwrap();
     assert_eq!(timeout(PATIENT, removed.lost()).await.expect("it is noticed"), LossReason::Removed);
 
-    let held = take(&theirs, "theirs", 1).await;
+    let held = hold(&theirs, "theirs", 1).await;
     let waiters = wait_for(&locks, "theirs", 1).await;
     release(held).await;
     for waiter in waiters {
-        guards.push(timeout(PATIENT, waiter).await.expect("it gets its turn").unwrap());
+        guards.push(come(waiter).await);
     }
     release(guards).await;
 }
+
+/// Time: as long as eighty openings that fail.
+const PATIENCE_OF_80: Duration = Duration::from_millis(80 * 300);
 
 /// What runs at night.
 mod deep {
@@ -215,14 +217,13 @@ mod deep {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     #[ignore = "deep: a minute and more"]
     async fn five_thousand_locks_and_as_many_waiters_survive_whatever_breaks_their_connections() {
-        let ensemble = Servers::start().await;
+        let ensemble = Watched::from(ZkEnsemble::start().await.unwrap());
         let proxies: Vec<_> = ensemble.nodes().iter().map(proxy).collect();
         let hosts: Vec<_> = proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
-        let config = |hosts: String| ZkConfig::new(hosts).session_timeout(2 * PATIENT).private_session(true);
-        let theirs = crate::common::opened(&config(ensemble.connect_string())).await;
-        let ours = crate::common::opened(&config(hosts.join(","))).await;
-        let (count, theirs_held) = (5_000, take(&theirs, "theirs", 5_000).await);
-        let held = take(&ours, "ours", count).await;
+        let theirs = opened(&config_of(ensemble.connect_string()).session_timeout(PATIENT)).await;
+        let ours = opened(&config_of(hosts.join(",")).session_timeout(PATIENT)).await;
+        let (count, theirs_held) = (5_000, hold(&theirs, "theirs", 5_000).await);
+        let held = hold(&ours, "ours", count).await;
         let waiters = wait_for(&ours, "theirs", count).await;
         until_watched().await;
 
@@ -246,17 +247,17 @@ mod deep {
         release(held).await;
         release(theirs_held).await;
         let granted = iter(waiters).map(|waiter| async { waiter.await.unwrap() });
-        let granted = timeout(3 * PATIENT, granted.buffered(count).collect::<Vec<_>>()).await;
+        let granted = timeout(PATIENT, granted.buffered(count).collect::<Vec<_>>()).await;
         release(granted.expect("every waiter gets its lock")).await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     #[ignore = "deep: a minute and more"]
     async fn twenty_thousand_held_locks_survive_a_reset() {
-        let server = crate::common::server().await;
+        let server = server().await;
         let proxy = proxy(&server);
-        let locks = crate::common::opened(&through(&proxy).session_timeout(2 * PATIENT)).await;
-        let guards = take(&locks, "held", 20_000).await;
+        let locks = opened(&through(&proxy).session_timeout(PATIENT)).await;
+        let guards = hold(&locks, "held", 20_000).await;
         until_watched().await;
         proxy.rst();
         until_confirmed(&guards, "a reset").await;

@@ -10,13 +10,12 @@ use lock_core::{
     Wait,
 };
 use lock_testkit::ZooKeeper;
-use lock_testkit::proxy::{Direction, FaultProxy, Protocol};
-use lock_zk::zookeeper_client::{Acls, Client, CreateMode};
+use lock_testkit::proxy::Direction;
+use lock_zk::zookeeper_client::{Acls, CreateMode};
 use lock_zk::{Zk, ZkConfig};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 
-/// Far more than the two seconds that a change may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::common::{LASTING, SHORT, TIMEOUT, client, config, mkdir, proxy, server, soon, through, until};
 
 const MEMBERS: &str = "/locks/!migration/members";
 
@@ -41,12 +40,11 @@ impl Member for Process {
 }
 
 async fn connect(server: &ZooKeeper) -> Zk {
-    connect_to(&server.connect_string()).await
+    open(config(server)).await
 }
 
-async fn connect_to(address: &str) -> Zk {
-    let url = format!("zk://{address}?session_timeout=2s&session=private");
-    Zk::connect(ZkConfig::from_url(&url).unwrap()).await.unwrap()
+async fn open(config: ZkConfig) -> Zk {
+    Zk::connect(config).await.unwrap()
 }
 
 fn target(zk: &Zk) -> &dyn MigrationTarget {
@@ -68,18 +66,14 @@ async fn registered(zk: &Zk) -> Vec<String> {
     members.into_iter().map(|member| String::from_utf8(member.data).unwrap()).collect()
 }
 
-/// Waits until this has been registered.
+/// Waits until this is registered.
 async fn until_registered(zk: &Zk, expected: &[&str]) {
-    let deadline = Instant::now() + PATIENCE;
-    while registered(zk).await != expected {
-        assert!(Instant::now() < deadline, "{:?} instead of {expected:?}", registered(zk).await);
-        sleep(Duration::from_millis(50)).await;
-    }
+    until(&format!("{expected:?} is registered"), async || registered(zk).await == expected).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn the_record_is_written_by_compare_and_set() {
-    let server = ZooKeeper::start().await.unwrap();
+    let server = server().await;
     let zk = connect(&server).await;
     let target = target(&zk);
     assert_eq!(target.read_record().await.unwrap(), None);
@@ -93,9 +87,9 @@ async fn the_record_is_written_by_compare_and_set() {
     assert_eq!(zk.list("").await.unwrap(), [], "the record is no lock");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_process_is_registered_before_its_first_lock_and_follows_the_record() {
-    let server = ZooKeeper::start().await.unwrap();
+    let server = server().await;
     let (zk, operator) = (connect(&server).await, connect(&server).await);
     let process = Arc::new(Process::default());
     let member: Arc<dyn Member> = Arc::clone(&process) as _;
@@ -125,7 +119,7 @@ async fn a_process_is_registered_before_its_first_lock_and_follows_the_record() 
     until_registered(&operator, &["two, and more"]).await;
 
     // By hand, by somebody who took it for dead.
-    let hand = Client::connect(&server.connect_string()).await.unwrap();
+    let hand = client(&server).await;
     let members = hand.list_children(MEMBERS).await.unwrap();
     assert_eq!(members.len(), 1);
     hand.delete(&format!("{MEMBERS}/{}", members[0]), None).await.unwrap();
@@ -135,11 +129,11 @@ async fn a_process_is_registered_before_its_first_lock_and_follows_the_record() 
     until_registered(&operator, &[]).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_process_without_locks_stays_registered_when_its_session_ends() {
-    let server = ZooKeeper::start().await.unwrap();
-    let proxy = FaultProxy::start(server.addr(), Protocol::ZooKeeper).unwrap();
-    let (zk, operator) = (connect_to(&proxy.addr().to_string()).await, connect(&server).await);
+    let server = server().await;
+    let proxy = proxy(&server);
+    let (zk, operator) = (open(through(&proxy).session_timeout(SHORT)).await, connect(&server).await);
     target(&zk).join(Arc::new(Process::default())).await.unwrap();
     let before = target(&operator).members().await.unwrap();
     proxy.refuse(true);
@@ -150,44 +144,38 @@ async fn a_process_without_locks_stays_registered_when_its_session_ends() {
     assert_ne!(before[0].session, target(&operator).members().await.unwrap()[0].session);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn registrations_that_are_dropped_leave_one_member_per_session_that_follows() {
-    let server = ZooKeeper::start().await.unwrap();
-    let proxy = FaultProxy::start(server.addr(), Protocol::ZooKeeper).unwrap();
-    let url = format!("zk://{}?session_timeout=10s&session=private&locks_per_session=1", proxy.addr());
-    let zk = Arc::new(Zk::connect(ZkConfig::from_url(&url).unwrap()).await.unwrap());
+    let server = server().await;
+    let proxy = proxy(&server);
+    let zk = open(through(&proxy).session_timeout(2 * TIMEOUT).locks_per_session(1)).await;
     let operator = connect(&server).await;
     target(&zk).join(Arc::new(Process::default())).await.unwrap();
     let _first = hold(&zk, "held").await;
+    // Time: acquisitions are dropped at each step within these delays.
     proxy.delay(Direction::ToClient, Duration::from_millis(5));
     for at in 0..40 {
         let lock = format!("dropped-{at}");
+        // Time: as above.
         let _ = timeout(Duration::from_millis(2 * at), hold(&zk, &lock)).await;
     }
     proxy.heal();
     assert!(target(&operator).write_record(b"one", None).await.unwrap());
-    let deadline = Instant::now() + PATIENCE;
-    loop {
+    until("one member per session, which follows", async || {
         let members = target(&operator).members().await.unwrap();
         let sessions: HashSet<_> = members.iter().map(|member| member.session.split('-').next()).collect();
-        let follow = members.iter().all(|member| member.data == b"one");
-        if follow && sessions.len() == members.len() {
-            break;
-        }
-        assert!(Instant::now() < deadline, "{} sessions: {members:?}", sessions.len());
-        sleep(Duration::from_millis(50)).await;
-    }
+        members.iter().all(|member| member.data == b"one") && sessions.len() == members.len()
+    })
+    .await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_process_takes_part_once_the_server_no_longer_refuses() {
-    let server = ZooKeeper::start().await.unwrap();
-    let (zk, operator) = (connect(&server).await, Client::connect(&server.connect_string()).await.unwrap());
-    let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    let server = server().await;
+    let (zk, operator) = (connect(&server).await, client(&server).await);
+    mkdir(&operator, "/locks/!migration").await;
     let closed = CreateMode::Persistent.with_acls(Acls::anyone_read());
-    for (path, options) in [("/locks", &open), ("/locks/!migration", &open), (MEMBERS, &closed)] {
-        operator.create(path, b"", options).await.unwrap();
-    }
+    operator.create(MEMBERS, b"", &closed).await.unwrap();
     let member: Arc<dyn Member> = Arc::new(Process::default());
     for _ in 0..2 {
         let error = target(&zk).join(Arc::clone(&member)).await.unwrap_err();
@@ -198,12 +186,11 @@ async fn a_process_takes_part_once_the_server_no_longer_refuses() {
     assert_eq!(registered(&zk).await, ["none"]);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn names_that_have_moved_are_noted() {
-    let server = ZooKeeper::start().await.unwrap();
+    let server = server().await;
     // A busy machine takes long for a thousand nodes.
-    let url = format!("zk://{}?session_timeout=30s&session=private", server.connect_string());
-    let zk = Zk::connect(ZkConfig::from_url(&url).unwrap()).await.unwrap();
+    let zk = open(config(&server).session_timeout(LASTING)).await;
     let names: Vec<_> =
         (0..1000).map(|at| LockName::new(format!("orders/{at} %\u{1f600}")).unwrap()).collect();
     assert_eq!(target(&zk).moved().await.unwrap(), []);
@@ -220,13 +207,10 @@ async fn names_that_have_moved_are_noted() {
     assert_eq!(zk.list("").await.unwrap(), [], "they are no locks");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_migration_of_a_directory_above_is_found() {
-    let server = ZooKeeper::start().await.unwrap();
-    let at = async |dir: &str| {
-        let url = format!("zk://{}?session=private&dir={dir}", server.connect_string());
-        Zk::connect(ZkConfig::from_url(&url).unwrap()).await.unwrap()
-    };
+    let server = server().await;
+    let at = |dir| open(config(&server).dir(dir));
     let (above, below) = (at("/a").await, at("/a/b/c").await);
     assert!(target(&above).write_record(b"one", None).await.unwrap());
     assert!(target(&below).write_record(b"two", None).await.unwrap());
@@ -235,18 +219,18 @@ async fn a_migration_of_a_directory_above_is_found() {
     assert!(matches!(&*findings, [finding] if finding.what.contains("/a ")), "{findings:?}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_new_session_registers_anew() {
-    let server = ZooKeeper::start().await.unwrap();
-    let proxy = FaultProxy::start(server.addr(), Protocol::ZooKeeper).unwrap();
-    let (zk, operator) = (connect_to(&proxy.addr().to_string()).await, connect(&server).await);
+    let server = server().await;
+    let proxy = proxy(&server);
+    let (zk, operator) = (open(through(&proxy).session_timeout(SHORT)).await, connect(&server).await);
     target(&zk).join(Arc::new(Process::default())).await.unwrap();
     let lease = hold(&zk, "a").await;
     let before = target(&operator).members().await.unwrap();
     assert_eq!(before.len(), 1);
     proxy.refuse(true);
     proxy.rst();
-    lease.validity().lost().await;
+    soon(lease.validity().lost()).await;
     proxy.heal();
     let _lease = hold(&zk, "a").await;
     let after = target(&operator).members().await.unwrap();
@@ -254,9 +238,9 @@ async fn a_new_session_registers_anew() {
     assert_ne!(before[0].session, after[0].session);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn the_age_of_a_lock_includes_what_was_raised() {
-    let server = ZooKeeper::start().await.unwrap();
+    let server = server().await;
     let zk = connect(&server).await;
     let lease = hold(&zk, "a").await;
     let before = target(&zk).age(&*lease).await.unwrap();

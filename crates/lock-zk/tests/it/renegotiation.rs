@@ -6,36 +6,40 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use crate::common::*;
 use async_trait::async_trait;
-use lock_core::{GuardState, LossReason, Released};
+use lock_core::{Guard, GuardState, LossReason};
 use lock_testkit::{LogCapture, ZooKeeper};
 use lock_zk::zookeeper_client::{Connector, Error};
-use lock_zk::{DriverSession, Ensemble, SessionClient, ZkConfig};
-use tokio::time::timeout;
+use lock_zk::{DriverSession, Ensemble, SessionClient};
+use tokio::time::sleep;
 
-/// What a server allows after its restart.
+use crate::common::*;
+
+/// Time: what a server allows after its restart, less than the guards count on.
 const LOWERED: Duration = Duration::from_millis(800);
-const SOON: Duration = Duration::from_secs(20);
 
-/// Restarts a server that allows less from then on, with the same data.
-async fn lower_limit(server: &ZooKeeper) {
+/// Restarts a server that allows so much from then on, with the same data.
+async fn limit(server: &ZooKeeper, most: Duration) {
     server.kill();
-    server.reconfigure("maxSessionTimeout", &LOWERED.as_millis().to_string()).unwrap();
+    server.reconfigure("maxSessionTimeout", &most.as_millis().to_string()).unwrap();
     server.start_again().await.unwrap();
+}
+
+async fn until_confirmed(guard: &Guard) {
+    until("the session is confirmed", async || guard.verify().await.is_ok()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guard_is_lost_before_a_server_with_a_lower_limit_ends_its_session() {
-    let scene = Scene::restartable().await;
-    let guard = scene.locks.mutex("a").acquire().await.unwrap();
-    lower_limit(&scene.server).await;
-    let reconnected = async { while guard.verify().await.is_err() {} };
-    timeout(SOON, reconnected).await.unwrap();
+    let server = ZooKeeper::start().await.unwrap();
+    let scene = Scene::at(server.into(), TIMEOUT, |config| config).await;
+    let guard = take(&scene.locks, "a").await;
+    limit(&scene.server, LOWERED).await;
+    until_confirmed(&guard).await;
     scene.black_hole(true);
-    let next = scene.other.mutex("a").try_acquire_for(SOON).await.unwrap().unwrap();
+    let next = take(&scene.other, "a").await;
     assert!(!guard.is_valid(), "two valid guards, for {:?}", guard.validity().remaining());
-    assert_eq!(next.release().await.unwrap(), Released::Released);
+    give_back(next).await;
 }
 
 #[tokio::test]
@@ -43,45 +47,43 @@ async fn a_lower_limit_ends_the_session_and_the_next_one_goes_by_it() {
     let (log, _capture) = LogCapture::begin();
     let server = ZooKeeper::start().await.unwrap();
     // Longer than a restart takes on a busy machine.
-    let locks = config(&server).session_timeout(2 * SOON).connect().await.unwrap();
-    let guard = locks.mutex("a").acquire().await.unwrap();
-    lower_limit(&server).await;
-    assert_eq!(timeout(2 * SOON, guard.lost()).await.unwrap(), LossReason::SessionEnded);
+    let locks = opened(&config(&server).session_timeout(LASTING)).await;
+    let guard = take(&locks, "a").await;
+    limit(&server, LOWERED).await;
+    assert_eq!(soon(guard.lost()).await, LossReason::SessionEnded);
     assert_eq!(log.warnings("the session ends and its locks are lost").len(), 1);
     // The old node is deleted at once, and not a session timeout later.
-    let next = timeout(SOON, locks.mutex("a").acquire()).await.unwrap().unwrap();
+    let next = take(&locks, "a").await;
     assert!(next.validity().remaining() < LOWERED);
-    assert_eq!(next.release().await.unwrap(), Released::Released);
+    drop(next);
 }
 
 /// One of two servers has been restarted with a lower limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "full: an ensemble"]
 async fn a_session_never_moves_to_a_server_with_a_lower_limit() {
-    let servers = Servers::start().await;
+    let servers = ensemble().await;
     let [lowered, other] = [0, 1].map(|at| proxy(&servers.nodes()[at]));
-    lower_limit(&servers.nodes()[0]).await;
+    limit(&servers.nodes()[0], LOWERED).await;
     lowered.refuse(true);
     let hosts = format!("{},{}", lowered.addr(), other.addr());
-    let locks = opened(&ZkConfig::new(hosts).session_timeout(LONG).private_session(true)).await;
-    let guard = locks.mutex("a").acquire().await.unwrap();
+    let locks = opened(&config_of(hosts).session_timeout(LONG)).await;
+    let guard = take(&locks, "a").await;
     lowered.refuse(false);
     for _ in 0..8 {
         other.rst();
-        let confirmed = async {
-            while !matches!(guard.verify().await, Ok(GuardState::Valid)) {
-                assert!(guard.is_valid());
-            }
-        };
-        timeout(SOON, confirmed).await.unwrap();
+        until_confirmed(&guard).await;
+        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
     }
     // While the other one is away, the session waits for it.
     other.refuse(true);
     other.rst();
-    tokio::time::sleep(LONG / 4).await;
+    sleep(LONG / 4).await; // Time: it would have moved.
     assert!(guard.is_valid());
     other.refuse(false);
-    assert_eq!(timeout(SOON, guard.release()).await.unwrap().unwrap(), Released::Released);
+    give_back(guard).await;
+    drop(locks);
+    limit(&servers.nodes()[0], LASTING).await;
 }
 
 /// A host name that leads to one server first, and to another one afterwards.
@@ -109,18 +111,20 @@ impl Ensemble for Ambiguous {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "full: an ensemble"]
 async fn a_session_that_has_moved_to_a_server_with_a_lower_limit_ends() {
-    let servers = Servers::start().await;
+    let servers = ensemble().await;
     let first = proxy(&servers.nodes()[0]);
-    lower_limit(&servers.nodes()[1]).await;
+    limit(&servers.nodes()[1], LOWERED).await;
     // The opening, and the look at the limit.
     let (left, hosts) = (Arc::new(AtomicUsize::new(2)), [first.addr(), servers.nodes()[1].addr()]);
     let ensemble = Arc::new(Ambiguous { servers: hosts, first: Arc::clone(&left) });
-    let config = config(&servers.nodes()[0]).session_timeout(LONG).ensemble(ensemble);
-    let locks = config.connect().await.unwrap();
-    let guard = locks.mutex("a").acquire().await.unwrap();
+    let locks = opened(&config(&servers.nodes()[0]).session_timeout(LASTING).ensemble(ensemble)).await;
+    let guard = take(&locks, "a").await;
     first.rst();
-    assert_eq!(timeout(SOON, guard.lost()).await.unwrap(), LossReason::SessionEnded);
+    assert_eq!(soon(guard.lost()).await, LossReason::SessionEnded);
     assert_eq!(left.load(SeqCst), 0);
-    let next = connect(&servers.nodes()[2]).await.mutex("a").try_acquire_for(LONG / 2).await.unwrap();
-    assert_eq!(next.expect("the session is closed").release().await.unwrap(), Released::Released);
+    // The session is closed, long before it would end.
+    let other = connect(&servers.nodes()[2]).await;
+    give_back(take(&other, "a").await).await;
+    drop((guard, locks, other));
+    limit(&servers.nodes()[1], LASTING).await;
 }
