@@ -505,7 +505,7 @@ mod tests {
         assert_eq!(args("redis"), "--workspace --test redis");
         assert_eq!(args("connection"), "--workspace --test redis");
         assert_eq!(Selection::of("connection").unwrap().filter(), Some("connection::"));
-        assert_eq!(args("topologies"), "--workspace --test redis --test redlock");
+        assert_eq!(args("ghosts"), "--workspace --test redis --test redlock");
         assert_eq!(args("closed_locks_refuse"), "--workspace --test conformance");
         assert_eq!(args("permits_are_renewed_each"), "--workspace --test conformance");
         assert!(args("zk::dyn").contains("--test conformance"));
