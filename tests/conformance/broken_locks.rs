@@ -21,7 +21,7 @@ use lock_core::{
 use lock_testkit::conformance::{self, Harness};
 use tokio::time::sleep;
 
-use crate::sites::{Flavour, RedisHarness, Servers};
+use crate::sites::{Flavour, Kind, RedisHarness, Servers};
 
 /// Names the defects, and the cases that must catch them.
 macro_rules! broken_locks {
@@ -86,7 +86,7 @@ thread_local! {
 pub fn trials(servers: &Arc<Servers>) -> Vec<Trial> {
     let mut trials = Vec::new();
     for &(defect, cases) in EXHIBITS {
-        let harness = RedisHarness::new("redis", 1, Flavour::Broken(defect), Arc::clone(servers));
+        let harness = RedisHarness::new(Kind::Single, Flavour::Broken(defect), Arc::clone(servers));
         let harness: Arc<dyn Harness> = Arc::new(harness);
         let (all, left_out) = (conformance::trials(&harness), conformance::left_out(&*harness));
         // What a backend does not have cannot be broken; `the_matrix_is_complete` prints why it is left out.
@@ -141,7 +141,7 @@ fn every_case_has_been_seen_to_fail() -> Result<(), Failed> {
     let memory = polylock::MemoryConfig::new().connect().expect("the defaults are valid");
     // What the memory backend is excused from is what it takes a server to see.
     let cases = conformance::CASES.iter().filter(|case| (case.needs)(memory.capabilities()).is_err());
-    let redis = RedisHarness::new("redis", 1, Flavour::Typed, Arc::default()).capabilities();
+    let redis = RedisHarness::new(Kind::Single, Flavour::Typed, Arc::default()).capabilities();
     let missing: Vec<_> = cases
         .filter(|case| (case.needs)(&redis).is_ok() && !shown.contains(case.name))
         .map(|case| case.name)

@@ -1,5 +1,6 @@
 //! The conformance suite on every backend: by its own configuration, by URL, and with write locks, semaphores of one permit,
-//! re-entrant owners and several locks in the place of mutexes. A migration is a backend on each of its rungs, and on several at once.
+//! re-entrant owners and several locks in the place of mutexes. A migration is a backend on each of its rungs, and on several at once;
+//! sentinels, clusters and clients that poll are backends with a part of the suite.
 //! Layers are put over the memory backend, one by one and all of them, and all over a real Redis and a real ZooKeeper.
 //!
 //! Run a part of it by a part of its names: `cargo xtask test zk::dyn`. The first tier has every backend once, by URL; of
@@ -27,8 +28,8 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use lock_testkit::conformance::{self, CASES, Case};
 
 use sites::{
-    ALL_THEMES, BACKENDS, Flavour, IN_THE_FULL_TIER, MIXTURES, PASSWORD, THEMES_OF_MIXTURES, WORKER, connect,
-    harnesses, is_in_the_deep_tier, mixtures,
+    ALL_THEMES, BACKENDS, Flavour, IN_THE_FULL_TIER, MIXTURES, PASSWORD, THEMES_OF_MIXTURES, TOPOLOGIES,
+    WORKER, connect, harnesses, is_in_the_deep_tier, partial,
 };
 
 /// Before the names of trials that only the deep tier runs.
@@ -57,7 +58,7 @@ fn main() -> ExitCode {
 fn trials() -> Vec<Trial> {
     let (mut trials, mut left_out, redis) = (Vec::new(), Vec::new(), Arc::default());
     let all = harnesses(&redis).into_iter().map(|harness| (harness, ALL_THEMES));
-    for (harness, themes) in all.chain(mixtures().into_iter().map(|harness| (harness, THEMES_OF_MIXTURES))) {
+    for (harness, themes) in all.chain(partial(&redis)) {
         let (backend, flavour) = harness.name().split_once("::").expect("backend and flavour");
         let is_quick = matches!((flavour, backend), ("dyn", _) | ("layers-all", "memory"))
             && !IN_THE_FULL_TIER.contains(&backend);
@@ -111,8 +112,9 @@ fn the_matrix_is_complete(registered: &[String], left_out: &[(String, String)]) 
             .map(|flavour| (*backend, *flavour, ALL_THEMES))
     });
     let mixtures = MIXTURES.iter().map(|(mixture, _)| (*mixture, Flavour::Dyn, THEMES_OF_MIXTURES));
+    let topologies = TOPOLOGIES.iter().map(|(topology, _, themes)| (*topology, Flavour::Dyn, *themes));
     let mut cells = 0;
-    for (backend, flavour, themes) in flavours.chain(mixtures) {
+    for (backend, flavour, themes) in flavours.chain(mixtures).chain(topologies) {
         for case in CASES.iter().filter(|case| is_of(case, themes)) {
             cells += 1;
             let name = format!("{backend}::{flavour}::{}", case.name);

@@ -23,7 +23,7 @@ pub use layers::Layers;
 use layers::LayersHarness;
 pub use migrate::MigrateHarness;
 pub use postgres::PostgresHarness;
-pub use redis::{RedisHarness, Servers};
+pub use redis::{Kind, RedisHarness, Servers};
 pub use zk::ZkHarness;
 
 /// The password of clients at every store that asks for one. No log may have it.
@@ -48,8 +48,8 @@ pub const BACKENDS: [&str; 12] = [
     "migrate-new",
 ];
 
-/// What the first tier leaves to the full one: a recipe, all rungs but one that locks both stores, and mixtures.
-pub const IN_THE_FULL_TIER: [&str; 9] = [
+/// What the first tier leaves to the full one: a recipe, all rungs but one that locks both stores, mixtures, and [`TOPOLOGIES`].
+pub const IN_THE_FULL_TIER: [&str; 12] = [
     "zk-ephemeral",
     "migrate-old",
     "migrate-shadow",
@@ -59,6 +59,9 @@ pub const IN_THE_FULL_TIER: [&str; 9] = [
     "migrate-old-move",
     "migrate-dual-move",
     "migrate-shadow-move",
+    "redis-cluster",
+    "redis-polling",
+    "redis-sentinel",
 ];
 
 /// What the full tier leaves to the deep one. Memory and Redis have all flavours in the full tier; the other stores, which take
@@ -70,6 +73,7 @@ pub fn is_in_the_deep_tier(backend: &str, flavour: &str) -> bool {
         "zk-ephemeral" | "migrate-dual" | "migrate-move" | "migrate-new" | "migrate-dual-move" => {
             flavour != "dyn"
         }
+        "redis-cluster" | "redis-polling" | "redis-sentinel" => false,
         _ => true,
     }
 }
@@ -88,6 +92,18 @@ pub const MIXTURES: [(&str, &[Rung]); 4] = [
     ("migrate-old-move", &[Rung::Old, Rung::Move]),
     ("migrate-dual-move", &[Rung::Dual, Rung::Move]),
     ("migrate-shadow-move", &[Rung::Shadow, Rung::Move]),
+];
+
+/// Other servers of `redis`, and clients that poll, with the themes that run code of their own there. No proxy stands before
+/// the servers that sentinels and clusters name.
+pub const TOPOLOGIES: [(&str, Kind, &[&str]); 3] = [
+    (
+        "redis-cluster",
+        Kind::Cluster,
+        &["exclusion", "waiting", "inspection", "cancellation", "readers", "multi"],
+    ),
+    ("redis-polling", Kind::Polling, &["waiting", "cancellation", "readers", "permits", "election"]),
+    ("redis-sentinel", Kind::Sentinel, &["exclusion", "waiting"]),
 ];
 
 /// Every case.
@@ -222,7 +238,7 @@ pub fn harnesses(redis: &Arc<Servers>) -> Vec<Arc<dyn Harness>> {
         all.push(Arc::new(LayersHarness::new(flavour, Box::new(memory))));
     }
     let layers = Flavour::Layers(Layers::All);
-    let over_redis = RedisHarness::new("redis", 1, layers, Arc::clone(redis));
+    let over_redis = RedisHarness::new(Kind::Single, layers, Arc::clone(redis));
     all.push(Arc::new(LayersHarness::new(layers, Box::new(over_redis))));
     let over_postgres = PostgresHarness::new(layers, Arc::clone(&postgres));
     all.push(Arc::new(LayersHarness::new(layers, Box::new(over_postgres))));
@@ -235,13 +251,13 @@ pub fn harnesses(redis: &Arc<Servers>) -> Vec<Arc<dyn Harness>> {
             _ => MemoryHarness::new(name, |url| connect(Flavour::Dyn, url)),
         };
         all.push(Arc::new(memory.by(flavour.handle())));
-        all.push(Arc::new(RedisHarness::new("redis", 1, flavour, Arc::clone(redis))));
+        all.push(Arc::new(RedisHarness::new(Kind::Single, flavour, Arc::clone(redis))));
         all.push(Arc::new(PostgresHarness::new(flavour, Arc::clone(&postgres))));
         if Flavour::of("setnx").contains(&flavour) {
-            all.push(Arc::new(RedisHarness::setnx(flavour, Arc::clone(redis))));
+            all.push(Arc::new(RedisHarness::new(Kind::Setnx, flavour, Arc::clone(redis))));
         }
         if Flavour::of("redlock").contains(&flavour) {
-            all.push(Arc::new(RedisHarness::new("redlock", 5, flavour, Arc::clone(&redlock))));
+            all.push(Arc::new(RedisHarness::new(Kind::Redlock, flavour, Arc::clone(&redlock))));
         }
         if Flavour::of("zk").contains(&flavour) {
             all.push(Arc::new(ZkHarness::new(flavour, Arc::clone(&zk))));
@@ -257,10 +273,19 @@ pub fn harnesses(redis: &Arc<Servers>) -> Vec<Arc<dyn Harness>> {
 }
 
 /// Migrations whose clients and processes are on different rungs.
-pub fn mixtures() -> Vec<Arc<dyn Harness>> {
+fn mixtures() -> Vec<Arc<dyn Harness>> {
     let both = Arc::default();
     let harness = |(name, rungs)| MigrateHarness::new(name, rungs, Flavour::Dyn, Arc::clone(&both));
     MIXTURES.into_iter().map(|mixture| Arc::new(harness(mixture)) as Arc<dyn Harness>).collect()
+}
+
+/// Harnesses that run some themes: migrations whose clients are on different rungs, and other [topologies](TOPOLOGIES).
+pub fn partial(redis: &Arc<Servers>) -> Vec<(Arc<dyn Harness>, &'static [&'static str])> {
+    let topologies = TOPOLOGIES.into_iter().map(|(_, kind, themes)| {
+        let servers = if kind == Kind::Polling { Arc::clone(redis) } else { Arc::default() };
+        (Arc::new(RedisHarness::new(kind, Flavour::Dyn, servers)) as Arc<dyn Harness>, themes)
+    });
+    mixtures().into_iter().map(|mixture| (mixture, THEMES_OF_MIXTURES)).chain(topologies).collect()
 }
 
 /// A client for the store of this URL.

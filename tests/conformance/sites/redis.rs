@@ -1,17 +1,17 @@
-//! One Redis server, or five that know nothing of each other.
+//! One Redis server, behind sentinels, in a cluster, or five that know nothing of each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
+use std::slice;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::Support;
 use lock_core::{Capabilities, LeaseKind, Locks};
-use lock_testkit::RedisServer;
 use lock_testkit::conformance::{Fault, Handle, Harness};
 use lock_testkit::proxy::{FaultProxy, Protocol};
-use polylock::RedisRecipe;
+use lock_testkit::{RedisCluster, RedisFive, RedisSentinel, RedisServer};
 use tokio::sync::OnceCell;
 
 use super::{Flavour, PASSWORD, connect, option, set_fault, worker};
@@ -22,15 +22,94 @@ pub(super) const TOKENS: [&str; 2] = ["polylock:fence", "polylock:tokens"];
 pub(super) const HOLDERS: &str = "polylock:holders:";
 
 /// Servers that are started when they are first needed.
-pub type Servers = OnceCell<Vec<RedisServer>>;
+pub type Servers = OnceCell<Site>;
 
-/// The backends `redis` and `redlock`, and the recipe of `redis` that older fleets run.
+/// Servers that were started.
+#[derive(Debug)]
+pub enum Site {
+    One(RedisServer),
+    Five(RedisFive),
+    Sentinel(RedisSentinel),
+    Cluster(RedisCluster),
+}
+
+impl Site {
+    /// Those that have the locks.
+    fn masters(&self) -> &[RedisServer] {
+        match self {
+            Self::One(server) => slice::from_ref(server),
+            Self::Five(five) => five.servers(),
+            Self::Sentinel(sentinel) => &sentinel.servers()[..1],
+            Self::Cluster(cluster) => cluster.masters(),
+        }
+    }
+}
+
+/// How locks are kept on which servers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Kind {
+    Single,
+    /// The recipe that older fleets run.
+    Setnx,
+    /// Nobody is notified.
+    Polling,
+    Sentinel,
+    Cluster,
+    Redlock,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Single => "redis",
+            Self::Setnx => "setnx",
+            Self::Polling => "redis-polling",
+            Self::Sentinel => "redis-sentinel",
+            Self::Cluster => "redis-cluster",
+            Self::Redlock => "redlock",
+        }
+    }
+
+    async fn start(self) -> Site {
+        let durable = || RedisServer::builder().appendonly(true).password(PASSWORD);
+        let started = match self {
+            Self::Sentinel => {
+                // A busy machine is no reason for a failover.
+                let started =
+                    RedisSentinel::start_with(RedisServer::builder(), Duration::from_secs(60)).await;
+                started.map(Site::Sentinel)
+            }
+            Self::Cluster => RedisCluster::start().await.map(Site::Cluster),
+            Self::Redlock => durable().start_n(5).await.map(Site::Five),
+            Self::Single | Self::Setnx | Self::Polling => durable().start().await.map(Site::One),
+        };
+        let site = started.unwrap_or_else(|error| panic!("{error}"));
+        for server in site.masters() {
+            if self == Self::Cluster {
+                // As of sentinels.
+                server.call(&["CONFIG", "SET", "cluster-node-timeout", "60000"]).await;
+            }
+            // Among new masters one without any key looks restarted to who connects while others have their first.
+            server.command(&["SET", "polylock:tokens:used", "1"]).await.expect("the server answers");
+        }
+        site
+    }
+
+    /// Whether waiters take their turns: in a cluster, by channels that older releases do not have.
+    fn is_fair(self) -> bool {
+        match self {
+            Self::Single | Self::Sentinel => true,
+            Self::Cluster => !RedisServer::version().starts_with("Redis 6"),
+            Self::Setnx | Self::Polling | Self::Redlock => false,
+        }
+    }
+}
+
+/// The backends `redis` and `redlock`, and what `redis` has in other [kinds](Kind).
 #[derive(Debug)]
 pub struct RedisHarness {
     name: String,
-    scheme: &'static str,
-    recipe: RedisRecipe,
-    count: usize,
+    kind: Kind,
     flavour: Flavour,
     servers: Arc<Servers>,
     proxies: Vec<FaultProxy>,
@@ -39,57 +118,53 @@ pub struct RedisHarness {
 }
 
 impl RedisHarness {
-    pub fn new(scheme: &'static str, count: usize, flavour: Flavour, servers: Arc<Servers>) -> Self {
-        let (name, recipe) = (format!("{scheme}::{flavour}"), RedisRecipe::SetNxPx);
-        let (proxies, deleted) = (Vec::new(), Mutex::default());
-        Self { name, scheme, recipe, count, flavour, servers, proxies, deleted }
-    }
-
-    pub fn setnx(flavour: Flavour, servers: Arc<Servers>) -> Self {
-        let name = format!("setnx::{flavour}");
-        Self { name, recipe: RedisRecipe::SetnxTimestamp, ..Self::new("redis", 1, flavour, servers) }
+    pub fn new(kind: Kind, flavour: Flavour, servers: Arc<Servers>) -> Self {
+        let name = format!("{}::{flavour}", kind.name());
+        Self { name, kind, flavour, servers, proxies: Vec::new(), deleted: Mutex::default() }
     }
 
     /// The same on other servers, or over other connections.
     fn at(&self, servers: Arc<Servers>, proxies: Vec<FaultProxy>) -> Self {
-        let (name, recipe) = (self.name.clone(), self.recipe);
-        Self { name, recipe, proxies, ..Self::new(self.scheme, self.count, self.flavour, servers) }
+        Self { proxies, ..Self::new(self.kind, self.flavour, servers) }
+    }
+
+    async fn site(&self) -> &Site {
+        self.servers.get_or_init(|| self.kind.start()).await
     }
 
     async fn servers(&self) -> &[RedisServer] {
-        let start = || async {
-            let mut servers = Vec::new();
-            for _ in 0..self.count {
-                let started = RedisServer::builder().appendonly(true).password(PASSWORD).start().await;
-                let server = started.unwrap_or_else(|error| panic!("{error}"));
-                // Among new masters one without any key looks restarted to who connects while others have their first.
-                server.command(&["SET", "polylock:tokens:used", "1"]).await.expect("the server answers");
-                servers.push(server);
-            }
-            servers
-        };
-        self.servers.get_or_init(start).await
+        self.site().await.masters()
     }
 
     async fn url(&self, lease: Duration) -> String {
-        let servers = self.servers().await;
-        let addrs: Vec<_> = if self.proxies.is_empty() {
-            servers.iter().map(|server| server.addr().to_string()).collect()
-        } else {
-            self.proxies.iter().map(|proxy| proxy.addr().to_string()).collect()
+        let ttl = option(lease);
+        let addrs = match self.site().await {
+            Site::Sentinel(sentinel) => return format!("{}?ttl={ttl}", sentinel.url()),
+            // One node is enough to find the others.
+            Site::Cluster(cluster) => {
+                return format!("redis+cluster://{}?ttl={ttl}", cluster.masters()[2].addr());
+            }
+            site if self.proxies.is_empty() => {
+                site.masters().iter().map(|server| server.addr().to_string()).collect::<Vec<_>>()
+            }
+            _ => self.proxies.iter().map(|proxy| proxy.addr().to_string()).collect(),
         };
-        // On a busy machine a server may be slow to answer, and is no less alive for it.
-        let more = match (self.scheme, self.recipe) {
-            ("redlock", _) => {
-                // Masters that were restarted do not vote for so long.
-                let longest = lease.max(Duration::from_secs(24));
-                &format!("&master_timeout=500ms&longest_ttl={}", option(longest))
+        let more = match self.kind {
+            // On a busy machine a server may be slow to answer, and is no less alive for it. Masters that were restarted do not
+            // vote for the longest ttl.
+            Kind::Redlock => {
+                &format!("&master_timeout=500ms&longest_ttl={}", option(lease.max(Duration::from_secs(24))))
             }
             // All clients are on this host and have one clock.
-            (_, RedisRecipe::SetnxTimestamp) => "&recipe=setnx-timestamp&clock_skew=20ms",
+            Kind::Setnx => "&recipe=setnx-timestamp&clock_skew=20ms",
+            Kind::Polling => "&wait=poll",
             _ => "",
         };
-        format!("{}://:{PASSWORD}@{}?ttl={}{more}", self.scheme, addrs.join(","), option(lease))
+        format!("{}://:{PASSWORD}@{}?ttl={ttl}{more}", self.scheme(), addrs.join(","))
+    }
+
+    fn scheme(&self) -> &'static str {
+        if self.kind == Kind::Redlock { "redlock" } else { "redis" }
     }
 }
 
@@ -105,9 +180,10 @@ impl Harness for RedisHarness {
 
     fn capabilities(&self) -> Capabilities {
         let times = LeaseKind::ttl(Duration::from_secs(30), Duration::from_millis(100));
-        let mut capabilities = Capabilities::new(self.scheme, times);
-        if self.scheme == "redis" && self.recipe == RedisRecipe::SetNxPx {
-            (capabilities.fifo, capabilities.counts_waiters) = (true, true);
+        let mut capabilities = Capabilities::new(self.scheme(), times);
+        let is_fair = self.kind.is_fair();
+        (capabilities.fifo, capabilities.counts_waiters) = (is_fair, is_fair);
+        if !matches!(self.kind, Kind::Setnx | Kind::Redlock) {
             (capabilities.shared, capabilities.permits) = (Support::Yes, Support::Yes);
         }
         (capabilities.breaks_one, capabilities.listing) = (Support::Yes, Support::Yes);
@@ -158,6 +234,7 @@ impl Harness for RedisHarness {
     }
 
     async fn link(&self) -> Box<dyn Harness> {
+        assert!(!matches!(self.kind, Kind::Sentinel | Kind::Cluster), "they name servers, and no proxy");
         let servers = self.servers().await.iter();
         let start = |server: &RedisServer| FaultProxy::start(server.addr(), Protocol::Redis);
         let proxies = servers.map(start).collect::<Result<_, _>>().unwrap_or_else(|error| panic!("{error}"));

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lock_core::{ErrorKind, Locks, Outcome};
-use lock_testkit::{RedisServer, by_tier, crowd, until};
+use lock_testkit::{RedisServer, by_tier, crowd, give_back, take, until};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
-use crate::common::connect;
+use crate::common::{connect, nothing_is_left};
 
+/// Of a crowd.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Two crowds at once would be one that is larger.
@@ -73,7 +74,7 @@ async fn over_tls_a_crowd_that_gives_up_costs_the_server_only_what_was_sent() {
 }
 
 async fn gives_up(redis: &RedisServer, locks: &Locks, tasks: usize) {
-    locks.mutex("first").acquire().await.unwrap().release().await.unwrap();
+    give_back(take(locks, "first").await).await;
     redis.call(&["CONFIG", "RESETSTAT"]).await;
     redis.stop();
     let (asked, giving_up) =
@@ -101,10 +102,8 @@ async fn gives_up(redis: &RedisServer, locks: &Locks, tasks: usize) {
     .await;
     join_all(given_up).await.into_iter().for_each(Result::unwrap);
     redis.cont();
-    let guard = timeout(PATIENCE, locks.mutex("next").acquire()).await.unwrap().unwrap();
-    guard.release().await.unwrap();
-    until("a lock is left", async || format!("{:?}", redis.call(&["KEYS", "lock:*"]).await) == "Array([])")
-        .await;
+    give_back(take(locks, "next").await).await;
+    nothing_is_left(redis).await;
     let scripts = redis.calls_of("evalsha").await;
     assert!(scripts <= 3000, "{scripts} scripts for {tasks} tasks that gave up");
 }
@@ -114,7 +113,7 @@ async fn gives_up(redis: &RedisServer, locks: &Locks, tasks: usize) {
 async fn a_server_that_hangs_is_noticed_by_a_crowd() {
     let redis = RedisServer::start().await.unwrap();
     let locks = connect(&redis.url()).await;
-    locks.mutex("first").acquire().await.unwrap().release().await.unwrap();
+    give_back(take(&locks, "first").await).await;
     redis.stop();
     let acquired = (0..5000).map(|task| {
         let mutex = locks.mutex(format!("lock/{task}"));
@@ -129,8 +128,7 @@ async fn a_server_that_hangs_is_noticed_by_a_crowd() {
     }
     assert!(sent <= 1500, "{sent}");
     redis.cont();
-    let guard = timeout(PATIENCE, locks.mutex("next").acquire()).await.unwrap().unwrap();
-    guard.release().await.unwrap();
+    give_back(take(&locks, "next").await).await;
 }
 
 /// The server has closed it while it was idle.
@@ -138,7 +136,7 @@ async fn a_server_that_hangs_is_noticed_by_a_crowd() {
 async fn what_was_not_sent_over_a_closed_connection_is_sent_over_the_next() {
     let redis = RedisServer::start().await.unwrap();
     let (locks, holder) = (connect(&redis.url()).await, connect(&redis.url()).await);
-    let guard = holder.mutex("a").acquire().await.unwrap();
+    let guard = take(&holder, "a").await;
     let closed = async || {
         redis.call(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
         until("it is closed", async || {

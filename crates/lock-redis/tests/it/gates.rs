@@ -7,13 +7,10 @@ use std::time::Duration;
 use lock_core::migration::{MigrationSource, Swapped, Writer};
 use lock_core::{Backend, ErrorKind, Finding, FindingLevel, LockName, Locks, Token, TokenBlock};
 use lock_redis::Redis;
-use lock_testkit::{RedisCluster, RedisServer};
+use lock_testkit::{RedisCluster, RedisServer, give_back, take, until};
 use redis_link::redis;
-use tokio::time::Instant;
 
-use crate::common::{backend, hold, tombstone};
-
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::common::{backend, hold, tombstone, url_without};
 
 /// A server, and a source whose user has all rights.
 async fn start() -> (RedisServer, Arc<Redis>, Locks) {
@@ -107,18 +104,11 @@ async fn a_preflight_tries_a_move_and_leaves_nothing() {
 async fn a_missing_right_is_found_before_the_first_move() {
     let (server, _, _) = start().await;
     for missing in ["-pexpire", "-del", "-info"] {
-        let rules = ["ACL", "SETUSER", "app", "on", ">p", "~*", "&*", "+@all", missing];
-        server.text(&rules).await;
-        let url = format!("redis://app:p@{}", server.addr());
-        let (redis, locks) = backend(&url).await;
+        let (redis, _) = backend(&url_without(&server, &[missing]).await).await;
         let found = warnings(&preflight(&redis).await);
-        assert!(!found.is_empty(), "{missing}");
         assert!(found.iter().any(|found| found.contains(&missing.replace('-', "+"))), "{missing}: {found:?}");
-        locks.close().await.unwrap();
     }
-    server.text(&["ACL", "SETUSER", "app", "-@admin"]).await;
-    let (redis, _) = backend(&format!("redis://app:p@{}", server.addr())).await;
-    server.text(&["ACL", "SETUSER", "app", "+info"]).await;
+    let (redis, _) = backend(&url_without(&server, &["-@admin", "+info"]).await).await;
     let findings = preflight(&redis).await;
     let note =
         |finding: &&Finding| finding.level == FindingLevel::Note && finding.advice.contains("+acl|list");
@@ -191,16 +181,16 @@ async fn everybody_who_may_acquire_a_lock_is_a_writer() {
 #[tokio::test]
 async fn a_disabled_user_counts_as_long_as_it_is_connected() {
     let (server, redis, _) = start().await;
-    server.text(&["ACL", "SETUSER", "app", "on", ">p", "~*", "&*", "+@all"]).await;
-    let (_, app) = backend(&format!("redis://app:p@{}?wait=poll", server.addr())).await;
-    let guard = app.mutex("a").acquire().await.unwrap();
-    server.text(&["ACL", "SETUSER", "app", "off"]).await;
-    let of_app = async || users(&redis).await.into_iter().find(|(user, _)| user == "app");
-    assert_eq!(of_app().await, Some(("app".into(), 1)));
+    let (_, worker) = backend(&format!("{}?wait=poll", url_without(&server, &[]).await)).await;
+    let guard = take(&worker, "a").await;
+    server.call(&["ACL", "SETUSER", "worker", "off"]).await;
+    let of_worker = async || users(&redis).await.into_iter().find(|(user, _)| user == "worker");
+    assert_eq!(of_worker().await, Some(("worker".into(), 1)));
     guard.verify().await.unwrap();
-    drop(app.mutex("b").try_acquire().await.unwrap().expect("its connection goes on"));
-    server.text(&["CLIENT", "KILL", "USER", "app"]).await;
-    assert_eq!(of_app().await, None);
+    // Its connection goes on.
+    drop(take(&worker, "b").await);
+    server.call(&["CLIENT", "KILL", "USER", "worker"]).await;
+    assert_eq!(of_worker().await, None);
 }
 
 #[tokio::test]
@@ -210,13 +200,11 @@ async fn who_may_not_see_the_users_is_told_which_rights_it_needs() {
     }
     let (server, _, _) = start().await;
     for missing in ["-acl|list", "-acl|dryrun", "-client|list", "-info"] {
-        server.text(&["ACL", "SETUSER", "app", "on", ">p", "~*", "&*", "+@all", missing]).await;
-        let (redis, locks) = backend(&format!("redis://app:p@{}", server.addr())).await;
+        let (redis, _) = backend(&url_without(&server, &[missing]).await).await;
         let error = source(&redis).writers().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied, "{missing}: {error}");
         let hint = error.hint().unwrap();
         assert!(hint.contains(&missing.replace('-', "+")), "{hint}");
-        locks.close().await.unwrap();
     }
 }
 
@@ -244,7 +232,7 @@ async fn the_longest_lease_is_read_when_nobody_may_write() {
     let (server, redis, locks) = start().await;
     assert_eq!(source(&redis).longest_lease().await.unwrap(), None);
     move_lock(&redis, "moved").await;
-    let guard = locks.mutex("a").acquire().await.unwrap();
+    let guard = take(&locks, "a").await;
     server.text(&["SET", "lock:other", "x", "PX", "60000"]).await;
     server.text(&["SET", "elsewhere", "x"]).await;
     close(&server).await;
@@ -257,7 +245,7 @@ async fn the_longest_lease_is_read_when_nobody_may_write() {
     server.text(&["DEL", "lock:other"]).await;
     let longest = source(&redis).longest_lease().await.unwrap().unwrap();
     assert!(longest > Duration::from_secs(10) && longest <= Duration::from_secs(30), "{longest:?}");
-    guard.release().await.unwrap();
+    give_back(guard).await;
     assert_eq!(source(&redis).longest_lease().await.unwrap(), None);
     // As Redisson has its locks.
     server.text(&["HSET", "lock:hash", "id", "1"]).await;
@@ -267,7 +255,7 @@ async fn the_longest_lease_is_read_when_nobody_may_write() {
     server.text(&["DEL", "lock:hash"]).await;
     let shared = locks.rw("shared").read().await.unwrap();
     assert!(source(&redis).longest_lease().await.unwrap() > Some(Duration::from_secs(10)));
-    shared.release().await.unwrap();
+    give_back(shared).await;
     assert_eq!(source(&redis).longest_lease().await.unwrap(), None);
 }
 
@@ -281,10 +269,10 @@ async fn the_largest_token_is_read_when_nobody_may_write() {
     let mut largest = None;
     // The last one has a hash tag of its own.
     for (name, ahead) in [("a", 5), ("b", 700_000_000_000_000), ("{orders}/42", 900_000_000_000_000)] {
-        let guard = locks.mutex(name).acquire().await.unwrap();
+        let guard = take(&locks, name).await;
         let raised = Token::new(guard.token().get() + ahead);
         guard.raise_token(raised).await.unwrap();
-        guard.release().await.unwrap();
+        give_back(guard).await;
         // Up to the end of its block.
         largest = Some(Token::new(TokenBlock::end(raised.get())));
         assert_eq!(source(&redis).largest_token().await.unwrap(), largest, "{name}");
@@ -308,17 +296,14 @@ async fn tombstones_are_listed_as_they_are() {
     assert_eq!(names, ["orders/1", "orders/2"]);
     let left = listed[0].until.saturating_duration_since(listed[0].sent);
     assert!(left > Duration::from_secs(60) && left <= Duration::from_secs(100), "{left:?}");
-    let pttl = server.command(&["PTTL", "lock:orders/1"]).await.unwrap().int().unwrap();
+    let pttl = server.call(&["PTTL", "lock:orders/1"]).await.int().unwrap();
     assert!(pttl <= 100_000, "a listing refreshes nothing");
     for reading in &listed {
         assert!(source(&redis).is_current(reading, &reading.tombstone.lock));
     }
-    server.kill();
-    server.start_again().await.unwrap();
-    let deadline = Instant::now() + PATIENCE;
-    while redis.inspect(&LockName::new("a").unwrap()).await.is_err() {
-        assert!(Instant::now() < deadline);
-    }
+    server.restart().await.unwrap();
+    let name = LockName::new("a").unwrap();
+    until("there is a connection", async || redis.inspect(&name).await.is_ok()).await;
     assert!(!source(&redis).is_current(&listed[0], &listed[0].tombstone.lock));
 }
 
@@ -361,9 +346,9 @@ async fn every_master_of_a_cluster_is_asked() {
     }
     assert_eq!(source(&redis).tombstones("").await.unwrap().len(), 6);
     assert_eq!(source(&redis).longest_lease().await.unwrap(), None);
-    let guard = locks.mutex("g").acquire().await.unwrap();
+    let guard = take(&locks, "g").await;
     assert!(source(&redis).longest_lease().await.unwrap().is_some());
-    guard.release().await.unwrap();
+    give_back(guard).await;
     assert_eq!(source(&redis).claim("one").await.unwrap(), "one");
     assert_eq!(source(&redis).claim("two").await.unwrap(), "one");
     assert_eq!(warnings(&source(&redis).examine("two").await.unwrap()).len(), 4, "three have no persistence");

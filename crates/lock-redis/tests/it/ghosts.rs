@@ -3,47 +3,30 @@
 //! A server that hung carries out what it had buffered long after the caller gave up, and a promoted replica has entries
 //! that the old master had removed. The process that is notified of such a grant releases it at once.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lock_core::{Guard, Locks};
 use lock_testkit::{
-    LogCapture, RedisCluster, RedisSentinel, RedisServer, Worker, acquiring, give_back, until,
+    LogCapture, RedisCluster, RedisSentinel, RedisServer, Worker, acquiring, give_back, hand_over, queue_up,
+    take, until,
 };
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::sleep;
 
-use crate::common::connect;
+use crate::common::{KEY, QUEUE, TOKENS, client, connect, nothing_is_left, queue_is};
 
-const PATIENCE: Duration = Duration::from_secs(20);
-const KEY: &str = "lock:a";
-const QUEUE: &str = "polylock:queue:{lock:a}";
 const GHOSTS: usize = 40;
-/// A grant that nobody returns is kept for a second: far less than the grace of one ghost.
-const AT_ONCE: Duration = Duration::from_millis(700);
-
-async fn take(locks: &Locks) -> Guard {
-    timeout(PATIENCE, locks.mutex("a").acquire()).await.unwrap().unwrap()
-}
-
-async fn queue_is(redis: &RedisServer, wanted: i64) {
-    until(&format!("the queue is not {wanted} long"), async || {
-        redis.call(&["LLEN", QUEUE]).await.int() == Some(wanted)
-    })
-    .await;
-}
 
 /// A client that listens, as one that has waited.
 async fn listening(redis: &RedisServer, holder: &Locks) -> Locks {
-    let locks = connect(&format!("{}?ttl=60s", redis.url())).await;
-    let guard = take(holder).await;
-    let waiter = acquiring(locks.mutex("a"));
-    queue_is(redis, 1).await;
-    guard.release().await.unwrap();
-    waiter.await.unwrap().release().await.unwrap();
+    let locks = client(redis, "ttl=60s").await;
+    let guard = take(holder, "a").await;
+    give_back(hand_over(guard, queue_up(&locks, "a").await).await).await;
     locks
 }
 
@@ -74,33 +57,29 @@ async fn haunt(redis: &RedisServer, ghosts: &[String]) {
     }
 }
 
-fn waits(locks: &Locks) -> JoinHandle<(Guard, Instant)> {
-    let mutex = locks.mutex("a");
-    tokio::spawn(async move { (mutex.acquire().await.unwrap(), Instant::now()) })
+/// Waits behind the ghosts.
+async fn waits_behind(redis: &RedisServer, locks: &Locks) -> JoinHandle<Guard> {
+    let waiter = acquiring(locks.mutex("a"));
+    queue_is(redis, 1 + GHOSTS).await;
+    waiter
 }
 
+/// Each is kept for a second if it is not returned: longer than a test is patient.
 #[tokio::test(flavor = "multi_thread")]
 async fn unclaimed_grants_are_returned_at_once() {
     for modes in [&["x"][..], &["r"], &["2"], &["x", "r", "2"]] {
         let redis = RedisServer::start().await.unwrap();
-        let holder = connect(&format!("{}?ttl=60s", redis.url())).await;
+        let holder = client(&redis, "ttl=60s").await;
         for processes in [1, 4] {
             let mut clients = Vec::new();
             for _ in 0..processes {
                 clients.push(listening(&redis, &holder).await);
             }
-            let guard = take(&holder).await;
+            let guard = take(&holder, "a").await;
             haunt(&redis, &ghosts(&redis, &clients.iter().collect::<Vec<_>>(), modes).await).await;
-            let waiter = waits(&clients[0]);
-            queue_is(&redis, 1 + GHOSTS as i64).await;
-            let released = Instant::now();
-            guard.release().await.unwrap();
-            let (guard, came) = timeout(PATIENCE, waiter).await.expect("the ghosts keep the lock").unwrap();
-            let took = came.saturating_duration_since(released);
-            println!("{GHOSTS} ghosts {modes:?} in {processes} processes: {took:?}");
-            assert!(took < AT_ONCE, "{GHOSTS} ghosts {modes:?} in {processes} processes cost {took:?}");
-            give_back(guard).await;
-            assert_eq!(redis.call(&["EXISTS", KEY, QUEUE]).await.int(), Some(0));
+            let waiter = waits_behind(&redis, &clients[0]).await;
+            give_back(hand_over(guard, waiter).await).await;
+            nothing_is_left(&redis).await;
         }
     }
 }
@@ -115,118 +94,103 @@ fn reported(log: &LogCapture) -> Vec<u64> {
 async fn one_warning_reports_how_many_were_returned() {
     let (log, _guard) = LogCapture::begin();
     let redis = RedisServer::start().await.unwrap();
-    let holder = connect(&format!("{}?ttl=60s", redis.url())).await;
+    let holder = client(&redis, "ttl=60s").await;
     let client = listening(&redis, &holder).await;
-    let guard = take(&holder).await;
+    let guard = take(&holder, "a").await;
     let ghosts = ghosts(&redis, &[&client], &["x"]).await;
-    guard.release().await.unwrap();
+    give_back(guard).await;
     // A waiter that leaves just when the lock is handed over to it is nothing unusual.
     for round in 0..100 {
-        let guard = take(&holder).await;
-        let mutex = client.mutex("a");
-        let waiter = tokio::spawn(async move { mutex.try_acquire_for(Duration::from_secs(5)).await });
+        let guard = take(&holder, "a").await;
+        let waiter = acquiring(client.mutex("a"));
         queue_is(&redis, 1).await;
-        guard.release().await.unwrap();
+        give_back(guard).await;
+        // Time: any moment of the hand-over.
         sleep(Duration::from_micros(10 * round)).await;
         waiter.abort();
         drop(waiter.await);
     }
-    let guard = take(&holder).await;
+    let guard = take(&holder, "a").await;
     haunt(&redis, &ghosts).await;
-    let waiter = waits(&client);
-    queue_is(&redis, 1 + GHOSTS as i64).await;
-    guard.release().await.unwrap();
-    let (guard, _) = waiter.await.unwrap();
+    let guard = hand_over(guard, waits_behind(&redis, &client).await).await;
     // All that is returned within a second is in one warning.
-    let told = async {
-        while reported(&log).is_empty() {
-            sleep(Duration::from_millis(50)).await;
-        }
-    };
-    timeout(PATIENCE, told).await.expect("a warning");
-    sleep(Duration::from_millis(1500)).await;
+    until("all are reported", async || reported(&log).iter().sum::<u64>() >= GHOSTS as u64).await;
     assert_eq!(reported(&log).iter().sum::<u64>(), GHOSTS as u64);
     assert!(reported(&log).len() <= 2, "{:?}", reported(&log));
-    guard.release().await.unwrap();
+    give_back(guard).await;
 }
 
 /// Nor does a process that was closed: it does not listen.
 #[tokio::test(flavor = "multi_thread")]
 async fn ghosts_of_a_closed_process_cost_nothing() {
     let redis = RedisServer::start().await.unwrap();
-    let holder = connect(&format!("{}?ttl=60s", redis.url())).await;
+    let holder = client(&redis, "ttl=60s").await;
     let (closed, next) = (listening(&redis, &holder).await, listening(&redis, &holder).await);
-    let guard = take(&holder).await;
+    let guard = take(&holder, "a").await;
     haunt(&redis, &ghosts(&redis, &[&closed], &["x"]).await).await;
-    let waiter = waits(&next);
-    queue_is(&redis, 1 + GHOSTS as i64).await;
+    let waiter = waits_behind(&redis, &next).await;
     closed.close().await.unwrap();
-    let released = Instant::now();
-    guard.release().await.unwrap();
-    let (_guard, came) = timeout(PATIENCE, waiter).await.expect("the ghosts keep the lock").unwrap();
-    // One grant may be on its way while it is closed.
-    let took = came.saturating_duration_since(released);
-    assert!(took < Duration::from_secs(1) + AT_ONCE, "{took:?}");
+    give_back(hand_over(guard, waiter).await).await;
 }
 
-/// What a waiter of several acquisitions was notified of, over and over.
+// ---- Under contention ----
+
+/// Clients that acquire the lock and release it, over and over. It ends when it is dropped.
 struct Contest {
-    stop: Arc<AtomicBool>,
-    clients: Vec<JoinHandle<()>>,
-    /// When the lock was last granted, and the longest time without a grant since.
-    grants: Arc<std::sync::Mutex<Vec<Instant>>>,
+    tasks: JoinSet<()>,
+    /// How often each was granted the lock.
+    grants: Arc<Vec<AtomicUsize>>,
 }
 
 impl Contest {
     async fn start(url: &str, clients: usize) -> Self {
-        let (stop, grants) = (Arc::<AtomicBool>::default(), Arc::<std::sync::Mutex<Vec<Instant>>>::default());
-        let mut tasks = Vec::new();
-        for _ in 0..clients {
-            let (locks, stop, grants) = (connect(url).await, Arc::clone(&stop), Arc::clone(&grants));
-            tasks.push(tokio::spawn(async move {
-                while !stop.load(Ordering::Relaxed) {
-                    match locks.mutex("a").acquire().await {
-                        Ok(guard) => {
-                            grants.lock().unwrap().push(Instant::now());
-                            sleep(Duration::from_millis(5)).await;
-                            drop(guard.release().await);
-                        }
-                        Err(_) => sleep(Duration::from_millis(50)).await,
+        let grants: Arc<Vec<_>> = Arc::new((0..clients).map(|_| AtomicUsize::new(0)).collect());
+        let mut tasks = JoinSet::new();
+        for client in 0..clients {
+            let (locks, grants) = (connect(url).await, Arc::clone(&grants));
+            tasks.spawn(async move {
+                loop {
+                    let acquired = locks.mutex("a").acquire().await;
+                    // Time: others queue up meanwhile, or the outage passes.
+                    sleep(Duration::from_millis(5)).await;
+                    if let Ok(guard) = acquired {
+                        grants[client].fetch_add(1, Ordering::Relaxed);
+                        drop(guard.release().await);
                     }
                 }
-            }));
+            });
         }
-        Self { stop, clients: tasks, grants }
+        Self { tasks, grants }
     }
 
-    /// The longest time without a grant from `since` on.
-    async fn longest_gap(self, since: Instant, watched: Duration) -> Duration {
-        sleep(watched.saturating_sub(since.elapsed())).await;
-        let end = Instant::now();
-        self.stop.store(true, Ordering::Relaxed);
-        let grants: Vec<Instant> =
-            self.grants.lock().unwrap().iter().copied().filter(|at| *at >= since).collect();
-        self.clients.iter().for_each(JoinHandle::abort);
-        let times: Vec<Instant> = [since].into_iter().chain(grants).chain([end]).collect();
-        times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap()
+    /// Demands that every client is granted the lock again, several times.
+    async fn goes_on(&self) {
+        assert!(!self.tasks.is_empty());
+        let counts = || self.grants.iter().map(|count| count.load(Ordering::Relaxed)).collect::<Vec<_>>();
+        let before = counts();
+        until("every client is granted the lock again", async || {
+            counts().iter().zip(&before).all(|(now, before)| *now >= before + 10)
+        })
+        .await;
     }
 }
 
-async fn a_frozen_server(clients: usize) {
-    let redis = RedisServer::start().await.unwrap();
-    let contest = Contest::start(&format!("{}?ttl=2s", redis.url()), clients).await;
-    sleep(Duration::from_secs(2)).await;
-    redis.stop();
+/// For longer than clients wait for an answer.
+async fn is_frozen(server: &RedisServer) {
+    server.stop();
+    // Time: as above.
     sleep(Duration::from_secs(5)).await;
-    redis.cont();
-    let gap = contest.longest_gap(Instant::now(), Duration::from_secs(8)).await;
-    println!("{clients} clients, server frozen for 5 s: {gap:?} without a grant");
-    assert!(gap < Duration::from_secs(4), "{gap:?} without a grant after the server went on");
+    server.cont();
 }
 
+/// Its leases are longer than a test is patient: what is carried out late has to be taken back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_was_frozen_grants_again_within_a_lease_to_12() {
-    a_frozen_server(12).await;
+    let redis = RedisServer::start().await.unwrap();
+    let contest = Contest::start(&format!("{}?ttl=60s", redis.url()), 12).await;
+    contest.goes_on().await;
+    is_frozen(&redis).await;
+    contest.goes_on().await;
 }
 
 /// The far end: takes the lock and releases it, over and over.
@@ -244,103 +208,78 @@ async fn a_server_that_was_frozen_grants_again_within_a_lease_to_12_processes() 
     let redis = RedisServer::start().await.unwrap();
     let mut command_line = Command::new(env::current_exe().unwrap());
     command_line.args(["--exact", "ghosts::worker", "--nocapture"]);
-    command_line.env("GHOSTS_WORKER", format!("{}?ttl=2s", redis.url()));
+    command_line.env("GHOSTS_WORKER", format!("{}?ttl=60s", redis.url()));
     let _workers: Vec<Worker> = (0..12).map(|_| Worker::spawn(&command_line).unwrap()).collect();
-    sleep(Duration::from_secs(3)).await;
-    redis.stop();
-    sleep(Duration::from_secs(5)).await;
-    redis.cont();
-    let (thawed, mut last, mut longest) = (Instant::now(), None, Duration::ZERO);
-    let mut granted = thawed;
-    while thawed.elapsed() < Duration::from_secs(8) {
-        let score = redis.call(&["ZSCORE", "polylock:tokens:{lock:a}", "last"]).await;
-        let token = score.text().map(str::to_owned);
-        longest = longest.max(granted.elapsed());
-        if token != last {
-            (last, granted) = (token, Instant::now());
-        }
-        sleep(Duration::from_millis(5)).await;
-    }
-    println!("12 processes, server frozen for 5 s: {longest:?} without a grant");
-    assert!(last.is_some() && longest < Duration::from_secs(4), "{longest:?} without a grant");
+    let goes_on = async || {
+        let mut tokens = BTreeSet::new();
+        until("the lock is granted again and again", async || {
+            tokens.insert(redis.text(&["ZSCORE", TOKENS, "last"]).await);
+            tokens.len() > 50
+        })
+        .await;
+    };
+    goes_on().await;
+    is_frozen(&redis).await;
+    goes_on().await;
 }
 
 /// A request that was buffered for longer than its clean-up would have taken is cleaned up all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_frozen_server_carries_out_late_is_taken_back() {
     let redis = RedisServer::start().await.unwrap();
-    let options = "ttl=500ms&command_timeout=300ms&connect_timeout=300ms";
-    let locks = connect(&format!("{}?{options}", redis.url())).await;
-    let client = listening(&redis, &locks).await;
-    drop(client);
+    let guard = take(&client(&redis, "ttl=60s").await, "a").await;
+    // It keeps the queue, which would end by itself.
+    let waiter = queue_up(&client(&redis, "ttl=60s&command_timeout=20s").await, "a").await;
+    // Time: that requests are given up is the point.
+    let locks = client(&redis, "ttl=60s&command_timeout=300ms&connect_timeout=300ms").await;
     // The first wait opens the push connection, so that the second queues up with its first request.
-    redis.call(&["SET", KEY, "other"]).await;
-    assert!(locks.mutex("a").try_acquire_for(Duration::from_millis(300)).await.unwrap().is_none());
-    queue_is(&redis, 0).await;
+    let patience = Duration::from_millis(300); // Time: as above.
+    assert!(locks.mutex("a").try_acquire_for(patience).await.unwrap().is_none());
+    queue_is(&redis, 1).await;
+    let asked = redis.calls_of("evalsha").await;
     redis.stop();
     let given_up = locks.mutex("a").try_acquire_for(Duration::from_secs(10)).await;
     assert!(given_up.is_err(), "{given_up:?}");
+    // Time: for longer than it is cleaned up after.
     sleep(Duration::from_secs(3)).await;
     redis.cont();
-    // By itself the queue would end after five seconds.
-    let thawed = Instant::now();
-    let mut was_late = false;
-    while thawed.elapsed() < Duration::from_millis(200) || redis.call(&["LLEN", QUEUE]).await.int() != Some(0)
-    {
-        was_late |= redis.call(&["LLEN", QUEUE]).await.int() != Some(0);
-        assert!(thawed.elapsed() < Duration::from_secs(3), "what was carried out late stays");
-        sleep(Duration::from_millis(1)).await;
-    }
-    println!("seen in the queue: {was_late}; gone after {:?}", thawed.elapsed());
+    until("it is carried out", async || redis.calls_of("evalsha").await > asked + 1).await;
+    queue_is(&redis, 1).await;
+    give_back(hand_over(guard, waiter).await).await;
+    nothing_is_left(&redis).await;
 }
 
-/// The promoted replica has entries that the old master's answers had settled.
+/// The promoted replica has entries that the old master's answers had settled, and maybe a lock that was released.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "full: many seconds of contention"]
 async fn a_planned_failover_leaves_no_ghosts_that_cost_time() {
     let sentinel = RedisSentinel::start().await.unwrap();
-    let contest = Contest::start(&format!("{}?ttl=2s", sentinel.url()), 24).await;
-    sleep(Duration::from_secs(2)).await;
-    let before = Instant::now();
-    let failover = ["SENTINEL", "FAILOVER", RedisSentinel::NAME];
-    let answer = sentinel.sentinels()[0].command(&failover).await.unwrap();
-    assert!(!answer.is_error(), "{answer:?}");
-    while sentinel.servers()[0].role().await.as_deref() != Some("slave") {
-        assert!(before.elapsed() < PATIENCE, "there is no failover");
-        sleep(Duration::from_millis(50)).await;
-    }
-    let gap = contest.longest_gap(Instant::now(), Duration::from_secs(10)).await;
-    println!("24 clients, planned failover: {gap:?} without a grant");
-    assert!(gap < Duration::from_secs(4), "{gap:?} without a grant after the failover");
+    let contest = Contest::start(&format!("{}?ttl=5s", sentinel.url()), 24).await;
+    contest.goes_on().await;
+    sentinel.sentinels()[0].call(&["SENTINEL", "FAILOVER", RedisSentinel::NAME]).await;
+    until("a failover", async || sentinel.servers()[0].role().await.as_deref() == Some("slave")).await;
+    contest.goes_on().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "full: many seconds of contention"]
 async fn a_cluster_node_that_was_frozen_grants_again_within_a_lease() {
     let cluster = RedisCluster::start().await.unwrap();
-    let contest = Contest::start(&format!("{}?ttl=2s", cluster.url()), 16).await;
+    let contest = Contest::start(&format!("{}?ttl=60s", cluster.url()), 16).await;
+    contest.goes_on().await;
     let slot = usize::from(cluster.slot(KEY).await.unwrap());
-    let node = &cluster.masters()[slot * cluster.masters().len() / 16_384];
-    sleep(Duration::from_secs(2)).await;
-    node.stop();
-    sleep(Duration::from_secs(5)).await;
-    node.cont();
-    let gap = contest.longest_gap(Instant::now(), Duration::from_secs(10)).await;
-    println!("16 clients, cluster node frozen for 5 s: {gap:?} without a grant");
-    // Its failure has to be forgotten by the others first.
-    assert!(gap < Duration::from_secs(6), "{gap:?} without a grant after the node went on");
+    is_frozen(&cluster.masters()[slot * cluster.masters().len() / 16_384]).await;
+    contest.goes_on().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "full: many seconds of contention"]
 async fn databases_that_are_swapped_and_swapped_back_leave_no_ghosts_that_cost_time() {
     let redis = RedisServer::start().await.unwrap();
-    let contest = Contest::start(&format!("{}?ttl=2s", redis.url()), 12).await;
-    sleep(Duration::from_secs(1)).await;
+    let contest = Contest::start(&format!("{}?ttl=5s", redis.url()), 12).await;
+    contest.goes_on().await;
     redis.call(&["SWAPDB", "0", "1"]).await;
-    sleep(Duration::from_secs(1)).await;
+    contest.goes_on().await;
     redis.call(&["SWAPDB", "0", "1"]).await;
-    let gap = contest.longest_gap(Instant::now(), Duration::from_secs(8)).await;
-    println!("12 clients, databases swapped for 1 s: {gap:?} without a grant");
-    assert!(gap < Duration::from_secs(4), "{gap:?} without a grant after the databases were swapped back");
+    contest.goes_on().await;
 }

@@ -8,15 +8,9 @@ use futures_util::StreamExt as _;
 use lock_core::{Guard, LockOptions, Locks};
 use lock_redis::redis::aio::{MultiplexedConnection, PubSub};
 use lock_redis::redis::{self, Client};
-use lock_testkit::{RedisServer, acquiring, come, give_back, until};
-use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use lock_testkit::{RedisServer, acquiring, give_back, hand_over, queue_up, soon, take};
 
-use crate::common::connect;
-
-const PATIENCE: Duration = Duration::from_secs(60);
-const KEY: &str = "lock:a";
-const QUEUE: &str = "polylock:queue:{lock:a}";
+use crate::common::{KEY, QUEUE, client, queue_is};
 
 struct Site {
     redis: RedisServer,
@@ -36,7 +30,7 @@ impl Site {
     }
 
     async fn client(&self) -> Locks {
-        connect(&format!("{}?ttl=60s", self.redis.url())).await
+        client(&self.redis, "ttl=60s").await
     }
 
     /// The inbox of the only process that listens.
@@ -44,13 +38,6 @@ impl Site {
         let channels = self.redis.call(&["PUBSUB", "CHANNELS", "polylock:inbox:*"]).await;
         let [inbox] = channels.array().unwrap() else { panic!("{channels:?}") };
         inbox.text().unwrap().to_owned()
-    }
-
-    async fn waits(&self, locks: &Locks, name: &str) -> JoinHandle<Guard> {
-        let waiter = acquiring(locks.mutex(name));
-        let queue = format!("polylock:queue:{{lock:{name}}}");
-        until("it waits", async || self.redis.call(&["LLEN", &queue]).await.int() == Some(1)).await;
-        waiter
     }
 
     async fn publish(&self, inbox: &str, text: &str) {
@@ -63,9 +50,8 @@ impl Site {
     /// it by a later message, and it releases that lock by a later request.
     async fn handled(&self, holder: &Locks, process: &Locks) {
         let guard = take(holder, "b").await;
-        let waiter = self.waits(process, "b").await;
-        give_back(guard).await;
-        give_back(come(waiter).await).await;
+        let waiter = queue_up(process, "b").await;
+        give_back(hand_over(guard, waiter).await).await;
     }
 
     /// Repeats a message, and releases the guard, which it has not harmed.
@@ -87,14 +73,10 @@ impl Site {
     }
 }
 
-async fn take(locks: &Locks, name: &str) -> Guard {
-    timeout(PATIENCE, locks.mutex(name).acquire()).await.unwrap().unwrap()
-}
-
 /// The next hand-over that is heard.
 async fn heard(ears: &mut PubSub) -> String {
     loop {
-        let message = timeout(PATIENCE, ears.on_message().next()).await.unwrap().unwrap();
+        let message = soon(ears.on_message().next()).await.unwrap();
         let text: String = message.get_payload().unwrap();
         if text.starts_with("passed ") {
             return text;
@@ -143,7 +125,7 @@ async fn a_forged_grant_gives_no_lock_to_a_waiter() {
     let site = Site::new().await;
     let (holder, other) = (site.client().await, site.client().await);
     let guard = take(&holder, "a").await;
-    let waiter = site.waits(&other, "a").await;
+    let waiter = queue_up(&other, "a").await;
     let (inbox, words) = (site.inbox().await, site.words().await);
     // A neighbour without the right to read the queue does not know its owner id.
     let entry = site.redis.call(&["LINDEX", QUEUE, "0"]).await.text().unwrap().to_owned();
@@ -155,8 +137,7 @@ async fn a_forged_grant_gives_no_lock_to_a_waiter() {
     assert!(!waiter.is_finished(), "a lock that another holds was granted");
     assert_eq!(site.redis.call(&["LINDEX", QUEUE, "0"]).await.text(), Some(&*entry), "it lost its place");
     let (before, token) = (guard.token(), words[1].parse::<u64>().unwrap());
-    give_back(guard).await;
-    let guard = come(waiter).await;
+    let guard = hand_over(guard, waiter).await;
     assert!(guard.token() > before && guard.token().get() < 2 * token, "{:?}", guard.token());
     give_back(guard).await;
 }
@@ -170,10 +151,9 @@ async fn a_grant_that_is_repeated_returns_no_lock() {
     let mut ears = client.get_async_pubsub().await.unwrap();
     ears.psubscribe("polylock:inbox:*").await.unwrap();
     let guard = take(&holder, "a").await;
-    let waiter = site.waits(&other, "a").await;
+    let waiter = queue_up(&other, "a").await;
     let inbox = site.inbox().await;
-    give_back(guard).await;
-    let guard = come(waiter).await;
+    let guard = hand_over(guard, waiter).await;
     let heard = heard(&mut ears).await;
     site.repeat(&heard, &inbox, (&holder, &other), guard).await;
     // Nor when another process holds it.
@@ -190,12 +170,11 @@ async fn a_grant_that_is_repeated_ends_no_lock_that_is_held_at_least() {
     let mut ears = client.get_async_pubsub().await.unwrap();
     ears.psubscribe("polylock:inbox:*").await.unwrap();
     let guard = take(&holder, "a").await;
-    let report = other.mutex_with("a", LockOptions::new().hold_at_least(PATIENCE)).unwrap();
+    let report = other.mutex_with("a", LockOptions::new().hold_at_least(Duration::from_secs(60))).unwrap();
     let waiter = acquiring(report);
-    until("it waits", async || site.redis.call(&["LLEN", QUEUE]).await.int() == Some(1)).await;
+    queue_is(&site.redis, 1).await;
     let inbox = site.inbox().await;
-    give_back(guard).await;
-    give_back(come(waiter).await).await;
+    give_back(hand_over(guard, waiter).await).await;
     let words = site.words().await;
     let heard = heard(&mut ears).await;
     site.publish(&inbox, &heard).await;

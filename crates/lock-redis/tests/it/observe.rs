@@ -3,25 +3,23 @@
 use std::time::Duration;
 
 use lock_core::{Leader, Observer};
-use lock_testkit::RedisServer;
-use tokio::time::{sleep, timeout};
+use lock_testkit::{RedisServer, soon};
+use tokio::time::timeout;
 
-use crate::common::connect;
+use crate::common::{KEY, client};
 
-const PATIENCE: Duration = Duration::from_secs(20);
 /// Long enough for a dozen looks of an observer that polls.
+// Time: that nothing is asked for has no event.
 const IDLE: Duration = Duration::from_secs(3);
-const KEY: &str = "lock:a";
 
 async fn next(leaders: &mut Observer) -> Option<Leader> {
-    timeout(PATIENCE, leaders.next()).await.expect("a change is reported").unwrap().unwrap()
+    soon(leaders.next()).await.unwrap().unwrap()
 }
 
 #[tokio::test]
 async fn the_server_notifies_an_observer_that_does_not_poll() {
     let server = RedisServer::start().await.unwrap();
-    let url = format!("{}?ttl=60s", server.url());
-    let (watching, leading) = (connect(&url).await, connect(&url).await);
+    let (watching, leading) = (client(&server, "ttl=60s").await, client(&server, "ttl=60s").await);
     let mut leaders = watching.election("a").observe();
     assert_eq!(next(&mut leaders).await, None);
     for round in 0..3 {
@@ -36,51 +34,30 @@ async fn the_server_notifies_an_observer_that_does_not_poll() {
             0 => drop(leadership.resign().await.unwrap()),
             1 => drop(leadership),
             // As another client does.
-            _ => assert_eq!(server.command(&["DEL", KEY]).await.unwrap().int(), Some(1)),
+            _ => assert_eq!(server.call(&["DEL", KEY]).await.int(), Some(1)),
         }
         assert_eq!(next(&mut leaders).await, None);
     }
 }
 
 #[tokio::test]
-async fn an_observer_without_notifications_polls() {
-    if RedisServer::lacks("rights to a subcommand alone", (7, 0)) {
-        return;
-    }
-    let server = RedisServer::start().await.unwrap();
-    let rules = ["ACL", "SETUSER", "worker", "on", ">pw", "~*", "&*", "+@all", "-client|tracking"];
-    server.command(&rules).await.unwrap();
-    let watching = connect(&format!("redis://worker:pw@{}?ttl=60s", server.addr())).await;
-    let mut leaders = watching.election("a").observe();
-    assert_eq!(next(&mut leaders).await, None);
-    let leading = connect(&server.url()).await;
-    let leadership = leading.election("a").campaign("one").await.unwrap();
-    assert_eq!(next(&mut leaders).await.unwrap().token, Some(leadership.token()));
-    leadership.resign().await.unwrap();
-    assert_eq!(next(&mut leaders).await, None);
-}
-
-#[tokio::test]
 async fn an_observer_survives_an_outage() {
     let server = RedisServer::builder().appendonly(true).start().await.unwrap();
-    let url = format!("{}?ttl=60s", server.url());
-    let watching = connect(&url).await;
+    let watching = client(&server, "ttl=60s").await;
     let mut leaders = watching.election("a").observe();
     assert_eq!(next(&mut leaders).await, None);
-    assert!(timeout(IDLE / 10, leaders.next()).await.is_err(), "nothing has changed");
     server.kill();
-    let error = timeout(PATIENCE, leaders.next()).await.expect("an outage is reported").unwrap().unwrap_err();
+    let error = soon(leaders.next()).await.unwrap().unwrap_err();
     assert!(error.is_retryable() && error.operation() == Some("observe"), "{error}");
     server.start_again().await.unwrap();
-    let leading = connect(&url).await;
+    let leading = client(&server, "ttl=60s").await;
     let _leadership = leading.election("a").campaign("one").await.unwrap();
     let leader = loop {
-        match timeout(PATIENCE, leaders.next()).await.expect("it goes on").unwrap() {
+        match soon(leaders.next()).await.unwrap() {
             Ok(Some(leader)) => break leader,
             Ok(None) => {}
             Err(error) => assert!(error.is_retryable(), "{error}"),
         }
-        sleep(Duration::from_millis(1)).await;
     };
     assert_eq!(leader.label(), Some("one"));
 }

@@ -1,18 +1,16 @@
 //! Servers that do not allow all commands, and proxies that clients share: what works less well there, and what is refused.
 
-use std::net::SocketAddr;
-use std::time::Duration;
-
-use lock_core::{ErrorKind, GuardState, LockOptions, Locks, Outcome, Persistence, Released};
-use lock_redis::RedisConfig;
+use lock_core::{ErrorKind, LockOptions, Locks, Outcome, Persistence, Released};
 use lock_testkit::proxy::{Multiplexer, Protocol, Refusal, Then, redis_command};
-use lock_testkit::{FaultProxy, RedisCluster, RedisServer, acquiring, come, give_back};
-use tokio::time::{sleep, timeout};
+use lock_testkit::{
+    FaultProxy, RedisCluster, RedisSentinel, RedisServer, acquiring, come, give_back, is_renewed, soon, take,
+    until,
+};
 
-use crate::common::connect;
+use crate::common::{
+    as_worker, client, cluster_without, connect, queue_is, try_connect, until_info, url_without, works,
+};
 
-const PATIENCE: Duration = Duration::from_secs(20);
-const TTL: Duration = Duration::from_secs(1);
 /// What a proxy cannot send over a connection that clients share, or to one of several servers.
 const NOT_SHARED: [&str; 14] = [
     "ASKING",
@@ -33,55 +31,31 @@ const NOT_SHARED: [&str; 14] = [
 
 /// A server, and the URL of a user with all rights but these.
 async fn without(rights: &str) -> (RedisServer, String) {
-    let rules = format!("on >pw ~* &* +@all {rights}");
-    let server = RedisServer::builder().user("worker", &rules).start().await.unwrap();
-    let url = url(server.addr());
+    let server = RedisServer::start().await.unwrap();
+    let url = url_without(&server, &rights.split(' ').collect::<Vec<_>>()).await;
     (server, url)
 }
 
-fn url(addr: SocketAddr) -> String {
-    format!("redis://worker:pw@{addr}?ttl=1s")
-}
-
-/// Locks exclude, are renewed, go to a waiter with a larger token, are shared, and leave nothing.
-async fn works(url: &str, server: &RedisServer) {
-    let (ours, theirs) = (connect(url).await, connect(url).await);
-    let names = ["a", "b", "c"];
-    let mut guards = Vec::new();
-    for name in names {
-        guards.push(ours.mutex(name).acquire().await.unwrap());
-    }
-    assert!(theirs.mutex("a").try_acquire().await.unwrap().is_none());
-    let waiter = acquiring(theirs.mutex("a"));
-    sleep(2 * TTL).await;
-    for guard in &guards {
-        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid, "it is renewed");
-        guard.extend(2 * TTL).await.unwrap();
-    }
-    assert!(!waiter.is_finished());
-    let token = guards[0].token();
+/// Locks are renewed, several at once, and shared, besides what [`works`].
+async fn works_in_all(url: &str) {
+    works(url).await;
+    let (ours, theirs) = (connect(&format!("{url}?ttl=5s")).await, connect(url).await);
+    let guards = [take(&ours, "a").await, take(&ours, "b").await];
     for guard in guards {
+        is_renewed(&guard).await;
         give_back(guard).await;
     }
-    let next = come(waiter).await;
-    assert!(next.token() > token);
-    give_back(next).await;
-
-    let (one, two) = (ours.rw("rw").read().await.unwrap(), theirs.rw("rw").read().await.unwrap());
+    let readers = [ours.rw("rw").read().await.unwrap(), theirs.rw("rw").read().await.unwrap()];
     assert!(ours.rw("rw").try_write().await.unwrap().is_none());
-    assert!(
-        one.release().await.unwrap() == Released::Released
-            && two.release().await.unwrap() == Released::Released
-    );
-    let left =
-        server.command(&["EXISTS", "lock:a", "lock:b", "lock:c", "lock:rw", "polylock:queue:{lock:a}"]);
-    assert_eq!(left.await.unwrap().int(), Some(0));
+    for reader in readers {
+        assert_eq!(reader.release().await.unwrap(), Released::Released);
+    }
 }
 
 #[tokio::test]
 async fn without_config_and_info_the_doctor_sees_less() {
-    let (server, url) = without("-config -info").await;
-    works(&url, &server).await;
+    let (_server, url) = without("-config -info").await;
+    works_in_all(&url).await;
     let report = connect(&url).await.doctor().await.unwrap().to_string();
     for missing in ["CONFIG GET is not allowed", "INFO is not allowed"] {
         assert!(report.contains(missing), "{report}");
@@ -91,25 +65,19 @@ async fn without_config_and_info_the_doctor_sees_less() {
 #[tokio::test]
 async fn without_script_load_calls_bring_their_script() {
     let (server, url) = without("-script").await;
-    works(&url, &server).await;
-    let locks = connect(&url).await;
-    let guards = [locks.mutex("a").acquire().await.unwrap(), locks.mutex("b").acquire().await.unwrap()];
-    server.command(&["SCRIPT", "FLUSH"]).await.unwrap();
-    sleep(2 * TTL).await;
-    for guard in guards {
-        assert!(guard.is_valid(), "renewed after the server has forgotten the scripts");
+    works_in_all(&url).await;
+    for options in ["?ttl=5s", "?ttl=5s&recipe=setnx-timestamp&clock_skew=50ms&prefix=old:"] {
+        let guard = take(&connect(&format!("{url}{options}")).await, "a").await;
+        server.call(&["SCRIPT", "FLUSH"]).await;
+        is_renewed(&guard).await;
         give_back(guard).await;
     }
-    let old = connect(&format!("{url}&recipe=setnx-timestamp&clock_skew=50ms&prefix=old:")).await;
-    let guard = old.mutex("a").acquire().await.unwrap();
-    sleep(2 * TTL).await;
-    give_back(guard).await;
 }
 
 #[tokio::test]
 async fn without_script_load_and_eval_it_is_refused_at_connect() {
     let (_server, url) = without("-script -eval").await;
-    let error = RedisConfig::from_url(&url).unwrap().connect().await.unwrap_err();
+    let error = try_connect(&url).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(error.to_string().contains("+script|load"), "{error}");
 }
@@ -119,29 +87,23 @@ async fn without_script_load_and_eval_it_is_refused_at_connect() {
 async fn without_script_load_replicas_and_clusters_work() {
     let (master, url) = without("-script").await;
     let replica = RedisServer::builder().replica_of(&master).start().await.unwrap();
-    let locks =
-        connect(&format!("{}&wait_replicas=1&wait_replicas_timeout=10s", url.replace("1s", "30s"))).await;
+    let locks = connect(&format!("{url}?wait_replicas=1&wait_replicas_timeout=10s")).await;
     for name in ["a", "b"] {
-        let guard = timeout(PATIENCE, locks.mutex(name).acquire()).await.unwrap().unwrap();
+        let guard = take(&locks, name).await;
         assert!(replica.has_key(&format!("lock:{name}")).await);
-        guard.release().await.unwrap();
+        give_back(guard).await;
     }
     let cluster = RedisCluster::start().await.unwrap();
-    for server in cluster.masters() {
-        let rules = ["ACL", "SETUSER", "worker", "on", ">pw", "~*", "&*", "+@all", "-script"];
-        assert!(!server.command(&rules).await.unwrap().is_error());
-    }
-    let locks = connect(&cluster.url().replace("//", "//worker:pw@")).await;
+    let locks = connect(&cluster_without(&cluster, &["-script"]).await).await;
     for number in 0..8 {
-        let guard = locks.mutex(format!("a{number}")).acquire().await.unwrap();
-        give_back(guard).await;
+        give_back(take(&locks, &format!("a{number}")).await).await;
     }
 }
 
 #[tokio::test]
 async fn without_wait_a_lock_that_replicas_are_to_have_is_refused() {
     let (server, url) = without("-wait").await;
-    let locks = connect(&format!("{url}&wait_replicas=1")).await;
+    let locks = connect(&format!("{url}?wait_replicas=1")).await;
     let error = locks.mutex("a").acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(error.to_string().contains("+wait"), "{error}");
@@ -150,42 +112,134 @@ async fn without_wait_a_lock_that_replicas_are_to_have_is_refused() {
 
 #[tokio::test]
 async fn with_hardly_more_than_the_commands_of_a_lock_it_works() {
-    let (server, url) =
+    let (_server, url) =
         without("-@admin -@dangerous -@connection -@pubsub -script -client -info -config -scan").await;
-    works(&url, &server).await;
+    works_in_all(&url).await;
 }
+
+#[tokio::test]
+#[ignore = "full: several servers"]
+async fn missing_rights_are_named() {
+    for (rights, connects) in [
+        ("-@scripting", false),
+        ("-script -eval", false),
+        ("-evalsha", true),
+        ("-set", true),
+        ("-pexpire -time", true),
+    ] {
+        let (server, url) = without(rights).await;
+        let locks = try_connect(&url).await;
+        assert_eq!(locks.is_ok(), connects, "{rights}: {locks:?}");
+        let error = match locks {
+            Ok(locks) => locks.mutex("a").acquire().await.unwrap_err(),
+            Err(error) => error,
+        };
+        assert_eq!(error.kind(), ErrorKind::Denied, "{rights}: {error}");
+        for right in ["+evalsha", "+script|load", "+set", "+get", "+del", "+pexpire", "~lock:*"] {
+            assert!(error.to_string().contains(right), "{rights}: {right} is missing: {error}");
+        }
+        assert!(!server.has_key("lock:a").await, "{rights}: something was left behind");
+    }
+}
+
+// ---- The rights that errors name ----
+
+/// Gives a user the rights that are named when it has none, and no other. Returns the error that names them.
+async fn give_rights(url: &str, servers: &[RedisServer]) -> String {
+    let rule = ["ACL", "SETUSER", "worker", "on", ">pw"];
+    for server in servers {
+        server.call(&rule).await;
+    }
+    let error = try_connect(url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    let error = error.to_string();
+    let named: Vec<&str> =
+        error.split_whitespace().filter(|word| word.starts_with(['+', '~', '&'])).collect();
+    for server in servers {
+        server.call(&[&rule[..3], &named[..]].concat()).await;
+    }
+    error
+}
+
+#[tokio::test]
+#[ignore = "full: sentinels and clusters"]
+async fn the_rights_that_are_named_are_enough() {
+    if RedisServer::lacks("rights to sharded channels", (7, 0)) {
+        return;
+    }
+    let server = RedisServer::start().await.unwrap();
+    let cluster = RedisCluster::start().await.unwrap();
+    for (url, servers) in [(server.url(), std::slice::from_ref(&server)), (cluster.url(), cluster.masters())]
+    {
+        let url = as_worker(&url);
+        give_rights(&url, servers).await;
+        works(&url).await;
+        waits_without_polling(&url, servers).await;
+    }
+}
+
+async fn waits_without_polling(url: &str, servers: &[RedisServer]) {
+    let guard = take(&connect(url).await, "a").await;
+    let waiter = acquiring(connect(url).await.mutex("a"));
+    for server in servers {
+        // The others say where it is.
+        if server.command(&["EXISTS", "lock:a"]).await.unwrap().int() == Some(1) {
+            // It is in the queue only while its inbox is live.
+            queue_is(server, 1).await;
+            until_info(server, "clients", "tracking_clients:1").await;
+        }
+    }
+    give_back(guard).await;
+    give_back(come(waiter).await).await;
+}
+
+#[tokio::test]
+#[ignore = "full: sentinels and clusters"]
+async fn missing_rights_for_a_database_or_the_sentinels_are_reported() {
+    if RedisServer::lacks("rights to sharded channels", (7, 0)) {
+        return;
+    }
+    let server = RedisServer::start().await.unwrap();
+    let url = as_worker(&format!("{}/1", server.url()));
+    give_rights(&url, std::slice::from_ref(&server)).await;
+    works(&url).await;
+
+    let sentinel = RedisSentinel::start().await.unwrap();
+    let url = format!("{}?sentinel_user=worker&sentinel_password=pw", sentinel.url());
+    let error = give_rights(&url, sentinel.sentinels()).await;
+    assert!(!error.contains("~lock:"), "{error}");
+    works(&url).await;
+    let error = try_connect(&url.replace("=pw", "=another")).await.unwrap_err().to_string();
+    assert!(error.contains("sentinel_password") && !error.contains("~lock:"), "{error}");
+}
+
+// ---- Proxies ----
 
 /// A proxy that sends the requests of all clients over one connection, and to one of several servers by their keys.
 #[tokio::test]
 async fn behind_a_proxy_that_multiplexes_it_works() {
     let server = RedisServer::start().await.unwrap();
     let proxy = Multiplexer::start(server.addr(), &NOT_SHARED, Refusal::Error).unwrap();
-    let url = format!("redis://{}?ttl=1s", proxy.addr());
-    works(&url, &server).await;
-    assert_eq!(connected(&server).await, 2, "the proxy, and this question");
+    let url = format!("redis://{}", proxy.addr());
+    works_in_all(&url).await;
+    let connected = server.text(&["CLIENT", "LIST"]).await.lines().count();
+    assert_eq!(connected, 2, "the proxy, and this question");
     let report = connect(&url).await.doctor().await.unwrap().to_string();
     assert!(report.contains("SUBSCRIBE is refused") && report.contains("RESP3 is refused"), "{report}");
-    let error =
-        RedisConfig::from_url(&format!("redis://{}/1", proxy.addr())).unwrap().connect().await.unwrap_err();
+    let error = try_connect(&format!("{url}/1")).await.unwrap_err();
     assert!(error.to_string().to_lowercase().contains("select"), "{error}");
-    let locks = connect(&format!("{url}&wait_replicas=1")).await;
+    let locks = connect(&format!("{url}?wait_replicas=1")).await;
     let error = locks.mutex("a").acquire().await.unwrap_err();
     assert!(error.to_string().contains("WAIT"), "{error}");
     let error = locks.list("").await.unwrap_err();
     assert!(error.to_string().contains("SCAN"), "{error}");
 }
 
-async fn connected(server: &RedisServer) -> usize {
-    let list = server.command(&["CLIENT", "LIST"]).await.unwrap();
-    list.text().unwrap().lines().count()
-}
-
 #[tokio::test]
 async fn a_proxy_that_closes_connections_at_what_it_does_not_forward_is_refused() {
     let server = RedisServer::start().await.unwrap();
     let proxy = Multiplexer::start(server.addr(), &NOT_SHARED, Refusal::Close).unwrap();
-    let config = RedisConfig::from_url(&format!("redis://{}", proxy.addr())).unwrap();
-    let error = config.connect().await.unwrap_err();
+    let error = try_connect(&format!("redis://{}", proxy.addr())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("proxy") && error.to_string().contains("HELLO"), "{error}");
 }
@@ -195,7 +249,7 @@ async fn cut_behind_a_proxy() -> (RedisServer, FaultProxy, Multiplexer, Locks) {
     let server = RedisServer::start().await.unwrap();
     let line = FaultProxy::start(server.addr(), Protocol::Redis).unwrap();
     let proxy = Multiplexer::start(line.addr(), &["CLIENT", "HELLO", "SUBSCRIBE"], Refusal::Error).unwrap();
-    let locks = connect(&format!("redis://{}?ttl=30s", proxy.addr())).await;
+    let locks = connect(&format!("redis://{}", proxy.addr())).await;
     (server, line, proxy, locks)
 }
 
@@ -205,11 +259,11 @@ async fn a_request_that_a_proxy_answers_for_a_lost_server_is_rolled_back() {
         let (server, line, _proxy, locks) = cut_behind_a_proxy().await;
         if command == "SET" {
             // The first request of a connection is a script.
-            locks.mutex("first").acquire().await.unwrap().release().await.unwrap();
+            give_back(take(&locks, "first").await).await;
         }
         line.swallow_when(redis_command(command), Then::Reset);
         // The server has granted it; it is asked for again under another owner id.
-        let guard = timeout(PATIENCE, locks.mutex("a").acquire()).await.unwrap().unwrap();
+        let guard = take(&locks, "a").await;
         assert_eq!(line.fired(), 1, "{command}");
         give_back(guard).await;
         assert!(!server.has_key("lock:a").await, "{command}");
@@ -219,14 +273,15 @@ async fn a_request_that_a_proxy_answers_for_a_lost_server_is_rolled_back() {
 #[tokio::test]
 async fn an_extension_that_a_proxy_answers_for_a_lost_server_may_have_been_applied() {
     let (server, line, _proxy, locks) = cut_behind_a_proxy().await;
-    let other = connect(&server.url()).await;
-    let guard = locks.mutex("a").acquire().await.unwrap();
+    let other = client(&server, "").await;
+    let guard = take(&locks, "a").await;
     // Nor is anything renewed soon after it.
     line.refuse(true);
     line.swallow_when(redis_command("EVALSHA"), Then::Reset);
-    let extended = guard.extend(TTL / 2).await;
+    // Time: what was applied ends before the lease that is left if it was not.
+    let extended = guard.extend(std::time::Duration::from_millis(500)).await;
     assert_eq!(line.fired(), 1);
-    let next = timeout(PATIENCE, other.mutex("a").acquire()).await.unwrap().unwrap();
+    let next = take(&other, "a").await;
     assert!(!guard.is_valid(), "two valid guards");
     assert_eq!(extended.unwrap_err().outcome(), Outcome::Unknown);
     give_back(next).await;
@@ -236,19 +291,18 @@ async fn an_extension_that_a_proxy_answers_for_a_lost_server_may_have_been_appli
 async fn a_proxy_without_a_server_is_waited_for() {
     let server = RedisServer::start().await.unwrap();
     let proxy = Multiplexer::start(server.addr(), &NOT_SHARED, Refusal::Error).unwrap();
-    let url = format!("redis://{}?ttl=1s", proxy.addr());
-    let locks = connect(&url).await;
-    let guard = locks.mutex("a").acquire().await.unwrap();
-    // It polls: nothing shows whether it has been answered yet.
+    let url = format!("redis://{}?ttl=5s", proxy.addr());
+    let guard = take(&connect(&url).await, "a").await;
     let options = LockOptions::new().persistence(Persistence::Always);
+    let asked = server.calls_of("evalsha").await + server.calls_of("eval").await;
     let waiter = acquiring(connect(&url).await.mutex_with("a", options).unwrap());
-    sleep(Duration::from_millis(300)).await;
+    until("it asks", async || server.calls_of("evalsha").await + server.calls_of("eval").await > asked).await;
     server.kill();
-    let error = RedisConfig::from_url(&url).unwrap().connect().await.unwrap_err();
+    let error = try_connect(&url).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("upstream failure"), "{error}");
-    assert!(timeout(PATIENCE, guard.lost()).await.is_ok());
+    soon(guard.lost()).await;
     assert!(!waiter.is_finished());
     server.start_again().await.unwrap();
-    come(waiter).await.release().await.unwrap();
+    give_back(come(waiter).await).await;
 }

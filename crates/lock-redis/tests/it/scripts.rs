@@ -72,6 +72,14 @@ fn granted(token: u64) -> LockAnswer {
     LockAnswer::Granted(Token::new(token))
 }
 
+/// Until this moment is over, by the clock of the server.
+async fn is_over(left: Duration) {
+    // Time: the lock is others' for so long.
+    tokio::time::sleep(left + Duration::from_millis(5)).await;
+}
+
+/// How long a lock is left free.
+// Time: that it ends is the subject.
 const MOMENT: Duration = Duration::from_secs(1);
 
 /// What a release does that leaves the lock free for clients that have no queue entry.
@@ -102,12 +110,12 @@ async fn a_lock_that_is_left_free_is_for_others_for_a_moment() {
     assert!(ends_in().await > MOMENT);
     // The moment lasts as long as it was meant to.
     bench.redis(&["DEL", "lock:a"]).await;
-    tokio::time::sleep(ends_in().await + Duration::from_millis(5)).await;
+    is_over(ends_in().await).await;
     bench.asked(other).await;
     // When nobody takes it, it is ours again after the moment.
     assert_eq!(free(other).await, Some(true));
     assert!(bench.redis.command(&["PTTL", QUEUE]).await.unwrap().int().unwrap() <= 1000);
-    tokio::time::sleep(ends_in().await + Duration::from_millis(5)).await;
+    is_over(ends_in().await).await;
     bench.asked(other).await;
     // A moment that never ends, as after the clock was set back, is none.
     bench.redis(&["DEL", "lock:a"]).await;
@@ -124,7 +132,7 @@ async fn waiters_learn_how_long_a_lock_is_left_free() {
     let mut inbox = Client::open(bench.redis.url()).unwrap().get_async_pubsub().await.unwrap();
     inbox.subscribe("polylock:inbox:here").await.unwrap();
     let (keys, info, mode, ttl) = (&bench.keys, "me", Mode::Exclusive, TTL);
-    let (grace, inbox_name) = (Duration::from_secs(1), "polylock:inbox:here");
+    let (grace, inbox_name) = (MOMENT, "polylock:inbox:here");
     let entry_of = |owner, inbox| {
         let (secret, token_ttl) = (&Secret::new(owner), TokenTtl::USUAL);
         Entry { owner, secret, mode, grace, ttl, token_ttl, inbox, info }.to_string()
@@ -160,7 +168,7 @@ async fn waiters_learn_how_long_a_lock_is_left_free() {
     assert_eq!(bench.look().await.waiters, 1);
     bench.server.release(keys, next, Some(&*entry_of(next, inbox_name))).await.unwrap();
     let LockAnswer::Busy { ends_in: Some(left), .. } = queue_up().await else { panic!("it is not free") };
-    tokio::time::sleep(left + Duration::from_millis(5)).await;
+    is_over(left).await;
     assert!(matches!(queue_up().await, LockAnswer::Granted(_)));
     assert_eq!(bench.server.release(keys, waiter, None).await.unwrap(), Some(true));
 
@@ -216,8 +224,10 @@ async fn an_extension_that_is_executed_late_leaves_a_longer_lease_alone() {
             match share.parse::<f64>() {
                 Ok(ends) => {
                     let now = bench.server.client.time_of(keys).await.unwrap();
+                    // Time: as the server says.
                     Duration::from_millis(ends as u64).saturating_sub(now)
                 }
+                // Time: as the server says.
                 Err(_) => Duration::from_millis(bench.pttl().await.try_into().unwrap()),
             }
         };
@@ -300,6 +310,7 @@ async fn a_claim_that_arrives_after_it_was_undone_is_undone_again() {
     let terms = TakeBack::new(&bench.keys, TTL, Sent::InDoubt { connection: None });
     let undo = bench.server.client.take_back(terms, || bench.server.release(&bench.keys, me, None));
     let late = async {
+        // Time: the first try of the roll-back finds nothing.
         tokio::time::sleep(Duration::from_millis(200)).await;
         bench.redis(&["SET", "lock:a", &format!("{me} 5 5 me"), "NX", "PX", "20000"]).await
     };

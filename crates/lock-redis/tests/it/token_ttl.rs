@@ -2,25 +2,20 @@
 
 use std::time::Duration;
 
-use lock_core::{Clock, ErrorKind, Locks, Token};
+use lock_core::{Clock, ErrorKind, Token};
 use lock_redis::RedisConfig;
-use lock_testkit::RedisServer;
+use lock_testkit::{RedisServer, come, give_back, take, until};
+
+use crate::common::{TOKENS, client};
 
 const HOUR: i64 = 3_600_000;
-
-async fn connect(server: &RedisServer, options: &str) -> Locks {
-    let url = format!("{}?token_ttl=1h&{options}", server.url());
-    RedisConfig::from_url(&url).unwrap().connect().await.unwrap()
-}
 
 /// What is left of the keys that remember tokens, in ms.
 async fn left(server: &RedisServer) -> Vec<i64> {
     let mut all = Vec::new();
     for pattern in ["polylock:tokens*", "polylock:fence*"] {
-        let keys = server.command(&["KEYS", pattern]).await.unwrap();
-        for key in keys.array().unwrap() {
-            let left = server.command(&["PTTL", key.text().unwrap()]).await.unwrap();
-            all.push(left.int().unwrap());
+        for key in server.call(&["KEYS", pattern]).await.array().unwrap() {
+            all.push(server.call(&["PTTL", key.text().unwrap()]).await.int().unwrap());
         }
     }
     all
@@ -30,54 +25,45 @@ async fn left(server: &RedisServer) -> Vec<i64> {
 async fn are_kept_for_an_hour(server: &RedisServer, count: usize, by: &str) {
     let left = left(server).await;
     assert!(left.len() == count && left.iter().all(|left| (1..=HOUR).contains(left)), "{by}: {left:?}");
-    server.command(&["FLUSHALL"]).await.unwrap();
+    server.call(&["FLUSHALL"]).await;
 }
 
 #[tokio::test]
 async fn every_way_to_a_token_keeps_it_as_long_as_it_should() {
     let server = RedisServer::start().await.unwrap();
     for wait in ["queue", "notify"] {
-        let locks = connect(&server, &format!("wait={wait}")).await;
+        let locks = client(&server, &format!("token_ttl=1h&wait={wait}")).await;
         // By a script, by plain commands with a first release, and by plain commands alone.
-        for by in ["a script", "a claim", "another claim"] {
-            locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
-            assert_eq!(
-                left(&server).await.iter().filter(|left| (1..=HOUR).contains(*left)).count(),
-                1,
-                "{by}"
-            );
-        }
-        for name in ["b", "c"] {
-            locks.mutex(name).acquire().await.unwrap().release().await.unwrap();
+        for name in ["a", "a", "a", "b", "c"] {
+            give_back(take(&locks, name).await).await;
         }
         are_kept_for_an_hour(&server, 3, wait).await;
 
-        locks.rw("a").read().await.unwrap().release().await.unwrap();
-        locks.semaphore("b", 2).acquire().await.unwrap().release().await.unwrap();
+        give_back(locks.rw("a").read().await.unwrap()).await;
+        give_back(locks.semaphore("b", 2).acquire().await.unwrap()).await;
         let mut writer = locks.rw("c").write().await.unwrap();
         writer.downgrade().await.unwrap();
-        writer.release().await.unwrap();
-        let guard = locks.mutex("d").acquire().await.unwrap();
-        let floor = Token::new(guard.token().get() + 16);
-        guard.raise_token(floor).await.unwrap();
+        give_back(writer).await;
+        let guard = take(&locks, "d").await;
+        guard.raise_token(Token::new(guard.token().get() + 16)).await.unwrap();
         guard.extend(Duration::from_secs(20)).await.unwrap();
-        guard.release().await.unwrap();
+        give_back(guard).await;
         are_kept_for_an_hour(&server, 4, wait).await;
 
         // From process to process, and from task to task on other terms.
-        let (other, guard) = (connect(&server, "").await, locks.mutex("a").acquire().await.unwrap());
-        let waiters = [other.mutex("a"), locks.mutex("a")];
-        let waiting =
-            waiters.map(|mutex| tokio::spawn(async move { mutex.acquire().await.unwrap().release().await }));
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        guard.release().await.unwrap();
-        for waiter in waiting {
-            waiter.await.unwrap().unwrap();
+        let guard = take(&locks, "a").await;
+        let other = client(&server, "token_ttl=1h").await;
+        let waiters = [other.mutex("a"), locks.mutex("a")]
+            .map(|mutex| tokio::spawn(async move { give_back(mutex.acquire().await.unwrap()).await }));
+        until("both wait", async || locks.inspect("a").await.unwrap().waiters == 2).await;
+        give_back(guard).await;
+        for waiter in waiters {
+            come(waiter).await;
         }
         are_kept_for_an_hour(&server, 1, wait).await;
     }
-    let legacy = connect(&server, "recipe=setnx-timestamp").await;
-    legacy.mutex("a").acquire().await.unwrap().release().await.unwrap();
+    let legacy = client(&server, "token_ttl=1h&recipe=setnx-timestamp").await;
+    give_back(take(&legacy, "a").await).await;
     are_kept_for_an_hour(&server, 2, "setnx-timestamp").await;
 }
 
@@ -85,28 +71,26 @@ async fn every_way_to_a_token_keeps_it_as_long_as_it_should() {
 #[tokio::test]
 async fn a_claim_keeps_a_token_that_is_about_to_expire() {
     let server = RedisServer::start().await.unwrap();
-    let locks = connect(&server, "").await;
+    let locks = client(&server, "token_ttl=1h").await;
     for _ in 0..2 {
-        locks.mutex("another").acquire().await.unwrap().release().await.unwrap();
+        give_back(take(&locks, "another").await).await;
     }
-    server.command(&["FLUSHALL"]).await.unwrap();
-    let tokens = "polylock:tokens:{lock:a}";
-    server.command(&["ZADD", tokens, "16", "last"]).await.unwrap();
-    server.command(&["PEXPIRE", tokens, "2000"]).await.unwrap();
-    let guard = locks.mutex("a").acquire().await.unwrap();
+    server.call(&["FLUSHALL"]).await;
+    server.call(&["ZADD", TOKENS, "16", "last"]).await;
+    server.call(&["PEXPIRE", TOKENS, "5000"]).await;
+    let guard = take(&locks, "a").await;
     let lasts = left(&server).await;
     assert!(lasts.len() == 1 && lasts[0] > HOUR / 3, "{lasts:?}");
-    guard.release().await.unwrap();
+    give_back(guard).await;
 }
 
 #[tokio::test]
 async fn a_long_ttl_keeps_it_longer() {
     let server = RedisServer::start().await.unwrap();
-    let locks = connect(&server, "ttl=2m").await;
-    let guard = locks.mutex("a").acquire().await.unwrap();
+    let guard = take(&client(&server, "token_ttl=1h&ttl=2m").await, "a").await;
     let left = left(&server).await;
     assert!(left.len() == 1 && (HOUR..=12_000_000).contains(&left[0]), "{left:?}");
-    guard.release().await.unwrap();
+    give_back(guard).await;
 }
 
 /// A bound of its clock that is hours old is too far behind it: last tokens may be forgotten that are larger.
@@ -116,17 +100,17 @@ async fn a_client_that_was_idle_for_hours_asks_the_server_for_the_time_first() {
     let config = RedisConfig::from_url(&format!("{}?token_ttl=1h", server.url())).unwrap();
     let locks = config.clock(Clock::tokio()).connect().await.unwrap();
     for _ in 0..2 {
-        locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+        give_back(take(&locks, "a").await).await;
     }
     // The clock of the server stays where it is: a token that is computed from the old bound is hours ahead of it.
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(2 * 3600)).await;
     tokio::time::resume();
-    let guard = locks.mutex("a").acquire().await.unwrap();
-    let time = server.command(&["TIME"]).await.unwrap();
+    let guard = take(&locks, "a").await;
+    let time = server.call(&["TIME"]).await;
     let seconds: u64 = time.array().unwrap()[0].text().unwrap().parse().unwrap();
     assert!(guard.token().get() <= (seconds + 1) * 1_000_000, "{:?} at {seconds} s", guard.token());
-    guard.release().await.unwrap();
+    give_back(guard).await;
 }
 
 #[test]

@@ -1,0 +1,166 @@
+//! What the server pushes to the first waiter: that the lock is free, whoever freed it. And what is found out without pushes.
+
+use std::time::Duration;
+
+use lock_core::{Locks, Released};
+use lock_testkit::{RedisServer, acquiring, come, give_back, hand_over, queue_up, soon, take, until};
+use tokio::time::Instant;
+
+use crate::common::{KEY, Link, client, connect, nothing_is_left, queue_is, url_without};
+
+/// Waiters look by themselves too, this much later at the soonest.
+// Time: nothing else shows whether a message came.
+const PUSHED: Duration = Duration::from_millis(600);
+
+/// What happens to a lock that a client of another library holds, and how many milliseconds later it is free by that.
+const FOREIGN: &[(&[&str], u64)] = &[
+    (&["DEL", KEY], 0),
+    (&["UNLINK", KEY], 0),
+    (&["FLUSHALL"], 0),
+    (&["EXPIRE", KEY, "0"], 0),
+    (&["RENAME", KEY, "elsewhere"], 0),
+    (&["SET", KEY, "other", "XX", "PX", "150"], 150),
+    (&["SET", KEY, "other", "PX", "150"], 150),
+    (&["PEXPIRE", KEY, "150"], 150),
+    (&["EVAL", "return redis.call('DEL', KEYS[1])", "1", KEY], 0),
+];
+
+/// Demands that this takes less time in one of some runs: noise only makes them longer.
+async fn is_pushed(what: &str, most: Duration, mut run: impl AsyncFnMut() -> Duration) {
+    let mut took = Vec::new();
+    for _ in 0..8 {
+        took.push(run().await);
+        if took.last() < Some(&most) {
+            return;
+        }
+    }
+    panic!("{what} was found out after {took:?}");
+}
+
+/// How long after this the lock of another client takes until a waiter has it.
+async fn foreign(redis: &RedisServer, locks: &Locks, ttl: &[&str], action: &[&str]) -> Duration {
+    redis.call(&[&["SET", KEY, "theirs"], ttl].concat()).await;
+    let waiter = queue_up(locks, "a").await;
+    let done = Instant::now();
+    redis.call(action).await;
+    let guard = come(waiter).await;
+    let took = done.elapsed();
+    give_back(guard).await;
+    took
+}
+
+/// Demands that a waiter is notified of the release of this holder.
+pub async fn releases_are_pushed(holder: &Locks, next: &Locks) {
+    is_pushed("a release", PUSHED, async || {
+        let guard = take(holder, "a").await;
+        let waiter = acquiring(next.mutex("a"));
+        until("it waits", async || holder.inspect("a").await.unwrap().waiters == 1).await;
+        let released = Instant::now();
+        let guard = hand_over(guard, waiter).await;
+        let took = released.elapsed();
+        give_back(guard).await;
+        took
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_head_learns_by_push_what_clients_of_other_make_do() {
+    let redis = RedisServer::start().await.unwrap();
+    let locks = client(&redis, "ttl=60s").await;
+    for ttl in [&[][..], &["PX", "60000"]] {
+        for (action, later) in FOREIGN {
+            // Time: the key ends that much later.
+            let most = PUSHED + Duration::from_millis(*later);
+            is_pushed(&format!("{action:?}"), most, async || foreign(&redis, &locks, ttl, action).await)
+                .await;
+        }
+    }
+    nothing_is_left(&redis).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_second_learns_by_push_once_it_is_the_first() {
+    let redis = RedisServer::start().await.unwrap();
+    let (first, second) = (client(&redis, "ttl=60s").await, client(&redis, "ttl=60s").await);
+    is_pushed("a release after another waiter left", PUSHED, async || {
+        redis.call(&["SET", KEY, "theirs"]).await;
+        let (leaver, waiter) = (queue_up(&first, "a").await, queue_up(&second, "a").await);
+        leaver.abort();
+        queue_is(&redis, 1).await;
+        let deleted = Instant::now();
+        redis.call(&["DEL", KEY]).await;
+        let guard = come(waiter).await;
+        let took = deleted.elapsed();
+        give_back(guard).await;
+        took
+    })
+    .await;
+    nothing_is_left(&redis).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_tracking_a_foreign_release_is_found_within_the_cap() {
+    if RedisServer::lacks("rights to a subcommand alone", (7, 0)) {
+        return;
+    }
+    let redis = RedisServer::start().await.unwrap();
+    let locks = connect(&format!("{}?ttl=60s", url_without(&redis, &["-client|tracking"]).await)).await;
+    foreign(&redis, &locks, &[], &["DEL", KEY]).await;
+    releases_are_pushed(&client(&redis, "ttl=60s").await, &locks).await;
+    nothing_is_left(&redis).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_resp3_a_foreign_release_is_found_within_the_cap() {
+    // No ACL forbids HELLO.
+    let redis = RedisServer::builder().without_commands(&["HELLO"]).start().await.unwrap();
+    let locks = client(&redis, "ttl=60s").await;
+    foreign(&redis, &locks, &[], &["DEL", KEY]).await;
+    assert!(redis.text(&["INFO", "clients"]).await.contains("tracking_clients:0"));
+    releases_are_pushed(&client(&redis, "ttl=60s").await, &locks).await;
+    nothing_is_left(&redis).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn renewals_of_a_shared_lock_do_not_keep_the_first_waiter_awake() {
+    let link = Link::with("ttl=60s").await;
+    let mut held = Vec::new();
+    for _ in 0..8 {
+        // Time: renewals have to come often.
+        held.push(client(&link.redis, "ttl=600ms").await.rw("a").read().await.unwrap());
+    }
+    let waiter = queue_up(&link.locks, "a").await;
+    link.proxy.reset_counters();
+    let (before, began) = (link.redis.calls_of("evalsha").await, Instant::now());
+    until("there are many renewals", async || link.redis.calls_of("evalsha").await > before + 100).await;
+    let requests = link.proxy.requests();
+    // Among those are its looks every second or two.
+    assert!(requests <= 15 + 15 * began.elapsed().as_secs(), "{requests} in {:?}", began.elapsed());
+    // And yet it learns what no notification reports.
+    link.redis.call(&["DEL", KEY]).await;
+    give_back(come(waiter).await).await;
+    for guard in held {
+        assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_message_costs_no_more_than_the_cap() {
+    let link = Link::with("ttl=60s").await;
+    let guard = take(&link.direct().await, "a").await;
+    let (mut deaf, mut behind) =
+        (queue_up(&link.locks, "a").await, queue_up(&link.direct().await, "a").await);
+    link.proxy.lose_pushes(true);
+    give_back(guard).await;
+    // The next waiter waits for the grace of the deaf one. The deaf one may happen to ask meanwhile.
+    let either = async {
+        tokio::select! {
+            held = &mut behind => (held.unwrap(), deaf),
+            held = &mut deaf => (held.unwrap(), behind),
+        }
+    };
+    let (guard, other) = soon(either).await;
+    give_back(hand_over(guard, other).await).await;
+    link.nothing_is_left().await;
+}
