@@ -23,7 +23,7 @@ pub(crate) fn run() -> Result {
         }
     }
     steps.run("set-up", setup::ensure)?;
-    steps.run("dependencies of each feature", || TREES.iter().try_for_each(Tree::check))?;
+    steps.run("dependencies of each feature", || TREES.iter().try_for_each(check_tree))?;
     // The one waits for the network, the others compute.
     let peers = || peers::ensure().and_then(|()| setup::offer_optional());
     steps.beside("peers", peers, check)?;
@@ -38,7 +38,7 @@ pub(crate) fn run() -> Result {
 /// Lints the facade with each feature alone.
 pub(crate) fn features() -> Result {
     let mut steps = Steps::start();
-    TREES.iter().try_for_each(|tree| lint(&mut steps, tree.features))?;
+    TREES.iter().try_for_each(|(features, ..)| lint(&mut steps, features))?;
     steps.summary();
     Ok(())
 }
@@ -95,61 +95,48 @@ const TOOLS: [(&str, &str); 2] =
 /// for the platform.
 const PLATFORMS: [&str; 2] = ["x86_64-pc-windows-gnu", "aarch64-apple-darwin"];
 
-/// What features of the facade may pull in.
-struct Tree {
-    features: &'static str,
-    must: &'static [&'static str],
-    must_not: &'static [&'static [&'static str]],
-}
+/// Features of the facade, what they pull in, and what they must not.
+type Tree = (&'static str, &'static [&'static str], &'static [&'static [&'static str]]);
 
 const TREES: &[Tree] = &[
-    tree("", &["lock-core"], &[REDIS, ZK, POSTGRES, &["lock-flock", "lock-layers"]]),
-    tree("blocking", &["lock-core"], &[REDIS, ZK, POSTGRES]),
-    tree("flock", &["lock-flock"], &[REDIS, ZK, POSTGRES]),
-    tree("redis", &["lock-redis"], &[ZK, POSTGRES, &["rustls"]]),
-    tree("redlock", &["lock-redlock"], &[ZK, POSTGRES, &["rustls"]]),
-    tree("zk", &["lock-zk"], &[REDIS, POSTGRES]),
-    tree("postgres", &["lock-postgres"], &[REDIS, ZK, &["rustls"]]),
-    tree("redis,tls", &["lock-redis", "rustls"], &[ZK, &["lock-redlock", "native-tls", "openssl"]]),
-    tree("tls", &["lock-core"], &[REDIS, ZK, POSTGRES, &["rustls"]]),
-    tree("layers-prefix", &["lock-layers"], &[REDIS, ZK, POSTGRES, &["metrics"]]),
-    tree("layers-tracing", &["lock-layers"], &[REDIS, ZK, POSTGRES, &["metrics"]]),
-    tree("layers-metrics", &["metrics"], &[REDIS, ZK, POSTGRES]),
-    tree("layers-chaos", &["lock-layers"], &[REDIS, ZK, POSTGRES, &["metrics"]]),
+    ("", &["lock-core"], &[REDIS, ZK, POSTGRES, &["lock-flock", "lock-layers"]]),
+    ("blocking", &["lock-core"], &[REDIS, ZK, POSTGRES]),
+    ("flock", &["lock-flock"], &[REDIS, ZK, POSTGRES]),
+    ("redis", &["lock-redis"], &[ZK, POSTGRES, &["rustls"]]),
+    ("redlock", &["lock-redlock"], &[ZK, POSTGRES, &["rustls"]]),
+    ("zk", &["lock-zk"], &[REDIS, POSTGRES]),
+    ("postgres", &["lock-postgres"], &[REDIS, ZK, &["rustls"]]),
+    ("redis,tls", &["lock-redis", "rustls"], &[ZK, &["lock-redlock", "native-tls", "openssl"]]),
+    ("tls", &["lock-core"], &[REDIS, ZK, POSTGRES, &["rustls"]]),
+    ("layers-prefix", &["lock-layers"], &[REDIS, ZK, POSTGRES, &["metrics"]]),
+    ("layers-tracing", &["lock-layers"], &[REDIS, ZK, POSTGRES, &["metrics"]]),
+    ("layers-metrics", &["metrics"], &[REDIS, ZK, POSTGRES]),
+    ("layers-chaos", &["lock-layers"], &[REDIS, ZK, POSTGRES, &["metrics"]]),
 ];
 const REDIS: &[&str] = &["lock-redis", "lock-redlock", "redis", "deadpool-redis"];
 const ZK: &[&str] = &["lock-zk", "zookeeper-client"];
 const POSTGRES: &[&str] = &["lock-postgres", "tokio-postgres"];
 
-const fn tree(
-    features: &'static str,
-    must: &'static [&'static str],
-    must_not: &'static [&'static [&'static str]],
-) -> Tree {
-    Tree { features, must, must_not }
+fn check_tree(tree: &Tree) -> Result {
+    let line = "tree --package polylock --edges normal --prefix none --no-default-features";
+    judge(tree, &stdout_of(&mut cargo(&format!("{line} --features={}", tree.0)))?)
 }
 
-impl Tree {
-    fn check(&self) -> Result {
-        let tree = "tree --package polylock --edges normal --prefix none --no-default-features";
-        self.judge(&stdout_of(&mut cargo(&format!("{tree} --features={}", self.features)))?)
+fn judge((features, must, must_not): &Tree, said: &str) -> Result {
+    let crates: BTreeSet<&str> = said.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    // Otherwise an empty tree or a renamed crate would pass.
+    if let Some(absent) = must.iter().find(|name| !crates.contains(*name)) {
+        return Err(format!(
+            "polylock with [{features}] does not depend on {absent}: that it has no others proves nothing"
+        ));
     }
-
-    fn judge(&self, tree: &str) -> Result {
-        let crates: BTreeSet<&str> = tree.lines().filter_map(|line| line.split_whitespace().next()).collect();
-        // Otherwise an empty tree or a renamed crate would pass.
-        if let Some(absent) = self.must.iter().find(|name| !crates.contains(*name)) {
-            let why = "so the check of its dependencies proves nothing";
-            return Err(format!("polylock with [{}] does not depend on {absent}, {why}", self.features));
-        }
-        let mut must_not = self.must_not.iter().copied().flatten();
-        let Some(wrong) = must_not.find(|name| crates.contains(*name)) else { return Ok(()) };
-        Err(format!(
-            "polylock with [{0}] pulls in {wrong}; see `cargo tree --package polylock --edges normal \
-             --no-default-features --features={0} --invert {wrong}`",
-            self.features,
-        ))
-    }
+    let Some(wrong) = must_not.iter().copied().flatten().find(|name| crates.contains(*name)) else {
+        return Ok(());
+    };
+    Err(format!(
+        "polylock with [{features}] pulls in {wrong}; see `cargo tree --package polylock --edges normal \
+         --no-default-features --features={features} --invert {wrong}`"
+    ))
 }
 
 #[cfg(test)]
@@ -158,10 +145,10 @@ mod tests {
 
     #[test]
     fn a_crate_of_another_backend_is_named() {
-        let zk = TREES.iter().find(|tree| tree.features == "zk").unwrap();
-        zk.judge("polylock v0.1.0 (/p)\nlock-zk v0.1.0 (/p/z)\nredis-protocol v6.0.0\n").unwrap();
-        let failure = zk.judge("polylock v0.1.0\nlock-zk v0.1.0\nredis v1.8.0\n").unwrap_err();
+        let zk = TREES.iter().find(|(features, ..)| *features == "zk").unwrap();
+        judge(zk, "polylock v0.1.0 (/p)\nlock-zk v0.1.0 (/p/z)\nredis-protocol v6.0.0\n").unwrap();
+        let failure = judge(zk, "polylock v0.1.0\nlock-zk v0.1.0\nredis v1.8.0\n").unwrap_err();
         assert!(failure.contains("[zk] pulls in redis;"), "{failure}");
-        zk.judge("polylock v0.1.0\n").unwrap_err();
+        judge(zk, "polylock v0.1.0\n").unwrap_err();
     }
 }

@@ -77,14 +77,10 @@ pub(crate) fn run(args: &[OsString]) -> Result {
             _ => return usage("--minutes needs a number"),
         },
         ["--servers", names @ ..] => {
-            let all = peers::servers();
-            let names: Vec<_> = match names {
-                [] => all.clone(),
-                [names] => names.split(',').collect(),
-                _ => return usage("--servers takes names between commas, and stands alone"),
-            };
-            if let Some(name) = names.iter().find(|name| !all.contains(name)) {
-                return usage(&format!("no server is called `{name}`"));
+            let (all, names) = (peers::servers(), names.join(","));
+            let names = if names.is_empty() { all.clone() } else { names.split(',').collect() };
+            if let Some(unknown) = names.iter().find(|name| !all.contains(name)) {
+                return usage(&format!("no server is called `{unknown}`"));
             }
             steps.run("set-up", setup::ensure)?;
             let programs = steps.run("build of the tests", || build(OF_SERVERS))?;
