@@ -3,9 +3,9 @@
 use futures_util::future::join_all;
 use lock_core::{Error, ErrorKind, Outcome};
 use lock_postgres::{PostgresConfig, schema};
-use lock_testkit::{PostgresServer, until};
+use lock_testkit::{PostgresServer, give_back, hand_over, queue_up, take, until};
 
-use crate::site::{Site, client, connect, take};
+use crate::site::{Site, client, connect};
 
 fn says(error: &Error, kind: ErrorKind, words: &[&str]) {
     let text = error.to_string();
@@ -49,15 +49,10 @@ async fn schemas_that_are_missing_or_newer() {
     let installed = join_all((0..6).map(|_| config.clone().install_schema())).await;
     installed.into_iter().for_each(|one| one.unwrap_or_else(|error| panic!("{error}")));
     config.install_schema().await.unwrap();
-    site.client()
-        .await
-        .batch_execute(&schema::install("polylock", &schema::Grants::default()))
-        .await
-        .unwrap();
+    site.install().await;
     site.locks("&install=off").await.close().await.unwrap();
 
-    let newer = format!("UPDATE polylock.meta SET version = {}", schema::VERSION + 1);
-    site.client().await.batch_execute(&newer).await.unwrap();
+    site.execute(&format!("UPDATE polylock.meta SET version = {}", schema::VERSION + 1)).await;
     for install in ["off", "auto"] {
         let error = connect(&format!("{}&install={install}", site.url())).await.unwrap_err();
         says(&error, ErrorKind::Unsupported, &["\"polylock\" has version 3", "upgrade this client"]);
@@ -67,15 +62,13 @@ async fn schemas_that_are_missing_or_newer() {
 #[tokio::test]
 async fn roles_without_rights() {
     let site = Site::open().await;
-    let (database, role) = (&site.database, format!("app_{}", site.database));
-    let admin = site.client().await;
-    admin.batch_execute(&format!("CREATE ROLE {role} LOGIN")).await.unwrap();
+    let role = site.role("app").await;
     // It may not create a schema.
     let error = connect(&site.url_of(&role)).await.unwrap_err();
     says(&error, ErrorKind::InvalidConfig, &["this role may not create or upgrade", "--print"]);
 
     // Nor may it use one whose owner has granted it nothing.
-    site.locks("").await.close().await.unwrap();
+    site.install().await;
     let error = connect(&site.url_of(&role)).await.unwrap_err();
     says(&error, ErrorKind::Denied, &["\"polylock\"", "polylock install --grant ROLE"]);
 
@@ -83,28 +76,14 @@ async fn roles_without_rights() {
     site.grant(&role).await;
     let locks = connect(&site.url_of(&role)).await.unwrap();
     let guard = take(&locks, "orders").await;
-    let waiter = {
-        let locks = connect(&site.url_of(&role)).await.unwrap();
-        tokio::spawn(async move { take(&locks, "orders").await })
-    };
-    crate::site::until("a waiter", async || locks.inspect("orders").await.unwrap().waiters == 1).await;
-    guard.release().await.unwrap();
-    waiter.await.unwrap().release().await.unwrap();
+    let waiter = queue_up(&connect(&site.url_of(&role)).await.unwrap(), "orders").await;
+    give_back(hand_over(guard, waiter).await).await;
     assert!(locks.doctor().await.unwrap().warnings().all(|finding| !finding.what.contains("notify")));
-    client(
-        &site
-            .server
-            .connect_string()
-            .replace("user=postgres dbname=postgres", &format!("user={role} dbname={database}")),
-    )
-    .await
-    .batch_execute("SELECT * FROM polylock.lock")
-    .await
-    .unwrap_err();
+    site.client_of(&role).await.batch_execute("SELECT * FROM polylock.lock").await.unwrap_err();
 
     // Without the functions it can do nothing.
     let revoke = format!("REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA polylock FROM {role}");
-    admin.batch_execute(&revoke).await.unwrap();
+    site.execute(&revoke).await;
     let error = locks.mutex("orders").acquire().await.unwrap_err();
     says(&error, ErrorKind::Denied, &["polylock install --grant ROLE"]);
     assert_eq!(error.outcome(), Outcome::NotApplied);
@@ -114,9 +93,7 @@ async fn roles_without_rights() {
 async fn databases_that_allow_no_writes() {
     let site = Site::open().await;
     let locks = site.locks("").await;
-    let (database, client) = (&site.database, site.client().await);
-    let read_only = format!("ALTER DATABASE {database} SET default_transaction_read_only = on");
-    client.batch_execute(&read_only).await.unwrap();
+    site.set("default_transaction_read_only = on").await;
     let error = connect(&format!("{}&target_session_attrs=read-write", site.url())).await.unwrap_err();
     says(&error, ErrorKind::Unavailable, &["none of the servers is a primary", "name all servers"]);
     let reads = site.locks("").await;
@@ -153,24 +130,4 @@ async fn all_connections_are_in_use() {
     let error = connect(&url).await.unwrap_err();
     says(&error, ErrorKind::Unavailable, &["53300", "max_connections", "pool="]);
     assert_eq!((error.code(), error.outcome()), ("too_many_connections", Outcome::NotApplied));
-}
-
-#[tokio::test]
-async fn long_names_and_odd_ones_are_locks_of_their_own() {
-    let site = Site::open().await;
-    let locks = site.locks("").await;
-    let names = ["x".repeat(1_024), "\0".repeat(1_024), "\u{1}".repeat(1_024), "ö".repeat(512)];
-    let mut guards = Vec::new();
-    for name in &names {
-        guards.push(locks.mutex(name).try_acquire().await.unwrap().expect("it is a lock of its own"));
-    }
-    let mut listed = locks.list("").await.unwrap();
-    listed.sort();
-    let mut expected = names.to_vec();
-    expected.sort();
-    assert_eq!(listed.iter().map(|name| name.as_str()).collect::<Vec<_>>(), expected);
-    for guard in guards {
-        guard.release().await.unwrap();
-    }
-    assert!(locks.list("").await.unwrap().is_empty());
 }

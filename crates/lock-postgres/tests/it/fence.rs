@@ -1,77 +1,62 @@
-//! The fence in transactions of the caller.
-
-use std::time::Duration;
+//! The fence in transactions of the caller: what the client adds to the functions of the server.
 
 use futures_util::poll;
 use lock_core::{ErrorKind, Guard, GuardView, Locks, MemoryConfig, Released, Token};
 use lock_postgres::Fence;
-use lock_testkit::LogCapture;
-use tokio::time::{sleep, timeout};
+use lock_testkit::{LogCapture, acquiring, come, give_back, is_renewed, take, until};
 use tokio_postgres::Client;
 
-use crate::site::{PATIENCE, Site, take, until};
+use crate::site::Site;
 
 const ACCOUNT: &str =
     "CREATE TABLE account (id int PRIMARY KEY, cents int); INSERT INTO account VALUES (7, 100)";
 const TAKE_FIVE: &str = "UPDATE account SET cents = cents - 5 WHERE id = 7";
 
 #[tokio::test]
-async fn a_holder_that_lost_its_lock_commits_nothing() {
+async fn a_holder_that_lost_its_lock_is_told_so() {
     let site = Site::open().await;
     let (locks, mut client) = (site.locks("").await, site.client().await);
-    client.batch_execute(ACCOUNT).await.unwrap();
     let stale = take(&locks, "account/7").await;
-    let transaction = client.transaction().await.unwrap();
-    stale.fence(&transaction).await.unwrap();
-    transaction.execute(TAKE_FIVE, &[]).await.unwrap();
-    transaction.commit().await.unwrap();
-
     assert!(locks.break_lock("account/7").await.unwrap());
-    let next = take(&locks, "account/7").await;
+    let _next = take(&locks, "account/7").await;
     let transaction = client.transaction().await.unwrap();
     let error = stale.fence(&transaction).await.unwrap_err();
     assert_eq!((error.kind(), error.operation()), (ErrorKind::Lost, Some("fence")), "{error}");
     let text = error.to_string();
     assert!(text.contains(&stale.token().to_string()) && text.contains("account/7"), "{text}");
-    transaction.execute(TAKE_FIVE, &[]).await.unwrap_err();
-    drop(transaction);
-
-    // By the text, as another driver sends it.
-    let sql = next.fence_sql().unwrap();
-    assert_eq!(sql, format!("SELECT \"polylock\".fence('account/7', {})", next.token()));
-    client.batch_execute(&format!("BEGIN; {sql}; {TAKE_FIVE}; COMMIT")).await.unwrap();
-    assert_eq!(site.number("SELECT cents::bigint FROM account").await, 90);
-    next.release().await.unwrap();
+    transaction.execute("SELECT 1", &[]).await.unwrap_err();
 }
 
+/// The next holder is another client, or another task of the same one.
 #[tokio::test]
 async fn nobody_is_granted_the_lock_while_a_fenced_transaction_is_open() {
-    let site = Site::open().await;
-    let (one, two, mut client) = (site.locks("").await, site.locks("").await, site.client().await);
-    let guard = take(&one, "orders").await;
-    let transaction = client.transaction().await.unwrap();
-    guard.fence(&transaction).await.unwrap();
-    // Renewals go on.
-    sleep(Duration::from_secs(4)).await;
-    assert!(guard.is_valid());
-    guard.fence(&transaction).await.unwrap();
-    assert!(two.mutex("orders").try_acquire().await.unwrap().is_none());
-    let blocker = two.inspect("orders").await.unwrap().blocker.expect("the transaction is open");
-    assert!(blocker.starts_with("the transaction of process ") && blocker.contains(", since "), "{blocker}");
-    let inspecting = two.clone();
-    let waiter = tokio::spawn(async move { take(&two, "orders").await });
-    let (log, _guard) = LogCapture::begin();
-    let release = tokio::spawn(guard.release());
-    let warnings = || log.warnings("waits for the end of a transaction");
-    until("a warning", async || !warnings().is_empty()).await;
-    assert!(!release.is_finished() && !waiter.is_finished(), "the transaction is open");
-    let said = warnings();
-    assert!(said.len() == 1 && said[0].contains("process "), "{said:?}");
-    transaction.commit().await.unwrap();
-    assert_eq!(inspecting.inspect("orders").await.unwrap().blocker, None);
-    let released = timeout(PATIENCE, release).await.unwrap().unwrap();
-    assert_eq!(released.unwrap(), Released::Released);
-    timeout(PATIENCE, waiter).await.unwrap().unwrap().release().await.unwrap();
+    for is_alone in [false, true] {
+        let (site, (log, _guard)) = (Site::open().await, LogCapture::begin());
+        let (one, mut client) = (site.locks("").await, site.client().await);
+        let two = if is_alone { one.clone() } else { site.locks("").await };
+        let guard = take(&one, "orders").await;
+        let transaction = client.transaction().await.unwrap();
+        guard.fence(&transaction).await.unwrap();
+        is_renewed(&guard).await;
+        guard.fence(&transaction).await.unwrap();
+        assert!(two.mutex("orders").try_acquire().await.unwrap().is_none());
+        let blocker = two.inspect("orders").await.unwrap().blocker.expect("the transaction is open");
+        assert!(
+            blocker.starts_with("the transaction of process ") && blocker.contains(", since "),
+            "{blocker}"
+        );
+
+        let waiter = acquiring(two.mutex("orders"));
+        let release = tokio::spawn(guard.release());
+        let warnings = || log.warnings("waits for the end of a transaction");
+        until("a warning", async || !warnings().is_empty()).await;
+        assert!(!release.is_finished() && !waiter.is_finished(), "the transaction is open");
+        assert!(warnings().len() == 1 && warnings()[0].contains("process "), "{:?}", warnings());
+        transaction.commit().await.unwrap();
+        assert_eq!(two.inspect("orders").await.unwrap().blocker, None);
+        assert_eq!(come(release).await.unwrap(), Released::Released);
+        give_back(come(waiter).await).await;
+    }
 }
 
 /// Releases the lock while another task of the process waits for it; the guard of that task.
@@ -79,7 +64,7 @@ async fn release_to_the_next_task(locks: &Locks, guard: Guard) -> Guard {
     let name = guard.name().clone();
     let mut next = Box::pin(take(locks, name.as_str()));
     assert!(poll!(&mut next).is_pending(), "the lock is held");
-    assert_eq!(timeout(PATIENCE, guard.release()).await.unwrap().unwrap(), Released::Released);
+    give_back(guard).await;
     next.await
 }
 
@@ -114,7 +99,7 @@ async fn a_task_that_knows_its_token_commits_nothing_after_the_next_task_was_gra
         let next = release_to_the_next_task(&locks, stale).await;
         assert_refused(&client, &sql, what).await;
         client.batch_execute(&format!("BEGIN; {}; COMMIT", next.fence_sql().unwrap())).await.unwrap();
-        next.release().await.unwrap();
+        give_back(next).await;
     }
     assert_eq!(site.number("SELECT cents::bigint FROM account").await, 100);
 }
@@ -134,29 +119,7 @@ async fn a_view_that_outlives_its_guard_fences_nothing_after_the_next_task_was_g
     let view = stale.view();
     let next = release_to_the_next_task(&locks, stale).await;
     assert_refused(&client, &sql_of(view.token()), "a token that is read late").await;
-    next.release().await.unwrap();
-}
-
-#[tokio::test]
-async fn the_next_task_is_granted_the_lock_after_the_fenced_transaction_of_the_one_before() {
-    let site = Site::open().await;
-    let (locks, mut client) = (site.locks("&ttl=10s").await, site.client().await);
-    client.batch_execute(ACCOUNT).await.unwrap();
-    let guard = take(&locks, "account/7").await;
-    let transaction = client.transaction().await.unwrap();
-    guard.fence(&transaction).await.unwrap();
-    transaction.execute(TAKE_FIVE, &[]).await.unwrap();
-
-    let mut next = Box::pin(take(&locks, "account/7"));
-    assert!(poll!(&mut next).is_pending(), "the lock is held");
-    let (log, _guard) = LogCapture::begin();
-    let release = tokio::spawn(guard.release());
-    until("a warning", async || !log.warnings("waits for the end of a transaction").is_empty()).await;
-    assert!(!release.is_finished() && poll!(&mut next).is_pending(), "the transaction is open");
-    transaction.commit().await.unwrap();
-    assert_eq!(timeout(PATIENCE, release).await.unwrap().unwrap().unwrap(), Released::Released);
-    next.await.release().await.unwrap();
-    assert_eq!(site.number("SELECT cents::bigint FROM account").await, 95);
+    give_back(next).await;
 }
 
 /// Tasks that pass the lock on share its owner id, and the tokens of one grant.
@@ -174,7 +137,7 @@ async fn a_lock_whose_token_nobody_knows_goes_to_the_next_task_without_a_request
     // Now one is known.
     let third = release_to_the_next_task(&locks, second).await;
     assert!(third.owner() != owner && third.token().get() > granted.get() + 15, "{third:?}");
-    third.release().await.unwrap();
+    give_back(third).await;
 
     let mutex = locks.mutex("account/7");
     let run = || mutex.run(|view: GuardView| async move { view.owner() });
@@ -192,7 +155,7 @@ async fn names_and_backends_are_checked() {
         guard.fence(&transaction).await.unwrap_or_else(|error| panic!("{name:?}: {error}"));
         transaction.commit().await.unwrap();
         client.batch_execute(&guard.fence_sql().unwrap()).await.unwrap();
-        guard.release().await.unwrap();
+        give_back(guard).await;
     }
     let memory = MemoryConfig::new().connect().unwrap();
     let elsewhere = take(&memory, "orders").await;

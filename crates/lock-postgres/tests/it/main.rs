@@ -5,15 +5,13 @@ mod connections;
 mod crowd;
 mod failover;
 mod fence;
-mod load;
 mod models;
 mod names;
 mod neighbours;
+mod observers;
 mod outcomes;
-mod paused;
 mod pooler;
 mod rotation;
-mod runtimes;
 mod shared;
 mod site;
 #[cfg(feature = "tls")]

@@ -8,13 +8,14 @@ mod hand_over;
 
 use lock_testkit::stories::{assert_holds, check_page, counterexample};
 
-use self::fences::{EXCLUSION, Fences, INCREASE, Mistake, NO_GRANT, NO_STALE_COMMIT};
+use self::fences::{EXCLUSION, Fences, INCREASE, Mistake, NO_STALE_COMMIT};
 use self::hand_over::{HandOver, LASTS};
 
 #[test]
 #[ignore = "full: a large model"]
 fn fenced_transactions_are_never_stale() {
-    assert_holds(Fences { mistake: None, attempts: 2, latest: 3 });
+    // Until the first lease has ended. The night goes on, and so do the searches for what mistakes lead to.
+    assert_holds(Fences { mistake: None, attempts: 2, latest: 2 });
 }
 
 macro_rules! mistakes {
@@ -28,18 +29,15 @@ macro_rules! mistakes {
 }
 
 mistakes! {
-    a_fence_that_locks_no_row_allows_a_later_grant: "no-row-lock", FenceOnlyReads, NO_GRANT;
-    a_fence_that_locks_no_row_commits_late: "late-commit", FenceOnlyReads, NO_STALE_COMMIT;
+    a_fence_that_locks_no_row_commits_late: "no-row-lock", FenceOnlyReads, NO_STALE_COMMIT;
     a_fence_by_fenced_tokens_alone_commits_late: "fenced-tokens-alone", FenceByFencedTokensAlone, NO_STALE_COMMIT;
-    a_fence_that_a_savepoint_undoes_commits_late: "savepoint", FenceUnderSavepoint, NO_STALE_COMMIT;
-    an_acquisition_that_ignores_a_locked_row_grants_beside_a_fence: "ignored-row", AskIgnoresLockedRow, NO_GRANT;
+    an_acquisition_that_ignores_a_locked_row_lets_a_fence_commit_late: "ignored-row", AskIgnoresLockedRow, NO_STALE_COMMIT;
     an_acquisition_that_ignores_a_renewal_breaks_exclusion: "ignored-renewal", AskIgnoresRenewal, EXCLUSION;
     an_expired_lease_that_keeps_its_owner_is_extended_by_an_old_snapshot: "kept-owner", ExpiredLeaseKeepsOwner, EXCLUSION;
     an_extension_that_counts_from_its_call_shortens_a_later_one: "slow-extension", ExtensionsCountFromCall, EXCLUSION;
     a_grant_that_a_crash_undoes_breaks_exclusion: "undone-grant", GrantsCommitAsynchronously, EXCLUSION;
     an_extension_that_a_crash_undoes_breaks_exclusion: "undone-extension", ExtensionsCommitAsynchronously, EXCLUSION;
-    a_known_token_that_is_passed_on_allows_a_later_holder: "passed-on", KnownTokenIsPassedOn, NO_GRANT;
-    a_known_token_that_is_passed_on_commits_late: "passed-on-late-commit", KnownTokenIsPassedOn, NO_STALE_COMMIT;
+    a_known_token_that_is_passed_on_commits_late: "passed-on", KnownTokenIsPassedOn, NO_STALE_COMMIT;
     a_removed_name_without_a_floor_lets_tokens_fall: "no-floor", RemovalForgetsTokens, INCREASE;
 }
 

@@ -4,10 +4,10 @@ use std::net::TcpListener;
 
 use lock_core::lookup::TestName;
 use lock_core::{ErrorKind, Locks};
-use lock_testkit::{acquiring, come, ended, give_back};
+use lock_testkit::{ended, give_back, hand_over, queue_up, take};
 use tokio::runtime::Builder;
 
-use crate::site::{Site, connect, take, until};
+use crate::site::{Site, connect};
 
 /// A name of two addresses: the first accepts connections and is silent, the second is that of the server.
 fn half_silent(name: &str, site: &Site) -> (TestName, TcpListener) {
@@ -18,10 +18,8 @@ fn half_silent(name: &str, site: &Site) -> (TestName, TcpListener) {
 /// A waiter is notified, so the connection that listens is there as well.
 async fn works(one: &Locks, other: &Locks) {
     let guard = take(one, "orders").await;
-    let waiter = acquiring(other.mutex("orders"));
-    until("a waiter", async || one.inspect("orders").await.unwrap().waiters == 1).await;
-    give_back(guard).await;
-    give_back(come(waiter).await).await;
+    let waiter = queue_up(&other, "orders").await;
+    give_back(hand_over(guard, waiter).await).await;
 }
 
 #[tokio::test]
@@ -54,11 +52,11 @@ async fn addresses_and_hosts_are_asked_in_turn_or_at_random() {
         );
         let _unknown = TestName::new::<[u8; 4]>("unknown.test", []);
         let locks = connect(&url).await.unwrap_or_else(|error| panic!("{error}"));
-        take(&locks, "orders").await.release().await.unwrap();
+        give_back(take(&locks, "orders").await).await;
     }
     let url = format!("postgres://postgres@unknown.test:{port}/{database}?hostaddr=127.0.0.1");
     let locks = connect(&url).await.unwrap_or_else(|error| panic!("{error}"));
-    take(&locks, "orders").await.release().await.unwrap();
+    give_back(take(&locks, "orders").await).await;
 }
 
 #[tokio::test]
@@ -73,6 +71,7 @@ async fn a_name_without_an_address_is_reported() {
 fn a_name_server_that_does_not_answer_keeps_no_runtime_from_ending() {
     let _name = TestName::unanswered("postgres.unanswered.test");
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    // Time: it does not answer, whatever the timeout.
     let url = "postgres://postgres@postgres.unanswered.test/x?connect_timeout=200ms";
     let error = runtime.block_on(connect(url)).unwrap_err();
     assert_eq!((error.kind(), error.code()), (ErrorKind::Unavailable, "timeout"), "{error}");

@@ -2,18 +2,18 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
-use lock_core::{Guard, Locks};
+use lock_core::Locks;
 use lock_postgres::PostgresConfig;
 use lock_postgres::schema::{self, Grants};
 use lock_testkit::postgres::{PostgresOptions, PostgresServer};
 use tokio::sync::Mutex;
-use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::{Client, NoTls};
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-const POLL: Duration = Duration::from_millis(10);
+/// The sessions of the locks of this database.
+pub(crate) const SESSIONS: &str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'polylock%'";
+/// Those of them that listen.
+pub(crate) const LISTENERS: &str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'polylock\\_%'";
 
 static SERVER: Mutex<Weak<PostgresServer>> = Mutex::const_new(Weak::new());
 static DATABASES: AtomicUsize = AtomicUsize::new(0);
@@ -53,7 +53,7 @@ impl Site {
             "CREATE ROLE app LOGIN PASSWORD '{password}'; GRANT CREATE ON DATABASE {} TO app",
             site.database
         );
-        site.client().await.batch_execute(&sql).await.unwrap();
+        site.execute(&sql).await;
         site
     }
 
@@ -81,20 +81,20 @@ impl Site {
     }
 
     pub(crate) async fn locks(&self, options: &str) -> Locks {
-        let ttl = if options.contains("&ttl=") { "" } else { "&ttl=3s" };
+        let ttl = if options.contains("&ttl=") { "" } else { "&ttl=6s" };
         connect(&format!("{}{ttl}{options}", self.url())).await.unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Grants a role what clients need.
     pub(crate) async fn grant(&self, role: &str) {
         let grants = Grants::default().client(role);
-        self.client().await.batch_execute(&schema::install("polylock", &grants)).await.unwrap();
+        self.execute(&schema::install("polylock", &grants)).await;
     }
 
     /// A role that may log in, with the default rights.
     pub(crate) async fn role(&self, name: &str) -> String {
         let role = format!("{name}_{}", self.database);
-        self.client().await.batch_execute(&format!("CREATE ROLE {role} LOGIN")).await.unwrap();
+        self.execute(&format!("CREATE ROLE {role} LOGIN")).await;
         role
     }
 
@@ -105,6 +105,21 @@ impl Site {
 
     pub(crate) async fn client(&self) -> Client {
         client(&format!("{} dbname={}", self.server.connect_string(), self.database)).await
+    }
+
+    /// Runs statements as the owner.
+    pub(crate) async fn execute(&self, sql: &str) {
+        self.client().await.batch_execute(sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+    }
+
+    /// Sets something for all new sessions.
+    pub(crate) async fn set(&self, setting: &str) {
+        self.execute(&format!("ALTER DATABASE {} SET {setting}", self.database)).await;
+    }
+
+    /// Makes the schema, as the owner, with the default rights.
+    pub(crate) async fn install(&self) {
+        self.execute(&schema::install("polylock", &Grants::default())).await;
     }
 
     /// The first column of the first row.
@@ -126,18 +141,4 @@ pub(crate) async fn client(parameters: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(parameters, NoTls).await.unwrap();
     drop(tokio::spawn(connection));
     client
-}
-
-pub(crate) async fn take(locks: &Locks, name: &str) -> Guard {
-    let taken = timeout(PATIENCE, locks.mutex(name).acquire()).await.expect("the lock is granted");
-    taken.unwrap_or_else(|error| panic!("{error}"))
-}
-
-/// Waits until this is so.
-pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so().await {
-        assert!(Instant::now() < deadline, "never: {what}");
-        sleep(POLL).await;
-    }
 }

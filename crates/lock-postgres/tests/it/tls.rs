@@ -6,12 +6,10 @@ use std::sync::Arc;
 use lock_core::lookup::TestName;
 use lock_core::{ErrorKind, Locks};
 use lock_testkit::postgres::PostgresServer;
-use lock_testkit::{Certificates, PostgresOptions, acquiring, come, give_back};
+use lock_testkit::{Certificates, PostgresOptions, give_back, hand_over, queue_up, take};
 
-use crate::site::{Site, connect, take, until};
+use crate::site::{SESSIONS, Site, connect};
 
-const NOT_SECURE: &str = "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
-                          WHERE datname = current_database() AND application_name LIKE 'polylock%' AND NOT ssl";
 const SECURE: &str = "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
                       WHERE datname = current_database() AND application_name LIKE 'polylock%' AND ssl";
 
@@ -24,12 +22,10 @@ async fn works(site: &Site, url: &str) -> Locks {
     let locks = connect(url).await.unwrap_or_else(|error| panic!("{url}: {error}"));
     let guard = take(&locks, "orders").await;
     let other = connect(url).await.unwrap();
-    let waiter = acquiring(other.mutex("orders"));
-    until("a waiter", async || locks.inspect("orders").await.unwrap().waiters == 1).await;
-    assert!(site.number(SECURE).await >= 4, "two that listen, and two for requests");
-    assert_eq!(site.number(NOT_SECURE).await, 0);
-    give_back(guard).await;
-    give_back(come(waiter).await).await;
+    let waiter = queue_up(&other, "orders").await;
+    let secure = site.number(SECURE).await;
+    assert!(secure >= 4 && secure == site.number(SESSIONS).await, "two that listen, and two for requests");
+    give_back(hand_over(guard, waiter).await).await;
     locks
 }
 

@@ -4,19 +4,17 @@
 
 mod breaking;
 mod common;
-mod contention;
 mod crowd;
 mod fleet;
 mod full_memory;
-mod ghosts;
 mod hand_over;
-mod masters;
+mod inspect;
 mod migration;
 mod models;
 mod names;
 mod neighbours;
-mod observe;
 mod outcomes;
+mod rights;
 mod rotation;
 mod scripts;
 mod simulation;

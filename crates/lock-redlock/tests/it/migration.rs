@@ -6,45 +6,51 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use lock_core::backend::Support;
 use lock_core::migration::MigrationSource;
 use lock_core::{Backend, ErrorKind, FindingLevel, LockName, Locks, Token};
-use lock_redlock::{Redlock, RedlockConfig};
-use lock_testkit::{RedisFive, RedisServer};
+use lock_redlock::Redlock;
+use lock_testkit::{RedisFive, RedisServer, take};
+
+use crate::common::{backend, run};
 
 const CLAIM: &str = "polylock:migration:lock:";
 
 struct Fleet {
     five: RedisFive,
     redlock: Arc<Redlock>,
+    locks: Locks,
 }
 
 impl Fleet {
     async fn start() -> Self {
         let five = RedisServer::builder().appendonly(true).start_n(5).await.unwrap();
-        let config = RedlockConfig::from_url(&format!("{}?ttl=20s", five.url())).unwrap();
-        let redlock = Arc::new(Redlock::connect(config).await.unwrap());
-        Self { five, redlock }
+        let (redlock, locks) = backend(&format!("{}?ttl=20s", five.url())).await;
+        Self { five, redlock, locks }
     }
 
     fn source(&self) -> &dyn MigrationSource {
         self.redlock.migration_source().unwrap()
     }
 
-    fn locks(&self) -> Locks {
-        Locks::from_dyn(Arc::<Redlock>::clone(&self.redlock))
-    }
-
     fn master(&self, number: usize) -> &RedisServer {
         &self.five.servers()[number]
     }
 
-    async fn command(&self, number: usize, words: &[&str]) -> Option<String> {
-        let reply = self.master(number).command(words).await.unwrap();
-        reply.text().map(ToOwned::to_owned)
+    /// Notes this migration on these masters, as the process of another does.
+    async fn note(&self, masters: &[usize], migration: &str) {
+        for &number in masters {
+            run(self.master(number), &format!("SET {CLAIM} {migration}")).await;
+        }
+    }
+
+    async fn forget(&self, masters: &[usize]) {
+        for &number in masters {
+            run(self.master(number), &format!("DEL {CLAIM}")).await;
+        }
     }
 
     async fn claims(&self) -> [Option<String>; 5] {
         let mut claims = [const { None }; 5];
         for (number, claim) in claims.iter_mut().enumerate() {
-            *claim = self.command(number, &["GET", CLAIM]).await;
+            *claim = run(self.master(number), &format!("GET {CLAIM}")).await.text().map(str::to_owned);
         }
         claims
     }
@@ -79,9 +85,7 @@ async fn one_migration_is_noted_on_a_quorum() {
     assert_eq!(source.claim("two").await.unwrap(), "one");
     assert_eq!(fleet.claims().await, [const { Some("one") }; 5].map(|one| one.map(str::to_owned)));
     // A minority that has lost it changes nothing, and another one does not stay there.
-    for number in [0, 3] {
-        fleet.command(number, &["DEL", CLAIM]).await;
-    }
+    fleet.forget(&[0, 3]).await;
     assert_eq!(source.claim("two").await.unwrap(), "one");
     assert!(!fleet.claims().await.contains(&Some("two".to_owned())));
     fleet.master(4).kill();
@@ -97,8 +101,8 @@ async fn one_migration_is_noted_on_a_quorum() {
 async fn a_split_between_migrations_is_an_error_and_an_established_one_stays() {
     let fleet = Fleet::start().await;
     let source = fleet.source();
-    for (number, migration) in [(0, "a"), (1, "a"), (2, "b"), (3, "b"), (4, "c")] {
-        fleet.command(number, &["SET", CLAIM, migration]).await;
+    for (masters, migration) in [(&[0, 1][..], "a"), (&[2, 3], "b"), (&[4], "c")] {
+        fleet.note(masters, migration).await;
     }
     let error = source.claim("a").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -106,14 +110,9 @@ async fn a_split_between_migrations_is_an_error_and_an_established_one_stays() {
     assert_eq!(fleet.claims().await.iter().flatten().count(), 3, "a cannot win, and has left");
     assert_eq!(source.claim("b").await.unwrap(), "b");
     // One that is noted on masters that do not answer stays noted.
-    for number in [0, 1] {
-        fleet.command(number, &["SET", CLAIM, "a"]).await;
-    }
+    fleet.note(&[0, 1], "a").await;
     fleet.master(4).stop();
-    fleet.command(3, &["DEL", CLAIM]).await;
-    for (number, migration) in [(2, "b"), (3, "b")] {
-        fleet.command(number, &["SET", CLAIM, migration]).await;
-    }
+    fleet.note(&[2, 3], "b").await;
     let error = source.claim("b").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     fleet.master(4).cont();
@@ -135,7 +134,7 @@ async fn other_migrations_of_a_quorum_are_warnings() {
     for number in 0..3 {
         let expected = if number == 0 { vec![] } else { vec![FindingLevel::Note] };
         assert_eq!(levels().await, expected);
-        fleet.command(number, &["SET", "polylock:migration:lock:a/", "theirs"]).await;
+        run(fleet.master(number), &format!("SET {CLAIM}a/ theirs")).await;
     }
     assert_eq!(levels().await, [FindingLevel::Warning]);
     let findings = source.examine("ours").await.unwrap();
@@ -152,11 +151,11 @@ async fn every_master_has_to_be_closed() {
     assert_eq!(writers.len(), 5, "{writers:?}");
     assert!(writers.is_sorted());
     for number in 0..5 {
-        fleet.command(number, &["ACL", "SETUSER", "default", "resetkeys", "%R~*"]).await;
+        run(fleet.master(number), "ACL SETUSER default resetkeys %R~*").await;
     }
     assert_eq!(fleet.source().writers().await.unwrap(), []);
     assert_eq!(fleet.source().longest_lease().await.unwrap(), None);
-    fleet.command(2, &["ACL", "SETUSER", "default", "~*"]).await;
+    run(fleet.master(2), "ACL SETUSER default ~*").await;
     let writers = fleet.source().writers().await.unwrap();
     assert!(writers.len() == 1 && writers[0].server == fleet.master(2).addr().to_string(), "{writers:?}");
     fleet.master(3).kill();
@@ -170,7 +169,7 @@ async fn a_lease_is_found_on_any_quorum() {
     let fleet = Fleet::start().await;
     let source = fleet.source();
     assert_eq!(source.longest_lease().await.unwrap(), None);
-    let guard = fleet.locks().mutex("a").acquire().await.unwrap();
+    let guard = take(&fleet.locks, "a").await;
     fleet.master(0).kill();
     fleet.master(1).kill();
     let longest = source.longest_lease().await.unwrap().unwrap();
@@ -188,7 +187,7 @@ async fn the_largest_token_is_found_on_any_quorum() {
     let source = fleet.source();
     assert_eq!(source.largest_token().await.unwrap(), None);
     for name in ["a", "{orders}/42"] {
-        let guard = fleet.locks().mutex(name).acquire().await.unwrap();
+        let guard = take(&fleet.locks, name).await;
         let raised = Token::new(source.largest_token().await.unwrap().unwrap().get() + 7_000_000_000);
         assert!(guard.token() < raised);
         guard.raise_token(raised).await.unwrap();

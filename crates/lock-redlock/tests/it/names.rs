@@ -3,11 +3,10 @@
 use std::net::TcpListener;
 
 use lock_core::lookup::TestName;
-use lock_redlock::RedlockConfig;
-use lock_testkit::{RedisServer, acquiring, come, ended, give_back, until};
+use lock_testkit::{RedisServer, ended, give_back, hand_over, queue_up, take, until};
 use tokio::runtime::Builder;
 
-use crate::common::connect;
+use crate::common::{PATIENT, connect};
 
 #[tokio::test]
 async fn masters_with_names_whose_first_address_is_silent_all_vote() {
@@ -18,15 +17,14 @@ async fn masters_with_names_whose_first_address_is_silent_all_vote() {
         urls.push(format!("{name}:{}", server.port()));
         masters.push((server, silent, TestName::new(name, [[127, 0, 0, 2], [127, 0, 0, 1]])));
     }
-    let url = format!("redlock://{}?connect_timeout=10s&master_timeout=5s&ttl=20s", urls.join(","));
+    let url = format!("redlock://{}?ttl=20s&{PATIENT}", urls.join(","));
     let (one, other) = (connect(&url).await.unwrap(), connect(&url).await.unwrap());
-    let guard = one.mutex("a").acquire().await.unwrap();
+    let guard = take(&one, "a").await;
     for (server, ..) in &masters {
         until("a vote", async || server.has_key("lock:a").await).await;
     }
-    let waiter = acquiring(other.mutex("a"));
-    give_back(guard).await;
-    give_back(come(waiter).await).await;
+    let waiter = queue_up(&other, "a").await;
+    give_back(hand_over(guard, waiter).await).await;
 }
 
 #[test]
@@ -34,7 +32,7 @@ fn a_name_server_that_does_not_answer_keeps_no_runtime_from_ending() {
     let _name = TestName::unanswered("redlock.unanswered.test");
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let hosts = [1, 2, 3].map(|port| format!("redlock.unanswered.test:{port}")).join(",");
-    let config = RedlockConfig::from_url(&format!("redlock://{hosts}?connect_timeout=200ms")).unwrap();
-    runtime.block_on(config.connect()).unwrap_err();
+    // Time: it does not answer, whatever the timeout.
+    runtime.block_on(connect(&format!("redlock://{hosts}?connect_timeout=200ms"))).unwrap_err();
     ended(runtime);
 }

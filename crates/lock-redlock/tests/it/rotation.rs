@@ -6,33 +6,26 @@ use async_trait::async_trait;
 use lock_core::{Locks, Password, Result};
 use lock_redlock::redis::IntoConnectionInfo as _;
 use lock_redlock::{MasterConfig, RedlockConfig};
-use lock_testkit::RedisServer;
 use lock_testkit::rotation::{self, Secured};
+use lock_testkit::{RedisFive, RedisServer};
 
-async fn send(server: &RedisServer, command: &str) {
-    let reply = server.command(&command.split(' ').collect::<Vec<_>>()).await.unwrap();
-    assert!(!reply.is_error(), "{command}: {reply:?}");
-}
+use crate::common::run;
 
 async fn end_connections(server: &RedisServer) {
     for kind in ["normal", "pubsub"] {
-        send(server, &format!("CLIENT KILL TYPE {kind}")).await;
+        run(server, &format!("CLIENT KILL TYPE {kind}")).await;
     }
 }
 
-struct Masters(Vec<RedisServer>);
+struct Masters(RedisFive);
 
 impl Masters {
     async fn start() -> Self {
-        let mut masters = Vec::new();
-        for _ in 0..3 {
-            masters.push(RedisServer::start().await.unwrap());
-        }
-        Self(masters)
+        Self(RedisFive::start_n(3).await.unwrap())
     }
 
     fn config(&self, password: &Password) -> RedlockConfig {
-        let masters = self.0.iter().map(|master| {
+        let masters = self.0.servers().iter().map(|master| {
             let info = format!("redis://worker@{}", master.addr()).into_connection_info().unwrap();
             MasterConfig::new(info).password(password.clone())
         });
@@ -43,8 +36,8 @@ impl Masters {
 #[async_trait]
 impl Secured for Masters {
     async fn rotate(&self, password: &str) {
-        for master in &self.0 {
-            send(master, &format!("ACL SETUSER worker on resetpass >{password} ~* &* +@all")).await;
+        for master in self.0.servers() {
+            run(master, &format!("ACL SETUSER worker on resetpass >{password} ~* &* +@all")).await;
             end_connections(master).await;
         }
     }
@@ -80,27 +73,22 @@ async fn certificates_are_read_at_each_connect() {
 
     use lock_testkit::{Certificates, give_back, is_renewed, take};
 
-    use crate::common::connect;
+    use crate::common::{connect, secure};
 
     if RedisServer::lacks_tls() {
         return;
     }
     let certificates = Arc::new(Certificates::new().unwrap());
-    let mut masters = Vec::new();
-    for _ in 0..3 {
-        masters.push(RedisServer::builder().tls(&certificates, false).start().await.unwrap());
-    }
-    let addrs: Vec<_> = masters.iter().map(|master| master.tls_addr().to_string()).collect();
+    let (masters, url) = secure(&certificates).await;
     let ca = certificates.ca();
-    let url = format!("redlocks://{}?ttl=10s&connect_timeout=5s&tls_ca={}", addrs.join(","), ca.display());
-    let locks = connect(&url).await.unwrap();
+    let locks = connect(&format!("{url}?ttl=10s&connect_timeout=10s&tls_ca={}", ca.display())).await.unwrap();
     let guard = take(&locks, "a").await;
     certificates.replace().unwrap();
-    for master in &masters {
+    for master in masters.servers() {
         // It reads the file again.
-        send(master, &format!("CONFIG SET tls-ca-cert-file {}", ca.display())).await;
+        run(master, &format!("CONFIG SET tls-ca-cert-file {}", ca.display())).await;
         let (cert, key) = certificates.server();
-        send(master, &format!("CONFIG SET tls-cert-file {} tls-key-file {}", cert.display(), key.display()))
+        run(master, &format!("CONFIG SET tls-cert-file {} tls-key-file {}", cert.display(), key.display()))
             .await;
         end_connections(master).await;
     }

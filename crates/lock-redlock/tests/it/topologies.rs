@@ -1,15 +1,14 @@
 //! The ways to reach the masters, and what the doctor sees of them.
 
 use lock_core::{ErrorKind, FindingLevel};
-use lock_testkit::{RedisCluster, RedisFive, RedisServer, give_back};
+use lock_testkit::{RedisCluster, RedisServer, give_back, take};
 
-use crate::common::connect;
+use crate::common::{connect, start};
 
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
 async fn the_doctor_sees_every_master() {
-    let five = RedisFive::start().await.unwrap();
-    let locks = connect(&five.url()).await.unwrap();
+    let (five, locks) = start(5, "").await;
     five.servers()[3].kill();
     let report = locks.doctor().await.unwrap();
     for (at, master) in five.servers().iter().enumerate() {
@@ -36,7 +35,7 @@ async fn names_whose_helpers_would_be_elsewhere_are_refused_by_masters_in_cluste
     let addrs: Vec<_> = masters.iter().map(|cluster| cluster.masters()[0].addr().to_string()).collect();
     let locks = connect(&format!("redlock://{}", addrs.join(","))).await.unwrap();
     for _ in 0..2 {
-        give_back(locks.mutex("{a}b").acquire().await.unwrap()).await;
+        give_back(take(&locks, "{a}b").await).await;
     }
     let error = locks.mutex("a}b").try_acquire().await.map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidName, "{error}");
@@ -54,21 +53,16 @@ async fn masters_are_spoken_to_over_tls() {
 
     use lock_testkit::Certificates;
 
+    use crate::common::{all_have_it, secure};
+
     if RedisServer::lacks_tls() {
         return;
     }
     let certificates = Arc::new(Certificates::new().unwrap());
-    let mut masters = Vec::new();
-    for _ in 0..3 {
-        masters.push(RedisServer::builder().tls(&certificates, false).start().await.unwrap());
-    }
-    let addrs: Vec<_> = masters.iter().map(|master| master.tls_addr().to_string()).collect();
-    let url = format!("redlocks://{}", addrs.join(","));
+    let (masters, url) = secure(&certificates).await;
     let locks = connect(&format!("{url}?tls_ca={}", certificates.ca().display())).await.unwrap();
-    let guard = locks.mutex("a").acquire().await.unwrap();
-    for master in &masters {
-        assert!(master.has_key("lock:a").await);
-    }
+    let guard = take(&locks, "a").await;
+    all_have_it(&masters).await;
     give_back(guard).await;
     let error = connect(&url).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");

@@ -38,8 +38,6 @@ pub(crate) enum Mistake {
     FenceOnlyReads,
     /// A fence compares with the fenced tokens, and not with the granted one.
     FenceByFencedTokensAlone,
-    /// A fence is followed by a `ROLLBACK TO SAVEPOINT` to before it.
-    FenceUnderSavepoint,
     /// An acquisition passes over the locked row, and goes by what it can read.
     AskIgnoresLockedRow,
     /// An acquisition passes over the locked lease, and goes by what it can read.
@@ -71,7 +69,6 @@ pub(crate) struct State {
     /// The largest token that a holder got, also without the server, and the largest that a committed transaction was fenced with.
     granted: u8,
     committed: u8,
-    has_granted_beside_fence: bool,
     has_committed_late: bool,
     has_inverted: bool,
 }
@@ -166,7 +163,6 @@ pub(crate) enum Action {
 }
 
 pub(crate) const EXCLUSION: &str = "no two clients have a valid lock";
-pub(crate) const NO_GRANT: &str = "no later grant between a fence and its commit";
 pub(crate) const NO_STALE_COMMIT: &str = "no earlier holder commits after a later grant";
 pub(crate) const INCREASE: &str = "tokens increase";
 
@@ -212,8 +208,7 @@ impl Tale for Fences {
                         *past = Some(held.token);
                     }
                     (held.token, held.has_fenced) = (held.token + 1, false);
-                    let token = held.token;
-                    self.grant(&mut state, token);
+                    state.granted = state.granted.max(held.token);
                 }
             }
             Action::Fence(client, token) => {
@@ -284,7 +279,6 @@ impl Model for Fences {
             has_crashed: false,
             granted: 0,
             committed: 0,
-            has_granted_beside_fence: false,
             has_committed_late: false,
             has_inverted: false,
         }]
@@ -317,11 +311,10 @@ impl Model for Fences {
                 let is_valid = |client: &&Client| client.held.is_some_and(|held| state.now < held.deadline);
                 state.clients.iter().filter(is_valid).count() < 2
             }),
-            Property::always(NO_GRANT, |_, state: &State| !state.has_granted_beside_fence),
             Property::always(NO_STALE_COMMIT, |_, state: &State| !state.has_committed_late),
             Property::always(INCREASE, |_, state: &State| !state.has_inverted),
             Property::sometimes("a holder whose lease has expired commits", |_, state: &State| {
-                state.committed > 0 && state.tables.owner.is_some() && state.tables.ends < state.now
+                state.committed > 0 && state.tables.owner.is_some() && state.tables.ends <= state.now
             }),
             Property::sometimes("the second task of a block commits", |_, state: &State| {
                 state.committed % BLOCK == 1
@@ -398,7 +391,7 @@ impl Fences {
             actions.push(Action::AbortFenced(client));
             return;
         }
-        if self.fences_lock() && state.is_row_locked() {
+        if self.mistake != Some(Mistake::FenceOnlyReads) && state.is_row_locked() {
             return;
         }
         let Tables { token: granted, fenced, .. } = state.tables;
@@ -411,10 +404,6 @@ impl Fences {
 
     fn passes_known_tokens_on(&self) -> bool {
         self.mistake == Some(Mistake::KnownTokenIsPassedOn)
-    }
-
-    fn fences_lock(&self) -> bool {
-        !matches!(self.mistake, Some(Mistake::FenceOnlyReads | Mistake::FenceUnderSavepoint))
     }
 
     fn execute(&self, state: &mut State, client: usize, clock: u8) {
@@ -464,7 +453,7 @@ impl Fences {
                 // Another transaction may have been committed meanwhile only where a row was ignored.
                 state.tables = Tables { fenced: before.fenced, ..made };
                 state.has_inverted |= made.token <= state.granted;
-                self.grant(state, made.token);
+                state.granted = state.granted.max(made.token);
                 if is_answered {
                     let held = Held { acquisition, token: made.token, has_fenced: false, deadline };
                     state.clients[client].held = Some(held);
@@ -487,15 +476,6 @@ impl Fences {
             }
         };
         state.on_disk = is_asynchronous.then(|| state.on_disk.unwrap_or(before));
-    }
-
-    /// Notes that a holder got the lock with this token.
-    fn grant(&self, state: &mut State, token: u8) {
-        state.granted = state.granted.max(token);
-        let is_older = |client: &Client| client.fenced.is_some_and(|fenced| fenced < token);
-        // What has no lock any more is no fence.
-        let counts = self.mistake != Some(Mistake::FenceUnderSavepoint);
-        state.has_granted_beside_fence |= counts && state.clients.iter().any(is_older);
     }
 
     fn told(&self, last: &State, action: Action, next: &State) -> String {
@@ -541,12 +521,6 @@ impl Fences {
                 if self.passes_known_tokens_on() { ", which knows its token," } else { "" },
                 next.clients[client].held.map_or(0, |held| held.token)
             ),
-            Action::Fence(client, token) if self.mistake == Some(Mistake::FenceUnderSavepoint) => {
-                format!(
-                    "{} fences a transaction with token {token}, and rolls back to a savepoint before that",
-                    name(client)
-                )
-            }
             Action::Fence(client, token) => {
                 format!("{} fences a transaction with token {token}", last.task(client, token))
             }

@@ -1,15 +1,13 @@
 //! Notifications that somebody else hears, repeats or makes. PostgreSQL has no rights for them.
 
-use std::time::Duration;
-
 use futures_util::{StreamExt, stream};
-use lock_core::Guard;
-use lock_testkit::by_tier;
+use lock_core::{Guard, GuardState, Locks, Token};
+use lock_testkit::{by_tier, give_back, hand_over, queue_up, soon, take};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::time::timeout;
 use tokio_postgres::{AsyncMessage, Client, NoTls};
 
-use crate::site::{PATIENCE, Site, connect, take, until};
+use super::{OWNER, Shared};
+use crate::site::Site;
 
 /// A role without any right in the schema, which listens to all inboxes.
 struct Eve {
@@ -44,17 +42,14 @@ impl Eve {
         Self { client, inboxes, heard }
     }
 
-    /// The next message that begins so.
-    async fn hears(&mut self, kind: &str) -> (String, String) {
-        let heard = async {
-            loop {
-                let (channel, payload) = self.heard.recv().await.unwrap();
-                if payload.starts_with(kind) {
-                    return (channel, payload);
-                }
+    /// The next message with this part.
+    async fn hears(&mut self, part: &str) -> (String, String) {
+        loop {
+            let (channel, payload) = soon(self.heard.recv()).await.unwrap();
+            if payload.contains(part) {
+                return (channel, payload);
             }
-        };
-        timeout(PATIENCE, heard).await.expect("everybody hears it")
+        }
     }
 
     async fn sends(&self, inbox: &str, payload: &str) {
@@ -68,13 +63,18 @@ impl Eve {
     }
 }
 
-/// The guard stays as it is while its process reads what was sent to it.
-async fn is_unmoved(guard: &Guard, token: u64) {
-    for _ in 0..20 {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        assert!(guard.is_valid() && guard.token().get() == token);
-    }
-    assert!(guard.verify().await.unwrap() == lock_core::GuardState::Valid);
+/// Waits until a process has read what was sent to it: it is notified of another grant behind that.
+async fn has_read(process: &Locks, other: &Locks) {
+    let guard = take(other, "behind").await;
+    let waiter = queue_up(process, "behind").await;
+    give_back(hand_over(guard, waiter).await).await;
+}
+
+/// The guard is as it was when its process has read what was sent to it.
+async fn is_unmoved(guard: &Guard, token: Token, process: &Locks, other: &Locks) {
+    has_read(process, other).await;
+    assert!(guard.is_valid() && guard.token() == token);
+    assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
 }
 
 #[tokio::test]
@@ -84,22 +84,19 @@ async fn a_grant_that_is_repeated_to_others_gives_no_second_guard() {
         [site.locks("&ttl=20s").await, site.locks("&ttl=20s").await, site.locks("&ttl=20s").await];
     let mut eve = Eve::of(&site).await;
     let guard = take(&first, "orders/42").await;
-    let waiter = tokio::spawn(async move { take(&second, "orders/42").await });
-    until("a waiter", async || first.inspect("orders/42").await.unwrap().waiters == 1).await;
+    let waiter = queue_up(&second, "orders/42").await;
     let owner = first.inspect("orders/42").await.unwrap().holders[0].id.unwrap().to_string();
-    guard.release().await.unwrap();
-    let guard = timeout(PATIENCE, waiter).await.expect("it is granted").unwrap();
-    let token = guard.token().get();
+    let guard = hand_over(guard, waiter).await;
+    let token = guard.token();
     let (channel, payload) = eve.hears("granted").await;
     let holder = third.inspect("orders/42").await.unwrap().holders[0].id.unwrap().to_string();
     for secret in ["orders", &owner, &holder] {
         assert!(!payload.contains(secret), "{payload} tells {secret}");
     }
     // While another process waits, and after it has taken part: to all inboxes, as it was and with another token.
-    let waits = third.clone();
-    let waiter = tokio::spawn(async move { take(&waits, "orders/42").await });
-    until("a waiter", async || first.inspect("orders/42").await.unwrap().waiters == 1).await;
-    let forged = payload.replace(&token.to_string(), &(token + 16).to_string());
+    let waiter = queue_up(&third, "orders/42").await;
+    let later = token.get() + 16;
+    let forged = payload.replace(&token.to_string(), &later.to_string());
     assert_ne!(forged, payload);
     for message in [&payload, &forged] {
         eve.sends(&channel, message).await;
@@ -108,41 +105,28 @@ async fn a_grant_that_is_repeated_to_others_gives_no_second_guard() {
     // Even if it had learnt the key of the entry that waits.
     let key = "SELECT left(key, 16) FROM polylock.waiter WHERE name = 'orders/42'";
     let key: String = site.client().await.query_one(key, &[]).await.unwrap().get(0);
-    eve.sends_to_all(&format!("granted:{key}:{}:{}", token + 16, "0".repeat(64))).await;
-    is_unmoved(&guard, token).await;
+    eve.sends_to_all(&format!("granted:{key}:{later}:{}", "0".repeat(64))).await;
+    is_unmoved(&guard, token, &second, &first).await;
+    has_read(&third, &first).await;
     assert!(!waiter.is_finished());
-    guard.release().await.unwrap();
-    let next = timeout(PATIENCE, waiter).await.expect("it is granted").unwrap();
-    assert!(next.token().get() > token);
-    let (_, own) = eve.hears("granted").await;
+    let next = hand_over(guard, waiter).await;
     let proven = next.token();
+    assert!(proven > token);
+    let (_, own) = eve.hears(&format!(":{proven}:")).await;
     eve.sends_to_all(&own.replace(&proven.to_string(), &(proven.get() + 1).to_string())).await;
-    is_unmoved(&next, proven.get()).await;
-    next.release().await.unwrap();
+    is_unmoved(&next, proven, &third, &first).await;
+    give_back(next).await;
 }
 
 /// A client may release what it holds, and take that back.
 #[tokio::test]
 async fn a_grant_that_is_rolled_back_is_told_to_nobody() {
-    let site = Site::open().await;
-    let app = site.role("app").await;
-    let locks = site.locks("&ttl=20s").await;
-    site.grant(&app).await;
+    let Shared { site, locks, client, .. } = Shared::new().await;
     let mut eve = Eve::of(&site).await;
-    let client = site.client_of(&app).await;
-    let me = "'00000000-0000-0000-0000-00000000000e'";
-    client
-        .batch_execute(&format!(
-            "SELECT polylock.ask('orders', {me}, 0, 60000, '{{}}', 'on', NULL, NULL, NULL, NULL)"
-        ))
-        .await
-        .unwrap();
-    let waiter = {
-        let locks = locks.clone();
-        tokio::spawn(async move { take(&locks, "orders").await })
-    };
-    until("a waiter", async || locks.inspect("orders").await.unwrap().waiters == 1).await;
-    let release = format!("SELECT tell FROM polylock.release('orders', {me}, 'on')");
+    let ask = format!("polylock.ask('orders', {OWNER}, 0, 60000, '{{}}', 'on', NULL, NULL, NULL, NULL)");
+    client.batch_execute(&format!("SELECT {ask}")).await.unwrap();
+    let waiter = queue_up(&locks, "orders").await;
+    let release = format!("SELECT tell FROM polylock.release('orders', {OWNER}, 'on')");
     client.batch_execute("BEGIN").await.unwrap();
     assert!(client.query_one(&release, &[]).await.unwrap().get::<_, bool>(0));
     client.batch_execute("SELECT polylock.tell(ARRAY['orders']); ROLLBACK").await.unwrap();
@@ -151,10 +135,10 @@ async fn a_grant_that_is_rolled_back_is_told_to_nobody() {
     assert!(!waiter.is_finished());
     client.batch_execute(&release).await.unwrap();
     client.batch_execute("SELECT polylock.tell(ARRAY['orders'])").await.unwrap();
-    let guard = timeout(PATIENCE, waiter).await.expect("it is granted").unwrap();
+    let guard = soon(waiter).await.unwrap();
     let (_, payload) = eve.hears("granted").await;
     assert!(payload.contains(&guard.token().to_string()), "of one grant alone: {payload}");
-    guard.release().await.unwrap();
+    give_back(guard).await;
 }
 
 /// Of version 1, beyond what a token is, without a form, and very long.
@@ -177,12 +161,10 @@ async fn messages_without_sense_change_nothing() {
     ] {
         eve.sends_to_all(&payload).await;
     }
-    is_unmoved(&guard, token).await;
     let other = site.locks("&ttl=20s").await;
-    let waiter = tokio::spawn(async move { take(&other, "orders").await });
-    until("a waiter", async || locks.inspect("orders").await.unwrap().waiters == 1).await;
-    guard.release().await.unwrap();
-    timeout(PATIENCE, waiter).await.expect("notifications still come").unwrap().release().await.unwrap();
+    is_unmoved(&guard, guard.token(), &locks, &other).await;
+    let waiter = queue_up(&other, "orders").await;
+    give_back(hand_over(guard, waiter).await).await;
 }
 
 /// One statement sends 300 000 messages. They are read one by one, and nothing is kept of them.
@@ -203,13 +185,11 @@ async fn a_flood_of_messages_costs_no_memory_and_no_lock() {
     let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     eve.client.batch_execute(&format!("UNLISTEN *; {flood}")).await.unwrap();
     let other = site.locks("&ttl=20s").await;
-    let waiter = tokio::spawn(async move { take(&other, "orders").await });
-    until("a waiter", async || locks.inspect("orders").await.unwrap().waiters == 1).await;
+    let waiter = queue_up(&other, "orders").await;
     assert!(guard.is_valid());
     assert!(tokio::runtime::Handle::current().metrics().num_alive_tasks() < tasks + 50);
-    guard.release().await.unwrap();
-    let guard = timeout(PATIENCE, waiter).await.expect("it is granted").unwrap();
-    guard.release().await.unwrap();
+    let guard = hand_over(guard, waiter).await;
+    give_back(guard).await;
     assert!(resident() < before + 100_000, "{before} KiB were in use before, and {} are now", resident());
 }
 
@@ -224,7 +204,7 @@ fn resident() -> u64 {
 #[tokio::test]
 async fn what_another_process_tells_itself_is_not_taken_for_ones_own() {
     let site = Site::open().await;
-    let locks = connect(&format!("{}&ttl=20s", site.url())).await.unwrap();
+    let locks = site.locks("&ttl=20s").await;
     let eve = Eve::of(&site).await;
     eve.sends_to_all("opened").await;
     eve.sends_to_all("opened:0000000000000000").await;

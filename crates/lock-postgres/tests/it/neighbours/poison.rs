@@ -1,26 +1,20 @@
 //! Calls of a role that may use locks, which would make calls of others fail.
 
-use lock_postgres::schema::{Grants, install};
+use lock_testkit::{come, give_back, take, until};
 
-use tokio::time::timeout;
+use super::{OWNER, Shared};
+use crate::site::{Site, connect};
 
-use crate::site::{PATIENCE, Site, connect, take, until};
-
-const OWNER: &str = "'00000000-0000-0000-0000-00000000000e'";
 const INBOX: &str = "repeat('a', 32)";
 
 #[tokio::test]
 async fn values_out_of_bounds_are_refused_at_the_door() {
-    let site = Site::open().await;
-    let app = site.role("app").await;
-    site.client().await.batch_execute(&install("polylock", &Grants::default())).await.unwrap();
-    site.grant(&app).await;
-    let locks = site.locks("&ttl=20s").await;
-    let guard = take(&locks, "orders").await;
-    let client = site.client_of(&app).await;
+    let shared = Shared::new().await;
+    let Shared { site, locks, .. } = &shared;
+    let guard = take(locks, "orders").await;
     let key = "repeat('b', 48)";
     let ask = |mode: &str, ttl: &str, info: &str, grace: &str, inbox: &str, key: &str| {
-        format!("polylock.ask('orders', {OWNER}, {mode}, {ttl}, {info}, 'on', {grace}, {inbox}, 1, {key})")
+        format!("ask('orders', {OWNER}, {mode}, {ttl}, {info}, 'on', {grace}, {inbox}, 1, {key})")
     };
     for call in [
         ask("0", "1000", "''", "9223372036854775807", INBOX, key),
@@ -34,46 +28,41 @@ async fn values_out_of_bounds_are_refused_at_the_door() {
         ask("0", "1000", "''", "1000", "repeat('A', 32)", key),
         ask("0", "1000", "''", "1000", INBOX, "'short'"),
         ask("0", "1000", "''", "1000", INBOX, "NULL"),
-        format!("polylock.ask(repeat('x', 3000), {OWNER}, 0, 1000, '', 'on', NULL, NULL, NULL, NULL)"),
+        format!("ask(repeat('x', 3000), {OWNER}, 0, 1000, '', 'on', NULL, NULL, NULL, NULL)"),
         format!(
-            "polylock.extend(ARRAY['orders'], ARRAY[{OWNER}::uuid], ARRAY[9223372036854775807], ARRAY[true], 'on')"
+            "extend(ARRAY['orders'], ARRAY[{OWNER}::uuid], ARRAY[9223372036854775807], ARRAY[true], 'on')"
         ),
-        format!("polylock.downgrade('orders', '{}', 9223372036854775807, 'on')", guard.owner()),
-        format!("polylock.hand_over('orders', '{0}', '{0}', 9223372036854775807, '', 'on')", guard.owner()),
-        "polylock.observe('orders', repeat('x', 100), 1, repeat('0', 16))".to_owned(),
-        "polylock.observe('orders', NULL, 1, repeat('0', 16))".to_owned(),
+        format!("downgrade('orders', '{}', 9223372036854775807, 'on')", guard.owner()),
+        format!("hand_over('orders', '{0}', '{0}', 9223372036854775807, '', 'on')", guard.owner()),
+        "observe('orders', repeat('x', 100), 1, repeat('0', 16))".to_owned(),
+        "observe('orders', NULL, 1, repeat('0', 16))".to_owned(),
     ] {
-        let error = client.batch_execute(&format!("SELECT {call}")).await.unwrap_err();
-        let code = error.code().unwrap().code().to_owned();
-        assert_eq!(code, "22023", "{call}: {error:?}");
+        assert_eq!(shared.refused(&call).await, "22023", "{call}");
     }
     // Nothing of it is in the way of anybody.
     assert!(guard.is_valid());
     assert_eq!(locks.inspect("orders").await.unwrap().waiters, 0);
-    guard.release().await.unwrap();
-    take(&connect(&site.url_of(&app)).await.unwrap(), "orders").await.release().await.unwrap();
+    give_back(guard).await;
+    give_back(take(&connect(&site.url_of(&shared.app)).await.unwrap(), "orders").await).await;
 }
 
 /// A floor of all new names is taken only from names that are behind the clock.
 #[tokio::test]
 async fn no_call_moves_the_tokens_of_other_names_into_the_future() {
-    let site = Site::open().await;
-    let app = site.role("app").await;
-    let locks = site.locks("&ttl=20s").await;
-    site.grant(&app).await;
-    let client = site.client_of(&app).await;
-    let raise = format!(
-        "SELECT polylock.ask('far', {OWNER}, 0, 60000, '', 'on', NULL, NULL, NULL, NULL);
-         SELECT polylock.raise('far', {OWNER}, 1::bigint << 62, 'on');
-         SELECT polylock.release('far', {OWNER}, 'on')"
-    );
-    client.batch_execute(&raise).await.unwrap();
-    for idle in ["-9000000000000000", "0", "9223372036854775807"] {
-        client.batch_execute(&format!("SELECT polylock.sweep('', 1000000, {idle}, 'on')")).await.unwrap();
+    let shared = Shared::new().await;
+    for call in [
+        format!("ask('far', {OWNER}, 0, 60000, '', 'on', NULL, NULL, NULL, NULL)"),
+        format!("raise('far', {OWNER}, 1::bigint << 62, 'on')"),
+        format!("release('far', {OWNER}, 'on')"),
+    ] {
+        shared.call(&call).await;
     }
-    let guard = take(&locks, "new").await;
+    for idle in ["-9000000000000000", "0", "9223372036854775807"] {
+        shared.call(&format!("sweep('', 1000000, {idle}, 'on')")).await;
+    }
+    let guard = take(&shared.locks, "new").await;
     assert!(guard.token().get() < 1 << 60, "{}", guard.token());
-    guard.release().await.unwrap();
+    give_back(guard).await;
 }
 
 /// Locks of an application's own choosing, which every role may take.
@@ -85,7 +74,7 @@ async fn advisory_locks_of_others_are_in_nobodys_way() {
         eve.batch_execute(&format!("SELECT pg_advisory_lock(hashtextextended({number}, 0))")).await.unwrap();
     }
     let locks = site.locks("&ttl=20s").await;
-    take(&locks, "orders").await.release().await.unwrap();
+    give_back(take(&locks, "orders").await).await;
     let swept = "SELECT removed::bigint FROM polylock.sweep('', 1000, 0, 'on')";
     assert_eq!(site.number(swept).await, 1);
 }
@@ -93,11 +82,8 @@ async fn advisory_locks_of_others_are_in_nobodys_way() {
 /// One owner that waits, is handed the lock over all the same, and shares it: its entry is never removed.
 #[tokio::test]
 async fn no_order_of_calls_keeps_others_from_a_name_or_a_sweep_from_the_rest() {
-    let site = Site::open().await;
-    let app = site.role("app").await;
-    let locks = site.locks("&ttl=20s").await;
-    site.grant(&app).await;
-    let client = site.client_of(&app).await;
+    let shared = Shared::new().await;
+    let Shared { site, locks, client, .. } = &shared;
     client.batch_execute(&format!("SET application_name = 'polylock_{}'", "a".repeat(32))).await.unwrap();
     let id = |number: u32| format!("'00000000-0000-0000-0000-{number:012}'");
     let (x, y, z, inbox) = (id(1), id(2), id(3), format!("{INBOX}, pg_backend_pid(), repeat('b', 48)"));
@@ -108,38 +94,34 @@ async fn no_order_of_calls_keeps_others_from_a_name_or_a_sweep_from_the_rest() {
         format!("hand_over('po', {x}, {y}, 60000, '{{}}', 'off')"),
         format!("downgrade('po', {y}, 600000, 'off')"),
     ] {
-        client.batch_execute(&format!("SELECT polylock.{call}")).await.unwrap();
+        shared.call(&call).await;
     }
     // Its other waiter has died.
     let died = "UPDATE polylock.waiter SET renewed = renewed - interval '1 minute'";
-    site.client().await.batch_execute(died).await.unwrap();
+    site.execute(died).await;
     let reader = locks.rw("po").read().await.unwrap();
-    reader.release().await.unwrap();
-    client.batch_execute("SELECT polylock.sweep('', 1000, 0, 'off')").await.unwrap();
+    give_back(reader).await;
+    shared.call("sweep('', 1000, 0, 'off')").await;
 
     for call in [
         "release('po', NULL, 'off')",
         "ask('po', NULL, 0, 1000, '', 'off', NULL, NULL, NULL, NULL)",
         "hand_over('po', '00000000-0000-0000-0000-000000000002', NULL, 1000, '', 'off')",
     ] {
-        let error = client.batch_execute(&format!("SELECT polylock.{call}")).await.unwrap_err();
-        assert_eq!(error.code().unwrap().code(), "22023", "{call}: {error:?}");
+        assert_eq!(shared.refused(call).await, "22023", "{call}");
     }
-    let key = format!(
-        "SELECT polylock.ask('po', {x}, 0, 1000, '', 'off', 2500, NULL, NULL, repeat('x', 50000000))"
-    );
-    client.batch_execute(&key).await.unwrap();
+    shared
+        .call(&format!("ask('po', {x}, 0, 1000, '', 'off', 2500, NULL, NULL, repeat('x', 50000000))"))
+        .await;
     assert_eq!(site.number("SELECT coalesce(max(length(key)), 0)::bigint FROM polylock.waiter").await, 0);
 }
 
 /// The id of an inbox is public: it is the name of a session.
 #[tokio::test]
 async fn nobody_ends_the_observation_of_another_process() {
-    let site = Site::open().await;
-    let app = site.role("app").await;
-    let locks = site.locks("&ttl=20s").await;
-    site.grant(&app).await;
-    let guard = take(&locks, "orders").await;
+    let shared = Shared::new().await;
+    let Shared { site, locks, .. } = &shared;
+    let guard = take(locks, "orders").await;
     let name = lock_core::LockName::new("orders").unwrap();
     let seen = locks.inspect("orders").await.unwrap();
     let observer = tokio::spawn({
@@ -148,32 +130,26 @@ async fn nobody_ends_the_observation_of_another_process() {
     });
     let observers = "SELECT count(*) FROM polylock.observer WHERE listener > 1000 OR listener < 99";
     until("it observes", async || site.number(observers).await == 1).await;
-    let client = site.client_of(&app).await;
     let inbox = "(SELECT substr(application_name, 10) FROM pg_stat_activity
                   WHERE datname = current_database() AND application_name LIKE 'polylock\\_%')";
     for call in [
         format!("observe('orders', {inbox}, 99, repeat('0', 16))"),
         format!("unobserve('orders', {inbox}, repeat('0', 16))"),
     ] {
-        client.batch_execute(&format!("SELECT polylock.{call}")).await.unwrap();
+        shared.call(&call).await;
     }
     assert_eq!(site.number(observers).await, 1);
-    guard.release().await.unwrap();
-    let changed = timeout(PATIENCE, observer).await.expect("it is notified").unwrap().unwrap();
-    assert!(!changed.is_held());
+    give_back(guard).await;
+    assert!(!come(observer).await.unwrap().is_held());
 }
 
 /// What `inspect` shows of an owner gives nobody a right on its lock.
 #[tokio::test]
 async fn a_client_that_sees_a_holder_can_do_nothing_to_it() {
-    let site = Site::open().await;
-    let app = site.role("app").await;
-    let locks = site.locks("&ttl=20s").await;
-    site.grant(&app).await;
+    let Shared { locks, client, .. } = Shared::new().await;
     let guard = take(&locks, "orders").await;
     let shown = locks.inspect("orders").await.unwrap().holders[0].id.unwrap();
     assert_eq!(shown, guard.owner());
-    let client = site.client_of(&app).await;
     for (call, answer) in [
         (format!("release('orders', '{shown}', 'on')"), "lost"),
         (format!("hand_over('orders', '{shown}', {OWNER}, 60000, '', 'on')"), "lost"),
@@ -190,5 +166,5 @@ async fn a_client_that_sees_a_holder_can_do_nothing_to_it() {
     );
     assert_eq!(client.query_one(&extend, &[]).await.unwrap().get::<_, i32>(0), 0);
     assert_eq!(guard.verify().await.unwrap(), lock_core::GuardState::Valid);
-    guard.release().await.unwrap();
+    give_back(guard).await;
 }

@@ -3,9 +3,10 @@
 use lock_core::ErrorKind;
 use lock_postgres::schema::{Grants, install};
 use lock_postgres::{PostgresConfig, schema};
+use lock_testkit::{give_back, take};
 use tokio_postgres::Client;
 
-use crate::site::{Site, connect, take};
+use crate::site::{Site, connect};
 
 /// Makes whoever runs it give its rights away. `$1` is the role that gets them.
 const TROJAN: &str = "BEGIN
@@ -32,7 +33,7 @@ async fn try_all(client: &Client, statements: &[&str]) {
 #[tokio::test]
 async fn a_temporary_table_is_in_nobodys_way() {
     let site = Site::open().await;
-    site.locks("").await.close().await.unwrap();
+    site.install().await;
     for is_client in [false, true] {
         let eve = site.role(if is_client { "client" } else { "eve" }).await;
         if is_client {
@@ -105,7 +106,7 @@ async fn functions_in_public_are_not_called_by_an_installation_or_a_client() {
     // The worst path that anybody could have set for the database.
     let worst = format!("ALTER DATABASE {} SET search_path = public, pg_catalog", site.database);
     admin.batch_execute(&worst).await.unwrap();
-    site.client().await.batch_execute(&install("polylock", &Grants::default())).await.unwrap();
+    site.install().await;
     PostgresConfig::from_url(&site.url()).unwrap().install_schema().await.unwrap();
     let locks = site.locks("").await;
     let guard = take(&locks, "orders").await;
@@ -113,7 +114,7 @@ async fn functions_in_public_are_not_called_by_an_installation_or_a_client() {
     locks.inspect("orders").await.unwrap();
     locks.list("").await.unwrap();
     locks.doctor().await.unwrap();
-    guard.release().await.unwrap();
+    give_back(guard).await;
     assert!(!is_superuser(&site, &eve).await);
 }
 
@@ -156,7 +157,7 @@ async fn a_schema_that_another_role_made_is_neither_installed_into_nor_used() {
 async fn a_schema_in_which_others_may_create_is_not_used() {
     let site = Site::open().await;
     let eve = site.role("eve").await;
-    site.locks("").await.close().await.unwrap();
+    site.install().await;
     let admin = site.client().await;
     admin.batch_execute(&format!("GRANT CREATE, USAGE ON SCHEMA polylock TO {eve}")).await.unwrap();
     let lets_create = connect(&site.url()).await.unwrap_err();
@@ -244,7 +245,7 @@ async fn default_rights_of_the_database_give_neither_the_schema_nor_a_table_away
         .map(|kind| format!("ALTER DEFAULT PRIVILEGES GRANT ALL ON {kind} TO {app};"))
         .concat();
     admin.batch_execute(&default).await.unwrap();
-    site.locks("").await.close().await.unwrap();
+    site.install().await;
     let rights = "SELECT count(*) FROM pg_class c, aclexplode(c.relacl) a
                   WHERE c.relnamespace = 'polylock'::regnamespace AND a.grantee <> c.relowner";
     assert_eq!(site.number(rights).await, 0);

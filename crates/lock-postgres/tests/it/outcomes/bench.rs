@@ -11,13 +11,12 @@
 //! with `share/..`.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::time::Duration;
 
 use lock_postgres::schema::{Grants, install};
 use lock_testkit::postgres::PostgresServer;
+use lock_testkit::soon;
 use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
-use tokio::time::timeout;
 use tokio_postgres::{Client, NoTls};
 
 use super::record;
@@ -70,8 +69,8 @@ impl Bench {
                 blocker.batch_execute(&sql).await.unwrap();
             }
             let tokens = self.tokens(&name).await;
-            let called = timeout(Duration::from_secs(30), self.call_and_tell(&name, call));
-            let (got, tells) = called.await.expect("no call waits");
+            // No call waits.
+            let (got, tells) = soon(self.call_and_tell(&name, call)).await;
             let told = if tells { self.notified(&name).await } else { String::new() };
             let seen = (got.as_str(), told, read(&self.client, &name, self.listener).await);
             let wanted = (*answer, (*notified).to_owned(), (*after).to_owned());
@@ -231,4 +230,10 @@ async fn listen(inbox: &str) -> Client {
 
 pub(super) async fn pid(client: &Client) -> i32 {
     client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0)
+}
+
+/// Whether a session waits for a lock.
+pub(super) async fn waits_for_a_lock(client: &Client, pid: i32) -> bool {
+    let sql = "SELECT wait_event_type IS NOT DISTINCT FROM 'Lock' FROM pg_stat_activity WHERE pid = $1";
+    client.query_one(sql, &[&pid]).await.unwrap().get(0)
 }

@@ -1,20 +1,31 @@
 //! The fence against everything else, by two connections.
 
-use std::time::Duration;
-
-use tokio::time::timeout;
+use lock_testkit::{come, soon, until};
+use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::bench::{Bench, pid};
+use super::bench::{Bench, pid, waits_for_a_lock};
 
 const REFUSED: &str = "PL001";
-const SOON: Duration = Duration::from_secs(30);
 
 /// Fences an open transaction; the SQLSTATE if it is refused.
 async fn fence(client: &Client, name: &str, token: i64) -> Result<i64, SqlState> {
     let row = client.query_one("SELECT fence($1, $2)", &[&name, &token]).await;
     row.map(|row| row.get(0)).map_err(|error| error.code().unwrap().clone())
+}
+
+/// Fences in a task of its own, and returns when that waits for a row.
+async fn wait_to_fence(
+    bench: &Bench,
+    client: Client,
+    name: &str,
+    token: i64,
+) -> JoinHandle<Result<i64, SqlState>> {
+    let (pid, name, other) = (pid(&client).await, name.to_owned(), bench.connection().await);
+    let fenced = tokio::spawn(async move { fence(&client, &name, token).await });
+    until("it waits", async || waits_for_a_lock(&other, pid).await).await;
+    fenced
 }
 
 async fn begin(bench: &Bench, how: &str) -> Client {
@@ -129,7 +140,7 @@ async fn an_open_fence_blocks_the_lock_and_not_its_renewal() {
         let name = bench.name(state).await;
         let transaction = begin(&bench, "").await;
         assert_eq!(fence(&transaction, &name, 1600).await, Ok(1600));
-        let got = timeout(SOON, bench.call(&name, call)).await.expect("it does not wait");
+        let got = soon(bench.call(&name, call)).await;
         assert_eq!(got, answer, "{state}; {call}");
 
         let blocker = bench.client.query_one("SELECT pid, open_ms FROM blocker($1)", &[&name]).await.unwrap();
@@ -152,10 +163,9 @@ async fn a_fence_waits_for_a_grant_and_is_refused() {
         bench.client.batch_execute("BEGIN").await.unwrap();
         assert_eq!(bench.call(&name, "ask ann 0").await, "granted");
         let late = begin(&bench, &format!("ISOLATION LEVEL {isolation}")).await;
-        let mut fenced = Box::pin(fence(&late, &name, 1600));
-        assert!(timeout(Duration::from_millis(50), &mut fenced).await.is_err(), "it waits");
+        let fenced = wait_to_fence(&bench, late, &name, 1600).await;
         bench.client.batch_execute("COMMIT").await.unwrap();
-        assert_eq!(fenced.await.unwrap_err().code(), refusal, "{isolation}");
+        assert_eq!(come(fenced).await.unwrap_err().code(), refusal, "{isolation}");
     }
 }
 
@@ -166,10 +176,9 @@ async fn a_fence_waits_for_one_of_its_block() {
         let name = bench.name("me:200").await;
         let (one, two) = (begin(&bench, "").await, begin(&bench, "").await);
         assert_eq!(fence(&one, &name, 1602).await, Ok(1602));
-        let mut fenced = Box::pin(fence(&two, &name, 1601));
-        assert!(timeout(Duration::from_millis(50), &mut fenced).await.is_err(), "it waits");
+        let fenced = wait_to_fence(&bench, two, &name, 1601).await;
         one.batch_execute(end).await.unwrap();
-        assert_eq!(fenced.await, second, "{end}");
+        assert_eq!(come(fenced).await, second, "{end}");
     }
 }
 

@@ -2,16 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use lock_testkit::by_tier;
+use lock_testkit::{by_tier, come, until};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::sleep;
 use tokio_postgres::{Client, Error};
 
-use super::bench::{Bench, open};
+use super::bench::{Bench, open, pid, waits_for_a_lock};
 use super::state::owner;
 
 const CLIENTS: u64 = 6;
+/// Time: leases end all the time.
 const TTL: Duration = Duration::from_millis(150);
 
 /// A token, and from when to when its holder treated the lock as valid.
@@ -31,7 +32,8 @@ async fn holds_never_overlap_and_commits_are_never_stale() {
     let tasks: Vec<_> =
         (0..CLIENTS).map(|seed| tokio::spawn(race(bench.schema.clone(), seed, until))).collect();
     while Instant::now() < until {
-        sleep(Duration::from_millis(200)).await;
+        // Time: it goes on for so long.
+        sleep(TTL).await;
         // Any of them, and at any time.
         let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
                    WHERE query LIKE '%race%' AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1";
@@ -58,7 +60,7 @@ async fn holds_never_overlap_and_commits_are_never_stale() {
 async fn a_slow_extension_shortens_no_later_one() {
     let mut bench = Bench::new().await;
     let slow = "CREATE OR REPLACE FUNCTION commit_by(p_sync text) RETURNS void LANGUAGE plpgsql AS
-                $$ BEGIN PERFORM pg_sleep(2) WHERE current_setting('test.slow', true) = 'on'; END $$";
+                $$ BEGIN PERFORM pg_advisory_xact_lock(4711) WHERE current_setting('test.slow', true) = 'on'; END $$";
     bench.client.batch_execute(slow).await.unwrap();
     let extend = |ttl: u64, shortens: bool| {
         format!(
@@ -77,6 +79,8 @@ async fn a_slow_extension_shortens_no_later_one() {
         let (name, me) = (bench.name(state).await, owner("me"));
         let (first, second) = (bench.connection().await, bench.connection().await);
         first.batch_execute("SET test.slow = 'on'").await.unwrap();
+        bench.client.batch_execute("SELECT pg_advisory_lock(4711)").await.unwrap();
+        let session = pid(&first).await;
         let (slow, later) = (format!("SELECT {slow}"), format!("SELECT {later}"));
         let late = {
             let (name, me, sql) = (name.clone(), me.clone(), slow.clone());
@@ -84,16 +88,17 @@ async fn a_slow_extension_shortens_no_later_one() {
                 async move { first.query_one(&sql, &[&name, &me]).await.unwrap().get::<_, String>(0) },
             )
         };
-        sleep(Duration::from_millis(700)).await;
+        until("it is under way", async || waits_for_a_lock(&second, session).await).await;
         let extended = second.query_one(&later, &[&name, &me]).await.unwrap().get::<_, String>(0);
+        let ends = ends(&second, &name).await;
+        bench.client.batch_execute("SELECT pg_advisory_unlock(4711)").await.unwrap();
         if extended == "locked" {
             // The slow one has the row, so that no later one comes before it.
-            assert_eq!(late.await.unwrap(), "shared", "{slow}");
+            assert_eq!(come(late).await, "shared", "{slow}");
             continue;
         }
-        let ends = ends(&bench.client, &name).await;
         assert!(["{1}", "shared"].contains(&extended.as_str()), "{extended}");
-        assert_eq!(late.await.unwrap(), extended, "{slow}");
+        assert_eq!(come(late).await, extended, "{slow}");
         assert!(self::ends(&bench.client, &name).await >= ends, "{state}: {slow}");
     }
 }
@@ -129,7 +134,8 @@ async fn race(schema: String, seed: u64, until: Instant) -> Vec<Hold> {
         if tried.is_err_and(|error| error.is_closed() || error.code().is_none()) {
             client = open(&schema).await;
         }
-        sleep(Duration::from_millis(random.random_range(0..4))).await;
+        // Time: at random, as everything here.
+        sleep(TTL * random.random_range(0..4) / 150).await;
     }
     holds
 }
@@ -160,8 +166,8 @@ async fn attempt(
         }
     }
     if random.random_ratio(1, 4) {
-        // A pause that may be longer than the lease.
-        sleep(Duration::from_millis(random.random_range(0..300))).await;
+        // Time: a pause that may be longer than the lease.
+        sleep(TTL * random.random_range(0..300) / 150).await;
     }
     let fenced = if random.random() { write(client, token, random).await } else { Ok(()) };
     let released = Instant::now();
@@ -182,6 +188,7 @@ async fn write(client: &Client, token: i64, random: &mut StdRng) -> Result<(), E
         for _ in 0..2 {
             let row = client.query_one("SELECT coalesce(max(token), 0) FROM journal", &[]).await?;
             assert!(row.get::<_, i64>(0) <= token, "a later holder has committed before {token}");
+            // Time: the lease may end meanwhile.
             sleep(pause / 2).await;
         }
         client.execute("INSERT INTO journal (token) VALUES ($1)", &[&token]).await

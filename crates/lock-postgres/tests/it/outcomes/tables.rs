@@ -301,10 +301,11 @@ async fn observe_and_list() {
 #[tokio::test]
 async fn a_hand_over_counts_from_when_the_row_is_locked() {
     let mut bench = Bench::new().await;
-    let slow = "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
-            'BEGIN PERFORM pg_sleep(0.3); RETURN old; END';
-        CREATE TRIGGER slow BEFORE DELETE ON waiter FOR EACH ROW WHEN (old.listener = 1) EXECUTE FUNCTION slow()";
+    // Time: the dead waiter is removed slowly, before the row is read.
+    let slow = "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.3); RETURN old; END'";
     bench.client.batch_execute(slow).await.unwrap();
+    let trigger = "CREATE TRIGGER slow BEFORE DELETE ON waiter FOR EACH ROW WHEN (old.listener = 1) EXECUTE FUNCTION slow()";
+    bench.client.batch_execute(trigger).await.unwrap();
     let name = bench.name("me:200 | bob! ann").await;
     let start = bench.client.query_one("SELECT clock_timestamp()::text", &[]).await.unwrap();
     assert_eq!(bench.call(&name, "release me").await, "released");

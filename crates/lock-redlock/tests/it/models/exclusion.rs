@@ -32,16 +32,12 @@ pub(crate) struct Redlock<const CLIENTS: usize> {
     pub(crate) drift: bool,
     /// How much longer a key lives than its client treats the lease as valid.
     pub(crate) margin: u8,
-    /// How often a master may restart without its data.
+    /// How often a master may restart without its data. Without a quarantine, a key that ends before its time is the same.
     pub(crate) restarts: u8,
-    /// How often a key may end before its time.
-    pub(crate) early_ends: u8,
     /// For how many ticks a restarted master does not vote.
     pub(crate) quarantine: u8,
     /// Whether a restart may bring back any earlier state of the master, or loses all data.
     pub(crate) rolls_back: bool,
-    /// The mistake to count a lease from the last answer.
-    pub(crate) counts_from_answer: bool,
     /// Whether clients extend their leases.
     pub(crate) extends: bool,
     /// Whether masters hand the lock over.
@@ -49,9 +45,11 @@ pub(crate) struct Redlock<const CLIENTS: usize> {
     pub(crate) mistake: Option<Mistake>,
 }
 
-/// A mistake in confirming leases during a quarantine, or in taking over what was handed over.
+/// A mistake of a client, in confirming leases during a quarantine, or in taking over what was handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mistake {
+    /// A lease counts from the last answer.
+    CountsFromAnswer,
     /// A master in quarantine confirms any lease.
     ConfirmsAny,
     /// It confirms a lease for which its vote has expired.
@@ -83,7 +81,6 @@ pub(crate) struct State<const CLIENTS: usize> {
     clients: [Client; CLIENTS],
     masters: [Master; MASTERS],
     restarts: u8,
-    early_ends: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -166,8 +163,6 @@ pub(crate) enum Action {
     Erase { master: usize },
     /// A master restarts, without its data or with that of earlier.
     Restart { master: usize, key: Option<Key> },
-    /// A key ends before its time.
-    EndEarly { master: usize },
 }
 
 /// The property that is checked.
@@ -179,10 +174,8 @@ impl<const CLIENTS: usize> Redlock<CLIENTS> {
         drift: true,
         margin: MARGIN,
         restarts: 0,
-        early_ends: 0,
         quarantine: 0,
         rolls_back: false,
-        counts_from_answer: false,
         extends: true,
         hands_over: false,
         mistake: None,
@@ -267,7 +260,7 @@ impl<const CLIENTS: usize> Tale for Redlock<CLIENTS> {
             Action::GrantLate { master } => state.masters[master].key = Some(Key { owner: None, left: TTL }),
             Action::Win { client } => {
                 let Client::Asking { left, .. } = state.clients[client] else { unreachable!() };
-                let left = if self.counts_from_answer { self.belief() } else { left };
+                let left = if self.makes(Mistake::CountsFromAnswer) { self.belief() } else { left };
                 state.clients[client] = Client::Holding { left, extending: None };
                 state.clear_answers(client);
             }
@@ -304,10 +297,6 @@ impl<const CLIENTS: usize> Tale for Redlock<CLIENTS> {
                 state.restarts -= 1;
                 state.masters[master].key = key;
                 state.masters[master].quarantine = self.quarantine;
-            }
-            Action::EndEarly { master } => {
-                state.early_ends -= 1;
-                state.masters[master].key = None;
             }
         }
         for master in &mut state.masters {
@@ -372,7 +361,6 @@ impl<const CLIENTS: usize> Tale for Redlock<CLIENTS> {
                 let owner = owner.unwrap_or_else(|| "an attempt that is over".into());
                 Line::at(master, format!("an earlier key of {owner} comes back in a restart of"))
             }
-            Action::EndEarly { master } => Line::at(master, "a key ends before its time on".into()),
         }
     }
 }
@@ -386,7 +374,6 @@ impl<const CLIENTS: usize> Model for Redlock<CLIENTS> {
             clients: [Client::Idle; CLIENTS],
             masters: [Master::default(); MASTERS],
             restarts: self.restarts,
-            early_ends: self.early_ends,
         }]
     }
 
@@ -461,9 +448,6 @@ impl<const CLIENTS: usize> Redlock<CLIENTS> {
             let earlier = self.rolls_back.then(|| state.earlier_keys());
             actions
                 .extend(earlier.into_iter().flatten().map(|key| Action::Restart { master, key: Some(key) }));
-        }
-        if state.early_ends > 0 && key.is_some() {
-            actions.push(Action::EndEarly { master });
         }
     }
 

@@ -1,6 +1,7 @@
 //! Extensions that a master executes late.
 
 use lock_core::LockOptions;
+use lock_testkit::take;
 use tokio::time::{sleep, timeout};
 
 use super::SECOND;
@@ -72,7 +73,7 @@ async fn a_renewal_takes_nothing_back_that_was_confirmed() {
 async fn a_lease_that_masters_may_shorten_is_renewed_in_time() {
     let fleet = Fleet::new(3).await;
     let locks = fleet.connect(60 * SECOND).await;
-    let guard = locks.mutex("a").acquire().await.unwrap();
+    let guard = take(&locks, "a").await;
     for (master, shorter) in [(0, 12 * SECOND), (1, 6 * SECOND)] {
         fleet.links[master][0].stall(5 * SECOND);
         guard.extend(shorter).await.unwrap();

@@ -6,9 +6,11 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use lock_core::{Clock, Locks};
 use lock_redlock::redis::IntoConnectionInfo;
-use lock_redlock::{MasterConfig, RedlockConfig};
-use lock_redlock::{StreamDial, WallClock};
+use lock_redlock::{MasterConfig, Redlock, RedlockConfig, StreamDial, WallClock};
 use lock_testkit::fake::{FakeRedis, Faults, Link};
+use lock_testkit::redis::Reply;
+
+use super::{SECOND, away, cycle};
 
 /// How long an answer is waited for, and a connection.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(1);
@@ -26,6 +28,17 @@ impl Fleet {
         tokio::time::sleep(Duration::from_secs(3600)).await;
         let links = masters.iter().map(|redis| ["first", "later"].map(|label| redis.link(label, 0)));
         Self { links: links.collect(), masters }
+    }
+
+    /// Masters that have always answered at once, and so have short deadlines.
+    pub(crate) async fn swift(masters: u64) -> (Self, Locks) {
+        let fleet = Self::new(masters).await;
+        fleet.set_all(&away(2));
+        let locks = fleet.connect(60 * SECOND).await;
+        for _ in 0..10 {
+            cycle(&locks).await;
+        }
+        (fleet, locks)
     }
 
     /// For a client with locks of this time to live.
@@ -56,13 +69,37 @@ impl Fleet {
         self.config(ttl).connect().await.unwrap()
     }
 
+    /// The backend as well, for what locks do not show.
+    pub(crate) async fn backend(&self, ttl: Duration) -> (Arc<Redlock>, Locks) {
+        let backend = Arc::new(Redlock::connect(self.config(ttl)).await.unwrap());
+        (Arc::clone(&backend), Locks::from_dyn(backend))
+    }
+
     /// Lets nothing pass to and from this master for so long.
     pub(crate) fn stall(&self, master: usize, span: Duration) {
         self.links[master].iter().for_each(|link| link.stall(span));
     }
 
+    pub(crate) fn resume(&self, master: usize) {
+        self.links[master].iter().for_each(Link::resume);
+    }
+
     pub(crate) fn set_faults(&self, master: usize, faults: &Faults) {
         self.links[master].iter().for_each(|link| link.set_faults(faults.clone()));
+    }
+
+    pub(crate) fn set_all(&self, faults: &Faults) {
+        (0..self.links.len()).for_each(|master| self.set_faults(master, faults));
+    }
+
+    /// Executes a command on a master, as an operator or a client of another library does.
+    pub(crate) fn command(&self, master: usize, line: &str) -> Reply {
+        self.masters[master].command(&line.split(' ').collect::<Vec<_>>())
+    }
+
+    /// Whether no master has a key of the lock `a`.
+    pub(crate) fn is_free(&self) -> bool {
+        !(0..self.masters.len()).any(|master| self.has_key(master))
     }
 
     /// Whether a master has a key of the lock `a`.

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use lock_core::{ErrorKind, Guard, GuardState, Locks, Released};
+use lock_core::{ErrorKind, Guard, GuardState, Locks, Released, Result};
 use lock_testkit::fake::{Faults, Link};
+use lock_testkit::take;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::away;
 use super::fleet::{Fleet, TIMEOUT};
 
 const MASTERS: usize = 5;
@@ -48,26 +50,18 @@ struct Scene {
 
 impl Scene {
     async fn new(mask: u32, fault: Fault) -> Self {
-        let fleet = Fleet::new(MASTERS as u64).await;
-        let near = Faults { delay_ms: WAY..=WAY, ..Faults::default() };
-        (0..MASTERS).for_each(|master| fleet.set_faults(master, &near));
-        let locks = fleet.connect(TTL).await;
-        for _ in 0..10 {
-            locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
-        }
-        let held = Some(locks.mutex("held").acquire().await.unwrap());
+        let (fleet, locks) = Fleet::swift(MASTERS as u64).await;
+        let held = Some(take(&locks, "held").await);
         sleep(Duration::from_secs(1)).await;
         for master in numbers(mask) {
             match fault {
                 Fault::Hangs => fleet.stall(master, TTL * 10),
                 Fault::Refuses => {
-                    fleet.set_faults(master, &Faults { refuse: 1.0, ..near.clone() });
+                    fleet.set_faults(master, &Faults { refuse: 1.0, ..away(WAY) });
                     fleet.links[master].iter().for_each(Link::reset);
                 }
                 Fault::IsKilled => fleet.masters[master].crash(),
-                Fault::IsSlow => {
-                    fleet.set_faults(master, &Faults { delay_ms: 150..=150, ..near.clone() });
-                }
+                Fault::IsSlow => fleet.set_faults(master, &away(150)),
             }
         }
         Self { fleet, locks, held, mask, fault }
@@ -83,10 +77,8 @@ impl Scene {
         if self.fault == Fault::IsKilled {
             numbers(self.mask).for_each(|master| self.fleet.masters[master].start_again(true));
         }
-        for master in 0..MASTERS {
-            self.fleet.set_faults(master, &Faults::default());
-            self.fleet.links[master].iter().for_each(Link::resume);
-        }
+        self.fleet.set_all(&Faults::default());
+        self.fleet.links.iter().flatten().for_each(Link::resume);
         sleep(TTL / 10).await;
         for (number, master) in self.fleet.masters.iter().enumerate() {
             let keys = master.keys();
@@ -100,13 +92,8 @@ fn numbers(mask: u32) -> impl Iterator<Item = usize> {
     (0..MASTERS).filter(move |number| mask & (1 << number) != 0)
 }
 
-/// Asks every scene for something, and checks how long that took: `longest` without a quorum. Whether it `works` is for the caller
-/// to compare with the answer.
-async fn of_every_scene<T>(
-    longest: Duration,
-    ask: impl AsyncFn(&mut Scene) -> T,
-    check: impl Fn(T, bool, &str),
-) {
+/// Asks every scene for something, which takes at most so long without a quorum: whether it worked, `None` if it was given up.
+async fn of_every_scene(longest: Duration, ask: impl AsyncFn(&mut Scene) -> Option<Result<bool>>) {
     for fault in FAULTS {
         for mask in 0..1_u32 << MASTERS {
             let (few, story) = (mask.count_ones() <= 2, format!("{fault:?} {mask:05b}"));
@@ -115,7 +102,14 @@ async fn of_every_scene<T>(
             let answer = ask(&mut scene).await;
             let (took, most) = (started.elapsed(), if few { DEADLINE } else { longest });
             assert!(took <= most + ROUNDED, "{story}: it took {took:?}");
-            check(answer, few || fault == Fault::IsSlow, &story);
+            let works = few || fault == Fault::IsSlow;
+            match answer {
+                Some(Ok(worked)) => assert!(works && worked, "{story}"),
+                Some(Err(error)) => {
+                    assert!(!works && error.kind() == ErrorKind::Unavailable, "{story}: {error}")
+                }
+                None => assert!(!works, "{story}"),
+            }
             scene.ends().await;
         }
     }
@@ -123,10 +117,8 @@ async fn of_every_scene<T>(
 
 #[tokio::test(start_paused = true)]
 async fn to_acquire() {
-    let acquire = async |scene: &mut Scene| scene.locks.mutex("a").try_acquire().await;
-    of_every_scene(TWO_ATTEMPTS, acquire, |acquired, works, story| match acquired {
-        Ok(guard) => assert!(works && guard.is_some(), "{story}: {guard:?}"),
-        Err(error) => assert!(!works && error.kind() == ErrorKind::Unavailable, "{story}: {error}"),
+    of_every_scene(TWO_ATTEMPTS, async |scene| {
+        Some(scene.locks.mutex("a").try_acquire().await.map(|guard| guard.is_some()))
     })
     .await;
 }
@@ -134,41 +126,31 @@ async fn to_acquire() {
 /// The attempt is rolled back before it is reported.
 #[tokio::test(start_paused = true)]
 async fn to_acquire_in_vain() {
-    let acquire = async |scene: &mut Scene| scene.locks.mutex("a").acquire().await;
-    of_every_scene(TWO_ATTEMPTS, acquire, |acquired, works, story| match acquired {
-        Ok(_) => assert!(works, "{story}"),
-        Err(error) => assert!(!works && error.kind() == ErrorKind::Unavailable, "{story}: {error}"),
-    })
-    .await;
+    of_every_scene(TWO_ATTEMPTS, async |scene| Some(scene.locks.mutex("a").acquire().await.map(|_| true)))
+        .await;
 }
 
+/// It is tried again while the lease is valid.
 #[tokio::test(start_paused = true)]
 async fn to_extend() {
-    // It is tried again while the lease is valid.
-    let extend = async |scene: &mut Scene| timeout(TIMEOUT, scene.held().extend(TTL)).await;
-    of_every_scene(TIMEOUT + GIVEN_BACK, extend, |extended, works, story| match extended {
-        Ok(extended) => assert!(works && extended.is_ok(), "{story}: {extended:?}"),
-        Err(_) => assert!(!works, "{story}"),
+    of_every_scene(TIMEOUT + GIVEN_BACK, async |scene| {
+        timeout(TIMEOUT, scene.held().extend(TTL)).await.ok().map(|extended| extended.map(|_| true))
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn to_verify() {
-    let verify = async |scene: &mut Scene| scene.held().verify().await;
-    of_every_scene(TIMEOUT + GIVEN_BACK, verify, |verified, works, story| match verified {
-        Ok(standing) => assert!(works && standing == GuardState::Valid, "{story}: {standing:?}"),
-        Err(error) => assert!(!works && error.kind() == ErrorKind::Unavailable, "{story}: {error}"),
+    of_every_scene(TIMEOUT + GIVEN_BACK, async |scene| {
+        Some(scene.held().verify().await.map(|state| state == GuardState::Valid))
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn to_release() {
-    let release = async |scene: &mut Scene| scene.held.take().unwrap().release().await;
-    of_every_scene(TIMEOUT + GIVEN_BACK, release, |released, works, story| match released {
-        Ok(released) => assert!(works && released == Released::Released, "{story}: {released:?}"),
-        Err(error) => assert!(!works && error.kind() == ErrorKind::Unavailable, "{story}: {error}"),
+    of_every_scene(TIMEOUT + GIVEN_BACK, async |scene| {
+        Some(scene.held.take().unwrap().release().await.map(|released| released == Released::Released))
     })
     .await;
 }
