@@ -1,5 +1,6 @@
 //! The errors of the test kit.
 
+use std::fmt;
 use std::io;
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of the test kit. The message says what failed, and what to do about it.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A program is not installed.
@@ -88,6 +89,13 @@ pub enum Error {
         /// For how long the test waited.
         waited: Duration,
     },
+}
+
+/// The message, as `unwrap` shows this.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl Error {
