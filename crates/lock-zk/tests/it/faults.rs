@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use futures_util::future::join_all;
 use lock_core::{GuardState, LossReason, Released};
 use lock_testkit::ZooKeeper;
 use lock_testkit::proxy::Direction;
@@ -123,7 +124,7 @@ async fn a_waiter_whose_event_is_lost_gets_its_turn() {
 /// What a waiter costs while nothing moves: a listing in each session timeout, beside the heartbeats.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_look_costs_one_request_in_a_session_timeout() {
-    for recipe in RECIPES {
+    let waits_with = async |recipe| {
         let scene = Scene::of(SHORT, |config| config.recipe(recipe)).await;
         let holder = take(&scene.other, "a").await;
         let (waiter, timeouts) = (acquiring(scene.locks.mutex("a")), 4);
@@ -139,5 +140,6 @@ async fn a_second_look_costs_one_request_in_a_session_timeout() {
         scene.proxy.heal();
         assert!((1..=u64::from(timeouts)).contains(&count), "{recipe:?}: {count} requests");
         give_back(hand_over(holder, waiter).await).await;
-    }
+    };
+    join_all(RECIPES.map(waits_with)).await;
 }

@@ -50,7 +50,7 @@ impl UnderWay {
         let client = &self.scene.client;
         until(&format!("the node says {what}"), async || {
             let below = children(client, "a").await;
-            let path = below.first().map_or("/locks/a".to_owned(), |node| format!("/locks/a/{node}"));
+            let path = below.first().map_or_else(|| "/locks/a".to_owned(), |node| format!("/locks/a/{node}"));
             let data = client.get_data(&path).await;
             data.is_ok_and(|(data, stat)| {
                 String::from_utf8_lossy(&data).contains(what) && stat.version >= least

@@ -22,18 +22,18 @@ fn one_fault_and_a_follower_that_lags_break_nothing() {
 #[test]
 #[ignore = "full: searches far for a counterexample"]
 fn adopting_any_node_of_our_name_is_unsafe() {
-    assert_page("adopt-any-node", &counterexample(Variant::AdoptAnyNode));
+    assert_page("adopt-any-node", &counterexample(Variant::AdoptAnyNode, 2));
 }
 
 #[test]
 #[ignore = "full: searches far for a counterexample"]
 fn trusting_a_listing_from_before_a_reconnection_is_unsafe() {
-    assert_page("trust-old-listing", &counterexample(Variant::TrustOldListing));
+    assert_page("trust-old-listing", &counterexample(Variant::TrustOldListing, 3));
 }
 
 #[test]
 fn skipping_the_listing_with_two_before_us_is_unsafe() {
-    assert_page("skip-listing", &counterexample(Variant::SkipListing));
+    assert_page("skip-listing", &counterexample(Variant::SkipListing, 1));
 }
 
 #[test]
@@ -46,9 +46,8 @@ fn taking_the_end_of_a_writer_for_a_grant_is_unsafe() {
 #[ignore = "full: a large model"]
 fn no_session_is_valid_for_longer_than_at_the_leader() {
     let moves = Moves::SameTimeout;
-    for (valid_until, pauses) in
-        [(Validity::Proven, true), (Validity::Proven, false), (Validity::ThreeQuarters, false)]
-    {
+    // What happens without pauses happens with them, too.
+    for (valid_until, pauses) in [(Validity::Proven, true), (Validity::ThreeQuarters, false)] {
         let checker = Sessions { valid_until, pauses, cut_off: true, moves }.checker().spawn_bfs().join();
         println!("{valid_until:?}: {} states", checker.unique_state_count());
         checker.assert_properties();
@@ -138,9 +137,9 @@ fn assert_sound(recipe: &Recipe) {
     }
 }
 
-/// The shortest way of this variant to two holders at once.
-fn counterexample(variant: Variant) -> Vec<String> {
-    counterexample_of(Recipe::new(variant, 3, 0))
+/// The shortest way of this variant to two holders at once, which takes so many faults.
+fn counterexample(variant: Variant, faults: u8) -> Vec<String> {
+    counterexample_of(Recipe::new(variant, faults, 0))
 }
 
 fn counterexample_of(recipe: Recipe) -> Vec<String> {

@@ -15,7 +15,6 @@ use crate::common::*;
 /// A way to take the lock `a`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Way {
-    Alone,
     Read,
     Write,
     Permit(u32),
@@ -25,7 +24,6 @@ impl Way {
     pub(crate) async fn take(self, locks: &Locks) -> Guard {
         soon(async {
             match self {
-                Self::Alone => locks.mutex("a").acquire().await,
                 Self::Read => locks.rw("a").read().await,
                 Self::Write => locks.rw("a").write().await,
                 Self::Permit(max) => locks.semaphore("a", max).acquire().await,
@@ -44,11 +42,12 @@ impl Way {
     }
 }
 
-/// Clients of their own, whose requests go through the proxy. Their heartbeats are few.
+/// Clients whose requests go through the proxy, in one session: its heartbeats are few.
 async fn clients(proxy: &FaultProxy, count: usize) -> Vec<Locks> {
     let mut clients = Vec::new();
     for _ in 0..count {
-        clients.push(opened(&through(proxy).session_timeout(LASTING)).await);
+        let config = through(proxy).private_session(false);
+        clients.push(opened(&config.session_timeout(LASTING)).await);
     }
     clients
 }
