@@ -1,4 +1,4 @@
-//! Behind PgBouncer: each request may go to another session of the server. The conformance suite runs there as well.
+//! Behind PgBouncer: each request may go to another session of the server.
 
 use std::time::Duration;
 
