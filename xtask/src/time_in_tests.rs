@@ -11,10 +11,6 @@ const NOT_YET: &[(&str, usize)] = &[
     ("crates/lock-flock", 9),
     ("crates/lock-layers", 22),
     ("crates/lock-migrate", 42),
-    ("crates/lock-postgres", 56),
-    ("crates/lock-redis", 238),
-    ("crates/lock-redlock", 59),
-    ("crates/lock-zk", 165),
     ("tests", 116),
 ];
 

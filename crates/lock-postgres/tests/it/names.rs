@@ -18,7 +18,7 @@ fn half_silent(name: &str, site: &Site) -> (TestName, TcpListener) {
 /// A waiter is notified, so the connection that listens is there as well.
 async fn works(one: &Locks, other: &Locks) {
     let guard = take(one, "orders").await;
-    let waiter = queue_up(&other, "orders").await;
+    let waiter = queue_up(other, "orders").await;
     give_back(hand_over(guard, waiter).await).await;
 }
 
