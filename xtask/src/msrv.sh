@@ -9,7 +9,7 @@ rust-version = "$1"
 [lib]
 path = "lib.rs"
 [dependencies]
-polylock = { path = "../..", features = ["redis", "redlock", "zk", "tls", "sasl"] }
+polylock = { path = "../..", features = ["blocking", "flock", "layers-metrics", "layers-prefix", "layers-tracing", "postgres", "redis", "redlock", "sasl", "tls", "zk"] }
 [workspace]
 resolver = "3"
 END

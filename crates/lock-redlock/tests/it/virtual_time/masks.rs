@@ -106,7 +106,7 @@ async fn of_every_scene(longest: Duration, ask: impl AsyncFn(&mut Scene) -> Opti
             match answer {
                 Some(Ok(worked)) => assert!(works && worked, "{story}"),
                 Some(Err(error)) => {
-                    assert!(!works && error.kind() == ErrorKind::Unavailable, "{story}: {error}")
+                    assert!(!works && error.kind() == ErrorKind::Unavailable, "{story}: {error}");
                 }
                 None => assert!(!works, "{story}"),
             }
