@@ -75,6 +75,8 @@ broken_locks! {
     ],
     DowngradesByRelease: ["a_downgrade_without_an_answer_gives_nothing_up"],
     IgnoresTtl: ["a_killed_holder_holds_at_least_as_long"],
+    TrustsItsConnection: ["a_forgotten_connection_is_replaced"],
+    LeasesForAMoment: ["a_holder_that_computes_keeps_a_lock_that_was_handed_over"],
 }
 
 thread_local! {
@@ -200,6 +202,13 @@ impl Backend for Broken {
                 }
                 acquired
             }
+            (Defect::TrustsItsConnection, _) => {
+                // Time: shorter than it takes to give a connection up, and longer than a server takes for an answer.
+                let answered = tokio::time::timeout(Duration::from_millis(500), self.take(request)).await;
+                answered.unwrap_or_else(|_| {
+                    Err(Error::new(ErrorKind::Unavailable, "redis").with_message("not at once"))
+                })
+            }
             _ => self.take(request).await,
         }
     }
@@ -242,6 +251,10 @@ impl Broken {
         let name = request.name.clone();
         if self.defect == Defect::IgnoresTtl {
             request.lease.ttl = None;
+        }
+        if self.defect == Defect::LeasesForAMoment {
+            // Time: shorter than the holder computes.
+            request.lease.ttl = Some(Duration::from_secs(1));
         }
         match self.inner.acquire(request).await? {
             Acquired::Held(lease) => {

@@ -54,6 +54,7 @@ const LEFT_OUT: &[(&[&str], &str)] = &[
             "a_release_ends_during_an_outage",
             "a_drop_during_an_outage_releases_in_the_end",
             "a_restart_keeps_locks_and_tokens",
+            "a_forgotten_connection_is_replaced",
             "a_downgrade_without_an_answer_gives_nothing_up",
         ],
         "the kernel keeps the locks: there is no connection to cut, and no server to restart",

@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use lock_core::{ErrorKind, Guard, LockOptions, LossReason, Mutex};
 use lock_testkit::proxy::Direction;
-use lock_testkit::{RedisServer, acquiring, come, give_back, hand_over, queue_up, soon, take, until};
-use tokio::runtime::Builder;
+use lock_testkit::{RedisServer, acquiring, come, give_back, queue_up, soon, take, until};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::common::{KEY, Link, client, nothing_is_left, queue_is};
+use crate::common::{Link, client, nothing_is_left, queue_is};
 
 /// How long a lock is kept for a waiter that has not confirmed it.
 // Time: it is what these tests are about.
@@ -118,30 +117,4 @@ async fn a_lock_that_replicas_are_to_have_is_not_held_by_the_message_alone() {
     assert!(timeout(GRACE * 2, &mut waiter).await.is_err(), "no replica has it");
     waiter.abort();
     nothing_is_left(&redis).await;
-}
-
-/// Some do so in asynchronous code, and their lock must not end for that reason.
-#[test]
-fn a_holder_that_blocks_its_thread_keeps_a_lock_that_was_handed_over() {
-    for workers in 0..=2 {
-        let mut builder =
-            if workers == 0 { Builder::new_current_thread() } else { Builder::new_multi_thread() };
-        builder.worker_threads(workers.max(1)).enable_all().build().unwrap().block_on(async {
-            let redis = RedisServer::start().await.unwrap();
-            let (holder, next) = (client(&redis, "ttl=60s").await, client(&redis, "ttl=60s").await);
-            let holder = take(&holder, "a").await;
-            let waiter = tokio::spawn(async move {
-                let guard = take(&next, "a").await;
-                // Time: longer than the server keeps a lock that is not confirmed.
-                std::thread::sleep(GRACE * 13 / 10);
-                guard
-            });
-            queue_is(&redis, 1).await;
-            let guard = hand_over(holder, waiter).await;
-            let left = redis.call(&["PTTL", KEY]).await.int().unwrap();
-            assert!(left > 50_000, "{workers} workers: {left} ms are left");
-            give_back(guard).await;
-            nothing_is_left(&redis).await;
-        });
-    }
 }

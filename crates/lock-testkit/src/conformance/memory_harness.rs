@@ -65,7 +65,7 @@ impl Harness for MemoryHarness {
     }
 
     fn short_lease(&self) -> Duration {
-        Duration::from_millis(400)
+        Duration::from_secs(1)
     }
 
     async fn connect(&self, lease: Duration) -> lock_core::Result<Locks> {
