@@ -7,6 +7,7 @@ mod common;
 mod crowd;
 mod fleet;
 mod full_memory;
+mod hand_over;
 mod inspect;
 mod migration;
 mod models;
