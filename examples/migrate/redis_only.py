@@ -42,7 +42,7 @@ while True:
     except redis.exceptions.RedisError as error:
         seen["refused"] += 1
         seen["error"] = str(error)[:120]
-        time.sleep(0.1)
+    time.sleep(0.1)
     if time.monotonic() - said > 1:
         said = time.monotonic()
         print(json.dumps(seen), flush=True)

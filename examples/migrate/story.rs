@@ -21,8 +21,10 @@ const FLEET: usize = 9;
 const REDIS_ONLY: usize = 3;
 /// How long the operator looks at each rung.
 const LOOK: Duration = Duration::from_secs(3);
-/// Longer than a lease or a session.
-const PAUSE: Duration = Duration::from_secs(5);
+/// Of leases and sessions: longer than a busy machine keeps a process that is not paused from running.
+const LEASE: &str = "8s";
+/// Longer than that.
+const PAUSE: Duration = Duration::from_secs(9);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How the story ended.
@@ -118,18 +120,18 @@ impl Stage {
     }
 
     fn zk(&self) -> String {
-        format!("{}?session_timeout=4s", self.zk.url())
+        format!("{}?session_timeout={LEASE}", self.zk.url())
     }
 
     fn url(&self) -> String {
-        let from = format!("{}?ttl=3s", self.redis_as("fleet"));
+        let from = format!("{}?ttl={LEASE}", self.redis_as("fleet"));
         format!("migrate://shop?from={}&to={}", encoded(&from), encoded(&self.zk()))
     }
 
     async fn operator(&self) -> Result<Operator, String> {
         let connect = |url: &str| Locks::connect_lazy(url).map(|locks| Arc::clone(locks.backend()));
-        let from =
-            connect(&format!("{}?ttl=3s", self.redis_as("operator"))).map_err(|error| error.to_string())?;
+        let from = connect(&format!("{}?ttl={LEASE}", self.redis_as("operator")))
+            .map_err(|error| error.to_string())?;
         let to = connect(&self.zk()).map_err(|error| error.to_string())?;
         Operator::connect("shop", from, to).await.map_err(|error| error.to_string())
     }

@@ -14,7 +14,10 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 pub(crate) const WORKER: &str = "--worker";
 /// How many locks a process waits for at once.
 const TASKS: u64 = 4;
-pub(crate) const NAMES: u64 = 200;
+/// So few that tasks often meet.
+pub(crate) const NAMES: u64 = 20;
+/// How long a task does something else between two locks: the fleet works, and the machine is not busy with it alone.
+const REST: Duration = Duration::from_millis(100);
 
 /// Runs until it is killed.
 pub(crate) async fn run(arguments: &[String]) -> ExitCode {
@@ -61,10 +64,10 @@ async fn work(migration: &Migration, locks: &Locks, counters: &str, task: u64) {
                 increment(&mut counters, &name, &guard, &rung, began.elapsed()).await;
                 let _ = guard.release().await;
             }
-            Ok(None) => {}
-            // While a store is closed or away: the work waits.
-            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            // Busy, or a store is closed or away: the work waits.
+            Ok(None) | Err(_) => {}
         }
+        tokio::time::sleep(REST).await;
     }
 }
 

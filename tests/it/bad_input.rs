@@ -1,51 +1,54 @@
-//! Mistakes of users, and the errors that they get.
+//! Mistakes of users, and the errors that they get. Which options a backend refuses is tested in its crate.
 
-use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_testkit::{Certificates, RedisFive, RedisServer, ZooKeeper};
+use lock_testkit::{Certificates, RedisFive, RedisServer, ZooKeeper, give_back, take};
 use polylock::{
     Error, ErrorKind, Holder, LeaseKind, LockOptions, Locks, MemoryConfig, RedisConfig, RedlockConfig,
     ZkConfig,
 };
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
-use zookeeper_client::{Acls, Client, CreateMode};
 
-const SECRET: &str = "s3cret-Pa55";
+use crate::common::{SECRET, hides_the_secret, must_help};
+
+/// URLs that are refused without a connection, who reads them, and what the error names.
+const REFUSED: [(&str, &str, &[&str]); 27] = [
+    ("", "polylock", &[]),
+    ("redis", "polylock", &[]),
+    ("redis:/h", "polylock", &[]),
+    ("://h", "polylock", &[]),
+    ("etcd://127.0.0.1:2379", "polylock", &["memory://", "redis://", "redlock://", "zk://"]),
+    ("rediss+unix://x", "polylock", &["memory://", "redis://", "redlock://", "zk://"]),
+    ("redis://", "redis", &[]),
+    ("redis://:6379", "redis", &[]),
+    ("redis://h:port", "redis", &[]),
+    ("redis://h:99999", "redis", &[]),
+    ("redis://h/first", "redis", &[]),
+    ("redis://h1:1,h2:2", "redis", &[]),
+    ("redis://h?tll=1s", "redis", &["ttl"]),
+    ("redis://h?ttl=-1s", "redis", &[]),
+    ("redis://h?recipe=setnx", "redis", &["setnx-timestamp"]),
+    ("redlock://", "redlock", &[]),
+    ("redlock://a:1,b:2,c:port", "redlock", &[]),
+    ("redlock://a:1,b:2,c:3?tll=1s", "redlock", &["ttl"]),
+    ("redlock://a:1,b:2,c:3?recipe=setnx-timestamp", "redlock", &[]),
+    ("zk://", "zk", &[]),
+    ("zk://a:1,,b:2", "zk", &[]),
+    ("zk://h/a/../b", "zk", &[]),
+    ("zk://h?sesion_timeout=1s", "zk", &["session_timeout"]),
+    ("zk://h?session_timeout=1000days", "zk", &[]),
+    ("zk://h?ttl=10s", "zk", &["session_timeout"]),
+    ("memory://?tll=1s", "memory", &["ttl"]),
+    ("memory://?ttl=soon", "memory", &[]),
+];
 
 #[tokio::test]
-async fn an_unknown_scheme_names_the_known_ones() {
-    for url in ["etcd://127.0.0.1:2379", "rediss+unix://x", "http://127.0.0.1"] {
-        let error = refused(url, ErrorKind::InvalidConfig, "polylock").await;
-        for known in ["memory://", "redis://", "redlock://", "zk://"] {
-            assert!(error.to_string().contains(known), "{known} is not named: {error}");
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_malformed_url_is_told_by_who_reads_it() {
-    for (url, backend) in [
-        ("", "polylock"),
-        ("redis", "polylock"),
-        ("redis:/h", "polylock"),
-        ("://h", "polylock"),
-        ("redis://", "redis"),
-        ("redis://:6379", "redis"),
-        ("redis://h:port", "redis"),
-        ("redis://h:99999", "redis"),
-        ("redis://h/first", "redis"),
-        ("redis://h1:1,h2:2", "redis"),
-        ("redlock://", "redlock"),
-        ("redlock://a:1,b:2,c:port", "redlock"),
-        ("zk://", "zk"),
-        ("zk://h:port", "zk"),
-        ("zk://a:1,,b:2", "zk"),
-        ("zk://h/a/../b", "zk"),
-    ] {
-        refused(url, ErrorKind::InvalidConfig, backend).await;
+async fn a_bad_url_is_told_by_who_reads_it() {
+    for (url, backend, names) in REFUSED {
+        let text = refused(url, ErrorKind::InvalidConfig, backend).await.to_string();
+        assert!(names.iter().all(|name| text.contains(name)), "{names:?} are not named: {text}");
         // A password in such a URL must not be repeated.
         if let Some((scheme, rest)) = url.split_once("://").filter(|(scheme, _)| !scheme.is_empty()) {
             refused(&format!("{scheme}://me:{SECRET}@{rest}"), ErrorKind::InvalidConfig, backend).await;
@@ -76,72 +79,6 @@ fn a_url_of_another_backend_is_refused() {
 }
 
 #[tokio::test]
-async fn an_unknown_option_names_the_known_ones() {
-    for (url, known) in [
-        ("memory://?tll=1s", "ttl"),
-        ("redis://h?tll=1s", "ttl"),
-        ("redlock://a:1,b:2,c:3?tll=1s", "ttl"),
-        ("zk://h?sesion_timeout=1s", "session_timeout"),
-    ] {
-        let error = refused(url, ErrorKind::InvalidConfig, scheme(url)).await;
-        assert!(error.to_string().contains(known), "{known} is not named: {error}");
-    }
-}
-
-#[tokio::test]
-async fn times_that_are_none_or_too_short_are_refused() {
-    for url in ["memory://", "redis://h", "redlock://a:1,b:2,c:3"] {
-        for ttl in ["0s", "0ms", "1ms", "1", "soon", "-1s", ""] {
-            refused(&format!("{url}?ttl={ttl}"), ErrorKind::InvalidConfig, scheme(url)).await;
-        }
-    }
-    for timeout in ["0s", "1ms", "1", "soon", "1000days"] {
-        refused(&format!("zk://h?session_timeout={timeout}"), ErrorKind::InvalidConfig, "zk").await;
-    }
-    let error = refused("zk://h?ttl=10s", ErrorKind::InvalidConfig, "zk").await;
-    assert!(error.to_string().contains("session_timeout"), "the way out is not named: {error}");
-}
-
-#[tokio::test]
-async fn options_that_a_recipe_cannot_honour_are_refused() {
-    for (options, says) in [
-        ("recipe=setnx", "setnx-timestamp"),
-        ("recipe=setnx-timestamp&recipe_unit=us", "ms or s"),
-        ("recipe=setnx-timestamp&wait=queue", "wait=poll"),
-        ("wait=notify&recipe=setnx-timestamp", "wait=poll"),
-        ("recipe=setnx-timestamp&local_handovers=4", "local_handovers"),
-        ("recipe=setnx-timestamp&clock_skew=1", "1ms"),
-        ("recipe=setnx-timestamp&clock_skew=-1s", "500ms"),
-        ("recipe=setnx-timestamp&clock_skew=30days", "clocks"),
-        ("recipe=setnx-timestamp&clock_skew=10s&ttl=10s", "10.1s"),
-        ("clock_skew=1s", "recipe=setnx-timestamp"),
-        ("recipe=set-nx-px&recipe_unit=s", "recipe=setnx-timestamp"),
-    ] {
-        let error = refused(&format!("redis://h?{options}"), ErrorKind::InvalidConfig, "redis").await;
-        assert!(error.to_string().contains(says), "{options}: does not say {says:?}: {error}");
-    }
-    refused("redlock://a:1,b:2,c:3?recipe=setnx-timestamp", ErrorKind::InvalidConfig, "redlock").await;
-}
-
-#[tokio::test]
-async fn masters_must_be_an_odd_number_of_different_ones() {
-    let five = RedisFive::start().await.unwrap();
-    let addrs: Vec<_> = five.servers().iter().map(|server| server.addr().to_string()).collect();
-    for (masters, says) in [
-        (&addrs[..1], "too few"),
-        (&addrs[..2], "too few"),
-        (&addrs[..4], "even number"),
-        (&[&addrs[..2], &addrs[..1]].concat()[..], "twice"),
-    ] {
-        let url = format!("redlock://{}", masters.join(","));
-        let error = refused(&url, ErrorKind::InvalidConfig, "redlock").await;
-        assert!(error.to_string().contains(says), "does not say {says:?}: {error}");
-    }
-    let locks = Locks::connect(&format!("redlock://{}", addrs[..3].join(","))).await.unwrap();
-    assert!(locks.mutex("a").try_acquire().await.unwrap().is_some());
-}
-
-#[tokio::test]
 async fn a_wrong_password_is_denied_and_never_shown() {
     let server = RedisServer::builder().password(SECRET).start().await.unwrap();
     let masters = RedisServer::builder().password(SECRET).start_n(3).await.unwrap();
@@ -154,9 +91,9 @@ async fn a_wrong_password_is_denied_and_never_shown() {
         }
         let locks = Locks::connect(&format!("{scheme}://:{SECRET}@{addrs}")).await.unwrap();
         hides_the_secret(&locks);
-        let guard = locks.mutex("a").try_acquire().await.unwrap().unwrap();
+        let guard = take(&locks, "a").await;
         hides_the_secret(&guard);
-        guard.release().await.unwrap();
+        give_back(guard).await;
     }
     hides_the_secret(&RedisConfig::from_url(&server.url()).unwrap());
     hides_the_secret(&RedlockConfig::from_url(&masters.url()).unwrap());
@@ -166,8 +103,7 @@ async fn a_wrong_password_is_denied_and_never_shown() {
     let locks = Locks::connect(&server.url()).await.unwrap();
     server.kill();
     let error = locks.mutex("a").acquire().await.unwrap_err();
-    hides_the_secret(&error);
-    assert!(!error.to_string().contains(SECRET), "{error}");
+    must_name(&error, ErrorKind::Unavailable, "redis");
 }
 
 /// A server says so before it closes the connection.
@@ -197,7 +133,7 @@ async fn a_server_that_lets_nobody_in_is_quoted() {
             let text = error.to_string();
             assert!(text.contains(says) && !text.contains("CONFIG REWRITE"), "{text}");
             if url.starts_with("redis:") {
-                must_help(&error, kind, "redis");
+                must_name(&error, kind, "redis");
                 assert!(text.contains(advice) && !text.contains("TLS"), "{text}");
             }
         }
@@ -233,11 +169,11 @@ async fn a_connection_that_fails_says_why() {
         (format!("redis://{tls_port}"), ErrorKind::Unavailable, "speaks TLS if and only if"),
         (format!("redis+sentinel://{port}/main"), ErrorKind::InvalidConfig, "not a sentinel"),
         (format!("redis+sentinel://{gone}/main"), ErrorKind::Unavailable, "connection refused"),
-        ("zk://no-such-host.invalid:1?session_timeout=1s".into(), ErrorKind::Unavailable, ""),
+        ("zk://no-such-host.invalid:1?session_timeout=5s".into(), ErrorKind::Unavailable, ""),
     ] {
         let error = Locks::connect(&url).await.unwrap_err();
-        must_help(&error, kind, error.backend());
-        assert!(error.to_string().contains(says), "{url} does not say {says:?}: {error}");
+        let text = must_name(&error, kind, error.backend());
+        assert!(text.contains(says), "{url} does not say {says:?}: {text}");
     }
 }
 
@@ -249,8 +185,7 @@ async fn a_quorum_that_fails_names_each_master_and_its_reason() {
     let masters = [one.addr(), protected.addr(), two.addr()].map(|addr| addr.to_string());
     let url = format!("redlock://{},{},{},a.invalid:1,b.invalid:2", masters[0], masters[1], masters[2]);
     let error = Locks::connect(&format!("{url}?connect_timeout=30s")).await.unwrap_err();
-    must_help(&error, ErrorKind::Unavailable, "redlock");
-    let text = error.to_string();
+    let text = must_name(&error, ErrorKind::Unavailable, "redlock");
     for (master, why) in [
         (&*masters[0], "connection refused"),
         (&masters[1], "password"),
@@ -266,122 +201,66 @@ async fn a_quorum_that_fails_names_each_master_and_its_reason() {
 #[tokio::test]
 async fn a_key_of_another_type_is_busy_and_named() {
     let (server, masters) = (RedisServer::start().await.unwrap(), RedisFive::start_n(3).await.unwrap());
-    for (url, servers) in [(server.url(), std::slice::from_ref(&server)), (masters.url(), masters.servers())]
-    {
+    for (backend, url, servers) in [
+        ("redis", server.url(), std::slice::from_ref(&server)),
+        ("redlock", masters.url(), masters.servers()),
+    ] {
         let locks = Locks::connect(&url).await.unwrap();
         // A name for each: a release is done when a quorum has it.
-        for (make, kind) in [
-            (&["RPUSH", "lock:list", "x"][..], "list"),
-            (&["HSET", "lock:hash", "x", "y"][..], "hash"),
-            (&["SADD", "lock:set", "x"][..], "set"),
-            (&["XADD", "lock:stream", "*", "x", "y"][..], "stream"),
+        for (kind, make) in [
+            ("list", &["RPUSH", "lock:list", "x"][..]),
+            ("hash", &["HSET", "lock:hash", "x", "y"]),
+            ("set", &["SADD", "lock:set", "x"]),
+            ("stream", &["XADD", "lock:stream", "*", "x", "y"]),
         ] {
-            let key = format!("lock:{kind}");
-            everywhere(servers, make).await;
-            assert!(
-                locks.mutex(kind).try_acquire().await.unwrap().is_none(),
-                "{url}: took a {kind} for free"
-            );
-            let waited = locks.mutex(kind).try_acquire_for(Duration::from_millis(100)).await;
-            assert!(waited.unwrap().is_none(), "{url}: took a {kind} for free");
-            let holder = locks.inspect(kind).await.unwrap().holder().cloned();
-            assert!(
-                matches!(&holder, Some(Holder::Foreign(text)) if text.contains(kind)),
-                "{url}: {holder:?}"
-            );
-            let error = locks.break_lock(kind).await.unwrap_err();
-            must_help(&error, ErrorKind::Unsupported, scheme(&url));
-            assert!(error.to_string().contains(kind), "{error}");
             for server in servers {
-                assert_eq!(server.command(&["TYPE", &key]).await.unwrap().text(), Some(kind));
+                server.call(make).await;
             }
-            // Gone, and the lock is as any other.
-            everywhere(servers, &["DEL", &key]).await;
-            locks.mutex(kind).try_acquire().await.unwrap().unwrap().release().await.unwrap();
+            assert!(locks.mutex(kind).try_acquire().await.unwrap().is_none(), "{url}: {kind}");
+            let state = locks.inspect(kind).await.unwrap();
+            assert!(matches!(state.holder(), Some(Holder::Foreign(text)) if text.contains(kind)), "{state}");
+            let error = locks.break_lock(kind).await.unwrap_err();
+            assert!(must_name(&error, ErrorKind::Unsupported, backend).contains(kind), "{error}");
+            for server in servers {
+                let key = format!("lock:{kind}");
+                assert_eq!(server.call(&["TYPE", &key]).await.text(), Some(kind));
+                server.call(&["DEL", &key]).await;
+            }
+            give_back(take(&locks, kind).await).await;
         }
     }
 }
 
 #[tokio::test]
-async fn a_missing_chroot_is_named_and_not_made() {
-    let zk = ZooKeeper::start().await.unwrap();
-    let url = format!("{}/apps/orders?session_timeout=2s", zk.url());
-    let error = refused(&url, ErrorKind::InvalidConfig, "zk").await;
-    assert!(error.to_string().contains("/apps/orders"), "the chroot is not named: {error}");
-    assert!(error.to_string().contains("create"), "the way out is not named: {error}");
-
-    let operator = Client::connect(&zk.connect_string()).await.unwrap();
-    assert!(operator.check_stat("/apps").await.unwrap().is_none(), "the chroot was made");
-    let persistent = CreateMode::Persistent.with_acls(Acls::anyone_all());
-    operator.create("/apps", b"", &persistent).await.unwrap();
-    operator.create("/apps/orders", b"", &persistent).await.unwrap();
-    let locks = Locks::connect(&url).await.unwrap();
-    locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
-    assert!(operator.check_stat("/locks").await.unwrap().is_none(), "the chroot was left");
-}
-
-#[tokio::test]
-async fn a_forbidden_directory_is_denied() {
-    let zk = ZooKeeper::start().await.unwrap();
-    let operator = Client::connect(&zk.connect_string()).await.unwrap();
-    let read_only = CreateMode::Persistent.with_acls(Acls::anyone_read());
-    operator.create("/locks", b"", &read_only).await.unwrap();
-    let locks = Locks::connect(&format!("{}?session_timeout=2s", zk.url())).await.unwrap();
-    let error = locks.mutex("a").acquire().await.unwrap_err();
-    must_help(&error, ErrorKind::Denied, "zk");
-    assert!(error.to_string().contains("/locks"), "the directory is not named: {error}");
-}
-
-#[tokio::test]
 async fn the_session_timeout_that_was_negotiated_is_told() {
+    // Time: the server's own bounds.
     let (shortest, longest) = (Duration::from_secs(1), Duration::from_secs(5));
     let options = ZooKeeper::builder().min_session_timeout(shortest).max_session_timeout(longest);
     let zk = options.start().await.unwrap();
-    for (asked, given) in [("200ms", shortest), ("2s", Duration::from_secs(2)), ("60s", longest)] {
-        let locks = Locks::connect(&format!("{}?session_timeout={asked}&connect_timeout=10s", zk.url()))
-            .await
-            .unwrap();
+    // Time: what is asked.
+    for (asked, given) in [("session_timeout=200ms", shortest), ("session_timeout=60s", longest)] {
+        let locks = Locks::connect(&format!("{}?{asked}&connect_timeout=10s", zk.url())).await.unwrap();
         assert_eq!(locks.capabilities().lease, LeaseKind::session(given));
-        let guard = locks.mutex("a").acquire().await.unwrap();
+        let guard = take(&locks, "a").await;
         assert!(guard.remaining() <= given, "valid for {:?} in a session of {given:?}", guard.remaining());
-        guard.release().await.unwrap();
+        give_back(guard).await;
         // The way out of a ttl that is shorter names it too.
         let error = locks.mutex_with("a", LockOptions::new().ttl(shortest / 2)).unwrap_err();
-        must_help(&error, ErrorKind::InvalidConfig, "zk");
-        assert!(error.to_string().contains(&format!("{given:?}")), "{error}");
+        let text = must_name(&error, ErrorKind::InvalidConfig, "zk");
+        assert!(text.contains(&format!("{given:?}")), "{text}");
     }
 }
 
 /// The error of a connection that must not come about.
 async fn refused(url: &str, kind: ErrorKind, backend: &str) -> Error {
     let error = Locks::connect(url).await.map(drop).expect_err(url);
-    must_help(&error, kind, backend);
+    must_name(&error, kind, backend);
     assert!(!error.is_retryable(), "trying again does not help: {error}");
     error
 }
 
-fn must_help(error: &Error, kind: ErrorKind, backend: &str) {
-    assert_eq!(error.kind(), kind, "{error}");
-    let text = error.to_string();
+fn must_name(error: &Error, kind: ErrorKind, backend: &str) -> String {
+    let text = must_help(error, kind);
     assert!(text.starts_with(&format!("{backend}: ")), "the text does not name {backend}: {text}");
-    assert!(text.contains("; "), "the text names no way out: {text}");
-    assert!(!text.contains('\n'), "the text has more than one line: {text}");
-    hides_the_secret(error);
-    assert!(!text.contains(SECRET), "the text shows a password: {text}");
-}
-
-fn hides_the_secret(shown: &impl Debug) {
-    for text in [format!("{shown:?}"), format!("{shown:#?}")] {
-        assert!(!text.contains(SECRET), "shows the password: {text}");
-    }
-}
-
-async fn everywhere(servers: &[RedisServer], command: &[&str]) {
-    for server in servers {
-        server.call(command).await;
-    }
-}
-
-fn scheme(url: &str) -> &str {
-    url.split(':').next().unwrap_or_default()
+    text
 }

@@ -1,23 +1,14 @@
 //! Mistakes in migrations, stores that are not there, and the errors that users get.
 
-use std::fmt::Debug;
-use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::Backend;
 use lock_core::migration::MigrationTarget;
-use lock_testkit::{RedisServer, ZooKeeper, migration_url, until};
+use lock_testkit::{PATIENCE, RedisServer, ZooKeeper, give_back, migration_url, take, until};
 use polylock::migrate::Phase;
-use polylock::{
-    Error, ErrorKind, Guard, Locks, MigrationConfig, Operator, Record, Redis, RedisConfig, Rung, Zk, ZkConfig,
-};
+use polylock::{ErrorKind, Locks, MigrationConfig, Record, Rung, Zk, ZkConfig};
 use tokio::time::sleep;
 
-const SECRET: &str = "s3cret-Pa55";
-/// Far more than any of it takes.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Longer than the session timeout, by which a session that is cut off ends.
-const SESSION: Duration = Duration::from_secs(2);
+use crate::common::{SECRET, Stores, hides_the_secret, must_help, take_at_last};
 
 /// Stores that do not answer: no error of a URL needs them.
 const REDIS: &str = "redis://127.0.0.1:1";
@@ -106,27 +97,26 @@ async fn a_password_in_a_nested_url_is_never_shown() {
     let error = lazy.mutex("a").acquire().await.unwrap_err();
     must_help(&error, ErrorKind::Unavailable);
 
-    let stores = Stores::with(RedisServer::builder().password(SECRET).start().await.unwrap()).await;
+    let stores = of(RedisServer::builder().password(SECRET).start().await.unwrap()).await;
     let locks = stores.open("&rung=dual").await.unwrap();
     hides_the_secret(&locks);
-    let guard = hold(&locks, "a").await;
+    let guard = take(&locks, "a").await;
     hides_the_secret(&guard);
     // A password that is not the right one.
-    let from = stores.from().replace(SECRET, "Wr0ng-Pa55");
+    let from = stores.from.replace(SECRET, "Wr0ng-Pa55");
     let error = Locks::connect(&migration_url("shop", &from, &stores.to(), "")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);
     assert!(!format!("{error} {error:?}").contains("Wr0ng"), "{error:?}");
-    let record = String::from_utf8(stores.record().await.to_bytes()).unwrap();
+    let record = String::from_utf8(record(&stores).await.to_bytes()).unwrap();
     assert!(!record.contains(SECRET), "{record}");
 }
 
 #[tokio::test]
 async fn records_that_cannot_be_followed_are_refused() {
-    let stores = Stores::start().await;
+    let stores = stores().await;
     // `new` without the seal.
     let error = stores.open("&rung=new").await.unwrap_err();
-    must_help(&error, ErrorKind::InvalidConfig);
-    assert!(error.to_string().contains("seal"), "{error}");
+    assert!(must_help(&error, ErrorKind::InvalidConfig).contains("seal"), "{error}");
 
     let (old, dual) = (stores.open("&rung=old").await.unwrap(), stores.open("&rung=dual").await.unwrap());
     for (text, says) in [
@@ -134,31 +124,28 @@ async fn records_that_cannot_be_followed_are_refused() {
         ("rung: dual", "cannot be read"),
         (r#"{"format":1,"namespace":"shop"}"#, "cannot be read"),
     ] {
-        stores.write(text.as_bytes()).await;
+        write(&stores, text.as_bytes()).await;
         for options in ["", "&rung=dual", "&rung=old", "&fallback=old"] {
             let error = stores.open(options).await.unwrap_err();
-            must_help(&error, ErrorKind::Unexpected);
-            assert!(error.to_string().contains(says), "{error}");
+            assert!(must_help(&error, ErrorKind::Unexpected).contains(says), "{error}");
         }
         // What runs already keeps its rung; without the record it is unknown which tombstones count.
-        hold(&old, "a").await.release().await.unwrap();
+        passes(&old, "a").await;
         let error = dual.mutex("a").acquire().await.unwrap_err();
-        must_help(&error, ErrorKind::Unexpected);
-        assert!(error.to_string().contains(says), "{error}");
+        assert!(must_help(&error, ErrorKind::Unexpected).contains(says), "{error}");
     }
     let record = Record::new("shop", "redis://?prefix=lock:", "zk://h");
-    stores.write(&record.to_bytes()).await;
-    hold(&dual, "a").await.release().await.unwrap();
+    write(&stores, &record.to_bytes()).await;
+    passes(&dual, "a").await;
 }
 
 #[tokio::test]
 async fn two_migrations_must_not_share_a_directory() {
-    let stores = Stores::start().await;
-    hold(&stores.open("&rung=dual").await.unwrap(), "a").await.release().await.unwrap();
-    let other = migration_url("store", &stores.from(), &stores.to(), "&rung=dual");
+    let stores = stores().await;
+    passes(&stores.open("&rung=dual").await.unwrap(), "a").await;
+    let other = migration_url("store", &stores.from, &stores.to(), "&rung=dual");
     let error = Locks::connect(&other).await.unwrap_err();
-    must_help(&error, ErrorKind::InvalidConfig);
-    let text = error.to_string();
+    let text = must_help(&error, ErrorKind::InvalidConfig);
     for says in ["\"shop\"", "\"store\"", "another dir"] {
         assert!(text.contains(says), "{says}: {text}");
     }
@@ -166,46 +153,45 @@ async fn two_migrations_must_not_share_a_directory() {
 
 #[tokio::test]
 async fn two_migrations_must_not_share_a_prefix() {
-    let (stores, elsewhere) = tokio::join!(Stores::start(), ZooKeeper::start());
+    let (stores, elsewhere) = tokio::join!(stores(), ZooKeeper::start());
     let elsewhere = elsewhere.unwrap();
-    hold(&stores.open("&rung=dual").await.unwrap(), "a").await.release().await.unwrap();
+    passes(&stores.open("&rung=dual").await.unwrap(), "a").await;
     let dir = format!("{}&dir=/other", stores.to());
     for (namespace, to) in [("shop", elsewhere.url()), ("store", elsewhere.url()), ("store", dir)] {
-        let error = Locks::connect(&migration_url(namespace, &stores.from(), &to, "")).await.unwrap_err();
-        must_help(&error, ErrorKind::InvalidConfig);
-        let text = error.to_string();
+        let error = Locks::connect(&migration_url(namespace, &stores.from, &to, "")).await.unwrap_err();
+        let text = must_help(&error, ErrorKind::InvalidConfig);
         assert!(text.contains("another migration") && text.contains("another prefix"), "{text}");
         assert!(text.contains("shop"), "the migration that has the prefix is not named: {text}");
     }
     // Another prefix is another migration's.
     let from = format!("{}?prefix=other:", stores.redis.url());
     let other = migration_url("store", &from, &elsewhere.url(), "&rung=dual");
-    hold(&Locks::connect(&other).await.unwrap(), "a").await.release().await.unwrap();
+    passes(&Locks::connect(&other).await.unwrap(), "a").await;
 }
 
 #[tokio::test]
 async fn servers_may_be_spelled_differently() {
-    let stores = Stores::start().await;
+    let stores = stores().await;
     let spelled = |url: String| url.replace("127.0.0.1", "localhost");
     let one = stores.open("&rung=move").await.unwrap();
-    let url = migration_url("shop", &spelled(stores.from()), &spelled(stores.to()), "&rung=move");
+    let url = migration_url("shop", &spelled(stores.from.clone()), &spelled(stores.to()), "&rung=move");
     let two = Locks::connect(&url).await.unwrap();
     for (first, second, name) in [(&one, &two, "a"), (&two, &one, "b")] {
-        let guard = hold(first, name).await;
-        assert!(second.mutex(name).try_acquire().await.unwrap().is_none(), "both hold {name}");
+        let guard = take(first, name).await;
+        assert!(is_busy(second, name).await, "both hold {name}");
         let token = guard.token();
-        guard.release().await.unwrap();
+        give_back(guard).await;
         // By the tombstone that the other one wrote.
-        let next = hold(second, name).await;
+        let next = take(second, name).await;
         assert!(next.token() > token);
-        assert!(first.mutex(name).try_acquire().await.unwrap().is_none(), "both hold {name}");
-        next.release().await.unwrap();
+        assert!(is_busy(first, name).await, "both hold {name}");
+        give_back(next).await;
     }
 }
 
 #[tokio::test]
 async fn without_zookeeper_a_process_starts_on_the_old_store_and_follows_later() {
-    let stores = Stores::start().await;
+    let stores = stores().await;
     stores.operator().await.set(Rung::Dual, "*").await.unwrap();
     stores.zk.kill();
     for options in ["", "&rung=dual", "&rung=move", "&rung=new"] {
@@ -215,19 +201,19 @@ async fn without_zookeeper_a_process_starts_on_the_old_store_and_follows_later()
     }
     let falls_back = stores.open("&fallback=old").await.unwrap();
     let pinned = stores.open("&rung=old").await.unwrap();
-    let redis = Locks::connect(&stores.from()).await.unwrap();
+    let redis = Locks::connect(&stores.from).await.unwrap();
     for locks in [&falls_back, &pinned] {
-        let guard = hold(locks, "a").await;
-        assert!(redis.mutex("a").try_acquire().await.unwrap().is_none());
-        guard.release().await.unwrap();
+        let guard = take(locks, "a").await;
+        assert!(is_busy(&redis, "a").await);
+        give_back(guard).await;
     }
 
     stores.zk.start_again().await.unwrap();
     let zk = Locks::connect(&stores.to()).await.unwrap();
     until("the record is followed", async || {
-        let guard = hold(&falls_back, "a").await;
-        let is_on_both = zk.mutex("a").try_acquire().await.unwrap().is_none();
-        guard.release().await.unwrap();
+        let guard = take(&falls_back, "a").await;
+        let is_on_both = is_busy(&zk, "a").await;
+        give_back(guard).await;
         is_on_both
     })
     .await;
@@ -240,9 +226,9 @@ async fn without_zookeeper_a_process_starts_on_the_old_store_and_follows_later()
         rungs == [(Rung::Old, Some(Rung::Old)), (Rung::Dual, None)]
     })
     .await;
-    let guard = hold(&pinned, "b").await;
-    assert!(zk.mutex("b").try_acquire().await.unwrap().is_some());
-    guard.release().await.unwrap();
+    let guard = take(&pinned, "b").await;
+    assert!(!is_busy(&zk, "b").await);
+    give_back(guard).await;
 
     // Without both there is nothing to start on.
     stores.redis.kill();
@@ -254,18 +240,18 @@ async fn without_zookeeper_a_process_starts_on_the_old_store_and_follows_later()
 
 #[tokio::test]
 async fn without_zookeeper_the_old_rungs_go_on_and_the_others_come_back() {
-    let stores = Stores::start().await;
+    let stores = stores().await;
     let mut processes = Vec::new();
     for rung in ["old", "shadow", "dual", "move"] {
         let locks = stores.open(&format!("&rung={rung}")).await.unwrap();
-        hold(&locks, &format!("{rung}-before")).await.release().await.unwrap();
+        passes(&locks, &format!("{rung}-before")).await;
         processes.push((rung, locks));
     }
     stores.zk.kill();
     for (rung, locks) in &processes {
         for name in [rung.to_string(), format!("{rung}-before")] {
             if matches!(*rung, "old" | "shadow") {
-                hold(locks, &name).await.release().await.unwrap();
+                passes(locks, &name).await;
                 continue;
             }
             let error = locks.mutex(&name).try_acquire_for(PATIENCE).await.unwrap_err();
@@ -273,37 +259,30 @@ async fn without_zookeeper_the_old_rungs_go_on_and_the_others_come_back() {
             assert_eq!(error.lock().map(|lock| lock.as_str()), Some(&*name), "{error}");
         }
     }
-    // Longer than the sessions.
-    sleep(2 * SESSION).await;
+    // Time: the sessions end.
+    sleep(Duration::from_secs(12)).await;
     stores.zk.start_again().await.unwrap();
     for (rung, locks) in &processes {
-        until("it comes back", async || match locks.mutex(*rung).try_acquire_for(PATIENCE).await {
-            Ok(guard) => guard.expect("it is free").release().await.is_ok(),
-            Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-                false
-            }
-        })
-        .await;
+        give_back(take_at_last(locks, rung).await).await;
     }
 }
 
 #[tokio::test]
 async fn after_the_seal_redis_may_be_gone() {
-    let stores = Stores::start().await;
+    let stores = stores().await;
     let locks = stores.open("&rung=move").await.unwrap();
-    hold(&locks, "a").await.release().await.unwrap();
-    let mut record = stores.record().await;
+    passes(&locks, "a").await;
+    let mut record = record(&stores).await;
     record.phase = Phase::Sealed;
     record.set(Rung::New, "*");
-    stores.write(&record.to_bytes()).await;
+    write(&stores, &record.to_bytes()).await;
     stores.redis.kill();
     for options in ["", "&rung=new", "&rung=dual", "&fallback=old"] {
         let late = stores.open(options).await.unwrap();
         for name in ["a", "b"] {
-            let guard = hold(&late, name).await;
-            assert!(locks.mutex(name).try_acquire().await.unwrap().is_none(), "both hold {name}");
-            guard.release().await.unwrap();
+            let guard = take(&late, name).await;
+            assert!(is_busy(&locks, name).await, "both hold {name}");
+            give_back(guard).await;
         }
         assert!(late.inspect("a").await.unwrap().holders.is_empty());
         late.list("").await.unwrap();
@@ -311,59 +290,39 @@ async fn after_the_seal_redis_may_be_gone() {
     }
 }
 
-/// The stores of a migration, with their options.
-struct Stores {
-    redis: RedisServer,
-    zk: ZooKeeper,
+async fn stores() -> Stores {
+    of(RedisServer::start().await.unwrap()).await
 }
 
-impl Stores {
-    async fn start() -> Self {
-        Self::with(RedisServer::start().await.unwrap()).await
-    }
-
-    async fn with(redis: RedisServer) -> Self {
-        Self { redis, zk: ZooKeeper::start().await.unwrap() }
-    }
-
-    fn from(&self) -> String {
-        format!("{}?ttl=2s&connect_timeout=1s", self.redis.url())
-    }
-
-    fn to(&self) -> String {
-        format!("{}?session=private&session_timeout={}s", self.zk.url(), SESSION.as_secs())
-    }
-
-    async fn open(&self, options: &str) -> polylock::Result<Locks> {
-        Locks::connect(&migration_url("shop", &self.from(), &self.to(), options)).await
-    }
-
-    async fn zk(&self) -> Zk {
-        Zk::connect(ZkConfig::from_url(&self.to()).unwrap()).await.unwrap()
-    }
-
-    async fn operator(&self) -> Operator {
-        let redis: Arc<dyn Backend> =
-            Arc::new(Redis::connect(RedisConfig::from_url(&self.from()).unwrap()).await.unwrap());
-        Operator::connect("shop", redis, Arc::new(self.zk().await)).await.unwrap()
-    }
-
-    async fn record(&self) -> Record {
-        let stored = self.zk().await.read_record().await.unwrap().unwrap();
-        Record::parse(&stored, "shop").unwrap()
-    }
-
-    /// Writes the text of the record, whatever it is now.
-    async fn write(&self, text: &[u8]) {
-        let zk = self.zk().await;
-        let version = zk.read_record().await.unwrap().map(|stored| stored.version);
-        assert!(zk.write_record(text, version).await.unwrap(), "somebody else writes it");
-    }
+async fn of(redis: RedisServer) -> Stores {
+    // Time: how long an attempt takes that is in vain.
+    let from = format!("{}?ttl=5s&connect_timeout=1s", redis.url());
+    Stores::with(redis, from).await
 }
 
-async fn hold(locks: &Locks, name: &str) -> Guard {
-    let guard = locks.mutex(name).try_acquire_for(PATIENCE).await;
-    guard.unwrap_or_else(|error| panic!("{error}")).unwrap_or_else(|| panic!("{name} is busy"))
+async fn target(stores: &Stores) -> Zk {
+    Zk::connect(ZkConfig::from_url(&stores.to()).unwrap()).await.unwrap()
+}
+
+async fn record(stores: &Stores) -> Record {
+    let stored = target(stores).await.read_record().await.unwrap().unwrap();
+    Record::parse(&stored, "shop").unwrap()
+}
+
+/// Writes the text of the record, whatever it is now.
+async fn write(stores: &Stores, text: &[u8]) {
+    let zk = target(stores).await;
+    let version = zk.read_record().await.unwrap().map(|stored| stored.version);
+    assert!(zk.write_record(text, version).await.unwrap(), "somebody else writes it");
+}
+
+async fn is_busy(locks: &Locks, name: &str) -> bool {
+    locks.mutex(name).try_acquire().await.unwrap().is_none()
+}
+
+/// Acquires a lock that is free, and gives it back.
+async fn passes(locks: &Locks, name: &str) {
+    give_back(take(locks, name).await).await;
 }
 
 /// The error of a URL, which takes no server.
@@ -373,23 +332,8 @@ async fn refused(url: &str, kind: ErrorKind, says: &str) {
         Locks::connect(url).await.map(drop).expect_err(&shown),
         Locks::connect_lazy(url).map(drop).expect_err(&shown),
     ] {
-        must_help(&error, kind);
+        let text = must_help(&error, kind);
         assert!(!error.is_retryable(), "trying again does not help: {error}");
-        assert!(error.to_string().contains(says), "{shown} does not say {says:?}: {error}");
-    }
-}
-
-fn must_help(error: &Error, kind: ErrorKind) {
-    hides_the_secret(error);
-    let text = error.to_string();
-    assert!(!text.contains(SECRET), "the text shows a password: {text}");
-    assert_eq!(error.kind(), kind, "{error}");
-    assert!(text.contains("; "), "the text names no way out: {text}");
-    assert!(!text.contains('\n'), "the text has more than one line: {text}");
-}
-
-fn hides_the_secret(shown: &impl Debug) {
-    for text in [format!("{shown:?}"), format!("{shown:#?}")] {
-        assert!(!text.contains(SECRET), "shows the password: {text}");
+        assert!(text.contains(says), "{shown} does not say {says:?}: {text}");
     }
 }

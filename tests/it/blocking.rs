@@ -1,88 +1,85 @@
 //! The blocking types on real servers: threads contend, guards are dropped and lost, and a runtime refuses them.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Mutex as Shared;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lock_testkit::{RedisServer, ZooKeeper};
+use lock_testkit::{PATIENCE, RedisServer, ZooKeeper};
 use polylock::blocking::{Guard, Locks, Multi, Mutex, Reentrant};
 use polylock::{ErrorKind, GuardState, LockOptions, LossReason, Released};
-use tokio::runtime::Builder;
 
-/// Longer than anything takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-const THREADS: u64 = 4;
-const TIMES: u64 = 10;
-
-/// A store of each kind, and its servers, which end with it.
-struct Servers {
-    redis: RedisServer,
-    ensemble: ZooKeeper,
-}
-
-impl Servers {
-    fn start() -> Self {
-        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let (redis, ensemble) = tokio::try_join!(RedisServer::start(), ZooKeeper::start()).unwrap();
-            Self { redis, ensemble }
-        })
-    }
-
-    /// Leases and sessions end soon, unless they are renewed. Each client has a session of its own.
-    fn urls(&self) -> [String; 3] {
-        let zk = format!("{}?session=private&session_timeout=4s", self.ensemble.url());
-        ["memory://blocking?ttl=2s".into(), format!("{}?ttl=2s", self.redis.url()), zk]
-    }
-}
+use crate::common::{in_background, one_thread};
 
 #[test]
 fn every_kind_of_lock_on_every_store() {
-    let servers = Servers::start();
-    for url in servers.urls() {
+    let start = async { tokio::try_join!(RedisServer::start(), ZooKeeper::start()).unwrap() };
+    let (redis, zk) = one_thread().block_on(start);
+    // Leases are renewed every two seconds. Each client has a session of its own.
+    for url in [
+        "memory://blocking?ttl=6s".into(),
+        format!("{}?ttl=6s", redis.url()),
+        format!("{}?session=private&session_timeout=6s", zk.url()),
+    ] {
         // Two processes, as far as the store can tell.
         let (locks, other) = (Locks::connect(&url).unwrap(), Locks::connect(&url).unwrap());
-        threads_lose_no_update(&[&locks, &other]);
-        a_lock_is_renewed_while_its_thread_sleeps(&locks, &other);
-        a_dropped_guard_releases(&locks, &other);
-        a_wait_ends_at_its_deadline(&locks, &other);
-        a_lost_lock_is_noticed(&locks, &other);
-        a_body_that_panics_releases(&locks, &other);
-        readers_permits_and_several(&locks, &other);
-        leaders_are_observed(&locks, &other);
-        closing_ends_a_wait(&locks, &other);
+        for story in [
+            threads_lose_no_update,
+            a_lock_is_renewed_while_its_thread_waits,
+            a_dropped_guard_releases,
+            a_wait_ends_at_its_deadline,
+            a_lost_lock_is_noticed,
+            a_body_that_panics_releases,
+            readers_and_permits,
+            several_and_nested,
+            leaders_are_observed,
+            closing_ends_a_wait,
+        ] {
+            story(&locks, &other);
+        }
     }
 }
 
-fn threads_lose_no_update(clients: &[&Locks]) {
-    let (counter, tokens) = (AtomicU64::new(0), std::sync::Mutex::new(Vec::new()));
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < PATIENCE, "{what}");
+        // Time: it asks again.
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn must_get(mutex: &Mutex) -> Guard {
+    mutex.try_acquire_for(PATIENCE).unwrap().expect("the lock was given up")
+}
+
+fn threads_lose_no_update(locks: &Locks, other: &Locks) {
+    let (counter, tokens) = (AtomicU64::new(0), Shared::new(Vec::new()));
     thread::scope(|scope| {
-        for client in clients {
-            for _ in 0..THREADS {
-                scope.spawn(|| {
-                    for _ in 0..TIMES {
-                        let guard = client.mutex("counter").acquire().unwrap();
-                        let seen = counter.load(Ordering::Relaxed);
-                        tokens.lock().unwrap().push(guard.token());
-                        thread::yield_now();
-                        counter.store(seen + 1, Ordering::Relaxed);
-                        assert_eq!(guard.release().unwrap(), Released::Released);
-                    }
-                });
-            }
+        for client in [locks, other, locks, other, locks, other, locks, other] {
+            scope.spawn(|| {
+                for _ in 0..10 {
+                    let guard = client.mutex("counter").acquire().unwrap();
+                    let seen = counter.load(Ordering::Relaxed);
+                    tokens.lock().unwrap().push(guard.token());
+                    thread::yield_now();
+                    counter.store(seen + 1, Ordering::Relaxed);
+                    assert_eq!(guard.release().unwrap(), Released::Released);
+                }
+            });
         }
     });
-    assert_eq!(counter.into_inner(), clients.len() as u64 * THREADS * TIMES, "two held the lock");
+    assert_eq!(counter.into_inner(), 80, "two held the lock");
     let tokens = tokens.into_inner().unwrap();
     assert!(tokens.is_sorted_by(|earlier, later| earlier < later), "{tokens:?}");
 }
 
-fn a_lock_is_renewed_while_its_thread_sleeps(locks: &Locks, other: &Locks) {
+/// No thread of the test drives a runtime.
+fn a_lock_is_renewed_while_its_thread_waits(locks: &Locks, other: &Locks) {
     let guard = locks.mutex("renewed").acquire().unwrap();
-    // Longer than the lease; no thread of the test drives a runtime.
-    thread::sleep(Duration::from_secs(5));
+    let begin = guard.valid_until();
+    until("the lease is renewed", || guard.valid_until() > begin);
     assert_eq!((guard.state(), guard.verify().unwrap()), (GuardState::Valid, GuardState::Valid));
     assert!(other.mutex("renewed").try_acquire().unwrap().is_none());
     guard.release().unwrap();
@@ -97,20 +94,22 @@ fn a_dropped_guard_releases(locks: &Locks, other: &Locks) {
 }
 
 fn a_wait_ends_at_its_deadline(locks: &Locks, other: &Locks) {
-    let guard = locks.mutex("held").acquire().unwrap();
+    let (guard, mutex) = (locks.mutex("held").acquire().unwrap(), other.mutex("held"));
+    // Time: a deadline that passes.
     let soon = Duration::from_millis(100);
-    assert!(other.mutex("held").try_acquire().unwrap().is_none());
+    assert!(mutex.try_acquire().unwrap().is_none());
     let begin = Instant::now();
-    assert!(other.mutex("held").try_acquire_for(soon).unwrap().is_none());
+    assert!(mutex.try_acquire_for(soon).unwrap().is_none());
     assert!(begin.elapsed() >= soon);
-    assert!(other.mutex("held").try_acquire_until(Instant::now() + soon).unwrap().is_none());
-    assert!(other.mutex("held").try_acquire_until(begin).unwrap().is_none());
+    assert!(mutex.try_acquire_until(Instant::now() + soon).unwrap().is_none());
+    assert!(mutex.try_acquire_until(begin).unwrap().is_none());
     guard.release().unwrap();
-    assert!(other.mutex("held").try_acquire_until(Instant::now() + PATIENCE).unwrap().is_some());
+    assert!(mutex.try_acquire_until(Instant::now() + PATIENCE).unwrap().is_some());
 }
 
 fn a_lost_lock_is_noticed(locks: &Locks, other: &Locks) {
     let guard = locks.mutex("lost").acquire().unwrap();
+    // Time: it is not lost.
     assert_eq!(guard.lost_within(Duration::from_millis(50)).unwrap(), None);
     assert!(other.break_lock("lost").unwrap());
     assert_eq!(guard.lost_within(PATIENCE).unwrap(), Some(LossReason::Removed));
@@ -118,13 +117,9 @@ fn a_lost_lock_is_noticed(locks: &Locks, other: &Locks) {
     let late = guard.run(|| unreachable!("the lock is lost")).unwrap_err();
     assert_eq!((late.error().kind(), late.into_output()), (ErrorKind::Lost, None::<()>));
     assert_eq!(guard.release().unwrap(), Released::AlreadyLost);
-    let mutex = locks.mutex("lost");
-    let late = mutex.run(|view| {
+    let late = locks.mutex("lost").run(|view| {
         assert!(other.break_lock("lost").unwrap());
-        let begin = Instant::now();
-        while view.validity().is_valid() && begin.elapsed() < PATIENCE {
-            thread::sleep(Duration::from_millis(5));
-        }
+        until("the loss", || !view.validity().is_valid());
         "written too late"
     });
     let late = late.unwrap_err();
@@ -132,23 +127,18 @@ fn a_lost_lock_is_noticed(locks: &Locks, other: &Locks) {
 }
 
 fn a_body_that_panics_releases(locks: &Locks, other: &Locks) {
-    let panic = catch_unwind(AssertUnwindSafe(|| {
-        locks.mutex("panic").run(|_| std::panic::resume_unwind(Box::new("wanted by the test")))
-    }));
-    assert_eq!(
-        panic.map(|ran: Result<(), _>| drop(ran)).unwrap_err().downcast_ref(),
-        Some(&"wanted by the test")
-    );
+    let panics = || locks.mutex("panic").run(|_| -> () { resume_unwind(Box::new("wanted by the test")) });
+    let panic = catch_unwind(AssertUnwindSafe(panics)).map(drop).unwrap_err();
+    assert_eq!(panic.downcast_ref(), Some(&"wanted by the test"));
     // Not by the wait for a background release: it is awaited.
     assert!(other.mutex("panic").try_acquire().unwrap().is_some());
 }
 
-fn readers_permits_and_several(locks: &Locks, other: &Locks) {
+fn readers_and_permits(locks: &Locks, other: &Locks) {
     let (config, elsewhere) = (locks.rw("config"), other.rw("config"));
     let (one, two) = (config.read().unwrap(), elsewhere.read().unwrap());
-    assert!(
-        elsewhere.try_write().unwrap().is_none() && config.try_write_for(Duration::ZERO).unwrap().is_none()
-    );
+    assert!(elsewhere.try_write().unwrap().is_none());
+    assert!(config.try_write_for(Duration::ZERO).unwrap().is_none());
     drop((one, two));
     let mut writer = config.try_write_for(PATIENCE).unwrap().expect("both readers have left");
     assert!(elsewhere.try_read().unwrap().is_none());
@@ -160,7 +150,9 @@ fn readers_permits_and_several(locks: &Locks, other: &Locks) {
     assert!(room.try_acquire().unwrap().is_none() && two.token() > one.token());
     one.release().unwrap();
     assert!(next.try_acquire_for(PATIENCE).unwrap().is_some());
+}
 
+fn several_and_nested(locks: &Locks, other: &Locks) {
     let both = |locks: &Locks| Multi::new([locks.mutex("b"), locks.mutex("a")]).unwrap();
     let held = both(locks).acquire().unwrap();
     assert_eq!(held.guards().iter().map(|guard| guard.name().as_str()).collect::<Vec<_>>(), ["a", "b"]);
@@ -189,21 +181,13 @@ fn leaders_are_observed(locks: &Locks, other: &Locks) {
     assert_eq!(label().as_deref(), Some("one"));
     assert_eq!(leadership.resign().unwrap(), Released::Released);
     let token = locks.election("leader").run("two", |view| view.token()).unwrap();
-    assert!(other.mutex("leader").try_acquire_for(PATIENCE).unwrap().expect("it resigned").token() > token);
+    assert!(must_get(&other.mutex("leader")).token() > token);
 }
 
 fn closing_ends_a_wait(locks: &Locks, other: &Locks) {
-    let guard = locks.mutex("closed").acquire().unwrap();
-    let (sender, began) = mpsc::channel();
-    let waiter = thread::spawn({
-        let other = other.clone();
-        move || {
-            sender.send(()).unwrap();
-            other.mutex("closed").acquire().map(drop)
-        }
-    });
-    began.recv().unwrap();
-    thread::sleep(Duration::from_millis(200));
+    let (guard, mutex) = (locks.mutex("closed").acquire().unwrap(), other.mutex("closed"));
+    let waiter = thread::spawn(move || mutex.acquire().map(drop));
+    until("the waiter is in the queue", || locks.inspect("closed").unwrap().waiters > 0);
     other.close().unwrap();
     assert_eq!(waiter.join().unwrap().unwrap_err().kind(), ErrorKind::Closed);
     // The release of a dropped guard is awaited.
@@ -216,9 +200,8 @@ fn closing_ends_a_wait(locks: &Locks, other: &Locks) {
 fn inside_of_a_runtime_every_call_is_refused_and_nothing_panics() {
     let locks = Locks::connect("memory://").unwrap();
     let guard = locks.mutex("a").acquire().unwrap();
-    let runtime = Builder::new_multi_thread().worker_threads(1).build().unwrap();
-    runtime.block_on(async {
-        let refused = [
+    in_background().block_on(async {
+        for error in [
             Locks::connect("memory://").map(drop).unwrap_err(),
             locks.mutex("b").acquire().map(drop).unwrap_err(),
             locks.mutex("b").run(|_| ()).map(drop).unwrap_err().into(),
@@ -230,8 +213,7 @@ fn inside_of_a_runtime_every_call_is_refused_and_nothing_panics() {
             locks.close().unwrap_err(),
             guard.verify().map(drop).unwrap_err(),
             guard.lost_within(PATIENCE).map(drop).unwrap_err(),
-        ];
-        for error in refused {
+        ] {
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
             assert!(error.to_string().contains("spawn_blocking"), "{error}");
         }
@@ -248,20 +230,17 @@ fn inside_of_a_runtime_every_call_is_refused_and_nothing_panics() {
 
 #[test]
 fn a_server_that_is_away_is_an_error_and_comes_back() {
-    let servers = Servers::start();
-    servers.redis.kill();
-    let locks = Locks::connect_lazy(&format!("{}?connect_timeout=2s", servers.redis.url())).unwrap();
+    let runtime = one_thread();
+    let redis = runtime.block_on(RedisServer::start()).unwrap();
+    redis.kill();
+    let locks = Locks::connect_lazy(&redis.url()).unwrap();
     let error = locks.mutex("a").acquire().unwrap_err();
     assert_eq!((error.kind(), error.operation()), (ErrorKind::Unavailable, Some("acquire")));
-    assert!(Locks::connect(&servers.redis.url()).unwrap_err().is_retryable());
-    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(servers.redis.start_again()).unwrap();
+    assert!(Locks::connect(&redis.url()).unwrap_err().is_retryable());
+    runtime.block_on(redis.start_again()).unwrap();
+    // Time: the lease ends.
     let fixed = LockOptions::new().fixed_ttl(Duration::from_secs(1));
     let guard = locks.mutex_with("a", fixed).unwrap().acquire().unwrap();
     assert_eq!(guard.lost_within(PATIENCE).unwrap(), Some(LossReason::DeadlinePassed));
     locks.close().unwrap();
-}
-
-fn must_get(mutex: &Mutex) -> Guard {
-    mutex.try_acquire_for(PATIENCE).unwrap().expect("the lock was given up")
 }

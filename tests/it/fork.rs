@@ -4,19 +4,19 @@ use std::env;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio, exit};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fork::{Fork, fork, waitpid};
 use lock_core::OwnerId;
 use lock_testkit::process::spawn;
 use lock_testkit::{RedisFive, RedisServer, ZooKeeper};
-use polylock::{ErrorKind, Locks, blocking};
+use polylock::{Error, ErrorKind, Locks, blocking};
 use tokio::runtime::Runtime;
 
-/// Longer than anything takes on a busy machine.
+/// Longer than all of it takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a child asks, and then holds.
-const WHILE: Duration = Duration::from_secs(2);
+/// Time: how long a child asks; it holds for twice as long.
+const WHILE: Duration = Duration::from_secs(3);
 const PARENT: &str = "POLYLOCK_FORK";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -104,6 +104,7 @@ fn in_a_child(work: impl Fn()) -> i32 {
         Fork::Child => {
             // Nobody ends the child of a child.
             thread::spawn(|| {
+                // Time: far longer than it works.
                 thread::sleep(PATIENCE / 2);
                 exit(1)
             });
@@ -122,6 +123,7 @@ fn holds(url: &str) {
         let locks = Locks::connect(url).await.unwrap();
         let Some(guard) = locks.mutex("a").try_acquire_for(WHILE).await.unwrap() else { return say("busy") };
         say(&format!("holds {}", guard.owner()));
+        // Time: the other one asks meanwhile.
         tokio::time::sleep(2 * WHILE).await;
         guard.release().await.unwrap();
     });
@@ -131,27 +133,39 @@ fn holds_by_blocking(url: &str) {
     let locks = blocking::Locks::connect(url).unwrap();
     let Some(guard) = locks.mutex("a").try_acquire_for(WHILE).unwrap() else { return say("busy") };
     say(&format!("holds {}", guard.owner()));
+    // Time: the other one asks meanwhile.
     thread::sleep(2 * WHILE);
     guard.release().unwrap();
 }
+
+/// In a child, what it inherited says why it does not work; the parent goes on with it.
+fn refuses(errors: impl Fn() -> Vec<Error>, parts: [&str; 2]) {
+    let child = in_a_child(|| {
+        let is_refusal = |error: &Error| {
+            let text = error.to_string();
+            error.kind() == ErrorKind::Unsupported && parts.iter().all(|part| text.contains(part))
+        };
+        let errors = errors();
+        say(&if errors.iter().all(is_refusal) { "refused".to_owned() } else { format!("{errors:?}") });
+    });
+    waitpid(child).unwrap();
+}
+
+const INHERITED: [&str; 2] = ["before a fork", "in the child"];
+const USED: [&str; 2] = ["used ZooKeeper", "before a fork"];
 
 fn inherits(url: &str) {
     let runtime = Runtime::new().unwrap();
     let locks = runtime.block_on(Locks::connect(url)).unwrap();
     let guard = runtime.block_on(locks.mutex("a").acquire()).unwrap();
-    let child = in_a_child(|| {
-        let refused = Runtime::new().unwrap().block_on(async {
-            let began = Instant::now();
-            let errors = [
-                locks.mutex("b").try_acquire_for(PATIENCE).await.unwrap_err(),
-                locks.inspect("a").await.unwrap_err(),
-                guard.verify().await.unwrap_err(),
-            ];
-            began.elapsed() < WHILE && errors.iter().all(is_refusal)
-        });
-        say(if refused { "refused" } else { "something else" });
-    });
-    waitpid(child).unwrap();
+    let asks = async || {
+        vec![
+            locks.mutex("b").try_acquire_for(PATIENCE).await.unwrap_err(),
+            locks.inspect("a").await.unwrap_err(),
+            guard.verify().await.unwrap_err(),
+        ]
+    };
+    refuses(|| Runtime::new().unwrap().block_on(asks()), INHERITED);
     runtime.block_on(guard.verify()).unwrap();
     runtime.block_on(guard.release()).unwrap();
     say("the parent holds");
@@ -160,13 +174,8 @@ fn inherits(url: &str) {
 fn inherits_by_blocking(url: &str) {
     let locks = blocking::Locks::connect(url).unwrap();
     let guard = locks.mutex("a").acquire().unwrap();
-    let child = in_a_child(|| {
-        let began = Instant::now();
-        let errors = [locks.mutex("b").try_acquire_for(PATIENCE).unwrap_err(), guard.verify().unwrap_err()];
-        let refused = began.elapsed() < WHILE && errors.iter().all(is_refusal);
-        say(if refused { "refused" } else { "something else" });
-    });
-    waitpid(child).unwrap();
+    let asks = || vec![locks.mutex("b").try_acquire_for(PATIENCE).unwrap_err(), guard.verify().unwrap_err()];
+    refuses(asks, INHERITED);
     guard.verify().unwrap();
     guard.release().unwrap();
     say("the parent holds");
@@ -178,17 +187,11 @@ fn used(url: &str, kind: &str) {
     if kind != "used-and-open" {
         runtime.block_on(locks.close()).unwrap();
     }
-    let child = in_a_child(|| {
-        Runtime::new().unwrap().block_on(async {
-            let began = Instant::now();
-            let refused = match kind {
-                "used-lazily" => Locks::connect_lazy(url).unwrap().mutex("a").acquire().await.map(drop),
-                _ => Locks::connect(url).await.map(drop),
-            };
-            say(if is_refusal_to_connect(refused, began) { "refused" } else { "something else" });
-        });
-    });
-    waitpid(child).unwrap();
+    let connects = async || match kind {
+        "used-lazily" => Locks::connect_lazy(url).unwrap().mutex("a").acquire().await.map(drop),
+        _ => Locks::connect(url).await.map(drop),
+    };
+    refuses(|| vec![Runtime::new().unwrap().block_on(connects()).unwrap_err()], USED);
     let locks = runtime.block_on(Locks::connect(url)).unwrap();
     drop(runtime.block_on(locks.mutex("a").acquire()).unwrap());
     say("the parent goes on");
@@ -196,25 +199,7 @@ fn used(url: &str, kind: &str) {
 
 fn used_by_blocking(url: &str) {
     blocking::Locks::connect(url).unwrap().close().unwrap();
-    let child = in_a_child(|| {
-        let began = Instant::now();
-        let refused = blocking::Locks::connect(url).map(drop);
-        say(if is_refusal_to_connect(refused, began) { "refused" } else { "something else" });
-    });
-    waitpid(child).unwrap();
+    refuses(|| vec![blocking::Locks::connect(url).unwrap_err()], USED);
     blocking::Locks::connect(url).unwrap().mutex("a").acquire().unwrap().release().unwrap();
     say("the parent goes on");
-}
-
-fn is_refusal_to_connect(connected: polylock::Result<()>, began: Instant) -> bool {
-    let error = connected.expect_err("the driver cannot work here");
-    let text = error.to_string();
-    began.elapsed() < WHILE
-        && error.kind() == ErrorKind::Unsupported
-        && text.contains("used ZooKeeper before a fork")
-}
-
-fn is_refusal(error: &polylock::Error) -> bool {
-    let text = error.to_string();
-    error.kind() == ErrorKind::Unsupported && text.contains("before a fork") && text.contains("in the child")
 }

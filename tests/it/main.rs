@@ -3,6 +3,7 @@
 mod bad_input;
 mod bad_migrations;
 mod blocking;
+mod common;
 mod examples;
 mod failover;
 mod fencing;

@@ -1,52 +1,29 @@
 //! Redis is failed over, or loses a tombstone, while locks move to ZooKeeper: what is kept, what is lost, and who notices.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use lock_testkit::{RedisSentinel, RedisServer, ZooKeeper, migration_url, until};
+use lock_testkit::{RedisSentinel, RedisServer, come, give_back, soon, take, until};
 use polylock::{ErrorKind, Guard, GuardState, Locks, LossReason, Operator, Rung};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 
-/// Far more than a failover takes.
-const PATIENCE: Duration = Duration::from_secs(60);
-const MOMENT: Duration = Duration::from_millis(300);
-const TTL: Duration = Duration::from_secs(5);
-/// For a busy machine.
-const SLACK: Duration = Duration::from_secs(5);
+use crate::common::{Stores, connect_at_last, take_at_last};
 
-/// A master with a replica and sentinels, and a ZooKeeper.
-struct Servers {
-    redis: RedisSentinel,
-    zk: ZooKeeper,
-    /// Further options of Redis.
-    options: &'static str,
+/// A master with a replica and sentinels, with these options, and a ZooKeeper.
+async fn sentinels(options: &str) -> Stores<RedisSentinel> {
+    let redis = RedisSentinel::start().await.unwrap();
+    let from = format!("{}?ttl=5s{options}", redis.url());
+    Stores::with(redis, from).await
 }
 
-impl Servers {
-    async fn start(options: &'static str) -> Self {
-        let (redis, zk) = tokio::join!(RedisSentinel::start(), ZooKeeper::start());
-        Self { redis: redis.unwrap(), zk: zk.unwrap(), options }
-    }
-
-    fn from(&self) -> String {
-        format!("{}?ttl={}s{}", self.redis.url(), TTL.as_secs(), self.options)
-    }
-
-    fn to(&self) -> String {
-        format!("{}?session_timeout=4s&session=private", self.zk.url())
-    }
-
+impl Stores<RedisSentinel> {
     async fn on(&self, rung: Rung) -> Locks {
-        process(&self.from(), &self.to(), rung).await
+        let url = lock_testkit::migration_url("shop", &self.from, &self.to(), &format!("&rung={rung}"));
+        connect_at_last(&url).await
     }
 
-    /// A client of one store alone.
-    async fn only(&self, url: &str) -> Locks {
-        at_last(url).await
-    }
-
-    async fn operator(&self) -> Operator {
-        operator(&self.from(), &self.to()).await
+    /// A client of Redis alone.
+    async fn only_redis(&self) -> Locks {
+        connect_at_last(&self.from).await
     }
 
     fn master(&self) -> &RedisServer {
@@ -60,10 +37,9 @@ impl Servers {
     /// Keeps from the replica what is written from now on.
     async fn cut_replica_off(&self) {
         self.replica().stop();
-        self.master().command(&["CLIENT", "KILL", "TYPE", "replica"]).await.unwrap();
+        self.master().call(&["CLIENT", "KILL", "TYPE", "replica"]).await;
         until("the master has no replica", async || {
-            let replication = self.master().command(&["INFO", "replication"]).await.unwrap();
-            replication.text().is_some_and(|text| text.contains("connected_slaves:0"))
+            self.master().text(&["INFO", "replication"]).await.contains("connected_slaves:0")
         })
         .await;
     }
@@ -76,186 +52,150 @@ impl Servers {
         until("the replica is promoted", is_promoted).await;
     }
 
-    /// What is in the place of a lock on the master that was promoted.
-    async fn value(&self, name: &str) -> Option<String> {
-        value(self.replica(), name).await
+    async fn is_tombstone_on_replica(&self, name: &str) -> bool {
+        is_tombstone(value(self.replica(), name).await.as_deref())
     }
-}
-
-async fn process(from: &str, to: &str, rung: Rung) -> Locks {
-    at_last(&migration_url("shop", from, to, &format!("&rung={rung}"))).await
-}
-
-/// A client, in spite of an outage.
-async fn at_last(url: &str) -> Locks {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match Locks::connect(url).await {
-            Ok(locks) => return locks,
-            Err(error) => assert!(error.is_retryable() && Instant::now() < deadline, "{error}"),
-        }
-        sleep(Duration::from_millis(100)).await;
-    }
-}
-
-async fn operator(from: &str, to: &str) -> Operator {
-    let connect = |url: &str| Arc::clone(Locks::connect_lazy(url).unwrap().backend());
-    Operator::connect("shop", connect(from), connect(to)).await.unwrap()
 }
 
 async fn value(server: &RedisServer, name: &str) -> Option<String> {
-    let value = server.command(&["GET", &format!("lock:{name}")]).await.unwrap();
-    value.text().map(ToOwned::to_owned)
+    server.call(&["GET", &format!("lock:{name}")]).await.text().map(ToOwned::to_owned)
 }
 
-fn is_tombstone(value: Option<&String>) -> bool {
+fn is_tombstone(value: Option<&str>) -> bool {
     value.is_some_and(|value| value.starts_with("polylock:moved"))
-}
-
-/// The lock, in spite of an outage.
-async fn hold(locks: &Locks, name: &str) -> Guard {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match locks.mutex(name).try_acquire_for(PATIENCE).await {
-            Ok(guard) => return guard.unwrap_or_else(|| panic!("{name} is busy")),
-            Err(error) => {
-                assert!(error.is_retryable() && Instant::now() < deadline, "{error}");
-                sleep(Duration::from_millis(50)).await;
-            }
-        }
-    }
 }
 
 async fn until_noted(operator: &Operator, name: &str) {
     until("the lock is noted as moved", async || operator.status().await.unwrap().moved > 0).await;
-    let status = operator.status().await.unwrap();
-    assert!(!status.lost_tombstones.contains(&name.to_owned()), "{status:?}");
+    assert!(!lost(operator).await.contains(&name.to_owned()));
+}
+
+async fn lost(operator: &Operator) -> Vec<String> {
+    operator.status().await.unwrap().lost_tombstones
+}
+
+/// Tries until the answer is none that an outage explains.
+async fn attempt(locks: &Locks, name: &str) -> polylock::Result<Option<Guard>> {
+    soon(async {
+        loop {
+            match locks.mutex(name).try_acquire().await {
+                Err(error) if error.is_retryable() => tokio::task::yield_now().await,
+                answer => return answer,
+            }
+        }
+    })
+    .await
+}
+
+async fn has_moved(locks: &Locks, name: &str) {
+    let error = attempt(locks, name).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Moved && error.to_string().contains("moved"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "full: sentinels, and waits for a lease"]
 async fn a_guard_of_both_is_lost_with_a_failover_that_forgets_its_lock() {
-    let servers = Servers::start("").await;
-    let (one, two) = (servers.on(Rung::Dual).await, servers.on(Rung::Dual).await);
-    let (redis, zk) = (servers.only(&servers.from()).await, servers.only(&servers.to()).await);
-    servers.cut_replica_off().await;
-    let first = hold(&one, "a").await;
-    let next = tokio::spawn(async move { hold(&two, "a").await });
-    servers.fail_over().await;
-    let promoted = Instant::now();
-    assert_eq!(servers.value("a").await, None, "the replica was cut off");
+    let stores = sentinels("").await;
+    let (one, two) = (stores.on(Rung::Dual).await, stores.on(Rung::Dual).await);
+    let (redis, zk) = (stores.only_redis().await, Locks::connect(&stores.to()).await.unwrap());
+    stores.cut_replica_off().await;
+    let first = take_at_last(&one, "a").await;
+    let next = tokio::spawn(async move { take_at_last(&two, "a").await });
+    stores.fail_over().await;
+    assert_eq!(value(stores.replica(), "a").await, None, "the replica was cut off");
 
     // A client of Redis alone may get in beside the guard, for a ttl at most: Redis was never safer.
-    let straggler = hold(&redis, "a").await;
-    let beside = first.is_valid();
-    println!(
-        "a client of Redis alone got in, and the guard of both was {}",
-        if beside { "valid" } else { "lost" }
-    );
+    let straggler = take_at_last(&redis, "a").await;
     assert!(straggler.token() > first.token(), "{} after {}", straggler.token(), first.token());
-    let left = (TTL + SLACK).saturating_sub(promoted.elapsed());
-    let reason = timeout(left, first.lost()).await.expect("the half on Redis ends with its ttl");
-    println!("the guard was lost {:?} after the promotion: {reason:?}", promoted.elapsed());
+    let reason = soon(first.lost()).await;
+    println!("the half on Redis ends with its ttl: {reason:?}");
 
     // Its other half is given back, though the guard is still there: the waiter has it, and waits for Redis.
-    sleep(MOMENT).await;
-    assert!(!next.is_finished(), "two holders");
-    assert!(straggler.is_valid());
+    until("the waiter has the other half", async || zk.inspect("a").await.is_ok_and(|state| state.is_held()))
+        .await;
+    assert!(!next.is_finished() && straggler.is_valid(), "two holders");
     assert!(zk.mutex("a").try_acquire().await.unwrap().is_none());
     let (last, token) = (straggler.token(), first.token());
-    straggler.release().await.unwrap();
-    let next = next.await.unwrap();
+    give_back(straggler).await;
+    let next = come(next).await;
     assert!(next.token() > last && next.token() > token);
     assert!(!first.is_valid(), "two holders");
-    next.release().await.unwrap();
-    zk.mutex("a").try_acquire_for(PATIENCE).await.unwrap().expect("no half is left").release().await.unwrap();
+    give_back(next).await;
+    // No half is left.
+    give_back(take(&zk, "a").await).await;
     assert!(matches!(first.state(), GuardState::Lost(_)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "full: sentinels"]
 async fn holders_of_both_exclude_each_other_through_a_failover() {
-    let servers = Servers::start("").await;
-    let (one, two) = (servers.on(Rung::Dual).await, servers.on(Rung::Dual).await);
-    servers.cut_replica_off().await;
-    let first = hold(&one, "a").await;
-    servers.fail_over().await;
+    let stores = sentinels("").await;
+    let (one, two) = (stores.on(Rung::Dual).await, stores.on(Rung::Dual).await);
+    stores.cut_replica_off().await;
+    let first = take_at_last(&one, "a").await;
+    stores.fail_over().await;
     // Until the guard is lost, its lock of ZooKeeper keeps out all that hold both, whatever Redis forgot.
-    let deadline = Instant::now() + PATIENCE;
-    let second = loop {
-        assert!(Instant::now() < deadline, "the guard is neither lost nor is its lock given back");
-        let next = two.mutex("a").try_acquire().await;
-        let is_valid = first.is_valid();
-        match next {
-            Ok(Some(next)) => {
+    let second = soon(async {
+        loop {
+            let next = attempt(&two, "a").await.unwrap();
+            let is_valid = first.is_valid();
+            if let Some(next) = next {
                 assert!(!is_valid, "two holders");
-                break next;
+                return next;
             }
-            Ok(None) => {}
-            Err(error) => assert!(error.is_retryable(), "{error}"),
         }
-        sleep(Duration::from_millis(20)).await;
-    };
+    });
+    let second = second.await;
     assert!(second.token() > first.token());
-    second.release().await.unwrap();
+    give_back(second).await;
 }
 
 /// What no rule prevents, and `docs/MIGRATION.md` admits.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "full: sentinels"]
 async fn a_raise_that_a_failover_forgets_leaves_clients_of_redis_behind_but_not_holders_of_both() {
-    let servers = Servers::start("").await;
-    let (movers, both) = (servers.on(Rung::Move).await, servers.on(Rung::Dual).await);
-    let redis = servers.only(&servers.from()).await;
+    let stores = sentinels("").await;
+    let (movers, both) = (stores.on(Rung::Move).await, stores.on(Rung::Dual).await);
+    let redis = stores.only_redis().await;
+    let pass = async |locks: &Locks, name: &str| {
+        let guard = take_at_last(locks, name).await;
+        let token = guard.token();
+        give_back(guard).await;
+        token
+    };
     // From the first move on, the tokens of ZooKeeper are ahead of the clock of Redis.
-    hold(&movers, "moved").await.release().await.unwrap();
-    servers.cut_replica_off().await;
-    let first = hold(&both, "a").await;
-    let token = first.token();
-    first.release().await.unwrap();
-    servers.fail_over().await;
-    let straggler = hold(&redis, "a").await;
-    assert!(straggler.token() < token, "{} is larger than {token}", straggler.token());
-    straggler.release().await.unwrap();
-    let next = hold(&both, "a").await;
-    assert!(next.token() > token, "{} after {token}", next.token());
+    pass(&movers, "moved").await;
+    stores.cut_replica_off().await;
+    let token = pass(&both, "a").await;
+    stores.fail_over().await;
+    let straggler = pass(&redis, "a").await;
+    assert!(straggler < token, "{straggler} is larger than {token}");
+    let next = pass(&both, "a").await;
+    assert!(next > token, "{next} after {token}");
     // The last token of Redis is raised again.
-    next.release().await.unwrap();
-    let straggler = hold(&redis, "a").await;
-    assert!(straggler.token() > token);
-    straggler.release().await.unwrap();
+    assert!(pass(&redis, "a").await > token);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "full: sentinels"]
 async fn a_tombstone_that_the_replica_has_survives_a_failover() {
-    let servers = Servers::start("").await;
+    let stores = sentinels("").await;
     let (movers, redis, operator) =
-        (servers.on(Rung::Move).await, servers.only(&servers.from()).await, servers.operator().await);
-    let first = hold(&movers, "a").await;
+        (stores.on(Rung::Move).await, stores.only_redis().await, stores.operator().await);
+    let first = take_at_last(&movers, "a").await;
     until_noted(&operator, "a").await;
-    let tombstone = value(servers.master(), "a").await;
-    assert!(is_tombstone(tombstone.as_ref()));
-    servers.fail_over().await;
-    assert_eq!(servers.value("a").await, tombstone);
+    let tombstone = value(stores.master(), "a").await;
+    assert!(is_tombstone(tombstone.as_deref()));
+    stores.fail_over().await;
+    assert_eq!(value(stores.replica(), "a").await, tombstone);
     assert!(first.is_valid());
-    let deadline = Instant::now() + PATIENCE;
-    let error = loop {
-        assert!(Instant::now() < deadline, "the tombstone is not found");
-        match redis.mutex("a").try_acquire().await {
-            Ok(guard) => assert!(guard.is_none(), "two holders"),
-            Err(error) if error.kind() == ErrorKind::Moved => break error,
-            Err(error) => assert!(error.is_retryable(), "{error}"),
-        }
-        sleep(Duration::from_millis(50)).await;
-    };
-    assert!(error.to_string().contains("moved"), "{error}");
+    has_moved(&redis, "a").await;
     let token = first.token();
-    first.release().await.unwrap();
+    give_back(first).await;
     for rung in [Rung::Old, Rung::Dual, Rung::Move] {
-        let guard = hold(&servers.on(rung).await, "a").await;
+        let guard = take_at_last(&stores.on(rung).await, "a").await;
         assert!(guard.token() > token);
-        guard.release().await.unwrap();
+        give_back(guard).await;
     }
     let status = operator.status().await.unwrap();
     assert_eq!((status.lost_tombstones.len(), status.old_store), (0, None));
@@ -265,19 +205,19 @@ async fn a_tombstone_that_the_replica_has_survives_a_failover() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "full: sentinels"]
 async fn a_tombstone_that_a_failover_forgets_lets_clients_of_redis_in_and_is_written_again() {
-    let servers = Servers::start("").await;
+    let stores = sentinels("").await;
     let (movers, redis, operator) =
-        (servers.on(Rung::Move).await, servers.only(&servers.from()).await, servers.operator().await);
-    servers.cut_replica_off().await;
-    let guard = hold(&movers, "a").await;
+        (stores.on(Rung::Move).await, stores.only_redis().await, stores.operator().await);
+    stores.cut_replica_off().await;
+    let guard = take_at_last(&movers, "a").await;
     let token = guard.token();
-    guard.release().await.unwrap();
+    give_back(guard).await;
     until_noted(&operator, "a").await;
-    assert!(is_tombstone(value(servers.master(), "a").await.as_ref()));
-    servers.fail_over().await;
-    assert_eq!(servers.value("a").await, None, "the replica was cut off");
+    assert!(is_tombstone(value(stores.master(), "a").await.as_deref()));
+    stores.fail_over().await;
+    assert_eq!(value(stores.replica(), "a").await, None, "the replica was cut off");
 
-    let straggler = hold(&redis, "a").await;
+    let straggler = take_at_last(&redis, "a").await;
     assert!(straggler.token() > token);
     until("the status finds it", async || {
         let status = operator.status().await.unwrap();
@@ -287,93 +227,90 @@ async fn a_tombstone_that_a_failover_forgets_lets_clients_of_redis_in_and_is_wri
     })
     .await;
     // Once it has another connection to Redis, a mover does not rely on what it read before.
-    hold(&movers, "another").await.release().await.unwrap();
+    give_back(take_at_last(&movers, "another").await).await;
     assert!(movers.mutex("a").try_acquire().await.unwrap().is_none(), "two holders");
     let last = straggler.token();
-    straggler.release().await.unwrap();
-    let guard = hold(&movers, "a").await;
-    assert!(is_tombstone(servers.value("a").await.as_ref()), "it is written again");
+    give_back(straggler).await;
+    let guard = take_at_last(&movers, "a").await;
+    assert!(stores.is_tombstone_on_replica("a").await, "it is written again");
     assert!(guard.token() > last);
-    assert_eq!(operator.status().await.unwrap().lost_tombstones, [""; 0]);
-    assert_eq!(redis.mutex("a").try_acquire().await.unwrap_err().kind(), ErrorKind::Moved);
-    guard.release().await.unwrap();
+    assert_eq!(lost(&operator).await, [""; 0]);
+    has_moved(&redis, "a").await;
+    give_back(guard).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "full: sentinels"]
 async fn a_tombstone_that_a_replica_does_not_confirm_hands_out_no_guard() {
-    let servers = Servers::start("").await;
-    let movers = servers.on(Rung::Move).await;
+    let stores = sentinels("").await;
+    let movers = stores.on(Rung::Move).await;
     // It is connected, and does not answer: the move waits for it.
-    servers.replica().stop();
-    let error = timeout(PATIENCE, movers.mutex("a").try_acquire()).await.unwrap().unwrap_err();
+    stores.replica().stop();
+    let error = soon(movers.mutex("a").try_acquire()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
     // It counts once the replica has it.
-    servers.replica().cont();
-    let guard = hold(&movers, "a").await;
-    assert!(is_tombstone(servers.value("a").await.as_ref()));
-    servers.fail_over().await;
-    assert!(is_tombstone(servers.value("a").await.as_ref()));
+    stores.replica().cont();
+    let guard = take_at_last(&movers, "a").await;
+    assert!(stores.is_tombstone_on_replica("a").await);
+    stores.fail_over().await;
+    assert!(stores.is_tombstone_on_replica("a").await);
     assert!(guard.is_valid());
-    guard.release().await.unwrap();
+    give_back(guard).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "full: sentinels"]
 async fn with_wait_replicas_a_replica_that_is_cut_off_is_an_error_and_loses_nothing() {
-    let servers = Servers::start("&wait_replicas=1&wait_replicas_timeout=500ms").await;
-    let (redis, operator) = (servers.only(&servers.from()).await, servers.operator().await);
-    servers.cut_replica_off().await;
+    // Time: it is in vain.
+    let stores = sentinels("&wait_replicas=1&wait_replicas_timeout=500ms").await;
+    let (redis, operator) = (stores.only_redis().await, stores.operator().await);
+    stores.cut_replica_off().await;
     for rung in [Rung::Dual, Rung::Move] {
-        let locks = servers.on(rung).await;
-        let error = locks.mutex("a").try_acquire().await.unwrap_err();
+        let error = stores.on(rung).await.mutex("a").try_acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{rung}: {error}");
         assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
-        assert!(!is_tombstone(value(servers.master(), "a").await.as_ref()));
+        assert!(!is_tombstone(value(stores.master(), "a").await.as_deref()));
     }
-    servers.replica().cont();
-    let (both, moved) = (servers.on(Rung::Dual).await, servers.on(Rung::Move).await);
-    let both = hold(&both, "both").await;
-    let moved = hold(&moved, "moved").await;
+    stores.replica().cont();
+    let (both, moved) = (stores.on(Rung::Dual).await, stores.on(Rung::Move).await);
+    let both = take_at_last(&both, "both").await;
+    let moved = take_at_last(&moved, "moved").await;
     until_noted(&operator, "moved").await;
-    servers.fail_over().await;
+    stores.fail_over().await;
     // Both are on the replica, and nobody gets in.
-    assert!(is_tombstone(servers.value("moved").await.as_ref()));
-    until("the client of Redis finds the new master", async || redis.inspect("both").await.is_ok()).await;
-    let beside = redis.mutex("both").try_acquire().await.unwrap();
+    assert!(stores.is_tombstone_on_replica("moved").await);
+    let beside = attempt(&redis, "both").await.unwrap();
     assert!(beside.is_none() || !both.is_valid(), "two holders");
-    assert_eq!(redis.mutex("moved").try_acquire().await.unwrap_err().kind(), ErrorKind::Moved);
+    has_moved(&redis, "moved").await;
     assert!(moved.is_valid());
-    assert_eq!(operator.status().await.unwrap().lost_tombstones, [""; 0]);
+    assert_eq!(lost(&operator).await, [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "full: waits for more than a minute"]
 async fn a_guard_whose_tombstone_is_deleted_is_lost_within_about_a_minute() {
-    let (redis, zk) = tokio::join!(RedisServer::start(), ZooKeeper::start());
-    let (redis, zk) = (redis.unwrap(), zk.unwrap());
-    // So long that no pause of a busy machine ends it.
-    let (from, to) = (redis.url(), format!("{}?session_timeout=20s&session=private", zk.url()));
-    let (movers, operator) = (process(&from, &to, Rung::Move).await, operator(&from, &to).await);
-    let (deleted, kept) = (hold(&movers, "deleted").await, hold(&movers, "kept").await);
+    let redis = RedisServer::start().await.unwrap();
+    let from = redis.url();
+    let stores = Stores::with(redis, from).await;
+    let (movers, operator) = (stores.process(Some(Rung::Move)).await, stores.operator().await);
+    let (deleted, kept) = (take(&movers, "deleted").await, take(&movers, "kept").await);
     until("both are noted", async || operator.status().await.unwrap().moved == 2).await;
-    redis.command(&["DEL", "lock:deleted"]).await.unwrap();
-    let since = Instant::now();
-    assert_eq!(operator.status().await.unwrap().lost_tombstones, ["deleted"]);
+    stores.redis.call(&["DEL", "lock:deleted"]).await;
+    assert_eq!(lost(&operator).await, ["deleted"]);
 
     // Until the guard is lost, a client of Redis alone is beside it.
-    let straggler = hold(&Locks::connect(&from).await.unwrap(), "deleted").await;
+    let straggler = take(&Locks::connect(&stores.from).await.unwrap(), "deleted").await;
     assert!(straggler.token() > deleted.token());
-    straggler.release().await.unwrap();
+    give_back(straggler).await;
+    // Time: tombstones are read again each minute.
     let reason = timeout(Duration::from_secs(90), deleted.lost()).await.expect("tombstones are read again");
     assert_eq!(reason, LossReason::Removed);
-    println!("lost {:?} after the tombstone was deleted", since.elapsed());
     assert!(kept.is_valid(), "only its own guard is lost, and this one is {:?}", kept.state());
     // Though the guard is still there.
-    let next = process(&from, &to, Rung::Move).await;
-    let next = hold(&next, "deleted").await;
+    let other = stores.process(Some(Rung::Move)).await;
+    let next = take(&other, "deleted").await;
     assert!(next.token() > deleted.token());
-    assert!(is_tombstone(value(&redis, "deleted").await.as_ref()));
-    assert_eq!(operator.status().await.unwrap().lost_tombstones, [""; 0]);
+    assert!(is_tombstone(value(&stores.redis, "deleted").await.as_deref()));
+    assert_eq!(lost(&operator).await, [""; 0]);
 }

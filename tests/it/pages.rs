@@ -20,20 +20,27 @@ const PROGRAMS: [(&str, &str); 12] = [
     ("zk", "crates/lock-zk/tests/it"),
 ];
 
+/// Pages that show code, and the folders and files that have it.
+const SHOWN: [(&str, &[&str]); 2] = [
+    ("docs/NEW-BACKEND.md", &["crates/lock-flock/src", "crates/lock-flock/tests/conformance"]),
+    ("docs/FENCING.md", &["tests/it/fencing", "benches/tests/it/sqlx.rs"]),
+];
+
 #[test]
-fn every_piece_of_code_on_the_page_is_in_the_crate() {
-    let page = read("docs/NEW-BACKEND.md");
-    let mut code = String::new();
-    for folder in ["src", "tests/conformance"] {
-        for entry in fs::read_dir(root().join("crates/lock-flock").join(folder)).unwrap() {
-            code += &fs::read_to_string(entry.unwrap().path()).unwrap();
+fn every_piece_of_code_on_a_page_runs_somewhere() {
+    for (page, places) in SHOWN {
+        let mut files = Vec::new();
+        places.iter().for_each(|place| walk(&root().join(place), &mut files));
+        let code: String = files.iter().map(|file| read(file)).collect();
+        let text = read(page);
+        // Between the fences: prose, a block, prose, a block, ...
+        let blocks = text.split("```").skip(1).step_by(2).filter_map(|block| block.split_once('\n'));
+        let pieces: Vec<_> =
+            blocks.filter(|(language, _)| ["lua", "python", "rust", "sql"].contains(language)).collect();
+        assert!(pieces.len() > 5, "{page} has code");
+        for (_, piece) in pieces {
+            assert!(code.contains(piece), "what {page} shows is in none of {places:?}:\n{piece}");
         }
-    }
-    let pieces: Vec<_> =
-        page.split("```rust\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
-    assert!(pieces.len() > 5, "the page has code");
-    for piece in pieces {
-        assert!(code.contains(piece), "it is not in the crate:\n{piece}");
     }
 }
 
@@ -49,17 +56,6 @@ fn every_statement_for_operators_has_a_test_that_exists() {
             assert!(exists(test), "there is no test {test}:\n{statement}");
         }
     }
-}
-
-#[test]
-fn a_test_that_does_not_exist_is_found() {
-    let [bullet, row] = &statements("Words.\n\n* One, as\n  `redis::queue::no_test`.\n| a | `x::y` |\n")[..]
-    else {
-        panic!("a bullet and a row");
-    };
-    assert_eq!(tests_in(bullet), ["redis::queue::no_test"]);
-    assert!(!exists("redis::queue::no_test") && exists("facade::pages::a_test_that_does_not_exist_is_found"));
-    assert!(tests_in(row).is_empty());
 }
 
 /// The names that are only examples here.
@@ -105,18 +101,6 @@ fn whatever_a_page_names_exists() {
         missing.extend(unknown.chain(broken).map(|what| format!("{page}: {what}")));
     }
     assert!(missing.is_empty(), "the pages name what does not exist:\n{}", missing.join("\n"));
-}
-
-#[test]
-fn what_does_not_exist_is_found() {
-    let tree = Tree::read();
-    let words = ["no_such_test", "Guard::no_such_method", "crates/lock-none/", "none.rs", "?no_option=3s"];
-    assert_eq!(words.map(|word| tree.has_word(word)), [false; 5]);
-    let words =
-        ["what_does_not_exist", "Guard::release", "crates/lock-core/", "guard.rs", "polylock run", "500 ms"];
-    assert_eq!(words.map(|word| tree.has_word(word)), [false, true, true, true, true, true]);
-    let links = ["SAFETY.md", "NONE.md", "SAFETY.md#none", "https://none", "#bugs"];
-    assert_eq!(links.map(|link| tree.has_link("docs/BUGS.md", link)), [true, false, false, true, false]);
 }
 
 /// The files of the project.
@@ -191,14 +175,14 @@ impl Tree {
     }
 }
 
-/// All files below this folder, as paths from the root, without what is built.
-fn walk(folder: &Path, files: &mut Vec<String>) {
-    for entry in fs::read_dir(folder).unwrap() {
+/// All files in this place, as paths from the root, without what is built.
+fn walk(place: &Path, files: &mut Vec<String>) {
+    if place.is_file() {
+        return files.push(place.strip_prefix(root()).unwrap().to_string_lossy().into_owned());
+    }
+    for entry in fs::read_dir(place).unwrap() {
         let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_string_lossy();
-        if path.is_file() {
-            files.push(path.strip_prefix(root()).unwrap().to_string_lossy().into_owned());
-        } else if !["target", ".git", "node_modules"].contains(&&*name) {
+        if !["target", ".git", "node_modules"].iter().any(|name| path.ends_with(name)) {
             walk(&path, files);
         }
     }

@@ -51,6 +51,11 @@ impl Program {
         answer.unwrap_or_else(|error| panic!("{:?}: {request}: {error}", self.kind))
     }
 
+    /// Has it do this.
+    pub async fn does(&mut self, request: Value) {
+        assert!(self.call(request, Duration::ZERO).await);
+    }
+
     /// Ends it by SIGKILL.
     pub fn kill(mut self) {
         if let Some(worker) = self.worker.take() {

@@ -4,9 +4,9 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 
-use lock_testkit::{PostgresServer, until};
+use lock_testkit::{PostgresServer, take, until};
 use polylock::layers::{ChaosLayer, MetricsLayer, PrefixLayer, TracingLayer};
-use polylock::{ErrorKind, Fence, Locks, Token};
+use polylock::{ErrorKind, Fence, Guard, Locks, Token};
 use tokio::sync::Mutex;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error, NoTls, Transaction};
@@ -99,11 +99,8 @@ impl Bank {
     }
 
     /// The tokens of a holder that lost the lock without notice, and of the next holder.
-    async fn stale_and_current(&self) -> (Token, Token) {
-        let stale = self.locks.mutex("account/7").acquire().await.unwrap();
-        assert!(self.locks.break_lock("account/7").await.unwrap());
-        let current = self.locks.mutex("account/7").acquire().await.unwrap();
-        (stale.token(), current.token())
+    async fn stale_and_current(&self) -> [Token; 2] {
+        stale_and_current(&self.locks, "account/7").await.map(|guard| guard.token())
     }
 
     /// Until some client waits for a row or for the end of a transaction.
@@ -120,6 +117,13 @@ impl Bank {
     async fn cents(&self) -> i64 {
         self.client().await.query_one("SELECT cents FROM account WHERE id = 7", &[]).await.unwrap().get(0)
     }
+}
+
+/// A bank, a client of it, and the tokens of an old holder and of the current one.
+async fn contested() -> (Bank, Client, [Token; 2]) {
+    let bank = Bank::open().await;
+    let (client, tokens) = (bank.client().await, bank.stale_and_current().await);
+    (bank, client, tokens)
 }
 
 /// The server of all tests that run at the same time: to make one takes longer than a test.
@@ -142,9 +146,7 @@ async fn connect(to: &str) -> Client {
 
 #[tokio::test]
 async fn a_late_write_is_refused() {
-    let bank = Bank::open().await;
-    let (stale, current) = bank.stale_and_current().await;
-    let client = bank.client().await;
+    let (bank, client, [stale, current]) = contested().await;
     assert_eq!(claim(&client, 7, stale).await.unwrap(), Some(100));
     assert_eq!(claim(&client, 7, current).await.unwrap(), Some(100));
     assert!(!write(&client, 7, 1, stale).await.unwrap());
@@ -155,24 +157,18 @@ async fn a_late_write_is_refused() {
 
 #[tokio::test]
 async fn a_holder_writes_twice() {
-    let bank = Bank::open().await;
-    let (stale, current) = bank.stale_and_current().await;
-    let client = bank.client().await;
+    let (bank, client, [_, current]) = contested().await;
     assert!(write(&client, 7, 120, current).await.unwrap());
     assert!(write(&client, 7, 130, current).await.unwrap());
-    assert!(!write(&client, 7, 1, stale).await.unwrap());
     let less = "UPDATE account SET cents = $3, fence = $2 WHERE id = $1 AND fence < $2";
     let rows = client.execute(less, &[&7_i64, &(current.get() as i64), &140_i64]).await.unwrap();
-    assert_eq!(rows, 0, "`<` refuses the holder's own write");
-    assert_eq!(bank.cents().await, 130);
+    assert_eq!((rows, bank.cents().await), (0, 130), "`<` refuses the holder's own write");
 }
 
 /// A token protects from a late write only once the resource has seen a larger one.
 #[tokio::test]
 async fn a_holder_that_only_reads_does_not_stop_a_late_write() {
-    let bank = Bank::open().await;
-    let (stale, current) = bank.stale_and_current().await;
-    let client = bank.client().await;
+    let (bank, client, [stale, current]) = contested().await;
     let read = bank.cents().await;
     assert!(
         write(&client, 7, read - 30, stale).await.unwrap(),
@@ -200,7 +196,7 @@ async fn a_late_write_that_waits_in_a_repeatable_read_fails() {
 /// The write of an old holder, in a session that began with these statements: it waits for the row until the write of the
 /// current holder is committed.
 async fn late_write(bank: &Bank, session: &str) -> Result<bool, Error> {
-    let (stale, current) = bank.stale_and_current().await;
+    let [stale, current] = bank.stale_and_current().await;
     let mut client = bank.client().await;
     let transaction = client.transaction().await.unwrap();
     let update = "UPDATE account SET cents = 120, fence = $1 WHERE id = 7";
@@ -215,9 +211,7 @@ async fn late_write(bank: &Bank, session: &str) -> Result<bool, Error> {
 
 #[tokio::test]
 async fn a_row_that_does_not_exist_yet_is_fenced() {
-    let bank = Bank::open().await;
-    let (stale, current) = bank.stale_and_current().await;
-    let client = bank.client().await;
+    let (_bank, client, [stale, current]) = contested().await;
     assert!(!write(&client, 8, 5, current).await.unwrap(), "no row is as little as a refusal");
     assert!(upsert(&client, 8, 5, current).await.unwrap());
     assert!(upsert(&client, 8, 6, current).await.unwrap());
@@ -227,9 +221,7 @@ async fn a_row_that_does_not_exist_yet_is_fenced() {
 
 #[tokio::test]
 async fn a_transaction_over_many_rows_is_fenced_as_a_whole() {
-    let bank = Bank::open().await;
-    let (stale, current) = bank.stale_and_current().await;
-    let mut client = bank.client().await;
+    let (bank, mut client, [stale, current]) = contested().await;
     let transaction = client.transaction().await.unwrap();
     assert!(fence(&transaction, "account/7", current).await.unwrap());
     // The late transaction waits for the row of the lock until this one ends.
@@ -253,7 +245,7 @@ async fn a_transaction_over_many_rows_is_fenced_as_a_whole() {
 async fn a_transaction_is_fenced_by_the_locks_of_its_database() {
     let mut bank = Bank::open().await;
     bank.locks = locks_of(&bank).await;
-    let (stale, current) = bank.stale_and_current().await;
+    let [stale, current] = bank.stale_and_current().await;
     let client = bank.client().await;
     let fenced = |token: Token| FENCED.replace(":token", &token.to_string());
     let refused = client.batch_execute(&fenced(stale)).await.unwrap_err();
@@ -268,10 +260,8 @@ async fn a_transaction_is_fenced_through_layers() {
     let bank = Bank::open().await;
     let locks = locks_of(&bank).await.layer(PrefixLayer::new("shop/").unwrap());
     let locks = locks.layer(MetricsLayer::new()).layer(TracingLayer::new()).layer(ChaosLayer::new(1));
-    let stale = locks.mutex("account/7").acquire().await.unwrap();
-    assert!(stale.fence_sql().unwrap().contains("'shop/account/7'"));
-    assert!(locks.break_lock("account/7").await.unwrap());
-    let current = locks.mutex("account/7").acquire().await.unwrap();
+    let [stale, current] = stale_and_current(&locks, "account/7").await;
+    assert!(current.fence_sql().unwrap().contains("'shop/account/7'"));
     let mut client = bank.client().await;
     let transaction = client.transaction().await.unwrap();
     assert_eq!(stale.fence(&transaction).await.unwrap_err().kind(), ErrorKind::Lost);
@@ -287,7 +277,8 @@ async fn a_transaction_is_fenced_through_layers() {
 async fn psycopg_sends_the_text_of_the_fence() {
     let bank = Bank::open().await;
     let locks = locks_of(&bank).await;
-    let [stale, current] = stale_and_current_fences(&locks, "it's 100%s of $1 and :id?").await;
+    let guards = stale_and_current(&locks, "it's 100%s of $1 and :id?").await;
+    let [stale, current] = guards.map(|guard| guard.fence_sql().unwrap());
     let address = format!("{} dbname={}", bank.server.connect_string(), bank.name);
     python("postgres", "postgres.py", &[&address, &stale, &current]).await;
     assert_eq!(bank.cents().await, 95);
@@ -298,10 +289,9 @@ async fn locks_of(bank: &Bank) -> Locks {
     Locks::connect(&url).await.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The fences of a holder that lost the lock without notice, and of the next holder.
-async fn stale_and_current_fences(locks: &Locks, name: &str) -> [String; 2] {
-    let stale = locks.mutex(name).acquire().await.unwrap();
+/// A holder that lost the lock without notice, and the next holder.
+async fn stale_and_current(locks: &Locks, name: &str) -> [Guard; 2] {
+    let stale = take(locks, name).await;
     assert!(locks.break_lock(name).await.unwrap());
-    let current = locks.mutex(name).acquire().await.unwrap();
-    [&stale, &current].map(|guard| guard.fence_sql().unwrap())
+    [stale, take(locks, name).await]
 }

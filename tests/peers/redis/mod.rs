@@ -1,41 +1,15 @@
-//! Clients of other libraries for Redis, and the servers that we share with them.
+//! Clients of other libraries for Redis.
 
 mod redlock_rb;
-mod remote;
 mod rust;
-mod site;
 
 use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
 
-use async_trait::async_trait;
+use serde_json::json;
 
-pub use site::{FIVE, ONE, Site};
-
-/// A client of another library, with one lock at a time.
-#[async_trait]
-pub trait Peer: Send {
-    /// Acquires the lock of this name if it is free within `wait`, and says whether it did. Without a `ttl` the lock
-    /// never ends by itself.
-    async fn acquire(&mut self, name: &str, ttl: Option<Duration>, wait: Duration) -> bool;
-
-    /// Lets the lock end `ttl` from now, and says whether it was still its own.
-    async fn extend(&mut self, ttl: Duration) -> bool;
-
-    /// Whether the last acquire failed because the lock is of a type that the client does not use.
-    async fn met_another_type(&mut self) -> bool {
-        false
-    }
-
-    /// Releases the lock, and says whether it was still its own; `None` when the client does not tell.
-    async fn release(&mut self) -> Option<bool>;
-
-    /// Releases the lock whoever holds it, as the client's own call for operators does, and says whether it has such a call.
-    async fn reset(&mut self) -> bool {
-        false
-    }
-}
+use super::program::{Kind, Program};
+use super::servers::Site;
+use super::{Peer, Remote};
 
 /// What there is to know of a client.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -82,13 +56,22 @@ impl Client {
         }
     }
 
-    /// One that is ready to take locks.
-    pub async fn start(self, site: &Arc<Site>) -> Box<dyn Peer> {
-        match self {
-            Self::RedlockRb => Box::new(redlock_rb::RedlockRb::new(Arc::clone(site))),
-            Self::Rslock => Box::new(rust::Rslock::new(&site.urls().await)),
-            _ => Box::new(remote::Remote::new(self, site).await),
+    /// One that is ready to take the lock of this name.
+    pub async fn start(self, site: &Site, name: &str) -> Box<dyn Peer> {
+        let kind = match self {
+            Self::RedlockRb => return Box::new(redlock_rb::RedlockRb::new(site, name)),
+            Self::Rslock => return Box::new(rust::Rslock::new(&site.urls().await, name)),
+            Self::NodeRedlock => Kind::RedisNode,
+            Self::Redisson | Self::RedissonFair => Kind::Redisson,
+            Self::RedisPy | Self::PythonRedisLock | Self::Pottery | Self::Setnx => Kind::RedisPython,
+        };
+        let (mut program, servers) = (Program::start(kind, &site.servers.idle).await, site.urls().await);
+        if kind == Kind::Redisson {
+            // In a new process it takes seconds, which is more than some locks last.
+            program.does(json!({ "call": "connect", "servers": servers })).await;
         }
+        let lock = json!({ "client": self.to_string(), "servers": servers, "name": name });
+        Box::new(Remote::new(program, lock))
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::Read as _;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -13,14 +12,14 @@ use super::{Peer, Site};
 
 /// redlock-rb asks its servers one after the other, and releases what it got when it was no quorum.
 pub struct RedlockRb {
-    site: Arc<Site>,
+    site: Site,
     key: String,
     value: String,
 }
 
 impl RedlockRb {
-    pub fn new(site: Arc<Site>) -> Self {
-        Self { site, key: String::new(), value: String::new() }
+    pub fn new(site: &Site, key: &str) -> Self {
+        Self { site: site.clone(), key: key.to_owned(), value: String::new() }
     }
 
     async fn once(&mut self, ttl: &str) -> bool {
@@ -46,14 +45,14 @@ impl RedlockRb {
 
 #[async_trait]
 impl Peer for RedlockRb {
-    async fn acquire(&mut self, name: &str, ttl: Option<Duration>, wait: Duration) -> bool {
+    async fn acquire_for(&mut self, ttl: Option<Duration>, wait: Duration) -> bool {
         let ttl = ttl.expect("redlock-rb has no lock without a time to live").as_millis().to_string();
         let end = Instant::now() + wait;
-        name.clone_into(&mut self.key);
         while !self.once(&ttl).await {
             if Instant::now() >= end {
                 return false;
             }
+            // Time: it polls.
             sleep(LONGEST_PAUSE * u32::from(random::<1>()[0]) / 255).await;
         }
         true
@@ -82,6 +81,7 @@ fn random<const N: usize>() -> [u8; N] {
     bytes
 }
 
+// Time: as in its sources.
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 const RELEASE: &str =
     "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0";

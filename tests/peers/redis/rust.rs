@@ -10,12 +10,14 @@ use super::Peer;
 /// A lock manager and what it holds.
 pub struct Rslock {
     manager: LockManager,
+    name: String,
     lock: Option<Lock>,
 }
 
 impl Rslock {
-    pub fn new(servers: &[String]) -> Self {
-        Self { manager: LockManager::new(servers.iter().map(String::as_str).collect()), lock: None }
+    pub fn new(servers: &[String], name: &str) -> Self {
+        let manager = LockManager::new(servers.iter().map(String::as_str).collect());
+        Self { manager, name: name.to_owned(), lock: None }
     }
 
     fn keep(&mut self, answer: Result<Lock, LockError>) -> bool {
@@ -36,14 +38,14 @@ impl Rslock {
 
 #[async_trait]
 impl Peer for Rslock {
-    async fn acquire(&mut self, name: &str, ttl: Option<Duration>, wait: Duration) -> bool {
+    async fn acquire_for(&mut self, ttl: Option<Duration>, wait: Duration) -> bool {
         let ttl = ttl.expect("rslock has no lock without a time to live");
         let end = Instant::now() + wait;
         if wait.is_zero() {
             self.manager.set_retry(1, PAUSE);
         }
         loop {
-            let answer = self.manager.lock(name.as_bytes(), ttl).await;
+            let answer = self.manager.lock(self.name.as_bytes(), ttl).await;
             if self.keep(answer) {
                 return true;
             }
@@ -64,4 +66,5 @@ impl Peer for Rslock {
     }
 }
 
+// Time: its default.
 const PAUSE: Duration = Duration::from_millis(200);

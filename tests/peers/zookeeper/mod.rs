@@ -1,15 +1,13 @@
-//! Clients of other libraries for ZooKeeper, and the server that we share with them.
-
-mod site;
+//! Clients of other libraries for ZooKeeper.
 
 use std::fmt;
-use std::path::Path;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::peers::program::{Kind, Program, millis};
-pub use site::Site;
+use super::Remote;
+use super::program::{Kind, Program, millis};
+use super::servers::Servers;
 
 /// What there is to know of a client.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -18,27 +16,6 @@ pub enum Client {
     Kazoo,
     /// With `extra_lock_patterns=['lock-']`: it sees the nodes of Curator's layout, and Curator does not see its own.
     KazooWithPatterns,
-}
-
-/// A lock of a client.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum ZkRecipe {
-    /// `InterProcessMutex`, `Lock`.
-    Mutex,
-    /// `InterProcessMutex` that is made revocable.
-    Revocable,
-    /// Of `InterProcessReadWriteLock`; `ReadLock`.
-    Read,
-    /// Of `InterProcessReadWriteLock`; `WriteLock`.
-    Write,
-}
-
-/// A client of another library in a process of its own, with one lock at a time.
-pub struct Peer {
-    client: Client,
-    server: String,
-    session: Duration,
-    program: Program,
 }
 
 impl Client {
@@ -55,73 +32,19 @@ impl Client {
         }
     }
 
-    /// One that is ready to take locks, in sessions of this length.
-    pub async fn start(self, site: &Site, session: Duration) -> Peer {
+    /// One that is ready to take the lock of this path by this recipe, in a session of this length: `mutex`, `read`, `write`,
+    /// or `revocable`, a mutex of Curator that is made so.
+    pub async fn start(self, servers: &Servers, session: Duration, path: &str, recipe: &str) -> Remote {
         let kind = if self == Self::Curator { Kind::ZooKeeperJava } else { Kind::ZooKeeperPython };
-        let program = Program::start(kind, &site.idle).await;
-        Peer { client: self, server: site.addr().await, session, program }
-    }
-}
-
-impl Peer {
-    /// Acquires the lock of this path if it is free within `wait`, and says whether it did.
-    pub async fn acquire(&mut self, lock: &str, recipe: ZkRecipe, wait: Duration) -> bool {
-        self.call(lock, wait, json!({ "call": "acquire", "recipe": recipe.to_string() })).await
-    }
-
-    /// Releases the lock, and says whether it was still its own, as far as the client knows.
-    pub async fn release(&mut self) -> bool {
-        self.program.call(json!({ "call": "release" }), Duration::ZERO).await
-    }
-
-    /// Asks the holder of this lock to give it up.
-    pub async fn revoke(&mut self, lock: &str) -> bool {
-        self.call(lock, Duration::ZERO, json!({ "call": "revoke" })).await
-    }
-
-    /// Whether it is asked to give its lock up within that time.
-    pub async fn is_revoked(&mut self, wait: Duration) -> bool {
-        self.program.call(json!({ "call": "is_revoked", "wait": millis(wait) }), wait).await
-    }
-
-    /// Acquires and releases the lock so many times, by each recipe in turn; waits up to `wait` every time. What
-    /// happened is appended to the history.
-    pub async fn work(
-        &mut self,
-        lock: &str,
-        recipes: &[ZkRecipe],
-        rounds: usize,
-        wait: Duration,
-        (process, history): (u32, &Path),
-    ) -> bool {
-        let recipes: Vec<_> = recipes.iter().map(ZkRecipe::to_string).collect();
-        let more = json!({
-            "call": "work",
-            "recipes": recipes.join(","),
-            "rounds": rounds,
-            "process": process,
-            "history": history,
+        let program = Program::start(kind, &servers.idle).await;
+        let lock = json!({
+            "client": self.to_string(),
+            "server": servers.zk().await.connect_string(),
+            "session": millis(session),
+            "lock": path,
+            "recipe": recipe,
         });
-        self.call(lock, wait, more).await
-    }
-
-    /// Ends the process by SIGKILL.
-    pub fn kill(self) {
-        self.program.kill();
-    }
-
-    async fn call(&mut self, lock: &str, wait: Duration, more: Value) -> bool {
-        let mut request = json!({
-            "client": self.client.to_string(),
-            "server": self.server,
-            "session": millis(self.session),
-            "lock": lock,
-            "wait": millis(wait),
-        });
-        if let (Value::Object(request), Value::Object(more)) = (&mut request, more) {
-            request.extend(more);
-        }
-        self.program.call(request, wait).await
+        Remote::new(program, lock)
     }
 }
 
@@ -131,17 +54,6 @@ impl fmt::Display for Client {
             Self::Curator => "curator",
             Self::Kazoo => "kazoo",
             Self::KazooWithPatterns => "kazoo-with-patterns",
-        })
-    }
-}
-
-impl fmt::Display for ZkRecipe {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Mutex => "mutex",
-            Self::Revocable => "revocable",
-            Self::Read => "read",
-            Self::Write => "write",
         })
     }
 }

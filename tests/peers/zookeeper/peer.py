@@ -1,13 +1,13 @@
 """One lock of kazoo, moved by JSON lines on standard input, answered on standard output.
 
 {"call": "acquire", "client": "kazoo", "server": "HOST:PORT", "session": 10000, "lock": "/locks/a", "recipe": "write",
- "wait": 0}
+ "wait": 0, "ttl": 60000}
 {"call": "release"}
-{"call": "work", "client": ..., "server": ..., "session": ..., "lock": ..., "recipes": "read,write", "rounds": 80,
- "wait": 60000, "process": 1, "history": FILE}
+{"call": "work", "client": ..., "server": ..., "session": ..., "lock": ..., "recipe": ..., "recipes": "read,write",
+ "rounds": 80, "wait": 60000, "process": 1, "history": FILE}
 
-Times are in milliseconds. The answer is {"ok": true} when the lock was taken or released, {"ok": false} when it is
-somebody else's, and {"error": TEXT} for anything that must not happen. `work` acquires and releases the lock
+Times are in milliseconds; a session knows no ttl. The answer is {"ok": true} when the lock was taken or released,
+{"ok": false} when it is somebody else's, and {"error": TEXT} for anything that must not happen. `work` acquires and releases the lock
 `rounds` times, by each recipe in turn, and appends what happened to the file: events of lock_testkit::history, where
 the place in the file is the time. The first line is {"ok": true} when there is nothing left to load.
 """
@@ -48,7 +48,7 @@ class History:
 class Peer:
     lock = None
 
-    def acquire(self, client, server, session, lock, recipe, wait):
+    def acquire(self, client, server, session, lock, recipe, wait, ttl=None):
         zk = connect(server, session)
         self.lock = RECIPES[recipe](zk, lock, extra_lock_patterns=PATTERNS[client])
         if wait == 0:
@@ -65,7 +65,7 @@ class Peer:
         history = History(history, process, at["lock"])
         for recipe in islice(cycle(recipes.split(",")), rounds):
             history.record("acquire_called")
-            if not self.acquire(recipe=recipe, **at):
+            if not self.acquire(**at | {"recipe": recipe}):
                 return False
             mode = "shared" if recipe == "read" else "exclusive"
             history.record("acquired", token=16 * self.czxid(), mode=mode)

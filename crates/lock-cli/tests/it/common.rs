@@ -1,19 +1,21 @@
 //! What the tests of the command share: its runs, and a terminal.
 
+use std::fs;
 use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use lock_testkit::process;
+use lock_testkit::{PATIENCE, RedisServer, until};
+use polylock::Locks;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use tempfile::TempDir;
 use tokio::task::spawn_blocking;
-use tokio::time::sleep;
 
 pub(crate) const POLYLOCK: &str = env!("CARGO_BIN_EXE_polylock");
-/// Far more than any of it takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a run of the command printed, and how it ended.
 #[derive(Debug)]
@@ -101,31 +103,27 @@ impl Terminal {
 
     /// Waits until the screen has shown this so often.
     pub(crate) async fn shows(&self, text: &str, times: usize) {
-        let deadline = Instant::now() + PATIENCE;
-        while self.screen().matches(text).count() < times {
-            assert!(Instant::now() < deadline, "{text:?} is missing:\n{}", self.screen());
-            sleep(Duration::from_millis(20)).await;
-        }
+        until(&format!("{text:?} on the screen"), async || self.screen().matches(text).count() >= times)
+            .await;
     }
 
     pub(crate) fn types(&mut self, keys: &str) {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
 
-    pub(crate) async fn ends(mut self) -> (i32, String) {
-        let deadline = Instant::now() + PATIENCE;
-        let status = loop {
+    /// Waits for its end, with this exit code and all of this on the screen, which is returned.
+    pub(crate) async fn ends_as(mut self, code: i32, parts: &[&str]) -> String {
+        let mut status = None;
+        until("it ends", async || {
+            status = self.child.try_wait().unwrap();
             // What was written last may still be on its way.
-            if let Some(status) = self.child.try_wait().unwrap()
-                && self.reader.is_finished()
-            {
-                break status;
-            }
-            assert!(Instant::now() < deadline, "it does not end:\n{}", self.screen());
-            sleep(Duration::from_millis(20)).await;
-        };
-        println!("{}[{status}]\n", self.screen());
-        (status.code().unwrap(), self.screen())
+            status.is_some() && self.reader.is_finished()
+        })
+        .await;
+        let (screen, ended) = (self.screen(), status.and_then(|status| status.code()));
+        println!("{screen}[{ended:?}]\n");
+        assert!(ended == Some(code) && parts.iter().all(|part| screen.contains(part)), "{ended:?}: {screen}");
+        screen
     }
 }
 
@@ -136,15 +134,181 @@ impl Drop for Terminal {
     }
 }
 
-/// Waits until this holds.
-#[track_caller]
-pub(crate) fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
-    let what = what.to_owned();
-    async move {
-        let deadline = Instant::now() + PATIENCE;
-        while !holds().await {
-            assert!(Instant::now() < deadline, "{what}: it does not come");
-            sleep(Duration::from_millis(20)).await;
-        }
+/// `polylock run` of this lock and command, with options before them.
+pub(crate) fn run(url: &str, options: &str, command: &[&str]) -> Command {
+    let mut run = Command::new("env");
+    // A test may be started in the background of a script, where these are ignored.
+    run.args(["--default-signal=INT,QUIT,HUP", POLYLOCK, "run"]).env("POLYLOCK_URL", url);
+    run.args(options.split_whitespace()).args(["job", "--"]).args(command);
+    run
+}
+
+/// The same with a script of a shell, to its end.
+pub(crate) async fn sh(url: &str, options: &str, script: &str) -> Run {
+    Run::of(run(url, options, &["sh", "-c", script])).await
+}
+
+pub(crate) async fn shell(url: &str, line: &str) -> Run {
+    let mut command = Command::new("bash");
+    command.args(["-c", line]).env("POLYLOCK_URL", url);
+    Run::of(command).await
+}
+
+/// Where the lock `job` is: the URL of its store, a client of that, and a folder for logs and files.
+pub(crate) struct Stage {
+    pub(crate) url: String,
+    pub(crate) locks: Locks,
+    folder: TempDir,
+}
+
+impl Stage {
+    pub(crate) async fn at(url: &str) -> Self {
+        let locks = Locks::connect(url).await.unwrap_or_else(|error| panic!("{error}"));
+        Self { url: url.to_owned(), locks, folder: TempDir::new().unwrap() }
     }
+
+    pub(crate) async fn on_redis() -> (Self, RedisServer) {
+        let redis = RedisServer::start().await.unwrap();
+        (Self::at(&redis.url()).await, redis)
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Begins to run this command; what it prints is appended to a log.
+    pub(crate) fn begin(&self, command: &Command) -> Background {
+        let log = self.file(&format!("log{}", fs::read_dir(self.folder()).unwrap().count()));
+        let process = process::Child::spawn(command, &process::Output::File(log.clone())).unwrap();
+        Background { process, log }
+    }
+
+    /// Begins to run a script of bash.
+    pub(crate) fn runs(&self, options: &str, script: &str) -> Background {
+        self.runs_at(&self.url, options, script)
+    }
+
+    /// The same by another way to the store.
+    pub(crate) fn runs_at(&self, url: &str, options: &str, script: &str) -> Background {
+        self.begin(&run(url, options, &["bash", "-c", script]))
+    }
+
+    /// Runs a script of bash that prints `running`, and waits until it does.
+    pub(crate) async fn running(&self, options: &str, script: &str) -> Background {
+        let run = self.runs(options, script);
+        run.prints("running").await;
+        run
+    }
+
+    /// Runs a script of a shell to its end.
+    pub(crate) async fn sh(&self, options: &str, script: &str) -> Run {
+        sh(&self.url, options, script).await
+    }
+
+    /// Waits until so many wait for the lock.
+    pub(crate) async fn waits(&self, waiters: usize) {
+        let waiting = async || self.locks.inspect("job").await.is_ok_and(|state| state.waiters == waiters);
+        until(&format!("{waiters} wait"), waiting).await;
+    }
+
+    pub(crate) async fn is_held(&self) -> bool {
+        self.locks.inspect("job").await.unwrap().is_held()
+    }
+
+    /// The process that holds the lock.
+    pub(crate) async fn holder(&self) -> Option<Pid> {
+        let state = self.locks.inspect("job").await.unwrap();
+        Pid::from_raw(state.holders.first()?.owner()?.pid as i32)
+    }
+
+    pub(crate) async fn breaks(&self) {
+        assert!(self.locks.break_lock("job").await.unwrap());
+    }
+
+    /// A waiter whose command fails if that of the holder before still runs: it has locked this file.
+    pub(crate) async fn successor(&self, file: &Path) -> Background {
+        let script = format!("flock -n {} echo succeeded || echo OVERLAP", file.display());
+        let successor = self.runs("--ttl 10s", &script);
+        self.waits(1).await;
+        successor
+    }
+}
+
+/// A `polylock run` in the background.
+pub(crate) struct Background {
+    pub(crate) process: process::Child,
+    log: PathBuf,
+}
+
+impl Background {
+    pub(crate) fn text(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    pub(crate) async fn prints(&self, text: &str) {
+        self.prints_often(text, 1).await;
+    }
+
+    pub(crate) async fn prints_often(&self, text: &str, times: usize) {
+        until(&format!("{text:?} is printed"), async || self.text().matches(text).count() >= times).await;
+    }
+
+    pub(crate) fn watchdog(&self) -> Pid {
+        children_of(self.process.pid() as i32)[0]
+    }
+
+    /// The process of its command.
+    pub(crate) fn command(&self) -> Pid {
+        children_of(self.watchdog().as_raw_nonzero().get())[0]
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_raw(self.process.pid() as i32).unwrap(), signal).unwrap();
+    }
+
+    /// Waits for its end, with this exit code and all of this printed; returns what was printed.
+    pub(crate) async fn ends_as(self, code: i32, parts: &[&str]) -> String {
+        let (ended, text) = self.ends().await;
+        assert!(ended == code && parts.iter().all(|part| text.contains(part)), "{ended}: {text}");
+        text
+    }
+
+    pub(crate) async fn ends(self) -> (i32, String) {
+        let log = self.log.clone();
+        let status = spawn_blocking(move || self.process.wait_for(PATIENCE)).await.unwrap();
+        let text = fs::read_to_string(log).unwrap();
+        println!("{text}[{status:?}]\n");
+        (status.expect("it does not end").code().expect("it ends by an exit"), text)
+    }
+
+    /// The [successor](Stage::successor) gets the lock, and nobody else uses the file.
+    pub(crate) async fn takes_over(self) {
+        let text = self.ends_as(0, &["succeeded"]).await;
+        assert!(!text.contains("OVERLAP"), "{text}");
+    }
+}
+
+/// A script that holds a file lock while it runs, and prints `running`. The kernel keeps the lock as long as any process of it
+/// lives, so that the successor notices two at once. It ignores SIGTERM, and so do its own children.
+pub(crate) fn stubborn(file: &Path) -> String {
+    format!(
+        "trap 'echo terminated' TERM; exec 9>{}; flock -n 9 || exit 99; echo running; \
+         (trap '' TERM; while :; do sleep 0.05; done) & while :; do wait; sleep 0.05; done",
+        file.display()
+    )
+}
+
+/// Waits until a process has ended.
+pub(crate) async fn has_ended(pid: Pid) {
+    let command_line = format!("/proc/{}/cmdline", pid.as_raw_nonzero());
+    until("the process ends", async || fs::read(&command_line).unwrap_or_default().is_empty()).await;
+}
+
+fn children_of(pid: i32) -> Vec<Pid> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    children.split_whitespace().map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap()).collect()
 }

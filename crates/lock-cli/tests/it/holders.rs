@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use crate::common::{POLYLOCK, Run, Terminal, eventually};
-use lock_testkit::{RedisCluster, RedisFive, RedisServer, ZooKeeper};
+use crate::common::{POLYLOCK, Run, Terminal};
+use lock_testkit::{RedisCluster, RedisFive, RedisServer, ZooKeeper, give_back, take, until};
 use polylock::{LockOptions, Locks};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -22,7 +22,7 @@ async fn json(url: &str, words: &str) -> (i32, Value) {
 /// Waits until so many wait for the lock, as seen from outside.
 async fn waits(locks: &Locks, waiters: usize) {
     let waiting = async || locks.inspect("orders/1").await.is_ok_and(|state| state.waiters == waiters);
-    eventually("the number of waiters", waiting).await;
+    until("the number of waiters", waiting).await;
 }
 
 /// Whoever may write to a store chooses labels, values and the texts of tombstones.
@@ -54,7 +54,7 @@ async fn what_others_have_written_forges_no_line() {
         is_printable(&run.stdout);
         let label = &run.document()["locks"][0]["holders"][0]["holder"]["known"]["label"];
         assert_eq!(*label, Value::from(FORGED));
-        guard.release().await.unwrap();
+        give_back(guard).await;
     }
     // That of a migration, as no process of this library writes it.
     let to = "zk://h%0Afree%1B%5B2K%C2%9B%E2%80%AE";
@@ -89,7 +89,7 @@ async fn a_lock_that_cannot_be_inspected_hides_no_other_one() {
         let (code, document) = json(&url, "holders --all").await;
         assert_eq!((code, &document["locks"][0]["name"]), (0, &Value::from("good")), "{document}");
         assert_eq!(document["refused"][0]["name"], "a}b", "{document}");
-        guard.release().await.unwrap();
+        give_back(guard).await;
     }
 }
 
@@ -139,7 +139,7 @@ async fn holders_and_waiters(url: &str, expires: bool) {
     assert_eq!(first["holder"]["known"]["pid"], std::process::id(), "{document}");
     assert_eq!(first["remaining_ms"].is_u64(), expires, "{document}");
     assert_eq!(lock["queue"][1]["waiter"]["known"]["label"], "second", "{document}");
-    guard.release().await.unwrap();
+    give_back(guard).await;
     for waiter in waiters {
         waiter.await.unwrap().unwrap().release().await.unwrap();
     }
@@ -149,13 +149,13 @@ async fn holders_and_waiters(url: &str, expires: bool) {
 async fn each_master_is_shown() {
     let masters = RedisFive::start().await.unwrap();
     let locks = Locks::connect(&masters.url()).await.unwrap();
-    let guard = locks.mutex("orders/1").acquire().await.unwrap();
+    let guard = take(&locks, "orders/1").await;
     masters.servers()[4].kill();
     let pid = format!("held by pid {}", std::process::id());
     let run = polylock(&masters.url(), "holders orders/1").await;
     run.is(0, &["exclusive", "unknown: ", &pid]);
     assert_eq!(run.stdout.matches(&pid).count(), 4, "{run:?}");
-    guard.release().await.unwrap();
+    give_back(guard).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -166,10 +166,10 @@ async fn only_the_holder_that_was_shown_loses_its_lock() {
         polylock(&url, "break orders/1").await.is(64, &["not a terminal", "--yes"]);
         let locks = Locks::connect(&url).await.unwrap();
         polylock(&url, "break orders/1 --yes").await.is(1, &["is free"]);
-        let earlier = locks.mutex("orders/1").acquire().await.unwrap();
+        let earlier = take(&locks, "orders/1").await;
         let old = earlier.token();
-        earlier.release().await.unwrap();
-        let guard = locks.mutex("orders/1").acquire().await.unwrap();
+        give_back(earlier).await;
+        let guard = take(&locks, "orders/1").await;
         let stale = polylock(&url, &format!("break orders/1 --yes --token {old}")).await;
         stale.is(1, &["another one holds"]);
         assert!(guard.verify().await.unwrap() == polylock::GuardState::Valid);
@@ -180,13 +180,11 @@ async fn only_the_holder_that_was_shown_loses_its_lock() {
             terminal.shows("Break its lock? [y/N]", 1).await;
             assert!(guard.is_valid());
             terminal.types(answer);
-            let (ended, screen) = terminal.ends().await;
-            assert!(ended == code && screen.contains(text), "{screen}");
+            terminal.ends_as(code, &[text]).await;
         }
-        eventually("the loss", async || !matches!(guard.verify().await, Ok(polylock::GuardState::Valid)))
-            .await;
+        assert!(guard.verify().await.unwrap() != polylock::GuardState::Valid);
 
-        let guard = locks.mutex("orders/1").acquire().await.unwrap();
+        let guard = take(&locks, "orders/1").await;
         let (code, broken) = json(&url, &format!("break orders/1 --yes --token {}", guard.token())).await;
         assert_eq!((code, &broken["broken"]), (0, &true.into()), "{broken}");
         let readers =
@@ -207,7 +205,7 @@ async fn locks_of_files_are_broken_too() {
     let folder = TempDir::new().unwrap();
     let url = format!("flock://{}", folder.path().display());
     let locks = Locks::connect(&url).await.unwrap();
-    let guard = locks.mutex("orders/1").acquire().await.unwrap();
+    let guard = take(&locks, "orders/1").await;
     polylock(&url, "break orders/1 --yes --token 1").await.is(1, &["another one holds"]);
     polylock(&url, "break orders/1 --yes").await.is(0, &["is held by", "is broken"]);
     assert!(guard.verify().await.unwrap() != polylock::GuardState::Valid);

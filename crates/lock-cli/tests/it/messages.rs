@@ -3,8 +3,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
-use crate::common::{POLYLOCK, Run};
-use crate::run::{run, sh, shell, waits};
+use crate::common::{POLYLOCK, Run, Stage, run, sh, shell};
 use lock_testkit::RedisServer;
 use polylock::{LockOptions, Locks};
 use tempfile::TempDir;
@@ -67,13 +66,12 @@ async fn a_run_inside_another_does_not_wait_for_itself() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sharers_and_permits_are_nested_as_long_as_they_do_not_wait_for_themselves() {
-    let redis = RedisServer::start().await.unwrap();
-    let url = redis.url();
+    let (stage, _redis) = Stage::on_redis().await;
+    let url = stage.url.clone();
     let nested = |options: &str| format!("{POLYLOCK} run {options} job -- echo ran");
     sh(&url, "--keep-url --permits 2", &nested("--permits 2")).await.is(0, &["ran"]);
     let refused = sh(&url, "--keep-url --permits 1", &nested("--permits 1")).await;
     refused.is(64, &["has all its permits (1) around this command", "would wait for itself"]);
-    let locks = Locks::connect(&url).await.unwrap();
     for options in ["--shared", "--permits 3"] {
         let queued = format!("until {POLYLOCK} holders job | grep -q waiter; do sleep 0.05; done");
         let [inner, bounded] = [nested(options), nested(&format!("{options} -w 3"))];
@@ -83,7 +81,7 @@ async fn sharers_and_permits_are_nested_as_long_as_they_do_not_wait_for_themselv
         let run = sh(&url, &format!("--keep-url {options}"), &script).await;
         run.is(64, &["\"job\" is busy", "would wait for itself", "has a waiter, pid "]);
         assert!(!run.stdout.contains("ran"), "{run:?}");
-        waits(&locks, 0).await;
+        stage.waits(0).await;
     }
 }
 

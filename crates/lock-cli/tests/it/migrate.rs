@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use crate::common::{PATIENCE, POLYLOCK, Run, Terminal};
-use lock_testkit::{RedisServer, ZooKeeper};
+use crate::common::{POLYLOCK, Run, Terminal};
+use lock_testkit::{RedisServer, ZooKeeper, give_back, migration_url, take};
 use polylock::{Locks, LossReason};
 use serde_json::Value;
 
@@ -28,9 +28,8 @@ impl Servers {
     }
 
     fn url_from(&self, from: &str) -> String {
-        let from = encode(&format!("{from}?ttl=2s"));
-        let to = encode(&format!("{}?session_timeout=4s&session=private", self.zk.url()));
-        format!("migrate://shop?from={from}&to={to}")
+        let to = format!("{}?session_timeout=10s&session=private", self.zk.url());
+        migration_url("shop", &format!("{from}?ttl=5s"), &to, "")
     }
 
     /// A process of the fleet.
@@ -66,14 +65,6 @@ fn in_terminal(url: &str, words: &str) -> Terminal {
     Terminal::open(&format!("{POLYLOCK} migrate {words}"), &[("POLYLOCK_MIGRATE_URL", url)])
 }
 
-fn encode(url: &str) -> String {
-    let escape = |character: char| match character {
-        '&' | '?' | '=' | '%' | '@' | '/' | ':' => format!("%{:02X}", character as u32),
-        character => character.to_string(),
-    };
-    url.chars().map(escape).collect()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_is_broken_on_both_stores() {
     let servers = Servers::start().await;
@@ -82,7 +73,7 @@ async fn a_lock_is_broken_on_both_stores() {
     {
         let at = |rung: &str| format!("{}&rung={rung}", servers.url());
         let locks = Locks::connect(&at(rung)).await.unwrap();
-        let guard = locks.mutex("orders/1").acquire().await.unwrap();
+        let guard = take(&locks, "orders/1").await;
         let broken = |words: &str| {
             let mut command = Command::new(POLYLOCK);
             command.args(["break", "orders/1", "--yes"]).args(words.split_whitespace());
@@ -92,14 +83,9 @@ async fn a_lock_is_broken_on_both_stores() {
         broken("--token 1").await.is(1, &["another one holds"]);
         broken("").await.is(0, &["is held by", "is broken"]);
         assert_eq!(guard.lost().await, LossReason::Removed, "{rung} {own}");
-        hold_once(&Locks::connect(&at(own)).await.unwrap(), "orders/1").await;
+        give_back(take(&Locks::connect(&at(own)).await.unwrap(), "orders/1").await).await;
         broken("").await.is(1, &["is free"]);
     }
-}
-
-async fn hold_once(locks: &Locks, name: &str) {
-    let guard = locks.mutex(name).try_acquire_for(PATIENCE).await.unwrap();
-    guard.unwrap_or_else(|| panic!("{name} is busy")).release().await.unwrap();
 }
 
 #[tokio::test]
@@ -136,7 +122,7 @@ async fn a_fleet_goes_to_move_and_back() {
     let servers = Servers::start().await;
     let fleet = [servers.process().await, servers.process().await];
     for locks in &fleet {
-        hold_once(locks, "orders/1").await;
+        give_back(take(locks, "orders/1").await).await;
     }
     let (_, status) = servers.json("status").await;
     let sessions = status["sessions"].as_array().unwrap();
@@ -162,8 +148,8 @@ async fn a_fleet_goes_to_move_and_back() {
 
     let (code, set) = servers.json("set move --names orders/* --yes").await;
     assert_eq!((code, &set["followed"], &set["sessions"]), (0, &2.into(), &2.into()), "{set}");
-    hold_once(&fleet[0], "orders/1").await;
-    hold_once(&fleet[1], "reports/1").await;
+    give_back(take(&fleet[0], "orders/1").await).await;
+    give_back(take(&fleet[1], "reports/1").await).await;
     let (_, status) = servers.json("status").await;
     assert_eq!((&status["moved"], &status["tombstones"]["count"]), (&1.into(), &1.into()), "{status}");
     servers.run("status").await.is(0, &["orders/*  move", "the shortest lives 29 days more"]);
@@ -179,7 +165,7 @@ async fn a_fleet_goes_to_move_and_back() {
     let (_, status) = servers.json("status").await;
     assert_eq!((&status["record"]["phase"], &status["moved"]), (&"open".into(), &0.into()), "{status}");
     for locks in fleet {
-        hold_once(&locks, "orders/1").await;
+        give_back(take(&locks, "orders/1").await).await;
         locks.close().await.unwrap();
     }
 }
@@ -195,9 +181,7 @@ async fn a_terminal_is_asked_and_watches() {
         let mut terminal = in_terminal(&url, "set shadow");
         terminal.shows("Set it? [y/N]", 1).await;
         terminal.types(answer);
-        let (ended, screen) = terminal.ends().await;
-        assert_eq!(ended, code, "{screen}");
-        assert!(screen.contains(text), "{screen}");
+        terminal.ends_as(code, &[text]).await;
         let (_, status) = servers.json("status").await;
         assert_eq!(status["sessions"][0]["member"]["rung"], rung, "{status}");
     }
@@ -206,27 +190,21 @@ async fn a_terminal_is_asked_and_watches() {
     servers.run("set shadow --yes").await.is(0, &["stays on dual, as its URL says"]);
     servers.redis.command(&["SET", "lock:reports/\u{1b}[2J", "someone", "PX", "60000"]).await.unwrap();
     servers.run("set dual --names reports/* --yes").await.is(0, &["names like reports/*"]);
-    let (ended, screen) = in_terminal(&url, "status").ends().await;
-    assert_eq!(ended, 0, "{screen}");
-    for part in ["reports/*", "dual", "a client of another library", "way out: find the clients"] {
-        assert!(screen.contains(part), "{part}: {screen}");
-    }
+    let shown = ["reports/*", "dual", "a client of another library", "way out: find the clients"];
+    let screen = in_terminal(&url, "status").ends_as(0, &shown).await;
     assert!(screen.lines().all(|line| line.trim_end().chars().count() <= 100), "{screen}");
     assert!(!screen.contains('\u{1b}'), "{screen:?}");
-    guard.release().await.unwrap();
+    give_back(guard).await;
 
     let mut terminal = in_terminal(&url, "status --watch 1");
     terminal.shows("\u{1b}[2J", 2).await;
     terminal.types("\u{3}");
-    let (ended, screen) = terminal.ends().await;
-    assert_eq!(ended, 0, "{screen}");
+    terminal.ends_as(0, &[]).await;
     // A question that is not answered keeps nobody from leaving.
     let mut terminal = in_terminal(&url, "set old");
     terminal.shows("Set it?", 1).await;
     terminal.types("\u{3}");
-    let (ended, screen) = terminal.ends().await;
-    assert_eq!(ended, 130, "{screen}");
-    assert!(screen.contains("interrupted"), "{screen}");
+    terminal.ends_as(130, &["interrupted"]).await;
 }
 
 #[tokio::test]
@@ -252,7 +230,7 @@ async fn a_store_that_is_gone() {
     let servers = Servers::start().await;
     let locks = servers.process().await;
     servers.run("set move --yes").await.is(0, &["1 of 1 sessions have followed"]);
-    hold_once(&locks, "orders/1").await;
+    give_back(take(&locks, "orders/1").await).await;
     servers.run("finish --gone --yes").await.is(1, &["is not gone: this connection reaches it"]);
     servers.redis.kill();
 
@@ -266,7 +244,7 @@ async fn a_store_that_is_gone() {
     assert_eq!((code, &finish["record"]["phase"]), (0, &"sealed".into()), "{finish}");
     servers.run("finish --yes").await.is(0, &["is sealed", "The migration is finished"]);
     servers.run("status").await.is(0, &["sealed", "next step: none, the migration is finished"]);
-    hold_once(&locks, "orders/2").await;
+    give_back(take(&locks, "orders/2").await).await;
     for words in ["set dual", "back"] {
         servers.run(&format!("{words} --yes")).await.is(1, &["sealed", "no way back"]);
     }
@@ -323,7 +301,7 @@ async fn finish_waits_until_the_old_store_is_closed_to_all() {
     let servers = Servers::with(redis).await;
     let locks = servers.process().await;
     servers.run("set move --yes --force").await.is(0, &["have followed"]);
-    hold_once(&locks, "orders/1").await;
+    give_back(take(&locks, "orders/1").await).await;
     let url = servers.url_from(&format!("redis://migrator:reads@{}", servers.redis.addr()));
     let open = ["the user \"default\" may still acquire locks", "way out: ", "ACL SETUSER default resetkeys"];
     run(&url, "finish --yes").await.is(1, &open);
@@ -333,7 +311,7 @@ async fn finish_waits_until_the_old_store_is_closed_to_all() {
     run(&url, "status").await.is(0, &["nothing blocks it"]);
     run(&url, "finish --yes").await.is(0, &["The migration is finished"]);
     // The name that has moved, and one that has not.
-    hold_once(&locks, "orders/1").await;
-    hold_once(&locks, "orders/2").await;
+    give_back(take(&locks, "orders/1").await).await;
+    give_back(take(&locks, "orders/2").await).await;
     locks.close().await.unwrap();
 }

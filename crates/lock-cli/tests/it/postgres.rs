@@ -2,8 +2,7 @@
 
 use std::process::Command;
 
-use crate::common::{POLYLOCK, Run};
-use crate::run::sh;
+use crate::common::{POLYLOCK, Run, sh};
 use lock_testkit::PostgresServer;
 
 /// A server with the databases `shop` and `other` of the role `owner`, and the role `app`.

@@ -5,10 +5,10 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use lock_core::{ErrorKind, FindingLevel, Locks};
 use lock_flock::FlockConfig;
+use lock_testkit::{give_back, take};
 use tempfile::TempDir;
 
 use crate::processes::{Case, Other};
@@ -44,7 +44,7 @@ async fn a_mode_and_a_group_are_those_of_all_that_is_made() {
     let group = if is_root() { NOBODY.parse().unwrap() } else { own };
     let dir = folder.path().join("locks");
     let url = format!("flock://{}?mode=0660&group={group}", dir.display());
-    hold_all(&FlockConfig::from_url(&url).unwrap().connect().await.unwrap()).await;
+    hold_all(&connect(&url).await).await;
     must_be(&dir, 0o660, Some(group));
 
     // The group of a directory that an administrator has made.
@@ -64,32 +64,32 @@ async fn a_mode_and_a_group_are_those_of_all_that_is_made() {
 async fn two_users_share_the_locks_of_a_group() {
     let Some(folder) = folder_of_root() else { return };
     let url = format!("flock://{}?mode=0660&group={NOBODY}", folder.path().join("locks").display());
-    let locks = FlockConfig::from_url(&url).unwrap().connect().await.unwrap();
-    let first = locks.mutex("a").acquire().await.unwrap();
-    let mut nobody = nobody(&folder, &url);
-    let held = nobody.does("inspect");
+    let locks = connect(&url).await;
+    let first = take(&locks, "a").await;
+    let nobody = nobody(&folder, &url);
+    let held = nobody.does("inspect").await;
     assert!(held.contains(&format!("pid {}", std::process::id())), "{held}");
-    let token = first.token().get();
-    first.release().await.unwrap();
-    let second = nobody.acquire();
+    let token = first.token();
+    give_back(first).await;
+    let second = nobody.acquire().await;
     assert!(second > token && locks.mutex("a").try_acquire().await.unwrap().is_none());
-    assert_eq!(nobody.does("release"), "Released");
+    assert_eq!(nobody.does("release").await, "Released");
     let third = locks.mutex("a").try_acquire().await.unwrap().expect("it is free");
-    assert!(third.token().get() > second);
-    assert_eq!(nobody.does("doctor"), "");
+    assert!(third.token() > second);
+    assert_eq!(nobody.does("doctor").await, "");
 }
 
 async fn who_may_read_can_inspect() {
     let Some(folder) = folder_of_root() else { return };
     let url = format!("flock://{}?mode=0644", folder.path().join("locks").display());
-    let locks = FlockConfig::from_url(&url).unwrap().connect().await.unwrap();
-    let guard = locks.mutex("a").acquire().await.unwrap();
-    let mut nobody = nobody(&folder, &url);
-    let held = nobody.does("inspect");
+    let locks = connect(&url).await;
+    let guard = take(&locks, "a").await;
+    let nobody = nobody(&folder, &url);
+    let held = nobody.does("inspect").await;
     assert!(held.contains(&format!("token {}", guard.token())), "{held}");
-    let denied = nobody.does("acquire");
+    let denied = nobody.does("acquire").await;
     assert!(denied.contains("Denied") && denied.contains("`mode`"), "{denied}");
-    let findings = nobody.does("doctor");
+    let findings = nobody.does("doctor").await;
     assert!(
         findings.contains("can acquire no new lock there") && findings.contains("group=NAME"),
         "{findings}"
@@ -100,7 +100,7 @@ async fn who_may_read_can_inspect() {
 async fn other_users_cannot_lock_the_files() {
     let Some(folder) = folder_of_root() else { return };
     let locks = FlockConfig::new(folder.path()).connect().await.unwrap();
-    drop(locks.mutex("a").acquire().await.unwrap());
+    drop(take(&locks, "a").await);
     for file in ["a.lock", "a.turn", "a.token"] {
         let mut locking = as_nobody("flock");
         let locked = locking.args(["-n", "-s"]).arg(folder.path().join(file)).arg("true").status();
@@ -122,7 +122,7 @@ async fn only_an_acquisition_makes_the_directory() {
     assert!(dir.is_dir());
     assert_eq!(locks.doctor().await.unwrap().findings, []);
     // A lock that was held when somebody removed all of it does not bring it back.
-    let guard = locks.mutex("a").acquire().await.unwrap();
+    let guard = take(&locks, "a").await;
     fs::remove_dir_all(&dir).unwrap();
     drop(guard);
     locks.close().await.unwrap();
@@ -138,7 +138,7 @@ async fn the_doctor_names_what_endangers_the_locks() {
 
     let folder = folder();
     let locks = FlockConfig::new(folder.path()).connect().await.unwrap();
-    drop(locks.mutex("a").acquire().await.unwrap());
+    drop(take(&locks, "a").await);
     // As before there was a mode.
     fs::set_permissions(folder.path().join("a.token"), Permissions::from_mode(0o644)).unwrap();
     let report = locks.doctor().await.unwrap();
@@ -183,27 +183,30 @@ async fn a_private_folder_of_another_user_is_passed_over() {
     let Some(folder) = folder_of_root() else { return };
     let dir = folder.path().join("locks");
     let url = format!("flock://{}?mode=0660&group={NOBODY}", dir.display());
-    let locks = FlockConfig::from_url(&url).unwrap().connect().await.unwrap();
-    drop(locks.mutex("a").acquire().await.unwrap());
+    let locks = connect(&url).await;
+    drop(take(&locks, "a").await);
     let private = Permissions::from_mode(0o700);
     fs::create_dir(dir.join("private")).unwrap();
     fs::set_permissions(dir.join("private"), private.clone()).unwrap();
-    let mut nobody = nobody(&folder, &url);
-    let listed = nobody.does("list");
+    let nobody = nobody(&folder, &url);
+    let listed = nobody.does("list").await;
     assert!(listed.contains("\"a\""), "{listed}");
-    assert_eq!(nobody.does("doctor"), "");
+    assert_eq!(nobody.does("doctor").await, "");
     // This may be the first part of names.
     fs::create_dir(dir.join("part+")).unwrap();
     fs::set_permissions(dir.join("part+"), private).unwrap();
-    let findings = nobody.does("doctor");
+    let findings = nobody.does("doctor").await;
     assert!(findings.contains("cannot list") && findings.contains("part+"), "{findings}");
+}
+
+async fn connect(url: &str) -> Locks {
+    FlockConfig::from_url(url).unwrap().connect().await.unwrap()
 }
 
 /// Acquires locks with a short name and a long one.
 async fn hold_all(locks: &Locks) {
     for name in ["a".to_owned(), LONG.repeat(10)] {
-        let guard = locks.mutex(name).try_acquire_for(Duration::from_secs(60)).await.unwrap();
-        guard.expect("nobody has it").release().await.unwrap();
+        give_back(take(locks, &name).await).await;
     }
 }
 

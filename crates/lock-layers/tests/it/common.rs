@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::{
-    AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, GuardState,
-    HandOver, Lease, LeaseKind, LeasePolicy, LockName, LockState, LossReason, OwnerId, OwnerInfo, Released,
-    Result, Token, Validity, ValidityCell, Wait,
+    AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, Guard, GuardState,
+    HandOver, Lease, LeaseKind, LeasePolicy, LockName, LockState, Locks, LossReason, OwnerId, OwnerInfo,
+    Released, Result, Token, Validity, ValidityCell, Wait,
 };
 
 /// What is in no log line, label or text.
@@ -30,11 +30,31 @@ pub async fn lease(backend: &dyn Backend, name: &str) -> Box<dyn Lease> {
     }
 }
 
+/// The holder that waits for the lock while the first one releases it.
+pub async fn next_of(locks: &Locks, name: &str, first: Guard) -> Guard {
+    let mutex = locks.mutex(name);
+    let releases = async {
+        tokio::task::yield_now().await;
+        first.release().await
+    };
+    tokio::join!(mutex.acquire(), releases).0.unwrap()
+}
+
+/// The lease that was granted last.
+#[derive(Clone, Debug, Default)]
+pub struct LastLease(Arc<Mutex<Option<StageLease>>>);
+
+impl LastLease {
+    pub fn get(&self) -> StageLease {
+        self.0.lock().unwrap().clone().expect("a lease was granted")
+    }
+}
+
 /// Grants every request.
 #[derive(Debug)]
 pub struct Stage {
     capabilities: Capabilities,
-    pub last: Arc<Mutex<Option<StageLease>>>,
+    pub last: LastLease,
     pub password: &'static str,
 }
 
@@ -46,23 +66,23 @@ pub struct StageLease {
     pub owner: OwnerId,
     pub cell: ValidityCell,
     validity: Validity,
-    last: Arc<Mutex<Option<Self>>>,
+    last: LastLease,
 }
 
 impl Stage {
     pub fn new() -> Self {
         let kind = LeaseKind::ttl(Duration::from_secs(30), Duration::from_millis(1));
-        Self { capabilities: Capabilities::new("stage", kind), last: Arc::default(), password: SECRET }
+        Self { capabilities: Capabilities::new("stage", kind), last: LastLease::default(), password: SECRET }
     }
 }
 
 impl StageLease {
-    fn new(token: u64, name: &LockName, last: &Arc<Mutex<Option<Self>>>) -> Self {
+    fn new(token: u64, name: &LockName, last: &LastLease) -> Self {
         let clock = Clock::boot();
         let cell = ValidityCell::new(clock.clone(), clock.now() + Duration::from_secs(30));
         let (owner, validity) = (OwnerId::random(), cell.validity());
-        let lease = Self { token, name: name.clone(), owner, cell, validity, last: Arc::clone(last) };
-        *last.lock().unwrap() = Some(lease.clone());
+        let lease = Self { token, name: name.clone(), owner, cell, validity, last: last.clone() };
+        *last.0.lock().unwrap() = Some(lease.clone());
         lease
     }
 }

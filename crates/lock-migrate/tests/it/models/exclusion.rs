@@ -16,8 +16,13 @@
 use lock_testkit::stories::{Line, Tale, name, orders};
 use stateright::{Model, Property};
 
-/// How long a tombstone lives, in ticks.
-const LIFE: u8 = 3;
+/// How long a tombstone lives, or counts.
+type Ticks = u8;
+
+const LIFE: Ticks = 3;
+
+/// Whether a process that has Z is on `move`, and not on `dual`.
+type Moves = bool;
 
 /// The protocol, with at most one mistake.
 #[derive(Clone, Copy, Debug)]
@@ -76,12 +81,8 @@ struct Process {
 enum Step {
     Idle,
     /// It has decided to rely on a tombstone, and waits for Z. Only by mistake.
-    Judged {
-        left: u8,
-    },
-    HasZ {
-        moves: bool,
-    },
+    Judged(Ticks),
+    HasZ(Moves),
     /// It is a mover that has Z and R.
     HasBoth,
     /// It has sent the swap of R for a tombstone, and no longer renews R.
@@ -94,10 +95,8 @@ enum Step {
 enum Guard {
     Redis,
     Both,
-    /// Z, and for so many ticks more the tombstone.
-    Tombstone {
-        left: u8,
-    },
+    /// Z, and for so long the tombstone.
+    Tombstone(Ticks),
     ZooKeeper,
 }
 
@@ -112,7 +111,7 @@ struct Session {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Reading {
     generation: u8,
-    left: u8,
+    left: Ticks,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -172,67 +171,41 @@ struct Removal {
     in_time: bool,
 }
 
-/// One step.
+/// One step of a process, of the straggler, of a server or of the operator; [`told`](State::told) says what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Tick,
-    /// A process opens a session, and reads and watches the record in it.
     Open(usize),
-    /// A session sees that the record has changed.
     See(usize),
-    /// A process on `old` acquires R.
     TakeOld(usize),
-    /// A process decides to rely on what it read, and waits for Z.
     Judge(usize),
-    /// A process acquires Z.
-    TakeZ {
-        process: usize,
-        moves: bool,
-    },
-    /// A process acquires Z, as nothing else is needed.
+    TakeZ(usize, Moves),
     TakeNew(usize),
-    /// A mover relies on what it read before.
     Rely(usize),
-    /// A process that has Z reads the tombstone.
     Read(usize),
-    /// A process that has Z acquires R.
     TakeR(usize),
-    /// A mover sends the swap.
     SendSwap(usize),
-    /// A mover keeps both, as the way back began.
     KeepBoth(usize),
-    /// A mover finds the tombstone written.
     Moved(usize),
-    /// A mover finds that its lease ended instead.
     NotMoved(usize),
-    /// A guard refreshes the tombstone.
     Refresh(usize),
     Release(usize),
-    /// The lease of a process is no longer valid for it.
     LoseR(usize),
-    /// The session of a process is no longer valid for it.
     LoseZ(usize),
-    /// The session with the watch ends, and the one with the lock does not.
     LoseWatch(usize),
     StragglerTakes,
     StragglerReleases,
     StragglerLoses,
-    /// The swap arrives.
     Swap,
-    /// A lease ends on Redis.
     ExpireR,
-    /// A session ends on ZooKeeper.
     ExpireZ,
-    /// The operator begins the way back.
     Return,
     OperatorTakesZ,
     SendRemoval,
     Remove,
     OperatorReleases,
     OperatorLosesZ,
-    /// The way back has ended: a pass found no tombstone.
     EndReturn,
-    /// The operator closes Redis to all users.
     Close,
     Seal,
 }
@@ -245,24 +218,19 @@ impl<const PROCESSES: usize> Tale for Ladder<PROCESSES> {
         let mut state = *last;
         match action {
             Action::Tick => state.tick(),
-            Action::Open(process) => state.open(process, self.mistake),
-            Action::See(process) => state.see(process, self.mistake),
+            Action::Open(process) | Action::See(process) => state.see(process, self.mistake),
             Action::TakeOld(process) => {
                 state.redis = Redis::held_by(process);
                 state.processes[process].step = Step::Holding(Guard::Redis);
             }
-            Action::Judge(process) => {
-                let left = state.processes[process].reading.map_or(0, |reading| reading.left);
-                state.processes[process].step = Step::Judged { left };
-            }
-            Action::TakeZ { process, moves } => state.take_z(process, moves),
+            Action::Judge(process) => state.processes[process].step = Step::Judged(state.left(process)),
+            Action::TakeZ(process, moves) => state.take_z(process, moves),
             Action::TakeNew(process) => {
                 state.zookeeper = ZooKeeper::Held(process as u8);
                 state.processes[process].step = Step::Holding(Guard::ZooKeeper);
             }
             Action::Rely(process) => {
-                let left = state.processes[process].reading.map_or(0, |reading| reading.left);
-                state.processes[process].step = Step::Holding(Guard::Tombstone { left });
+                state.processes[process].step = Step::Holding(Guard::Tombstone(state.left(process)));
             }
             Action::Read(process) | Action::Moved(process) => state.read(process, self.mistake),
             Action::TakeR(process) => state.take_r(process),
@@ -359,24 +327,18 @@ impl<const PROCESSES: usize> Model for Ladder<PROCESSES> {
         vec![
             Property::always(EXCLUSION, |_, state: &Self::State| state.valid_guards() <= 1),
             Property::sometimes("a name has moved", |_, state: &Self::State| {
-                state.has_guard(|guard| matches!(guard, Guard::Tombstone { .. }))
+                state.has_guard(|guard| matches!(guard, Guard::Tombstone(_)))
             }),
-            Property::sometimes("both are held", |_, state: &Self::State| {
-                state.has_guard(|guard| guard == Guard::Both)
+            Property::sometimes("both are held", |_, state: &Self::State| state.has(Guard::Both)),
+            Property::sometimes("the way back has ended, and R is used again", |_, state: &Self::State| {
+                state.record == Phase::Returned && state.has(Guard::Redis)
             }),
-            Property::sometimes(
-                "the way back has ended, and a process that knew the tombstone uses R",
-                |_, state: &Self::State| {
-                    state.record == Phase::Returned && state.has_guard(|guard| guard == Guard::Redis)
-                },
-            ),
             Property::sometimes("the seal was seen", |_, state: &Self::State| {
-                state.record == Phase::Sealed && state.has_guard(|guard| guard == Guard::ZooKeeper)
+                state.record == Phase::Sealed && state.has(Guard::ZooKeeper)
             }),
-            Property::sometimes(
-                "a removal came too late",
-                |_, state: &Self::State| matches!((state.removal, state.redis), (Some(removal), Redis::Tombstone { .. }) if !removal.in_time),
-            ),
+            Property::sometimes("a removal came too late", |_, state: &Self::State| {
+                state.is_moved() && state.removal.is_some_and(|removal| !removal.in_time)
+            }),
         ]
     }
 }
@@ -384,61 +346,51 @@ impl<const PROCESSES: usize> Model for Ladder<PROCESSES> {
 impl<const PROCESSES: usize> State<PROCESSES> {
     fn steps_of(&self, process: usize, mistake: Option<Mistake>, actions: &mut Vec<Action>) {
         let Process { step, session, reading } = self.processes[process];
-        let is_free = self.redis == Redis::Free && !self.closed;
+        let (is_free, is_readable) =
+            (self.redis == Redis::Free && !self.closed, self.is_moved() && !self.closed);
         let z_is_free = self.zookeeper == ZooKeeper::Free;
-        let seen = session.map(|session| session.seen);
-        match seen {
-            None => actions.push(Action::Open(process)),
-            Some(seen) => {
-                actions.push(Action::LoseZ(process));
-                let registered = session.is_some_and(|session| session.registered);
-                actions.extend((seen != self.record && registered).then_some(Action::See(process)));
-                let watched_elsewhere = mistake == Some(Mistake::WatchedInAnotherSession) && registered;
-                actions.extend(watched_elsewhere.then_some(Action::LoseWatch(process)));
-            }
+        let mut when = |may: bool, action| actions.extend(may.then_some(action));
+        when(session.is_none(), Action::Open(process));
+        if let Some(Session { seen, registered }) = session {
+            when(true, Action::LoseZ(process));
+            when(seen != self.record && registered, Action::See(process));
+            let watched_elsewhere = mistake == Some(Mistake::WatchedInAnotherSession);
+            when(watched_elsewhere && registered, Action::LoseWatch(process));
         }
+        let seen = session.map(|session| session.seen);
         match step {
             Step::Idle => {
-                actions.extend((is_free && seen != Some(Phase::Sealed)).then_some(Action::TakeOld(process)));
+                when(is_free && seen != Some(Phase::Sealed), Action::TakeOld(process));
                 let Some(seen) = seen else { return };
                 let judges = mistake == Some(Mistake::JudgedBeforeGrant);
-                actions.extend((judges && self.may_rely(process, mistake)).then_some(Action::Judge(process)));
-                if z_is_free {
-                    let is_new = seen == Phase::Sealed || mistake == Some(Mistake::NewWithoutSeal);
-                    actions.extend(is_new.then_some(Action::TakeNew(process)));
-                    if seen != Phase::Sealed {
-                        actions.extend([false, true].map(|moves| Action::TakeZ { process, moves }));
-                    }
+                when(judges && self.may_rely(process, mistake), Action::Judge(process));
+                let is_new = seen == Phase::Sealed || mistake == Some(Mistake::NewWithoutSeal);
+                when(z_is_free && is_new, Action::TakeNew(process));
+                for moves in [false, true] {
+                    when(z_is_free && seen != Phase::Sealed, Action::TakeZ(process, moves));
                 }
             }
-            Step::Judged { .. } => {
-                actions.extend(z_is_free.then_some(Action::TakeZ { process, moves: true }));
-            }
-            Step::HasZ { moves } => {
-                actions.push(Action::Release(process));
-                let relies = moves && reading.is_some() && self.may_rely(process, mistake);
-                actions.extend(relies.then_some(Action::Rely(process)));
-                let is_moved = matches!(self.redis, Redis::Tombstone { .. });
-                actions.extend((is_moved && !self.closed).then_some(Action::Read(process)));
-                actions.extend(is_free.then_some(Action::TakeR(process)));
+            Step::Judged(_) => when(z_is_free, Action::TakeZ(process, true)),
+            Step::HasZ(moves) => {
+                when(true, Action::Release(process));
+                when(moves && reading.is_some() && self.may_rely(process, mistake), Action::Rely(process));
+                when(is_readable, Action::Read(process));
+                when(is_free, Action::TakeR(process));
             }
             Step::HasBoth => {
-                actions.push(Action::LoseR(process));
+                when(true, Action::LoseR(process));
                 let returns = seen == Some(Phase::Returning);
-                actions.push(if returns { Action::KeepBoth(process) } else { Action::SendSwap(process) });
+                when(true, if returns { Action::KeepBoth(process) } else { Action::SendSwap(process) });
             }
-            Step::Moving => match self.redis {
-                Redis::Tombstone { .. } => actions.push(Action::Moved(process)),
-                redis if !redis.is_of(process) => actions.push(Action::NotMoved(process)),
-                _ => {}
-            },
+            Step::Moving => {
+                when(self.is_moved(), Action::Moved(process));
+                when(!self.is_moved() && !self.redis.is_of(process), Action::NotMoved(process));
+            }
             Step::Holding(guard) => {
-                actions.push(Action::Release(process));
+                when(true, Action::Release(process));
                 let has_lease = matches!(guard, Guard::Redis | Guard::Both);
-                actions.extend((has_lease && self.redis.is_of(process)).then_some(Action::LoseR(process)));
-                let (relies, is_moved) =
-                    (matches!(guard, Guard::Tombstone { .. }), matches!(self.redis, Redis::Tombstone { .. }));
-                actions.extend((relies && is_moved && !self.closed).then_some(Action::Refresh(process)));
+                when(has_lease && self.redis.is_of(process), Action::LoseR(process));
+                when(is_readable && matches!(guard, Guard::Tombstone(_)), Action::Refresh(process));
             }
         }
     }
@@ -453,54 +405,57 @@ impl<const PROCESSES: usize> State<PROCESSES> {
     }
 
     fn steps_of_servers(&self, actions: &mut Vec<Action>) {
+        let mut when = |may: bool, action| actions.extend(may.then_some(action));
         if let Redis::Held { owner, swap } = self.redis {
-            actions.extend((swap.is_some() && !self.closed).then_some(Action::Swap));
+            when(swap.is_some() && !self.closed, Action::Swap);
             let renewed = match owner {
-                Owner::Process(process) => !matches!(self.processes[usize::from(process)].step, Step::Moving),
+                Owner::Process(process) => self.processes[usize::from(process)].step != Step::Moving,
                 Owner::Straggler => true,
                 Owner::Ended => false,
             };
             // By mistake a guard is out while the swap is in the network: its lease is not renewed either.
-            actions.extend((!renewed || swap.is_some()).then_some(Action::ExpireR));
+            when(!renewed || swap.is_some(), Action::ExpireR);
         }
-        actions.extend((self.zookeeper == ZooKeeper::Ended).then_some(Action::ExpireZ));
-        actions.extend(self.removal.is_some().then_some(Action::Remove));
+        when(self.zookeeper == ZooKeeper::Ended, Action::ExpireZ);
+        when(self.removal.is_some(), Action::Remove);
     }
 
     fn steps_of_operator(&self, mistake: Option<Mistake>, actions: &mut Vec<Action>) {
-        let is_moved = matches!(self.redis, Redis::Tombstone { .. });
+        let (is_moved, has_z) = (self.is_moved(), self.zookeeper == ZooKeeper::Operator);
+        let mut when = |may: bool, action| actions.extend(may.then_some(action));
         match self.record {
-            Phase::Forward if !self.closed => actions.extend([Action::Return, Action::Close]),
-            Phase::Returned if !self.closed => actions.push(Action::Close),
+            Phase::Forward if !self.closed => {
+                when(true, Action::Return);
+                when(true, Action::Close);
+            }
+            Phase::Returned if !self.closed => when(true, Action::Close),
             Phase::Returning => {
                 let all_have_seen =
                     self.all_have_seen() || mistake == Some(Mistake::RemovalBeforeAllHaveSeen);
-                let may_take = all_have_seen && self.zookeeper == ZooKeeper::Free && is_moved;
-                actions.extend(may_take.then_some(Action::OperatorTakesZ));
+                let z_is_free = self.zookeeper == ZooKeeper::Free;
+                when(all_have_seen && z_is_free && is_moved, Action::OperatorTakesZ);
                 let swapped_later = matches!(self.redis, Redis::Held { swap: Some(_), .. });
-                let has_ended = self.zookeeper != ZooKeeper::Operator && !is_moved && !swapped_later;
-                actions.extend((all_have_seen && has_ended).then_some(Action::EndReturn));
+                when(all_have_seen && !has_z && !is_moved && !swapped_later, Action::EndReturn);
             }
             Phase::Forward | Phase::Returned => {
-                let leases_have_ended = !matches!(self.redis, Redis::Held { .. })
-                    || mistake == Some(Mistake::SealBeforeLeasesEnd);
-                actions.extend(leases_have_ended.then_some(Action::Seal));
+                let leases_last = matches!(self.redis, Redis::Held { .. });
+                when(!leases_last || mistake == Some(Mistake::SealBeforeLeasesEnd), Action::Seal);
             }
             Phase::Sealed => {}
         }
-        if self.zookeeper == ZooKeeper::Operator {
-            actions.push(Action::OperatorLosesZ);
-            actions.push(match self.removal {
-                None if is_moved => Action::SendRemoval,
-                None => Action::OperatorReleases,
-                // Z is kept until the removal is answered.
-                Some(_) => return,
-            });
-        }
+        when(has_z, Action::OperatorLosesZ);
+        // Z is kept until the removal is answered.
+        when(has_z && self.removal.is_none() && is_moved, Action::SendRemoval);
+        when(has_z && self.removal.is_none() && !is_moved, Action::OperatorReleases);
     }
 
     fn is_idle(&self, process: usize) -> bool {
         self.processes[process].step == Step::Idle
+    }
+
+    /// How long what it read of the tombstone counts.
+    fn left(&self, process: usize) -> Ticks {
+        self.processes[process].reading.map_or(0, |reading| reading.left)
     }
 
     fn all_have_seen(&self) -> bool {
@@ -509,10 +464,10 @@ impl<const PROCESSES: usize> State<PROCESSES> {
     }
 
     fn has_ticks(&self) -> bool {
-        matches!(self.redis, Redis::Tombstone { .. })
+        self.is_moved()
             || self.processes.iter().any(|process| {
                 process.reading.is_some()
-                    || matches!(process.step, Step::Judged { .. } | Step::Holding(Guard::Tombstone { .. }))
+                    || matches!(process.step, Step::Judged(_) | Step::Holding(Guard::Tombstone(_)))
             })
     }
 
@@ -523,6 +478,14 @@ impl<const PROCESSES: usize> State<PROCESSES> {
 
     fn has_guard(&self, which: impl Fn(Guard) -> bool) -> bool {
         self.processes.iter().any(|process| matches!(process.step, Step::Holding(guard) if which(guard)))
+    }
+
+    fn has(&self, guard: Guard) -> bool {
+        self.has_guard(|other| other == guard)
+    }
+
+    fn is_moved(&self) -> bool {
+        matches!(self.redis, Redis::Tombstone { .. })
     }
 
     /// Whether a mover may rely on what it read, without asking Redis.
@@ -548,13 +511,13 @@ impl<const PROCESSES: usize> State<PROCESSES> {
                 .map(|reading| Reading { left: reading.left - 1, ..reading })
                 .filter(|reading| 2 * reading.left > LIFE);
             match &mut own.step {
-                Step::Judged { left } => {
+                Step::Judged(left) => {
                     *left -= 1;
                     if *left == 0 {
                         own.step = Step::Idle;
                     }
                 }
-                Step::Holding(Guard::Tombstone { left }) => {
+                Step::Holding(Guard::Tombstone(left)) => {
                     *left -= 1;
                     if *left == 0 {
                         self.release(process);
@@ -565,29 +528,19 @@ impl<const PROCESSES: usize> State<PROCESSES> {
         }
     }
 
-    fn open(&mut self, process: usize, mistake: Option<Mistake>) {
-        self.processes[process].session = Some(Session { seen: self.record, registered: true });
-        self.forget_earlier(process, mistake);
-    }
-
+    /// What was read in an earlier generation of the record does not count any more.
     fn see(&mut self, process: usize, mistake: Option<Mistake>) {
-        self.processes[process].session = Some(Session { seen: self.record, registered: true });
-        self.forget_earlier(process, mistake);
-    }
-
-    fn forget_earlier(&mut self, process: usize, mistake: Option<Mistake>) {
-        if mistake != Some(Mistake::ReadingOfEarlierGeneration) {
-            let generation = self.record.generation();
-            let own = &mut self.processes[process];
-            own.reading = own.reading.filter(|reading| reading.generation == generation);
-        }
+        let (own, generation) = (&mut self.processes[process], self.record.generation());
+        own.session = Some(Session { seen: self.record, registered: true });
+        let is_kept = mistake == Some(Mistake::ReadingOfEarlierGeneration);
+        own.reading = own.reading.filter(|reading| is_kept || reading.generation == generation);
     }
 
     fn take_z(&mut self, process: usize, moves: bool) {
         self.zookeeper = ZooKeeper::Held(process as u8);
         self.processes[process].step = match self.processes[process].step {
-            Step::Judged { left } => Step::Holding(Guard::Tombstone { left }),
-            _ => Step::HasZ { moves },
+            Step::Judged(left) => Step::Holding(Guard::Tombstone(left)),
+            _ => Step::HasZ(moves),
         };
     }
 
@@ -595,19 +548,19 @@ impl<const PROCESSES: usize> State<PROCESSES> {
         let Redis::Tombstone { life, .. } = self.redis else { return };
         let left = if mistake == Some(Mistake::WholeLifeFromReading) { LIFE } else { life };
         let own = &mut self.processes[process];
-        let moves = matches!(own.step, Step::HasZ { moves: true } | Step::Moving);
+        let moves = matches!(own.step, Step::HasZ(true) | Step::Moving);
         if let Some(session) = own.session.filter(|session| moves && session.seen != Phase::Returning) {
             let reading = Reading { generation: session.seen.generation(), left };
             own.reading = Some(reading).filter(|reading| 2 * reading.left > LIFE);
         }
-        own.step = Step::Holding(Guard::Tombstone { left });
+        own.step = Step::Holding(Guard::Tombstone(left));
     }
 
     fn take_r(&mut self, process: usize) {
         self.redis = Redis::held_by(process);
         let own = &mut self.processes[process];
         own.step = match own.step {
-            Step::HasZ { moves: true } => Step::HasBoth,
+            Step::HasZ(true) => Step::HasBoth,
             _ => Step::Holding(Guard::Both),
         };
     }
@@ -627,7 +580,7 @@ impl<const PROCESSES: usize> State<PROCESSES> {
         if let Redis::Tombstone { life, .. } = &mut self.redis {
             *life = LIFE;
         }
-        self.processes[process].step = Step::Holding(Guard::Tombstone { left: LIFE });
+        self.processes[process].step = Step::Holding(Guard::Tombstone(LIFE));
     }
 
     fn release(&mut self, process: usize) {
@@ -694,81 +647,79 @@ impl<const PROCESSES: usize> State<PROCESSES> {
     }
 
     fn told(&self, action: Action, next: &Self) -> String {
-        let rung = |moves: bool| if moves { "move" } else { "dual" };
-        match action {
-            Action::Tick => "time passes".to_owned(),
-            Action::Open(process) => {
-                let saw = match self.record {
-                    Phase::Forward => "",
-                    Phase::Returning => ", and sees that the way back has begun",
-                    Phase::Returned => ", and sees that the way back has ended",
-                    Phase::Sealed => ", and sees the seal",
-                };
-                format!("{} opens a session{saw}", name(process))
-            }
-            Action::See(process) => match self.record {
-                Phase::Forward | Phase::Returning => {
-                    format!("{} sees that the way back has begun", name(process))
-                }
-                Phase::Returned => format!("{} sees that the way back has ended", name(process)),
-                Phase::Sealed => format!("{} sees the seal", name(process)),
-            },
-            Action::TakeOld(process) => format!("{}, on old, acquires R and holds the lock", name(process)),
+        let step = |process: usize| next.processes[process].step;
+        let (process, text) = match action {
+            Action::Open(process) => (
+                process,
+                match self.record {
+                    Phase::Forward => " opens a session",
+                    Phase::Returning => " opens a session, and sees that the way back has begun",
+                    Phase::Returned => " opens a session, and sees that the way back has ended",
+                    Phase::Sealed => " opens a session, and sees the seal",
+                },
+            ),
+            Action::See(process) => (
+                process,
+                match self.record {
+                    Phase::Forward | Phase::Returning => " sees that the way back has begun",
+                    Phase::Returned => " sees that the way back has ended",
+                    Phase::Sealed => " sees the seal",
+                },
+            ),
+            Action::TakeOld(process) => (process, ", on old, acquires R and holds the lock"),
             Action::Judge(process) => {
-                format!(
-                    "{}, on move, decides to rely on the tombstone that it read, and waits for Z",
-                    name(process)
-                )
+                (process, ", on move, decides to rely on the tombstone that it read, and waits for Z")
             }
-            Action::TakeZ { process, moves } => match next.processes[process].step {
-                Step::Holding(_) => {
-                    format!("{} acquires Z, and holds the lock by what it had decided", name(process))
-                }
-                _ => format!("{}, on {}, acquires Z", name(process), rung(moves)),
-            },
-            Action::TakeNew(process) => format!("{}, on new, acquires Z and holds the lock", name(process)),
+            Action::TakeZ(process, _) if matches!(step(process), Step::Holding(_)) => {
+                (process, " acquires Z, and holds the lock by what it had decided")
+            }
+            Action::TakeZ(process, true) => (process, ", on move, acquires Z"),
+            Action::TakeZ(process, false) => (process, ", on dual, acquires Z"),
+            Action::TakeNew(process) => (process, ", on new, acquires Z and holds the lock"),
             Action::Rely(process) => {
-                format!("{} relies on the tombstone that it read before, and holds the lock", name(process))
+                (process, " relies on the tombstone that it read before, and holds the lock")
             }
-            Action::Read(process) => format!("{} reads the tombstone, and holds the lock", name(process)),
-            Action::TakeR(process) => match next.processes[process].step {
-                Step::HasBoth => format!("{} acquires R", name(process)),
-                _ => format!("{} acquires R and holds the lock", name(process)),
-            },
-            Action::SendSwap(process) => match next.processes[process].step {
-                Step::Holding(_) => {
-                    format!("{} no longer renews R, sends the tombstone, and holds the lock", name(process))
-                }
-                _ => format!("{} no longer renews R, and sends the tombstone", name(process)),
-            },
-            Action::KeepBoth(process) => format!("{} keeps both, and holds the lock", name(process)),
-            Action::Moved(process) => {
-                format!("{} finds its tombstone written, and holds the lock", name(process))
+            Action::Read(process) => (process, " reads the tombstone, and holds the lock"),
+            Action::TakeR(process) if step(process) == Step::HasBoth => (process, " acquires R"),
+            Action::TakeR(process) => (process, " acquires R and holds the lock"),
+            Action::SendSwap(process) if step(process) == Step::Moving => {
+                (process, " no longer renews R, and sends the tombstone")
             }
-            Action::NotMoved(process) => format!("{} finds its lease ended, and gives Z back", name(process)),
-            Action::Refresh(process) => format!("{} refreshes the tombstone", name(process)),
-            Action::Release(process) => format!("{} releases what it has", name(process)),
-            Action::LoseR(process) => format!("{}'s lease on R is no longer valid", name(process)),
-            Action::LoseZ(process) => format!("{}'s session is no longer valid", name(process)),
-            Action::LoseWatch(process) => {
-                format!("{}'s other session, which watched the record, ends", name(process))
+            Action::SendSwap(process) => {
+                (process, " no longer renews R, sends the tombstone, and holds the lock")
             }
-            Action::StragglerTakes => "the straggler acquires R and holds the lock".to_owned(),
-            Action::StragglerReleases => "the straggler releases R".to_owned(),
-            Action::StragglerLoses => "the straggler's lease on R is no longer valid".to_owned(),
-            Action::Swap => "the tombstone is written in the place of R".to_owned(),
-            Action::ExpireR => "the lease on R ends on Redis".to_owned(),
-            Action::ExpireZ => "the session ends on ZooKeeper, and Z is free".to_owned(),
-            Action::Return => "the operator begins the way back".to_owned(),
-            Action::OperatorTakesZ => "the operator acquires Z".to_owned(),
-            Action::SendRemoval => "the operator sends the removal of the tombstone".to_owned(),
-            Action::Remove if self.redis == next.redis => "the removal arrives, and is refused".to_owned(),
-            Action::Remove => "the removal arrives: the tombstone is gone".to_owned(),
-            Action::OperatorReleases => "the operator releases Z".to_owned(),
-            Action::OperatorLosesZ => "the operator is paused, and its session is no longer valid".to_owned(),
-            Action::EndReturn => "the operator ends the way back".to_owned(),
-            Action::Close => "the operator closes Redis to all users".to_owned(),
-            Action::Seal => "the operator writes the seal".to_owned(),
+            Action::KeepBoth(process) => (process, " keeps both, and holds the lock"),
+            Action::Moved(process) => (process, " finds its tombstone written, and holds the lock"),
+            Action::NotMoved(process) => (process, " finds its lease ended, and gives Z back"),
+            Action::Refresh(process) => (process, " refreshes the tombstone"),
+            Action::Release(process) => (process, " releases what it has"),
+            Action::LoseR(process) => (process, "'s lease on R is no longer valid"),
+            Action::LoseZ(process) => (process, "'s session is no longer valid"),
+            Action::LoseWatch(process) => (process, "'s other session, which watched the record, ends"),
+            _ => return self.told_of_others(action, next).to_owned(),
+        };
+        format!("{}{text}", name(process))
+    }
+
+    fn told_of_others(&self, action: Action, next: &Self) -> &'static str {
+        match action {
+            Action::StragglerTakes => "the straggler acquires R and holds the lock",
+            Action::StragglerReleases => "the straggler releases R",
+            Action::StragglerLoses => "the straggler's lease on R is no longer valid",
+            Action::Swap => "the tombstone is written in the place of R",
+            Action::ExpireR => "the lease on R ends on Redis",
+            Action::ExpireZ => "the session ends on ZooKeeper, and Z is free",
+            Action::Return => "the operator begins the way back",
+            Action::OperatorTakesZ => "the operator acquires Z",
+            Action::SendRemoval => "the operator sends the removal of the tombstone",
+            Action::Remove if self.redis == next.redis => "the removal arrives, and is refused",
+            Action::Remove => "the removal arrives: the tombstone is gone",
+            Action::OperatorReleases => "the operator releases Z",
+            Action::OperatorLosesZ => "the operator is paused, and its session is no longer valid",
+            Action::EndReturn => "the operator ends the way back",
+            Action::Close => "the operator closes Redis to all users",
+            Action::Seal => "the operator writes the seal",
+            _ => "time passes",
         }
     }
 }

@@ -123,6 +123,8 @@ enum Step {
     },
 }
 
+const HOLDS_BY_Z: Step = Step::Holding { has_z: true };
+
 /// The last token of Redis, and how long ago it was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Last {
@@ -141,7 +143,7 @@ enum Redis {
     },
 }
 
-/// One step.
+/// One step; [`told`](State::told) says what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Tick,
@@ -162,9 +164,7 @@ pub(crate) enum Action {
     TakeR(usize),
     /// A client that has Z goes by the tombstone.
     Rely(usize),
-    /// A client that has both holds the lock.
     HoldBoth(usize),
-    /// A sharer that has both raises the last token of Redis above its own of ZooKeeper, and gets R again.
     RaiseRedis(usize),
     RaiseBase(usize),
     WriteTombstone(usize),
@@ -173,7 +173,6 @@ pub(crate) enum Action {
     End(usize),
     RemoveTombstone,
     Seal,
-    /// A client that has Z sees the seal.
     HoldSealed(usize),
 }
 
@@ -215,18 +214,16 @@ impl Tale for Tokens {
                 let r = state.take_r(client, shares && !moves);
                 state.clients[client].step = Step::HasBoth { czxid, z, r, moves };
             }
-            Action::Rely(client) => {
-                if let Step::HasZ { z, .. } = state.clients[client].step {
-                    state.hold(client, z, true);
-                }
+            Action::Rely(client) | Action::HoldMoved(client) | Action::HoldSealed(client) => {
+                state.hold(client, last.token_of(client), true);
             }
             Action::HoldBoth(client) => {
-                if let Step::HasBoth { z, r, .. } = state.clients[client].step {
-                    if self.mistake != Some(Mistake::NoRaiseOnRedis) {
-                        state.remember(z);
-                    }
-                    state.hold(client, z.max(r), true);
+                if let Step::HasBoth { z, .. } = last.clients[client].step
+                    && self.mistake != Some(Mistake::NoRaiseOnRedis)
+                {
+                    state.remember(z);
                 }
+                state.hold(client, last.token_of(client), true);
             }
             Action::RaiseRedis(client) => {
                 if let Step::HasBoth { czxid, z, .. } = state.clients[client].step {
@@ -249,14 +246,9 @@ impl Tale for Tokens {
                 _ => {}
             },
             Action::WriteTombstone(client) => {
-                if let Step::HasBoth { czxid, z, r, .. } = state.clients[client].step {
+                if let Step::HasBoth { czxid, .. } = state.clients[client].step {
                     state.redis = Redis::Tombstone { newest: czxid.max(state.raised_at) };
-                    state.clients[client].step = Step::HasMoved { czxid, token: z.max(r) };
-                }
-            }
-            Action::HoldMoved(client) => {
-                if let Step::HasMoved { token, .. } = state.clients[client].step {
-                    state.hold(client, token, true);
+                    state.clients[client].step = Step::HasMoved { czxid, token: last.token_of(client) };
                 }
             }
             Action::End(client) => state.end(client),
@@ -274,11 +266,6 @@ impl Tale for Tokens {
                 state.zxid += 1;
                 state.raised_at = state.zxid;
                 (state.base, state.floor) = (state.base.max(floor - state.zxid), Some(floor));
-            }
-            Action::HoldSealed(client) => {
-                if let Step::HasZ { z, .. } = state.clients[client].step {
-                    state.hold(client, z, true);
-                }
             }
         }
         state
@@ -354,15 +341,11 @@ impl Model for Tokens {
                 state.largest > 0 && state.last.is_none()
             }),
             Property::sometimes("two share the lock, and the name has moved", |_, state: &State| {
-                state
-                    .clients
-                    .iter()
-                    .all(|client| client.shares && client.step == Step::Holding { has_z: true })
-                    && matches!(state.redis, Redis::Tombstone { .. })
+                let shares = |client: &Client| client.shares && client.step == HOLDS_BY_Z;
+                state.clients.iter().all(shares) && matches!(state.redis, Redis::Tombstone { .. })
             }),
             Property::sometimes("the lock is held after the seal", |_, state: &State| {
-                let holds = |client: &Client| client.step == Step::Holding { has_z: true };
-                state.is_sealed() && state.clients.iter().any(holds)
+                state.is_sealed() && state.clients.iter().any(|client| client.step == HOLDS_BY_Z)
             }),
             Property::sometimes("the seal is written while a client has Z", |_, state: &State| {
                 let waits = |client: &Client| matches!(client.step, Step::HasZ { .. });
@@ -375,57 +358,50 @@ impl Model for Tokens {
 impl Tokens {
     fn steps_of(&self, client: usize, state: &State, actions: &mut Vec<Action>) {
         let Client { step, shares } = state.clients[client];
+        let mut when = |may: bool, action| actions.extend(may.then_some(action));
         match step {
             Step::Idle if state.attempts < self.attempts => {
                 for shares in [false, true] {
-                    let old = !state.is_sealed() && state.r_is_free(shares);
-                    actions.extend(old.then_some(Action::TakeOld { client, shares }));
-                    if !state.z_is_free(shares) {
-                        continue;
-                    }
-                    if !state.is_sealed() {
-                        actions.extend([false, true].map(|moves| Action::TakeZ { client, shares, moves }));
-                        continue;
-                    }
-                    actions.push(Action::TakeNew { client, shares });
-                    let stays = self.mistake == Some(Mistake::DualAfterSeal);
-                    actions.extend(stays.then_some(Action::TakeZ { client, shares, moves: false }));
+                    let (is_sealed, z_is_free) = (state.is_sealed(), state.z_is_free(shares));
+                    when(!is_sealed && state.r_is_free(shares), Action::TakeOld { client, shares });
+                    when(z_is_free && !is_sealed, Action::TakeZ { client, shares, moves: false });
+                    when(z_is_free && !is_sealed, Action::TakeZ { client, shares, moves: true });
+                    when(z_is_free && is_sealed, Action::TakeNew { client, shares });
+                    let stays = is_sealed && self.mistake == Some(Mistake::DualAfterSeal);
+                    when(z_is_free && stays, Action::TakeZ { client, shares, moves: false });
                 }
                 return;
             }
             Step::Idle => return,
             Step::HasZ { czxid, z, .. } => {
                 let is_open = !state.is_sealed() || self.mistake == Some(Mistake::DualAfterSeal);
-                actions.extend((is_open && state.r_is_free(shares)).then_some(Action::TakeR(client)));
-                let goes_by_seal = state
-                    .floor
-                    .is_some_and(|floor| z > floor || self.mistake == Some(Mistake::GrantedBeforeSeal));
-                actions.extend(goes_by_seal.then_some(Action::HoldSealed(client)));
+                when(is_open && state.r_is_free(shares), Action::TakeR(client));
+                let goes_by = |floor| z > floor || self.mistake == Some(Mistake::GrantedBeforeSeal);
+                when(state.floor.is_some_and(goes_by), Action::HoldSealed(client));
                 if let Redis::Tombstone { newest } = state.redis {
                     let is_newer = czxid >= newest || self.mistake == Some(Mistake::OlderSharer);
-                    actions.extend(is_newer.then_some(Action::Rely(client)));
+                    when(is_newer, Action::Rely(client));
                 }
             }
             Step::HasBoth { z, .. } if !self.allows(state, z) => {}
             Step::HasBoth { z, r, moves: false, .. } if shares && z > r => {
-                actions.push(Action::RaiseRedis(client));
+                when(true, Action::RaiseRedis(client));
             }
             Step::HasBoth { czxid, r, moves: false, .. } => {
                 let is_behind = state.base + czxid + HALF_HOUR < r;
-                actions.push(if is_behind { Action::RaiseBase(client) } else { Action::HoldBoth(client) });
+                when(true, if is_behind { Action::RaiseBase(client) } else { Action::HoldBoth(client) });
             }
             Step::HasBoth { czxid, r, .. } => {
-                let is_raised = state.base + czxid >= r;
-                let writes = is_raised || self.mistake == Some(Mistake::TombstoneBeforeRaise);
-                actions.push(if writes { Action::WriteTombstone(client) } else { Action::RaiseBase(client) });
+                let writes = state.base + czxid >= r || self.mistake == Some(Mistake::TombstoneBeforeRaise);
+                when(true, if writes { Action::WriteTombstone(client) } else { Action::RaiseBase(client) });
             }
             Step::HasMoved { czxid, token } => {
                 let is_raised = state.base + czxid >= token;
-                actions.push(if is_raised { Action::HoldMoved(client) } else { Action::RaiseBase(client) });
+                when(true, if is_raised { Action::HoldMoved(client) } else { Action::RaiseBase(client) });
             }
             Step::Holding { .. } => {}
         }
-        actions.push(Action::End(client));
+        when(true, Action::End(client));
     }
 
     /// Whether the token of ZooKeeper is not too far ahead of the clock of Redis.
@@ -449,6 +425,16 @@ impl State {
 
     fn is_idle(&self, client: usize) -> bool {
         self.clients[client].step == Step::Idle
+    }
+
+    /// The token that the client has if it holds the lock by what it has now.
+    fn token_of(&self, client: usize) -> u16 {
+        match self.clients[client].step {
+            Step::HasZ { z, .. } => z,
+            Step::HasBoth { z, r, .. } => z.max(r),
+            Step::HasMoved { token, .. } => token,
+            Step::Idle | Step::Holding { .. } => 0,
+        }
     }
 
     fn has_z(&self, client: usize) -> bool {
@@ -563,26 +549,21 @@ impl State {
                 format!("{}, on old{}, gets R; {}", name(client), shares(share), holds(client, token))
             }
             Action::TakeZ { client, shares: share, moves } => {
-                let rung = if moves { "move" } else { "dual" };
-                let Step::HasZ { z, .. } = next.clients[client].step else { return String::new() };
-                format!("{}, on {rung}, gets Z{} with the token {z}", name(client), shares(share))
+                let (rung, token) = (if moves { "move" } else { "dual" }, next.token_of(client));
+                format!("{}, on {rung}, gets Z{} with the token {token}", name(client), shares(share))
             }
             Action::TakeNew { client, shares: share } => {
                 let token = next.base + next.zxid;
                 format!("{}, on new, gets Z{}; {}", name(client), shares(share), holds(client, token))
             }
-            Action::TakeR(client) => match next.clients[client].step {
-                Step::HasBoth { r, .. } => format!("{} gets R with the token {r}", name(client)),
-                _ => String::new(),
-            },
-            Action::Rely(client) => match self.clients[client].step {
-                Step::HasZ { z, .. } => format!("{} meets the tombstone; {}", name(client), holds(client, z)),
-                _ => String::new(),
-            },
-            Action::HoldBoth(client) => match self.clients[client].step {
-                Step::HasBoth { z, r, .. } => holds(client, z.max(r)),
-                _ => String::new(),
-            },
+            Action::TakeR(client) => {
+                let r = next.last.map_or(0, |last| last.token);
+                format!("{} gets R with the token {r}", name(client))
+            }
+            Action::Rely(client) => {
+                format!("{} meets the tombstone; {}", name(client), holds(client, self.token_of(client)))
+            }
+            Action::HoldBoth(client) | Action::HoldMoved(client) => holds(client, self.token_of(client)),
             Action::RaiseRedis(client) => {
                 let last = next.last.map_or(0, |last| last.token);
                 format!("{} raises the last token of Redis to {last}, and releases R", name(client))
@@ -593,19 +574,14 @@ impl State {
                 next.base + next.zxid - 1
             ),
             Action::WriteTombstone(client) => format!("{} writes the tombstone", name(client)),
-            Action::HoldMoved(client) => match self.clients[client].step {
-                Step::HasMoved { token, .. } => holds(client, token),
-                _ => String::new(),
-            },
             Action::End(client) => match self.clients[client].step {
                 Step::Holding { .. } => format!("{} releases the lock", name(client)),
                 _ => format!("{} crashes, and what it has ends", name(client)),
             },
             Action::RemoveTombstone => "the operator acquires Z and removes the tombstone".to_owned(),
-            Action::HoldSealed(client) => match self.clients[client].step {
-                Step::HasZ { z, .. } => format!("{} sees the seal; {}", name(client), holds(client, z)),
-                _ => String::new(),
-            },
+            Action::HoldSealed(client) => {
+                format!("{} sees the seal; {}", name(client), holds(client, self.token_of(client)))
+            }
             Action::Seal => "the operator closes Redis, raises the base, and writes the seal".to_owned(),
         }
     }

@@ -1,11 +1,11 @@
 //! What is counted, and that no metric has a secret.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{PASSED_ON, SECRET, Stage};
+use crate::common::{PASSED_ON, SECRET, Stage, next_of};
 use lock_core::{LockName, Locks, LossReason};
 use lock_layers::{MetricsLayer, PrefixLayer};
+use lock_testkit::{give_back, take};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::time::{sleep, timeout};
 
@@ -58,7 +58,7 @@ async fn waits_and_holds_are_measured_and_ends_counted() {
     let snapshotter = recorder.snapshotter();
     let _local = metrics::set_default_local_recorder(&recorder);
     let stage = Stage::new();
-    let last = Arc::clone(&stage.last);
+    let last = stage.last.clone();
     let group = |name: &LockName| if name.as_str() == "a" { "first".to_owned() } else { "other".to_owned() };
     let locks = Locks::new(stage).layer(MetricsLayer::new().group_by(group));
 
@@ -67,7 +67,7 @@ async fn waits_and_holds_are_measured_and_ends_counted() {
     sleep(Duration::from_secs(2)).await;
     guard.release().await.unwrap();
     let lost = locks.mutex("b").acquire().await.unwrap();
-    let lease = last.lock().unwrap().clone().unwrap();
+    let lease = last.get();
     lease.cell.suspect();
     sleep(Duration::from_secs(1)).await;
     lease.cell.lose(LossReason::DeadlinePassed);
@@ -124,13 +124,10 @@ async fn hand_overs_are_counted() {
         let group = MetricsLayer::new().group_by(|name| name.as_str().len().to_string());
         // A layer over a layer.
         let locks = Locks::new(Stage::new()).layer(PrefixLayer::new("the/").unwrap()).layer(group);
-        let (mutex, first) = (locks.mutex(name), locks.mutex(name).acquire().await.unwrap());
-        let (next, _) = tokio::join!(mutex.acquire(), async {
-            tokio::task::yield_now().await;
-            first.release().await
-        });
+        let first = take(&locks, name).await;
+        let next = next_of(&locks, name, first).await;
         sleep(Duration::from_secs(1)).await;
-        next.unwrap().release().await.unwrap();
+        give_back(next).await;
         let all = read(&snapshotter);
         let of = |metric: &str, label: &str| {
             let metric = format!("{metric}{{backend=stage,mode=exclusive{label},group={}}}", name.len());

@@ -1,13 +1,12 @@
 //! All names under a prefix.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::common::{PASSED_ON, Stage};
+use crate::common::{PASSED_ON, Stage, lease, next_of, request};
 use lock_core::backend::Layer;
 use lock_core::{ErrorKind, HandOver, LockName, Locks, MemoryConfig, Result};
 use lock_layers::PrefixLayer;
-use lock_testkit::acquiring;
+use lock_testkit::{give_back, take};
 
 fn store_and_shop() -> (Locks, Locks) {
     let store = MemoryConfig::new().connect().unwrap();
@@ -54,61 +53,25 @@ async fn the_lease_below_layers_learns_whether_the_token_was_read() {
     for is_read in [false, true] {
         let locks = Locks::new(Stage::new()).layer(PrefixLayer::new("the/").unwrap());
         let locks = locks.layer(PrefixLayer::new("name/").unwrap());
-        let (mutex, first) = (locks.mutex(PASSED_ON), locks.mutex(PASSED_ON).acquire().await.unwrap());
+        let first = take(&locks, PASSED_ON).await;
         let owner = first.owner();
         assert!(!is_read || first.token().get() == 1);
-        let (next, _) = tokio::join!(mutex.acquire(), async {
-            tokio::task::yield_now().await;
-            first.release().await
-        });
-        let next = next.unwrap();
+        let next = next_of(&locks, PASSED_ON, first).await;
         assert_eq!(next.owner() == owner, !is_read, "passed on, and handed over by the store");
-        next.release().await.unwrap();
+        give_back(next).await;
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_election_is_observed_by_its_short_name() -> Result<()> {
-    let (store, shop) = store_and_shop();
-    let leadership = shop.election("leader").campaign("me").await?;
-    assert!(shop.election("leader").leader().await?.is_some());
-    assert!(store.election("shop/leader").leader().await?.is_some());
-    assert!(store.election("leader").leader().await?.is_none());
-    let mut observer = shop.election("leader").observe();
-    let seen = tokio::time::timeout(Duration::from_secs(60), observer.next()).await;
-    assert!(seen.is_ok());
-    drop(leadership);
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_waiter_of_the_process_gets_the_lock_under_its_prefix() -> Result<()> {
-    let (store, shop) = store_and_shop();
-    let guard = shop.mutex("a").acquire().await?;
-    let waiter = acquiring(shop.mutex("a"));
-    while shop.inspect("a").await?.waiters == 0 {
-        tokio::task::yield_now().await;
-    }
-    guard.release().await?;
-    let next = waiter.await.unwrap();
-    assert!(
-        next.is_valid() && store.inspect("shop/a").await?.is_held() && !store.inspect("a").await?.is_held()
-    );
-    Ok(())
 }
 
 #[tokio::test]
 async fn a_lock_is_handed_over_under_its_prefix() -> Result<()> {
     let stage = Stage::new();
-    let last = Arc::clone(&stage.last);
+    let last = stage.last.clone();
     let shop = PrefixLayer::new("shop/")?.layer(Arc::new(stage));
-    let name_below = || last.lock().unwrap().as_ref().unwrap().name.to_string();
-    let mut lease = crate::common::lease(&shop, "a").await;
+    let name_below = || last.get().name.to_string();
+    let mut lease = lease(&shop, "a").await;
     for _ in 0..2 {
         assert_eq!(name_below(), "shop/a");
-        let HandOver::HandedOver(next) = lease.hand_over(&crate::common::request("a")).await? else {
-            panic!()
-        };
+        let HandOver::HandedOver(next) = lease.hand_over(&request("a")).await? else { panic!() };
         lease = next;
     }
     assert_eq!((name_below().as_str(), lease.token().get()), ("shop/a", 3));

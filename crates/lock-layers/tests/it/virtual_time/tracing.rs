@@ -3,15 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{PASSED_ON, SECRET, Stage};
+use crate::common::{LastLease, PASSED_ON, SECRET, Stage, lease, next_of};
 use lock_core::backend::Layer;
 use lock_core::{Locks, LossReason};
 use lock_layers::TracingLayer;
-use lock_testkit::LogCapture;
+use lock_testkit::{LogCapture, give_back, take};
 use tokio::time::{sleep, timeout};
 
 /// More than the interval of the checks.
 const A_WHILE: Duration = Duration::from_millis(250);
+
+fn traced() -> (Locks, LastLease) {
+    let stage = Stage::new();
+    let last = stage.last.clone();
+    (Locks::new(stage).layer(TracingLayer::new()), last)
+}
 
 /// The lines that contain this text.
 fn lines(log: &LogCapture, text: &str) -> Vec<String> {
@@ -21,8 +27,8 @@ fn lines(log: &LogCapture, text: &str) -> Vec<String> {
 #[tokio::test(start_paused = true)]
 async fn a_lock_has_a_span_for_its_wait_and_one_for_its_hold() {
     let (log, _guard) = LogCapture::begin();
-    let locks = Locks::new(Stage::new()).layer(TracingLayer::new());
-    locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+    let (locks, _) = traced();
+    give_back(take(&locks, "a").await).await;
     let wait = lines(&log, "lock_wait");
     assert_eq!(wait.len(), 1, "{wait:?}");
     for field in ["lock=\"a\"", "backend=\"stage\"", "mode=\"exclusive\"", "wait=\"forever\""] {
@@ -45,7 +51,7 @@ async fn a_lock_has_a_span_for_its_wait_and_one_for_its_hold() {
 #[tokio::test(start_paused = true)]
 async fn waits_that_end_without_a_lock_have_their_outcome() {
     let (log, _guard) = LogCapture::begin();
-    let locks = Locks::new(Stage::new()).layer(TracingLayer::new());
+    let (locks, _) = traced();
     assert!(locks.mutex("busy").try_acquire().await.unwrap().is_none());
     assert!(locks.mutex("down").acquire().await.is_err());
     assert!(timeout(A_WHILE, locks.mutex("never").acquire()).await.is_err());
@@ -63,7 +69,7 @@ async fn waits_that_end_without_a_lock_have_their_outcome() {
 #[tokio::test(start_paused = true)]
 async fn a_refusal_that_is_repeated_is_one_warning_of_the_layer_and_one_of_the_candidate() {
     let (log, _guard) = LogCapture::begin();
-    let locks = Locks::new(Stage::new()).layer(TracingLayer::new());
+    let (locks, _) = traced();
     assert!(timeout(Duration::from_secs(20), locks.election("down").campaign("one")).await.is_err());
     assert_eq!(log.warnings("the acquisition failed").len(), 1);
     assert_eq!(log.warnings("the store refuses a request").len(), 1);
@@ -73,11 +79,9 @@ async fn a_refusal_that_is_repeated_is_one_warning_of_the_layer_and_one_of_the_c
 #[tokio::test(start_paused = true)]
 async fn what_happens_to_a_held_lock_is_reported_once() {
     let (log, _guard) = LogCapture::begin();
-    let stage = Stage::new();
-    let last = Arc::clone(&stage.last);
-    let locks = Locks::new(stage).layer(TracingLayer::new());
-    let guard = locks.mutex("a").acquire().await.unwrap();
-    let lease = last.lock().unwrap().clone().unwrap();
+    let (locks, last) = traced();
+    let guard = take(&locks, "a").await;
+    let lease = last.get();
     lease.cell.extend_to(guard.valid_until() + A_WHILE);
     sleep(A_WHILE).await;
     assert_eq!(lines(&log, "message=renewed").len(), 1, "{:?}", log.lines());
@@ -102,11 +106,9 @@ async fn what_happens_to_a_held_lock_is_reported_once() {
 #[tokio::test(start_paused = true)]
 async fn a_loss_just_before_the_release_is_reported() {
     let (log, _guard) = LogCapture::begin();
-    let stage = Stage::new();
-    let last = Arc::clone(&stage.last);
-    let locks = Locks::new(stage).layer(TracingLayer::new());
-    let guard = locks.mutex("a").acquire().await.unwrap();
-    last.lock().unwrap().clone().unwrap().cell.lose(LossReason::Removed);
+    let (locks, last) = traced();
+    let guard = take(&locks, "a").await;
+    last.get().cell.lose(LossReason::Removed);
     guard.release().await.unwrap();
     assert_eq!(log.warnings("reason=\"removed\"").len(), 1, "{:?}", log.lines());
 }
@@ -115,16 +117,10 @@ async fn a_loss_just_before_the_release_is_reported() {
 async fn a_hand_over_ends_one_hold_and_begins_another() {
     for name in ["handed over", PASSED_ON] {
         let (log, _guard) = LogCapture::begin();
-        let stage = Stage::new();
-        let last = Arc::clone(&stage.last);
-        let locks = Locks::new(stage).layer(TracingLayer::new());
-        let (mutex, first) = (locks.mutex(name), locks.mutex(name).acquire().await.unwrap());
+        let (locks, last) = traced();
+        let first = take(&locks, name).await;
         let owner = first.owner();
-        let (next, _) = tokio::join!(mutex.acquire(), async {
-            tokio::task::yield_now().await;
-            first.release().await
-        });
-        let next = next.unwrap();
+        let next = next_of(&locks, name, first).await;
         assert_eq!(next.token().get(), 2);
         assert_eq!(next.owner() == owner, name == PASSED_ON, "the store knows one owner, and is not asked");
         assert_eq!(lines(&log, "end=\"handed_over\"").len(), 1, "{:?}", log.lines());
@@ -132,11 +128,11 @@ async fn a_hand_over_ends_one_hold_and_begins_another() {
         let holds = lines(&log, "lock_hold");
         assert!(holds.len() == 2 && holds[1].contains("token=2"), "{holds:?}");
         // The next holder is watched as the first one was.
-        last.lock().unwrap().clone().unwrap().cell.suspect();
+        last.get().cell.suspect();
         sleep(A_WHILE).await;
         let suspect = log.warnings("the server does not answer");
         assert!(suspect.len() == 1 && suspect[0].contains("token=2"), "{suspect:?}");
-        next.release().await.unwrap();
+        give_back(next).await;
         assert_eq!(lines(&log, "end=\"released\"").len(), 1);
     }
 }
@@ -145,19 +141,17 @@ async fn a_hand_over_ends_one_hold_and_begins_another() {
 async fn a_lock_that_is_left_to_its_time_to_live_has_ended() {
     let (log, _guard) = LogCapture::begin();
     let layered = TracingLayer::new().layer(Arc::new(Stage::new()));
-    drop(crate::common::lease(&layered, "a").await);
+    drop(lease(&layered, "a").await);
     assert_eq!(lines(&log, "end=\"left\"").len(), 1, "{:?}", log.lines());
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_secret_is_logged() {
     let (log, _guard) = LogCapture::begin();
-    let stage = Stage::new();
-    let last = Arc::clone(&stage.last);
-    let locks = Locks::new(stage).layer(TracingLayer::new());
-    let guard = locks.mutex("a").acquire().await.unwrap();
+    let (locks, last) = traced();
+    let guard = take(&locks, "a").await;
     let owner = guard.owner().to_string();
-    last.lock().unwrap().clone().unwrap().cell.suspect();
+    last.get().cell.suspect();
     sleep(A_WHILE).await;
     assert!(locks.mutex("down").acquire().await.is_err());
     guard.release().await.unwrap();

@@ -4,7 +4,6 @@
 mod clients;
 #[path = "../../examples/migrate/counters.rs"]
 mod counters;
-#[allow(clippy::module_inception, reason = "it is the example's file")]
 #[path = "../../examples/migrate/story.rs"]
 mod story;
 #[path = "../../examples/migrate/worker.rs"]

@@ -3,15 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::Stage;
+use crate::common::{Stage, next_of};
 use lock_core::{Locks, LossReason};
 use lock_layers::MetricsLayer;
+use lock_testkit::{give_back, take};
 use metrics_util::debugging::DebuggingRecorder;
 use tokio::runtime::Builder;
-use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
 /// The labels of each metric.
@@ -53,15 +52,6 @@ fn the_alerts_are_on_metrics_that_exist() {
     }
 }
 
-#[test]
-fn what_is_not_there_is_found() {
-    let of = |text: &str| used(text).into_iter().next().unwrap();
-    let (name, labels) = of(r#"sum by (backend, where) (rate(polylock_held_seconds_bucket{mode!="x"}[5m]))"#);
-    assert_eq!(name, "polylock_held_seconds");
-    assert_eq!(labels.into_iter().collect::<Vec<_>>(), ["backend", "mode", "where"]);
-    assert_eq!(values(r#"{reason=~"gone|removed", backend=~"$backend"}"#), ["gone", "removed"]);
-}
-
 fn assert_known(used: &Metrics, text: &str) {
     let (listed, sources) = (listed(), sources());
     for (name, labels) in used {
@@ -90,17 +80,12 @@ fn recorded() -> Metrics {
 
 async fn record_all() {
     let stage = Stage::new();
-    let last = Arc::clone(&stage.last);
+    let last = stage.last.clone();
     let locks = Locks::new(stage).layer(MetricsLayer::new());
-    let mutex = locks.mutex("handed over");
-    let first = mutex.acquire().await.unwrap();
-    let (next, _) = tokio::join!(mutex.acquire(), async {
-        yield_now().await;
-        first.release().await
-    });
-    next.unwrap().release().await.unwrap();
-    let lost = locks.mutex("lost").acquire().await.unwrap();
-    let lease = last.lock().unwrap().clone().unwrap();
+    let first = take(&locks, "handed over").await;
+    give_back(next_of(&locks, "handed over", first).await).await;
+    let lost = take(&locks, "lost").await;
+    let lease = last.get();
     lease.cell.suspect();
     sleep(Duration::from_secs(1)).await;
     lease.cell.lose(LossReason::Removed);
