@@ -278,6 +278,7 @@ impl Broken {
                 Ok(_) => {}
                 Err(_) => outage = true,
             }
+            // Time: it asks again.
             sleep(Duration::from_millis(20)).await;
         }
     }
@@ -289,6 +290,7 @@ impl Broken {
             if let Ok(acquired) = self.inner.acquire(request.clone()).await {
                 return std::mem::forget(acquired);
             }
+            // Time: it asks again.
             sleep(Duration::from_millis(1)).await;
         }
     }
@@ -313,6 +315,7 @@ impl BrokenLease {
         let cell = |until| ValidityCell::new(Clock::boot(), until);
         let validity = match backend.defect {
             Defect::NeverLoses => cell(BootInstant::NEVER).validity(),
+            // Time: the defect.
             Defect::ValidForTooLong => cell(inner.validity().until() + Duration::from_millis(300)).validity(),
             Defect::NeverDoubts => sure(inner.validity().clone()),
             _ => inner.validity().clone(),
@@ -328,6 +331,7 @@ fn sure(inner: Validity) -> Validity {
     tokio::spawn(async move {
         while inner.is_valid() {
             cell.set_until(inner.until());
+            // Time: it follows the deadline soon.
             sleep(Duration::from_millis(2)).await;
         }
     });
@@ -371,6 +375,7 @@ impl Lease for BrokenLease {
             Defect::ReleasesForEver => loop {
                 match self.inner.release().await {
                     Ok(released) => return Ok(released),
+                    // Time: it asks again.
                     Err(_) => sleep(Duration::from_millis(20)).await,
                 }
             },

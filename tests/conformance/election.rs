@@ -26,6 +26,7 @@ const ELECTION: &str = "scheduler";
 const CANDIDATES: usize = 5;
 const BACKENDS: [&str; 3] = ["redis", "redlock", "zk"];
 /// A lease, and a session timeout, that a busy machine keeps.
+// Time: it ends with each leader that is killed.
 const LEASE: Duration = Duration::from_secs(2);
 /// The limit for what happens within a lease, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -88,6 +89,7 @@ async fn lead(leadership: &GuardView) {
     let _reports_loss = ReportsLoss;
     tell(EventKind::Acquired { token, valid_until_ns: until, mode: Mode::Exclusive });
     loop {
+        // Time: it looks again.
         sleep(Duration::from_millis(5)).await;
         if until != valid_until_ns() {
             until = valid_until_ns();
@@ -136,6 +138,7 @@ impl Servers {
         let seconds = LEASE.as_secs();
         match self {
             Self::Redis(server) => format!("{}?ttl={seconds}s", server.url()),
+            // Time: a server that is slow to answer on a busy machine is no less alive.
             Self::Redlock(five) => format!("{}?ttl={seconds}s&master_timeout=500ms", five.url()),
             Self::Zk(server) => format!("{}?session_timeout={seconds}s", server.url()),
         }

@@ -145,6 +145,7 @@ async fn next_holder(waiting: &mut Vec<Process>, last: u64) -> (Process, u64) {
         assert!(Instant::now() < limit, "nobody gets the lock of a process that is gone");
         let mut answers = Vec::new();
         for process in &*waiting {
+            // Time: it asks one after the other.
             answers.push(process.worker.recv_deadline(Duration::from_millis(20)).await.ok());
         }
         if let Some(at) = answers.iter().position(Option::is_some) {
@@ -156,6 +157,7 @@ async fn next_holder(waiting: &mut Vec<Process>, last: u64) -> (Process, u64) {
     assert_eq!(answer["is"], "held", "{} on {}: {answer}", process.lock, process.rung);
     let token = answer["token"].as_u64().expect("a lock has a token");
     assert!(token > last, "token {token} on {} came after {last}", process.rung);
+    // Time: another one would get it.
     sleep(MOMENT).await;
     are_excluded(waiting, &process).await;
     assert!(process.is_valid().await);
@@ -164,6 +166,7 @@ async fn next_holder(waiting: &mut Vec<Process>, last: u64) -> (Process, u64) {
 
 async fn are_excluded(waiting: &[Process], holder: &Process) {
     for other in waiting {
+        // Time: what there is already.
         let answer = other.worker.recv_deadline(Duration::from_millis(1)).await;
         assert!(answer.is_err(), "{} beside {}: {answer:?}", other.rung, holder.rung);
     }
@@ -186,7 +189,7 @@ async fn a_killed_holder_is_followed(fleet: Fleet) {
     for process in &processes {
         process.ask_for_the_lock().await;
     }
-    // Renewed as long as the process lives.
+    // Time: renewed as long as the process lives.
     sleep(LEASE + LEASE / 2).await;
     are_excluded(&processes, &holder).await;
     holder.worker.kill();
@@ -201,16 +204,19 @@ async fn a_stopped_holder_knows_that_it_lost(fleet: Fleet) {
     for process in &processes {
         process.ask_for_the_lock().await;
     }
+    // Time: the others wait, of which not every store tells.
     sleep(MOMENT).await;
     holder.worker.stop();
     let (next, next_token) = next_holder(&mut processes, token).await;
     // It checks its guard as soon as it continues.
     holder.tell(json!({ "do": "report" })).await;
+    // Time: the pause is longer than its lease.
     sleep(LEASE).await;
     holder.worker.cont();
     let report = holder.hear("reported").await;
     assert_eq!(report["valid"], false, "the next process has the lock beside a stopped one: {report}");
     assert!(!holder.release().await, "it held the lock all the time");
+    // Time: another one would get it.
     sleep(MOMENT).await;
     are_excluded(&processes, &next).await;
     assert!(next.is_valid().await, "the late release freed the next holder");
@@ -226,10 +232,12 @@ async fn a_killed_waiter_is_no_obstacle(fleet: Fleet) {
     let (holder, waiter) = (processes.remove(0), processes.remove(0));
     let token = holder.acquire().await;
     waiter.ask_for_the_lock().await;
+    // Time: it stands before the others.
     sleep(MOMENT).await;
     for process in &processes {
         process.ask_for_the_lock().await;
     }
+    // Time: all of them wait, of which not every store tells.
     sleep(MOMENT).await;
     waiter.worker.kill();
     assert!(holder.release().await);
@@ -237,7 +245,9 @@ async fn a_killed_waiter_is_no_obstacle(fleet: Fleet) {
 }
 
 /// The ttl on Redis, and the session timeout on ZooKeeper.
+// Time: it ends while nobody extends it.
 const LEASE: Duration = Duration::from_secs(4);
+// Time: as above.
 const MOMENT: Duration = Duration::from_millis(300);
 /// A server looks for ended sessions once per tick; the rest is for a busy machine.
 const SLACK: Duration = Duration::from_secs(10);

@@ -104,7 +104,7 @@ impl Ours {
     pub(crate) async fn waits(&self) -> JoinHandle<Guard> {
         let ours = self.clone();
         let waiter = tokio::spawn(async move { ours.hold().await });
-        tokio::time::sleep(MOMENT).await;
+        a_moment().await;
         assert!(!waiter.is_finished(), "we got the lock");
         waiter
     }
@@ -144,13 +144,20 @@ pub(crate) async fn wait(mut theirs: Box<dyn Peer>) -> JoinHandle<Box<dyn Peer>>
         assert!(theirs.acquire(PATIENCE).await, "they did not get what we released");
         theirs
     });
-    tokio::time::sleep(MOMENT).await;
+    a_moment().await;
     assert!(!waiter.is_finished(), "they got the lock");
     waiter
 }
 
+/// In which who was let in would notice.
+pub(crate) async fn a_moment() {
+    // Time: nothing happens.
+    tokio::time::sleep(MOMENT).await;
+}
+
 pub(crate) const NOW: Duration = Duration::ZERO;
-/// Time: many of them ask again and again, and nothing shows that they have.
+/// Longer than most of them rest between two tries.
+// Time: nothing shows that they have asked.
 pub(crate) const MOMENT: Duration = Duration::from_millis(300);
 /// Of leases and sessions that must not end.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);

@@ -175,6 +175,7 @@ async fn they_get_the_lock_when_ours_ends(at: At) {
 
 /// A short lease from then on has ended. The server's clock is not ours, and has whole milliseconds.
 fn is_over(since: Instant) {
+    // Time: it lasts so long.
     assert!(since.elapsed() + Duration::from_millis(10) >= SHORT, "after {:?}", since.elapsed());
 }
 
@@ -272,7 +273,7 @@ async fn they_get_grants_beside_our_queue(at: At) {
             loop {
                 let guard = ours.hold().await;
                 to_us.send_modify(|(ours, _)| *ours += 1);
-                sleep(HOLD).await;
+                works().await;
                 release(guard).await;
             }
         });
@@ -280,7 +281,7 @@ async fn they_get_grants_beside_our_queue(at: At) {
             loop {
                 if theirs.acquire(MOMENT).await {
                     to_them.send_modify(|(_, theirs)| *theirs += 1);
-                    sleep(HOLD).await;
+                    works().await;
                     assert_ne!(theirs.release().await, Some(false));
                 }
             }
@@ -308,7 +309,10 @@ async fn a_lock_without_a_ttl_is_waited_for(at: At) {
     at.is_untouched(&guard).await;
 }
 
-/// Time: the others ask for the lock meanwhile.
-const HOLD: Duration = Duration::from_millis(20);
+/// The others ask for the lock meanwhile.
+async fn works() {
+    // Time: they are at work.
+    sleep(Duration::from_millis(20)).await;
+}
 
 const MEMBERS: usize = 2;

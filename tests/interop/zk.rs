@@ -9,9 +9,8 @@ use lock_testkit::history::{Mode, ReleaseOutcome};
 use lock_testkit::{EventKind, History, PATIENCE, Recorder, check, come, soon, until};
 use polylock::{Guard, Released};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
 
-use crate::meeting::{LEASE, MOMENT, Meeting, NOW, Ours, Recipe, SHORT, release, wait};
+use crate::meeting::{LEASE, Meeting, NOW, Ours, Recipe, SHORT, a_moment, release, wait};
 use crate::peers::servers::Servers;
 use crate::peers::zookeeper::Client;
 use crate::peers::{LONG, Peer, Remote};
@@ -140,7 +139,7 @@ async fn we_get_the_lock_of_their_process_that_is_killed(at: At) {
     at.until_there_are(2).await;
     theirs.kill();
     // Its session goes on for a while, and the lock with it.
-    sleep(MOMENT).await;
+    a_moment().await;
     assert!(!waiter.is_finished());
     release(come(waiter).await).await;
     at.until_there_are(0).await;
@@ -156,7 +155,7 @@ async fn whoever_gives_up_lets_nobody_in(at: At) {
     at.until_there_are(3).await;
     let theirs = come(second).await;
     at.until_there_are(2).await;
-    sleep(MOMENT).await;
+    a_moment().await;
     assert!(!third.is_finished(), "we passed the holder");
     release(guard).await;
     let guard = come(third).await;
@@ -167,7 +166,7 @@ async fn whoever_gives_up_lets_nobody_in(at: At) {
     at.until_there_are(3).await;
     come(second).await;
     at.until_there_are(2).await;
-    sleep(MOMENT).await;
+    a_moment().await;
     assert!(!third.is_finished(), "they passed the holder");
     release(guard).await;
     let mut theirs = come(third).await;
@@ -243,7 +242,7 @@ async fn our_writer_that_becomes_a_reader_keeps_their_writer_out(at: At) {
             None => None,
         };
         let both_wait = async |why| {
-            sleep(MOMENT).await;
+            a_moment().await;
             assert!(!writer.is_finished() && !behind.is_finished(), "{why}");
         };
         both_wait("two read, and one waits to write").await;
@@ -254,7 +253,7 @@ async fn our_writer_that_becomes_a_reader_keeps_their_writer_out(at: At) {
         }
         release(guard).await;
         let mut writer = come(writer).await;
-        sleep(MOMENT).await;
+        a_moment().await;
         assert!(!behind.is_finished(), "one writes");
         assert_ne!(writer.release().await, Some(false));
         assert_ne!(come(behind).await.release().await, Some(false));
@@ -271,7 +270,7 @@ async fn they_ask_for_our_lock(at: At) {
     assert!(theirs.revoke().await);
     soon(guard.revoke_requested()).await;
     // A wish only.
-    sleep(MOMENT).await;
+    a_moment().await;
     assert!(!waiter.is_finished());
     release(guard).await;
     assert_ne!(come(waiter).await.release().await, Some(false));
@@ -298,7 +297,7 @@ async fn all_stand_in_one_queue(at: At) {
     let theirs = if is_shared { "read,read,write" } else { at.pair.theirs };
     let ours = if is_shared { vec![Recipe::Read, Recipe::Read, Recipe::Write] } else { vec![at.pair.ours] };
     for member in 0..MEMBERS {
-        // A process has one session for all that are alike.
+        // Time: a process has one session for all that are alike.
         let us = at.ours_for(LEASE + Duration::from_secs(1) * member).await;
         let mut them = at.remote(at.pair.theirs, LEASE).await;
         let records = history.file.clone();

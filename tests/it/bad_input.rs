@@ -1,4 +1,4 @@
-//! Mistakes of users, and the errors that they get. Which options a backend refuses is tested in its crate.
+//! Mistakes of users, and the errors that they get.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +14,14 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::common::{SECRET, hides_the_secret, must_help};
 
 /// URLs that are refused without a connection, who reads them, and what the error names.
-const REFUSED: [(&str, &str, &[&str]); 27] = [
+const REFUSED: &[(&str, &str, &[&str])] = &[
     ("", "polylock", &[]),
     ("redis", "polylock", &[]),
     ("redis:/h", "polylock", &[]),
     ("://h", "polylock", &[]),
-    ("etcd://127.0.0.1:2379", "polylock", &["memory://", "redis://", "redlock://", "zk://"]),
-    ("rediss+unix://x", "polylock", &["memory://", "redis://", "redlock://", "zk://"]),
+    ("etcd://127.0.0.1:2379", "polylock", KNOWN),
+    ("rediss+unix://x", "polylock", KNOWN),
+    ("http://127.0.0.1", "polylock", KNOWN),
     ("redis://", "redis", &[]),
     ("redis://:6379", "redis", &[]),
     ("redis://h:port", "redis", &[]),
@@ -28,30 +29,58 @@ const REFUSED: [(&str, &str, &[&str]); 27] = [
     ("redis://h/first", "redis", &[]),
     ("redis://h1:1,h2:2", "redis", &[]),
     ("redis://h?tll=1s", "redis", &["ttl"]),
-    ("redis://h?ttl=-1s", "redis", &[]),
     ("redis://h?recipe=setnx", "redis", &["setnx-timestamp"]),
+    ("redis://h?recipe=setnx-timestamp&recipe_unit=us", "redis", &["ms or s"]),
+    ("redis://h?recipe=setnx-timestamp&wait=queue", "redis", &["wait=poll"]),
+    ("redis://h?wait=notify&recipe=setnx-timestamp", "redis", &["wait=poll"]),
+    ("redis://h?recipe=setnx-timestamp&local_handovers=4", "redis", &["local_handovers"]),
+    ("redis://h?recipe=setnx-timestamp&clock_skew=1", "redis", &["1ms"]),
+    ("redis://h?recipe=setnx-timestamp&clock_skew=-1s", "redis", &["500ms"]),
+    ("redis://h?recipe=setnx-timestamp&clock_skew=30days", "redis", &["clocks"]),
+    ("redis://h?recipe=setnx-timestamp&clock_skew=10s&ttl=10s", "redis", &["10.1s"]),
+    ("redis://h?clock_skew=1s", "redis", &["recipe=setnx-timestamp"]),
+    ("redis://h?recipe=set-nx-px&recipe_unit=s", "redis", &["recipe=setnx-timestamp"]),
     ("redlock://", "redlock", &[]),
+    ("redlock://a:1", "redlock", &["too few"]),
+    ("redlock://a:1,b:2", "redlock", &["too few"]),
+    ("redlock://a:1,b:2,c:3,d:4", "redlock", &["even number"]),
+    ("redlock://a:1,b:2,a:1", "redlock", &["twice"]),
     ("redlock://a:1,b:2,c:port", "redlock", &[]),
     ("redlock://a:1,b:2,c:3?tll=1s", "redlock", &["ttl"]),
     ("redlock://a:1,b:2,c:3?recipe=setnx-timestamp", "redlock", &[]),
     ("zk://", "zk", &[]),
+    ("zk://h:port", "zk", &[]),
     ("zk://a:1,,b:2", "zk", &[]),
     ("zk://h/a/../b", "zk", &[]),
-    ("zk://h?sesion_timeout=1s", "zk", &["session_timeout"]),
+    ("zk://h?sesion_timeout=10s", "zk", &["session_timeout"]),
     ("zk://h?session_timeout=1000days", "zk", &[]),
     ("zk://h?ttl=10s", "zk", &["session_timeout"]),
     ("memory://?tll=1s", "memory", &["ttl"]),
-    ("memory://?ttl=soon", "memory", &[]),
 ];
+const KNOWN: &[&str] = &["memory://", "redis://", "redlock://", "zk://"];
 
 #[tokio::test]
 async fn a_bad_url_is_told_by_who_reads_it() {
-    for (url, backend, names) in REFUSED {
+    for &(url, backend, names) in REFUSED {
         let text = refused(url, ErrorKind::InvalidConfig, backend).await.to_string();
         assert!(names.iter().all(|name| text.contains(name)), "{names:?} are not named: {text}");
         // A password in such a URL must not be repeated.
         if let Some((scheme, rest)) = url.split_once("://").filter(|(scheme, _)| !scheme.is_empty()) {
             refused(&format!("{scheme}://me:{SECRET}@{rest}"), ErrorKind::InvalidConfig, backend).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn times_that_are_none_or_too_short_are_refused() {
+    for (url, backend) in [
+        ("memory://?ttl", "memory"),
+        ("redis://h?ttl", "redis"),
+        ("redlock://a:1,b:2,c:3?ttl", "redlock"),
+        ("zk://h?session_timeout", "zk"),
+    ] {
+        for time in ["0s", "0ms", "1ms", "1", "soon", "-1s", ""] {
+            refused(&format!("{url}={time}"), ErrorKind::InvalidConfig, backend).await;
         }
     }
 }
@@ -217,6 +246,9 @@ async fn a_key_of_another_type_is_busy_and_named() {
                 server.call(make).await;
             }
             assert!(locks.mutex(kind).try_acquire().await.unwrap().is_none(), "{url}: {kind}");
+            // Time: it passes in vain.
+            let waited = locks.mutex(kind).try_acquire_for(Duration::from_millis(100)).await;
+            assert!(waited.unwrap().is_none(), "{url}: {kind}");
             let state = locks.inspect(kind).await.unwrap();
             assert!(matches!(state.holder(), Some(Holder::Foreign(text)) if text.contains(kind)), "{state}");
             let error = locks.break_lock(kind).await.unwrap_err();
@@ -237,9 +269,9 @@ async fn the_session_timeout_that_was_negotiated_is_told() {
     let (shortest, longest) = (Duration::from_secs(1), Duration::from_secs(5));
     let options = ZooKeeper::builder().min_session_timeout(shortest).max_session_timeout(longest);
     let zk = options.start().await.unwrap();
-    // Time: what is asked.
-    for (asked, given) in [("session_timeout=200ms", shortest), ("session_timeout=60s", longest)] {
-        let locks = Locks::connect(&format!("{}?{asked}&connect_timeout=10s", zk.url())).await.unwrap();
+    for (asked, given) in [("200ms", shortest), ("2s", Duration::from_secs(2)), ("60s", longest)] {
+        let url = format!("{}?session_timeout={asked}&connect_timeout=10s", zk.url());
+        let locks = Locks::connect(&url).await.unwrap();
         assert_eq!(locks.capabilities().lease, LeaseKind::session(given));
         let guard = take(&locks, "a").await;
         assert!(guard.remaining() <= given, "valid for {:?} in a session of {given:?}", guard.remaining());

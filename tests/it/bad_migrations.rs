@@ -26,13 +26,15 @@ async fn bad_urls_are_refused_without_a_connection() {
         (between(redlock, REDIS), "cannot move to redis"),
         (between(REDIS, redlock), "cannot move to redlock"),
         (between("memory://a", ZK), "cannot move from memory"),
+        (between("postgres://u@h/db", ZK), "cannot move from postgres"),
+        (between("flock:///nowhere", ZK), "cannot move from flock"),
         (between(REDIS, "memory://a"), "cannot move to memory"),
         (between(&between(REDIS, ZK), ZK), "cannot move from migrate"),
         (between(REDIS, &between(REDIS, ZK)), "cannot move to migrate"),
         (between("etcd://h", ZK), "etcd://"),
         (between("redis://h:port", ZK), ""),
         (between(REDIS, "zk://"), ""),
-        (between(REDIS, "zk://h?ttl=1s"), "session_timeout"),
+        (between(REDIS, "zk://h?ttl=10s"), "session_timeout"),
         (url("&rung=sideways"), "old, shadow, dual, move or new"),
         (url("&rung="), "old, shadow, dual, move or new"),
         (url("&rungs=dual"), "rung"),
@@ -55,7 +57,7 @@ async fn bad_urls_are_refused_without_a_connection() {
         ("migrate://shop?to=zk%3A%2F%2Fa".into(), "from=URL"),
         // An option of the nested URL is taken for one of the migration.
         (
-            "migrate://shop?from=redis://h?ttl=1s&prefix=a:&to=zk://h?session_timeout=4s".into(),
+            "migrate://shop?from=redis://h?ttl=10s&prefix=a:&to=zk://h?session_timeout=10s".into(),
             "percent-encode",
         ),
     ] {

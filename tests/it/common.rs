@@ -2,10 +2,12 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use lock_testkit::{RedisFive, RedisServer, ZooKeeper, migration_url, soon};
 use polylock::{Error, ErrorKind, Guard, Locks, Operator, Rung};
 use tokio::runtime::{Builder, Runtime};
+use tokio::time::sleep;
 
 /// In no text of an error and in no log line.
 pub(crate) const SECRET: &str = "s3cret-Pa55";
@@ -78,7 +80,7 @@ pub(crate) async fn take_at_last(locks: &Locks, name: &str) -> Guard {
     .await
 }
 
-/// A client, in spite of an outage.
+/// A client, in spite of an outage that can pass.
 pub(crate) async fn connect_at_last(url: &str) -> Locks {
     soon(async {
         loop {
@@ -91,9 +93,11 @@ pub(crate) async fn connect_at_last(url: &str) -> Locks {
     .await
 }
 
-async fn passes(error: &Error) {
+/// Waits a little, as this error can pass.
+pub(crate) async fn passes(error: &Error) {
     assert!(error.is_retryable(), "{error}");
-    tokio::task::yield_now().await;
+    // Time: it asks again.
+    sleep(Duration::from_millis(20)).await;
 }
 
 pub(crate) fn one_thread() -> Runtime {

@@ -6,7 +6,7 @@ use lock_testkit::{RedisSentinel, RedisServer, come, give_back, soon, take, unti
 use polylock::{ErrorKind, Guard, GuardState, Locks, LossReason, Operator, Rung};
 use tokio::time::timeout;
 
-use crate::common::{Stores, connect_at_last, take_at_last};
+use crate::common::{Stores, connect_at_last, passes, take_at_last};
 
 /// A master with a replica and sentinels, with these options, and a ZooKeeper.
 async fn sentinels(options: &str) -> Stores<RedisSentinel> {
@@ -79,7 +79,7 @@ async fn attempt(locks: &Locks, name: &str) -> polylock::Result<Option<Guard>> {
     soon(async {
         loop {
             match locks.mutex(name).try_acquire().await {
-                Err(error) if error.is_retryable() => tokio::task::yield_now().await,
+                Err(error) if error.is_retryable() => passes(&error).await,
                 answer => return answer,
             }
         }

@@ -35,8 +35,7 @@ fn every_piece_of_code_on_a_page_runs_somewhere() {
         let text = read(page);
         // Between the fences: prose, a block, prose, a block, ...
         let blocks = text.split("```").skip(1).step_by(2).filter_map(|block| block.split_once('\n'));
-        let pieces: Vec<_> =
-            blocks.filter(|(language, _)| ["lua", "python", "rust", "sql"].contains(language)).collect();
+        let pieces: Vec<_> = blocks.filter(|(language, _)| *language != "text").collect();
         assert!(pieces.len() > 5, "{page} has code");
         for (_, piece) in pieces {
             assert!(code.contains(piece), "what {page} shows is in none of {places:?}:\n{piece}");
@@ -56,6 +55,17 @@ fn every_statement_for_operators_has_a_test_that_exists() {
             assert!(exists(test), "there is no test {test}:\n{statement}");
         }
     }
+}
+
+#[test]
+fn a_test_that_does_not_exist_is_found() {
+    let [bullet, row] = &statements("Words.\n\n* One, as\n  `redis::queue::no_test`.\n| a | `x::y` |\n")[..]
+    else {
+        panic!("a bullet and a row");
+    };
+    assert_eq!(tests_in(bullet), ["redis::queue::no_test"]);
+    assert!(!exists("redis::queue::no_test") && exists("facade::pages::a_test_that_does_not_exist_is_found"));
+    assert!(tests_in(row).is_empty());
 }
 
 /// The names that are only examples here.
@@ -101,6 +111,18 @@ fn whatever_a_page_names_exists() {
         missing.extend(unknown.chain(broken).map(|what| format!("{page}: {what}")));
     }
     assert!(missing.is_empty(), "the pages name what does not exist:\n{}", missing.join("\n"));
+}
+
+#[test]
+fn what_does_not_exist_is_found() {
+    let tree = Tree::read();
+    let words = ["no_such_test", "Guard::no_such_method", "crates/lock-none/", "none.rs", "?no_option=3s"];
+    assert_eq!(words.map(|word| tree.has_word(word)), [false; 5]);
+    let words =
+        ["what_does_not_exist", "Guard::release", "crates/lock-core/", "guard.rs", "polylock run", "500 ms"];
+    assert_eq!(words.map(|word| tree.has_word(word)), [false, true, true, true, true, true]);
+    let links = ["SAFETY.md", "NONE.md", "SAFETY.md#none", "https://none", "#bugs"];
+    assert_eq!(links.map(|link| tree.has_link("docs/BUGS.md", link)), [true, false, false, true, false]);
 }
 
 /// The files of the project.

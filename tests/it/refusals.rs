@@ -11,6 +11,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::common::connect_at_last;
+
 /// Time: longer than a waiter tolerates a server that does not answer, which is a lease or a session.
 const OUTAGE: Duration = Duration::from_secs(3);
 
@@ -52,7 +54,7 @@ struct Standbys {
 impl Standbys {
     async fn of(first: &str, others: &str) -> Self {
         let [leading, waiting, observing] =
-            [connect(first).await, connect(others).await, connect(others).await];
+            [connect_at_last(first).await, connect_at_last(others).await, connect_at_last(others).await];
         let mut seen = observe(&observing);
         assert_eq!(next(&mut seen).await.unwrap(), None);
         let leadership = leading.election("leader").campaign("one").await.unwrap();
@@ -130,10 +132,6 @@ async fn stand_by(
 
 async fn wait(locks: Locks) -> Result<()> {
     locks.mutex("a").acquire().await?.release().await.map(drop)
-}
-
-async fn connect(url: &str) -> Locks {
-    Locks::connect(url).await.unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// The labels of the leaders, and the errors between them.

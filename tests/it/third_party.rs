@@ -115,6 +115,7 @@ impl Lease for OneLease {
 
 #[tokio::test]
 async fn a_backend_of_somebody_elses_needs_no_other_crate() {
+    // Time: the shortest lease.
     let kind = LeaseKind::ttl(TTL, Duration::from_millis(1));
     let mut capabilities = Capabilities::new("one", kind);
     capabilities.revocation = Support::Yes;
@@ -133,6 +134,7 @@ async fn a_backend_of_somebody_elses_needs_no_other_crate() {
 
 #[tokio::test]
 async fn a_backend_that_says_more_than_it_can_is_told_so() {
+    // Time: the shortest lease.
     let kind = LeaseKind::ttl(TTL, Duration::from_millis(1));
     let mut capabilities = Capabilities::new("one", kind);
     (capabilities.breaks_one, capabilities.listing) = (Support::Yes, Support::Yes);

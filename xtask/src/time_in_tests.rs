@@ -11,7 +11,6 @@ const NOT_YET: &[(&str, usize)] = &[
     ("crates/lock-flock", 9),
     ("crates/lock-layers", 22),
     ("crates/lock-migrate", 42),
-    ("tests", 116),
 ];
 
 /// Virtual time.

@@ -64,6 +64,7 @@ impl Harness for PostgresHarness {
     }
 
     fn capabilities(&self) -> Capabilities {
+        // Time: the shortest lease.
         let times = LeaseKind::ttl(Duration::from_secs(30), Duration::from_millis(100));
         let mut capabilities = Capabilities::new("postgres", times);
         (capabilities.fifo, capabilities.counts_waiters, capabilities.names_sharers) = (true, true, true);
@@ -74,6 +75,7 @@ impl Harness for PostgresHarness {
 
     /// Longer than that of the others: a new session of a busy server takes some hundred milliseconds for its first call.
     fn short_lease(&self) -> Duration {
+        // Time: it ends while nobody extends it.
         Duration::from_millis(2400)
     }
 

@@ -150,9 +150,9 @@ impl RedisHarness {
             _ => self.proxies.iter().map(|proxy| proxy.addr().to_string()).collect(),
         };
         let more = match self.kind {
-            // On a busy machine a server may be slow to answer, and is no less alive for it. Masters that were restarted do not
-            // vote for the longest ttl.
+            // Masters that were restarted do not vote for the longest ttl.
             Kind::Redlock => {
+                // Time: on a busy machine a server may be slow to answer, and is no less alive for it.
                 &format!("&master_timeout=500ms&longest_ttl={}", option(lease.max(Duration::from_secs(24))))
             }
             // All clients are on this host and have one clock.
@@ -179,6 +179,7 @@ impl Harness for RedisHarness {
     }
 
     fn capabilities(&self) -> Capabilities {
+        // Time: the shortest lease.
         let times = LeaseKind::ttl(Duration::from_secs(30), Duration::from_millis(100));
         let mut capabilities = Capabilities::new(self.scheme(), times);
         let is_fair = self.kind.is_fair();
@@ -191,6 +192,7 @@ impl Harness for RedisHarness {
     }
 
     fn short_lease(&self) -> Duration {
+        // Time: it ends while nobody extends it.
         Duration::from_millis(1600)
     }
 

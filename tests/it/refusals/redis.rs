@@ -9,7 +9,8 @@ use lock_testkit::{Certificates, RedisFive, RedisSentinel, RedisServer, soon, ta
 use polylock::{ErrorKind, LockOptions, Locks, Persistence};
 use tokio::time::{Instant, sleep};
 
-use super::{OUTAGE, Standbys, connect, endure, has, is_refused};
+use super::{OUTAGE, Standbys, endure, has, is_refused};
+use crate::common::connect_at_last;
 
 // Time: an outage outlasts them.
 const REDIS: &str = "ttl=2s&command_timeout=500ms&connect_timeout=1s";
@@ -106,7 +107,7 @@ async fn redis_has_a_wrong_certificate_for_some_seconds() {
         let (cert, key) = (cert.display().to_string(), key.display().to_string());
         server.call(&["CONFIG", "SET", "tls-cert-file", &cert, "tls-key-file", &key]).await;
     };
-    // On a busy machine, the first handshakes of a test program take a while.
+    // Time: on a busy machine, the first handshakes of a test program take a while.
     let options = REDIS.replace("connect_timeout=1s", "connect_timeout=5s");
     let url = format!("rediss://{}?{options}&tls_ca={}", server.tls_addr(), right.ca().display());
     let refuse = async || {
@@ -123,7 +124,9 @@ async fn redis_has_a_wrong_certificate_for_some_seconds() {
 #[tokio::test(flavor = "multi_thread")]
 async fn patience_ends_with_the_refusal_and_the_strict_end_at_once() {
     let (server, url) = with_a_user().await;
-    let (holds, patient, strict) = (connect(&url).await, connect(&url).await, connect(&url).await);
+    let server = [server];
+    let (holds, patient, strict) =
+        (connect_at_last(&url).await, connect_at_last(&url).await, connect_at_last(&url).await);
     let _guard = take(&holds, "a").await;
     // Time: it ends while the store refuses.
     let (began, patience) = (Instant::now(), Duration::from_secs(4));
@@ -135,7 +138,7 @@ async fn patience_ends_with_the_refusal_and_the_strict_end_at_once() {
     let at_once = tokio::spawn(async move { mutex.acquire().await });
     let are_two = async || holds.inspect("a").await.is_ok_and(|seen| seen.waiters >= 2);
     lock_testkit::until("two wait", are_two).await;
-    set_password(&[server], "wrong").await;
+    set_password(&server, "wrong").await;
     let error = soon(at_once).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     for waiter in patients {
