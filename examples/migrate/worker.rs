@@ -17,7 +17,7 @@ const TASKS: u64 = 4;
 /// So few that tasks often meet.
 pub(crate) const NAMES: u64 = 20;
 /// How long a task does something else between two locks: the fleet works, and the machine is not busy with it alone.
-const REST: Duration = Duration::from_millis(100);
+const REST: Duration = Duration::from_millis(200);
 
 /// Runs until it is killed.
 pub(crate) async fn run(arguments: &[String]) -> ExitCode {

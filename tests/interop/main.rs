@@ -22,6 +22,7 @@ mod stories;
 mod types;
 mod zk;
 
+use std::hash::{DefaultHasher, Hasher};
 use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -56,7 +57,14 @@ fn main() -> ExitCode {
     ];
     // The programs and the servers end with the last trial.
     drop((servers, one, five));
-    let trials = trials.into_iter().flatten().map(|trial| trial.with_ignored_flag(true)).collect();
+    let mut trials: Vec<_> =
+        trials.into_iter().flatten().map(|trial| trial.with_ignored_flag(true)).collect();
+    // Those of one client one after the other would need a program of it for each thread.
+    trials[1..].sort_by_cached_key(|trial| {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(trial.name().as_bytes());
+        hasher.finish()
+    });
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 

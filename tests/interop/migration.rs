@@ -10,9 +10,9 @@ use polylock::migrate::Gate;
 use polylock::{Locks, Operator, Rung};
 
 use crate::meeting::{LEASE, Meeting, NOW, Ours, SHORT, are_kept_out, release};
-use crate::peers::Peer;
 use crate::peers::redis::Client;
 use crate::peers::servers::Site;
+use crate::peers::{LONG, Peer};
 use crate::stories::*;
 use crate::{Story, trials_of};
 
@@ -231,7 +231,7 @@ async fn they_cannot_touch_the_tombstone_that_replaced_their_lock(at: At) {
     assert!(theirs.acquire(NOW).await);
     at.site.does(&["DEL", &at.key()]).await;
     let tombstone = at.move_lock().await;
-    assert!(!theirs.extend(LEASE).await, "they extended the tombstone");
+    assert!(!theirs.extend(LONG).await, "they extended the tombstone");
     assert_ne!(theirs.release().await, Some(true), "they released the tombstone");
     assert_eq!(at.tombstone().await, tombstone);
     are_kept_out(&mut *theirs).await;

@@ -103,12 +103,13 @@ struct At {
 pub(crate) async fn connect(store: &str, site: &Site, prefix: &str, ttl: Duration, name: &str) -> Ours {
     let (scheme, option) = match store {
         // Time: on a busy machine a server may be slow to answer, and is no less alive for it.
-        "redlock" => ("redlock", "master_timeout=500ms".to_owned()),
+        "redlock" => ("redlock", "master_timeout=2s".to_owned()),
         LEAVE_FREE => ("redis", "leave_free=10%".to_owned()),
         SETNX => ("redis", format!("recipe={SETNX}")),
         wait => ("redis", format!("wait={wait}")),
     };
-    let url = format!("{scheme}://{}?prefix={prefix}&ttl={}s&{option}", site.addrs().await, ttl.as_secs());
+    let (addrs, ttl) = (site.addrs().await, ttl.as_secs());
+    let url = format!("{scheme}://{addrs}?prefix={prefix}&ttl={ttl}s&connect_timeout=10s&{option}");
     Ours::connect(&url, name).await
 }
 

@@ -24,7 +24,7 @@ pub struct Program {
     kind: Kind,
     idle: Arc<Idle>,
     worker: Option<Worker>,
-    /// A call has been sent and not been answered.
+    /// A call has been sent and not been answered: the next client would take the late answer for its own.
     calling: bool,
 }
 
@@ -47,8 +47,9 @@ impl Program {
         self.calling = true;
         worker.send(&request).await.unwrap_or_else(|error| panic!("{:?}: {error}", self.kind));
         let answer = answer(worker, patience + ANSWER).await;
+        let answer = answer.unwrap_or_else(|error| panic!("{:?}: {request}: {error}", self.kind));
         self.calling = false;
-        answer.unwrap_or_else(|error| panic!("{:?}: {request}: {error}", self.kind))
+        answer
     }
 
     /// Has it do this.
