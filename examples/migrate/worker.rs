@@ -16,8 +16,10 @@ pub(crate) const WORKER: &str = "--worker";
 const TASKS: u64 = 4;
 /// So few that tasks often meet.
 pub(crate) const NAMES: u64 = 20;
+/// So long that tasks often meet, and that a process is often killed or paused while it holds a lock.
+const HOLD: Duration = Duration::from_millis(100);
 /// How long a task does something else between two locks: the fleet works, and the machine is not busy with it alone.
-const REST: Duration = Duration::from_millis(200);
+const REST: Duration = Duration::from_millis(900);
 
 /// Runs until it is killed.
 pub(crate) async fn run(arguments: &[String]) -> ExitCode {
@@ -59,13 +61,10 @@ async fn work(migration: &Migration, locks: &Locks, counters: &str, task: u64) {
         let name = name_of((number >> 33) % NAMES);
         let rung = LockName::new(&*name).map(|name| migration.rung(&name).to_string()).unwrap_or_default();
         let began = Instant::now();
-        match locks.mutex(&*name).try_acquire_for(Duration::from_secs(2)).await {
-            Ok(Some(guard)) => {
-                increment(&mut counters, &name, &guard, &rung, began.elapsed()).await;
-                let _ = guard.release().await;
-            }
-            // Busy, or a store is closed or away: the work waits.
-            Ok(None) | Err(_) => {}
+        // Otherwise it is busy, or a store is closed or away: the work waits.
+        if let Ok(Some(guard)) = locks.mutex(&*name).try_acquire_for(Duration::from_secs(2)).await {
+            increment(&mut counters, &name, &guard, &rung, began.elapsed()).await;
+            let _ = guard.release().await;
         }
         tokio::time::sleep(REST).await;
     }
@@ -85,7 +84,7 @@ async fn increment(counters: &mut Connection, name: &str, guard: &Guard, rung: &
     let enter =
         json!({ "do": "enter", "name": name, "pid": pid, "token": token, "rung": rung, "waited_us": waited });
     let value = counters.ask(&enter).await["value"].as_u64().unwrap_or_default();
-    tokio::time::sleep(Duration::from_millis(2)).await;
+    tokio::time::sleep(HOLD).await;
     // A process that was paused must not write; the token is for the moment between this line and the next.
     if guard.is_valid() {
         let write = json!({ "do": "write", "name": name, "pid": pid, "token": token, "value": value + 1 });

@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use crate::peers::Peer;
 
 /// A lock that a client of another library and ours contend for.
-pub(crate) trait Meeting: Clone + Send + 'static {
+pub(crate) trait Meeting: Clone + Send + Sync + 'static {
     /// A process of ours, whose leases or session last so long unless they are renewed.
     async fn ours_for(&self, lease: Duration) -> Ours;
 

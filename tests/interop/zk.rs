@@ -228,6 +228,7 @@ async fn our_writer_that_becomes_a_reader_keeps_their_writer_out(at: At) {
     for reader_first in [true, false] {
         let mut guard = ours.hold().await;
         let mut there = 1;
+        #[expect(clippy::async_yields_async, reason = "who waits is awaited later")]
         let mut stands = async |recipe: &str| {
             let waiter = wait(at.by(recipe).await).await;
             there += 1;

@@ -41,7 +41,7 @@ pub(crate) struct Stores<Redis = RedisServer> {
     pub(crate) zk: ZooKeeper,
 }
 
-impl<Redis> Stores<Redis> {
+impl<Redis: Sync> Stores<Redis> {
     pub(crate) async fn with(redis: Redis, from: String) -> Self {
         Self { redis, from, zk: ZooKeeper::start().await.unwrap() }
     }

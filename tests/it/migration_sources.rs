@@ -9,12 +9,12 @@ use crate::common::Stores;
 const NAME: &str = "orders/42";
 
 /// Both stores of one migration.
-async fn stores<Redis>(redis: Redis, url: String) -> Stores<Redis> {
+async fn stores<Redis: Sync>(redis: Redis, url: String) -> Stores<Redis> {
     let ttl = if url.contains('?') { "&ttl=5s" } else { "?ttl=5s" };
     Stores::with(redis, format!("{url}{ttl}")).await
 }
 
-impl<Redis> Stores<Redis> {
+impl<Redis: Sync> Stores<Redis> {
     /// Each of these rungs excludes each, and tokens grow from one to the next.
     async fn mix(&self, rungs: &[Rung]) -> Token {
         let mut last = None;
