@@ -18,6 +18,7 @@ pub mod doctor;
 #[doc(hidden)]
 pub mod drift;
 mod election;
+pub mod engine;
 pub mod error;
 pub mod guard;
 mod guard_view;

@@ -2,26 +2,20 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use lock_core::backend::Support;
-use lock_core::renewal::Renewer;
+use lock_core::engine::{Engine, EngineOptions, OnEngine};
 use lock_core::runtime::{self, Home};
 use lock_core::waiting::pause_between;
-use lock_core::{
-    AcquireRequest, Acquired, Backend, Capabilities, DoctorReport, ErrorKind, Lazy, LeaseKind, LockName,
-    LockState, Locks, Result, Token,
-};
+use lock_core::{Capabilities, ErrorKind, Lazy, LeaseKind, Locks, Result};
 use tokio::time::sleep;
 
-use crate::acquire::acquire;
 use crate::config::PostgresConfig;
-use crate::context::Context;
 use crate::error::{BACKEND, CREATED_AT_ONCE, Endpoint, FOREIGN_SCHEMA, MIN_TTL, NOT_INSTALLED};
 use crate::inbox::Inbox;
 use crate::link::Dialer;
-use crate::renew::RenewOnServer;
 use crate::schema::{self, Grants};
 use crate::server::{SchemaOwner, Server};
+use crate::store::PostgresStore;
 use crate::sweep::Sweeper;
 
 /// How often an installation is tried that others disturb.
@@ -49,10 +43,7 @@ const INSTALLATIONS: u32 = 20;
 ///
 /// [`PostgresConfig::connect`] does the first two lines in one.
 #[derive(Debug)]
-pub struct Postgres {
-    capabilities: Capabilities,
-    context: Arc<Context>,
-}
+pub struct Postgres(Engine<PostgresStore>);
 
 impl Postgres {
     /// Connects to the server, and creates or upgrades the schema if that is needed and allowed.
@@ -72,20 +63,16 @@ impl Postgres {
         prepare(&server, &config).await?;
         let listens = config.listen.then(|| config.listen_targets()).transpose()?;
         let listens = listens.map(|targets| config.dialer(targets, &home));
-        let clock = config.clock.clone();
-        let context = Context {
-            inbox: Inbox::new(&server, listens),
-            renewer: Renewer::new(RenewOnServer { server: Arc::clone(&server) }, clock.clone()),
-            server,
-            sweeper: Sweeper::new(),
-            ttl: config.ttl,
-            local_handovers: config.local_handovers,
-            clock,
-            listens: config.listen,
-        };
+        let inbox = Inbox::new(&server, listens);
         // Until then, waiters would poll. It goes on in the background.
-        context.inbox.opened(config.connect_timeout).await;
-        Ok(Self { capabilities: capabilities(&config), context: Arc::new(context) })
+        inbox.opened(config.connect_timeout).await;
+        let mut options = EngineOptions::new(config.command_timeout);
+        options.local_handovers = config.local_handovers;
+        // The fence knows the block of the last grant only, so it would accept a token that another task has passed on.
+        options.passes_on_shown_tokens = false;
+        options.clock = config.clock.clone();
+        let store = PostgresStore { server, inbox, sweeper: Sweeper::new(), listens: config.listen };
+        Ok(Self(Engine::new(store, capabilities(&config), options)))
     }
 }
 
@@ -157,50 +144,11 @@ async fn install(server: &Server, grants: &Grants) -> Result<()> {
     }
 }
 
-#[async_trait]
-impl Backend for Postgres {
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
-    }
+impl OnEngine for Postgres {
+    type Store = PostgresStore;
 
-    async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
-        acquire(&self.context, &request).await
-    }
-
-    async fn inspect(&self, name: &LockName) -> Result<LockState> {
-        self.context.inspect(name).await
-    }
-
-    async fn await_change(&self, name: &LockName, seen: &LockState) -> Result<LockState> {
-        self.context.await_change(name, seen).await
-    }
-
-    async fn break_lock(&self, name: &LockName) -> Result<bool> {
-        self.context.break_lock(name).await
-    }
-
-    async fn break_lock_if(&self, name: &LockName, token: Token) -> Result<bool> {
-        self.context.break_lock_if(name, token).await
-    }
-
-    async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
-        self.context.list(prefix, &self.capabilities).await
-    }
-
-    async fn doctor(&self) -> Result<DoctorReport> {
-        self.context.doctor().await
-    }
-
-    async fn settle(&self) {
-        self.context.server.cleanup.settled().await;
-    }
-
-    async fn close(&self) -> Result<()> {
-        self.context.renewer.stop_all();
-        // First, as waiters that are no longer notified would queue up again.
-        self.context.server.close();
-        self.context.inbox.close();
-        Ok(())
+    fn engine(&self) -> &Engine<PostgresStore> {
+        &self.0
     }
 }
 
@@ -211,7 +159,7 @@ impl PostgresConfig {
         runtime::current(BACKEND)?;
         let requests = self.dialer(self.targets()?, home);
         requests.check().await?;
-        Server::new(requests, self.pool, self.sync, self.command_timeout, self.clock.clone()).map(Arc::new)
+        Server::new(requests, self.pool, self.sync, self.command_timeout).map(Arc::new)
     }
 
     fn dialer(&self, targets: Vec<tokio_postgres::Config>, home: &Home) -> Dialer {

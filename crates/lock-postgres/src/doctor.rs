@@ -6,10 +6,10 @@ use lock_core::{DoctorReport, Finding, FindingLevel, Result};
 use serde_json::Value;
 
 use crate::config::PostgresSync;
-use crate::context::Context;
 use crate::error::unexpected;
 use crate::schema::VERSION;
 use crate::server::blocker_text;
+use crate::store::PostgresStore;
 
 /// How long the examination waits for the connection that listens.
 const HEARD_WITHIN: Duration = Duration::from_secs(3);
@@ -20,8 +20,8 @@ const MANY_DEAD_ROWS: u64 = 1_000_000;
 /// So many transactions after a snapshot, the rows of a lock that is used all the time are slow to find.
 const OLD_SNAPSHOT: u64 = 10_000;
 
-impl Context {
-    pub(crate) async fn doctor(&self) -> Result<DoctorReport> {
+impl PostgresStore {
+    pub(crate) async fn examined(&self) -> Result<DoctorReport> {
         let facts = self.server.doctor().await?;
         let facts: Value = serde_json::from_str(&facts)
             .map_err(|error| unexpected(format!("doctor() returned no JSON: {error}")))?;

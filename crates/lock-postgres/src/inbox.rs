@@ -3,10 +3,13 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::future::pending;
 use std::hash::Hash;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use lock_core::engine::{self, Message};
 use lock_core::{Error, ErrorKind, OwnerId, Result, Token};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -26,8 +29,12 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
 /// How long the server is asked for changes of a lock after the last observer has gone: the next one often follows.
 const OBSERVED_FOR: Duration = Duration::from_secs(10);
 
-/// The inbox of one `Locks`.
-pub(crate) struct Inbox {
+/// The inbox of one `Locks`. It closes when it is dropped: else its task would listen, and keep the pool, for as long as its runtime
+/// lives.
+pub(crate) struct Inbox(Arc<Opener>);
+
+/// What opens it.
+struct Opener {
     shared: Arc<Shared>,
     /// `None` if this process shall not listen.
     dialer: Option<Arc<Dialer>>,
@@ -73,11 +80,15 @@ struct Observed {
 }
 
 /// Where an acquisition gets its grant. One to an acquisition that has none any more ends with its grace period.
-pub(crate) struct Mailbox {
+pub struct Mailbox {
     pub(crate) key: Key,
-    pub(crate) secret: Secret,
+    secret: Secret,
+    /// Whether the server was told of it.
+    is_told: AtomicBool,
     granted: watch::Receiver<Option<Token>>,
-    shared: Arc<Shared>,
+    /// Reports when the inbox opens or closes.
+    listening: watch::Receiver<Listening>,
+    opener: Arc<Opener>,
 }
 
 /// What the connection that listens does with what it is told: at once, so that nothing piles up, whoever sends it.
@@ -104,47 +115,33 @@ impl Inbox {
             waiters: Mutex::default(),
             observed: Mutex::default(),
         };
-        Self { shared: Arc::new(shared), dialer: dialer.map(Arc::new), task: Mutex::new(Ok(None)) }
+        let (shared, dialer) = (Arc::new(shared), dialer.map(Arc::new));
+        Self(Arc::new(Opener { shared, dialer, task: Mutex::new(Ok(None)) }))
     }
 
     /// The id of the inbox.
     pub(crate) fn id(&self) -> &str {
-        &self.shared.id
+        &self.0.shared.id
     }
 
     /// Whether the server notifies this process now.
     pub(crate) fn listening(&self) -> Listening {
-        *self.shared.listening.borrow()
-    }
-
-    /// Opens the connection in the background, if that is still to be done. Returns where its state is reported.
-    pub(crate) fn open(&self) -> watch::Receiver<Listening> {
-        let listening = self.shared.listening.subscribe();
-        let Some(dialer) = &self.dialer else { return listening };
-        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
-        // Its runtime may have been shut down.
-        if let Ok(task) = &mut *task
-            && task.as_ref().is_none_or(JoinHandle::is_finished)
-        {
-            self.shared.listening.send_replace(Listening::Soon);
-            *task = Some(dialer.home.driver().spawn(Arc::clone(&self.shared).listen(Arc::clone(dialer))));
-        }
-        listening
+        *self.0.shared.listening.borrow()
     }
 
     /// Closes the connection for good.
     pub(crate) fn close(&self) {
-        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Ok(Some(task)) = std::mem::replace(&mut *task, Err(Closed)) {
+        let closed = std::mem::replace(&mut *self.0.task(), Err(Closed));
+        if let Ok(Some(task)) = closed {
             task.abort();
         }
-        drop(task);
-        self.shared.listening.send_replace(Listening::Not);
+        self.0.shared.listening.send_replace(Listening::Not);
     }
 
     /// Waits until the inbox is open, or could not be opened, for this time at most. Returns whether the server notifies us.
     pub(crate) async fn opened(&self, limit: Duration) -> bool {
-        let mut listening = self.open();
+        self.0.open();
+        let mut listening = self.0.shared.listening.subscribe();
         let opened = timeout(limit, listening.wait_for(|listening| *listening != Listening::Soon)).await;
         opened.is_ok_and(|opened| opened.is_ok_and(|listening| matches!(*listening, Listening::By(_))))
     }
@@ -152,17 +149,19 @@ impl Inbox {
     /// A mailbox for an acquisition.
     pub(crate) fn register(&self) -> Mailbox {
         let (key, secret, sender) = (Key::random(), Secret::random(), watch::Sender::new(None));
-        let granted = sender.subscribe();
-        lock(&self.shared.waiters).insert(key, Waiter { secret, granted: sender });
-        Mailbox { key, secret, granted, shared: Arc::clone(&self.shared) }
+        let (granted, listening) = (sender.subscribe(), self.0.shared.listening.subscribe());
+        lock(&self.0.shared.waiters).insert(key, Waiter { secret, granted: sender });
+        let is_told = AtomicBool::new(false);
+        Mailbox { key, secret, is_told, granted, listening, opener: Arc::clone(&self.0) }
     }
 
     /// Asks the server to notify this inbox of changes of a lock. `None` if this process does not listen now.
     pub(crate) async fn observe(&self, name: &Arc<str>) -> Result<Option<Changes>> {
-        drop(self.open());
+        self.0.open();
         let Listening::By(listener) = self.listening() else { return Ok(None) };
+        let shared = &self.0.shared;
         let changes = {
-            let mut observed = lock(&self.shared.observed);
+            let mut observed = lock(&shared.observed);
             let known = observed.iter().find(|(_, entry)| entry.name == *name).map(|(key, _)| *key);
             let key = known.unwrap_or_else(Key::random);
             let entry = observed.entry(key).or_insert_with(|| Observed {
@@ -171,18 +170,35 @@ impl Inbox {
                 observers: 0,
             });
             entry.observers += 1;
-            Changes { key, changes: entry.changes.subscribe(), shared: Arc::clone(&self.shared) }
+            Changes { key, changes: entry.changes.subscribe(), shared: Arc::clone(shared) }
         };
-        let observe = self.shared.server.observe(name, &self.shared.id, changes.key, Some(listener));
+        let observe = shared.server.observe(name, &shared.id, changes.key, Some(listener));
         let is_observed = observe.await?;
         Ok(is_observed.then_some(changes))
     }
 }
 
 impl Drop for Inbox {
-    /// Else the task would listen, and keep the pool, for as long as its runtime lives.
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+impl Opener {
+    /// Opens the connection in the background, if that is still to be done.
+    fn open(&self) {
+        let Some(dialer) = &self.dialer else { return };
+        // Its runtime may have been shut down.
+        if let Ok(task) = &mut *self.task()
+            && task.as_ref().is_none_or(JoinHandle::is_finished)
+        {
+            self.shared.listening.send_replace(Listening::Soon);
+            *task = Some(dialer.home.driver().spawn(Arc::clone(&self.shared).listen(Arc::clone(dialer))));
+        }
+    }
+
+    fn task(&self) -> MutexGuard<'_, std::result::Result<Option<JoinHandle<()>>, Closed>> {
+        self.task.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -340,20 +356,44 @@ impl From<Error> for Unheard {
 }
 
 impl Mailbox {
-    /// Waits for a grant, and takes its token.
-    ///
-    /// # Cancel safety
-    ///
-    /// This method is cancel safe.
-    pub(crate) async fn granted(&mut self) -> Token {
-        loop {
-            if self.granted.changed().await.is_err() {
-                // Its sender lives as long as it does.
-                return std::future::pending().await;
+    /// What the server needs to prove a grant.
+    pub(crate) fn tell(&self) -> Secret {
+        self.is_told.store(true, Ordering::Relaxed);
+        self.secret
+    }
+}
+
+impl engine::Mailbox for Mailbox {
+    /// Opens the inbox, if necessary.
+    fn listens(&mut self) -> bool {
+        self.opener.open();
+        let is_open = matches!(*self.listening.borrow_and_update(), Listening::By(_));
+        is_open && self.is_told.load(Ordering::Relaxed)
+    }
+
+    /// It asks again when the inbox opens or closes.
+    async fn next(&mut self) -> Message {
+        let Self { granted, listening, .. } = self;
+        let granted = async {
+            loop {
+                if granted.changed().await.is_err() {
+                    // Its sender lives as long as it does.
+                    pending::<()>().await;
+                }
+                if let Some(token) = *granted.borrow_and_update() {
+                    return token;
+                }
             }
-            if let Some(token) = *self.granted.borrow_and_update() {
-                return token;
+        };
+        let reported = async {
+            if listening.changed().await.is_err() {
+                pending::<()>().await;
             }
+        };
+        tokio::select! {
+            biased;
+            token = granted => Message::Granted(token),
+            () = reported => Message::Ask,
         }
     }
 }
@@ -366,14 +406,14 @@ impl Changes {
     /// This method is cancel safe.
     pub(crate) async fn next(&mut self) {
         if self.changes.changed().await.is_err() {
-            std::future::pending::<()>().await;
+            pending::<()>().await;
         }
     }
 }
 
 impl Drop for Mailbox {
     fn drop(&mut self) {
-        lock(&self.shared.waiters).remove(&self.key);
+        lock(&self.opener.shared.waiters).remove(&self.key);
     }
 }
 
@@ -397,5 +437,11 @@ fn lock<K: Eq + Hash, V>(map: &Mutex<HashMap<K, V>>) -> MutexGuard<'_, HashMap<K
 impl fmt::Debug for Inbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Inbox").field("listening", &self.listening()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Mailbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mailbox").field("key", &self.key).finish_non_exhaustive()
     }
 }

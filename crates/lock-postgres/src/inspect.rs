@@ -1,25 +1,25 @@
-//! Inspects, breaks and lists locks.
+//! Inspects and lists locks.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use lock_core::backend::MAX_LISTED;
 use lock_core::{
-    Capabilities, Holder, HolderInfo, LockMode, LockName, LockState, OwnerId, Result, Token, WaiterInfo,
-    stored_time,
+    Holder, HolderInfo, LockMode, LockName, LockState, OwnerId, Result, Token, WaiterInfo, stored_time,
 };
 use tokio_postgres::Row;
 
-use crate::context::Context;
 use crate::error::unexpected;
-use crate::locked_row::until_free;
+use crate::store::PostgresStore;
 use crate::stored_name::{decode, stored};
-use crate::wait::MOMENT;
 
-impl Context {
-    pub(crate) async fn inspect(&self, name: &LockName) -> Result<LockState> {
-        let name = stored(name.as_str());
-        let rows = self.server.inspect(&name).await?;
+/// How long another request usually has the row of a lock, at most.
+const MOMENT: Duration = Duration::from_millis(100);
+
+impl PostgresStore {
+    pub(crate) async fn state(&self, name: &Arc<str>) -> Result<LockState> {
+        let rows = self.server.inspect(name).await?;
         let mut state = LockState::free();
         let mut is_blocked = false;
         for row in &rows {
@@ -27,35 +27,20 @@ impl Context {
                 .map_err(|error| unexpected(format!("the answer has another form: {error}")))?;
         }
         if is_blocked {
-            let blocker = self.server.blocker(&name).await?;
+            let blocker = self.server.blocker(name).await?;
             // Else it is a request.
             let lasts = blocker.filter(|blocker| blocker.open.is_none_or(|open| open >= MOMENT));
-            state.blocker = lasts.map(|blocker| match blocker.pid {
-                0 => blocker.to_string(),
-                _ => format!("the transaction of {blocker}"),
+            state.blocker = lasts.map(|blocker| match blocker.what.starts_with("process") {
+                true => format!("the transaction of {blocker}"),
+                false => blocker.to_string(),
             });
         }
         Ok(state)
     }
 
-    pub(crate) async fn break_lock(&self, name: &LockName) -> Result<bool> {
-        // The last grant that there is now: no later one is broken, whenever the request is carried out.
-        let Some(last) = self.inspect(name).await?.token else { return Ok(false) };
-        let (server, name) = (&*self.server, Self::stored(name));
-        let broken = until_free(server, &name, server.command_timeout(), || server.break_lock(&name, last));
-        Ok(broken.await?.is_some())
-    }
-
-    pub(crate) async fn break_lock_if(&self, name: &LockName, token: Token) -> Result<bool> {
-        let (server, name) = (&*self.server, Self::stored(name));
-        let broken = until_free(server, &name, server.command_timeout(), || server.break_if(&name, token));
-        Ok(broken.await?.is_some())
-    }
-
-    pub(crate) async fn list(&self, prefix: &str, capabilities: &Capabilities) -> Result<Vec<LockName>> {
+    pub(crate) async fn names(&self, prefix: &str) -> Result<Vec<LockName>> {
         let one_more = i32::try_from(MAX_LISTED + 1).unwrap_or(i32::MAX);
         let names = self.server.list(&stored(prefix), one_more).await?;
-        capabilities.check_listed(names.len())?;
         Ok(names.iter().filter_map(|name| decode(name)).collect())
     }
 }

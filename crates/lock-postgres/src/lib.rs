@@ -6,12 +6,9 @@
 //! | file | role |
 //! |---|---|
 //! | `config` | options, in code and from a URL |
-//! | `backend` | `Backend`: connect, close, and the calls of the others |
-//! | `acquire`, `attempt` | one request for a lock, its owner id |
-//! | `wait` | the wait for a busy lock |
-//! | `rollback` | removes what an acquisition may have left |
-//! | `lease`, `renew` | `Lease`: verify, extend, downgrade, release; renewals, many in one call |
-//! | `inspect`, `change` | holders, names, breaking; observers |
+//! | `backend` | connects, and creates the schema |
+//! | `store` | what the database answers to one request of the engine, which has the rest |
+//! | `inspect` | holders, waiters, names |
 //! | `doctor` | what endangers the locks |
 //! | `error` | errors of the server, for users |
 //! | `fence` | the fence in transactions of the caller |
@@ -21,36 +18,27 @@
 //! | `link`, `hosts`, `tls` | connections |
 //! | `inbox` | the connection on which the server notifies us |
 //! | `notification` | what it says there, and what of that is believed |
-//! | `locked_row` | pauses while another transaction has the row of a lock |
 //! | `stored_name` | lock names as the database stores them |
 //! | `sweep` | removes rows of unused names |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod acquire;
-mod attempt;
 mod backend;
-mod change;
 mod config;
-mod context;
 mod doctor;
 mod error;
 mod fence;
 mod hosts;
 mod inbox;
 mod inspect;
-mod lease;
 mod libpq;
 mod link;
-mod locked_row;
 mod notification;
-mod renew;
-mod rollback;
 pub mod schema;
 mod server;
+mod store;
 mod stored_name;
 mod sweep;
 mod tls;
-mod wait;
 
 pub use backend::Postgres;
 pub use config::{PostgresConfig, PostgresSync};

@@ -66,7 +66,7 @@ pub(crate) trait Notified: Send {
 }
 
 /// A connection, and the task that drives it.
-pub(crate) struct Link {
+pub struct Link {
     pub(crate) client: Client,
     /// A call was not answered in time, or the server is ending it: nothing else is sent.
     is_given_up: AtomicBool,

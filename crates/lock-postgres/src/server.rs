@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use deadpool::Runtime;
 use deadpool::managed::{Object, Pool, PoolError, QueueMode, TimeoutType, Timeouts};
-use lock_core::background::Background;
+use lock_core::engine::{Answer, Ask, Blocker, Break, Changed, Extension, Order};
 use lock_core::waiting::pause_between;
-use lock_core::{Clock, Error, Mode, OwnerId, Result, Token};
+use lock_core::{Error, Mode, OwnerId, Result, Token};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::Row;
@@ -21,6 +21,7 @@ use tokio_postgres::types::{ToSql, Type};
 
 use crate::config::PostgresSync;
 use crate::error::{BACKEND, During, Endpoint, unexpected};
+use crate::inbox::Mailbox;
 use crate::link::{Dialer, Link};
 use crate::notification::{Key, Secret};
 use crate::schema::quoted;
@@ -41,35 +42,11 @@ pub(crate) struct Server {
     command_timeout: Duration,
     /// How often a connection was taken from the pool that had answered its last call.
     reuses: AtomicU64,
-    pub(crate) clock: Clock,
-    /// The roll-backs that are under way.
-    pub(crate) cleanup: Background,
 }
 
 /// A connection that is out of the pool until its last clone is dropped.
 #[derive(Clone, Debug)]
-pub(crate) struct Connection(Arc<Object<Dialer>>);
-
-/// What an acquisition asks for.
-#[derive(Clone, Copy)]
-pub(crate) struct Ask<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) owner: OwnerId,
-    pub(crate) mode: Mode,
-    pub(crate) ttl: Duration,
-    pub(crate) info: &'a str,
-    /// `None` for one that does not wait.
-    pub(crate) queue: Option<QueueUp<'a>>,
-}
-
-/// How an acquisition waits.
-#[derive(Clone, Copy)]
-pub(crate) struct QueueUp<'a> {
-    /// How long a granted lock is kept until the waiter confirms.
-    pub(crate) grace: Duration,
-    /// `None` for a waiter that polls.
-    pub(crate) inbox: Option<ToInbox<'a>>,
-}
+pub struct Connection(Arc<Object<Dialer>>);
 
 /// How a waiter is notified.
 #[derive(Clone, Copy)]
@@ -79,30 +56,6 @@ pub(crate) struct ToInbox<'a> {
     pub(crate) listener: i32,
     pub(crate) key: Key,
     pub(crate) secret: Secret,
-}
-
-/// The answer to an acquisition.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Asked {
-    Granted(Token),
-    Busy {
-        /// The number of waiters ahead; `None` if this one is not in the queue.
-        ahead: Option<usize>,
-        /// When the lease in the way ends.
-        ends_in: Option<Duration>,
-    },
-    /// Another transaction has the row: nothing was changed.
-    Locked,
-}
-
-/// The answer to a call that changes what an owner has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Changed<T = ()> {
-    Done(T),
-    /// The owner does not hold the lock.
-    NotHeld,
-    /// Another transaction has the row: nothing was changed.
-    Locked,
 }
 
 /// Whose the schema is.
@@ -115,28 +68,18 @@ pub(crate) enum SchemaOwner {
     Distrusted(String),
 }
 
-/// A transaction that has the row of a lock.
-#[derive(Clone, Debug)]
-pub(crate) struct Blocker {
-    pub(crate) pid: i32,
-    application: Option<String>,
-    pub(crate) open: Option<Duration>,
-}
-
 impl Server {
     pub(crate) fn new(
         dialer: Dialer,
         size: usize,
         sync: PostgresSync,
         command_timeout: Duration,
-        clock: Clock,
     ) -> Result<Self> {
         let (endpoint, connect_timeout) = (dialer.endpoint.clone(), dialer.connect_timeout);
         let limit = connect_timeout + command_timeout;
         let requests = dialer.clone().for_places(size);
         let (pool, reserve) = (pool(requests, size, None)?, pool(dialer, 1, Some(limit))?);
         let schema = format!("{}.", quoted(&endpoint.schema));
-        let cleanup = Background::default();
         Ok(Self {
             pool,
             reserve,
@@ -147,8 +90,6 @@ impl Server {
             connect_timeout,
             command_timeout,
             reuses: AtomicU64::new(0),
-            clock,
-            cleanup,
         })
     }
 
@@ -247,11 +188,16 @@ impl Server {
     }
 
     /// Asks for a lock, queues up for it, or confirms a grant.
-    pub(crate) async fn ask(&self, on: &Connection, ask: &Ask<'_>) -> Result<Asked> {
+    pub(crate) async fn ask(
+        &self,
+        on: &Connection,
+        name: &str,
+        ask: &Ask<'_, Mailbox>,
+        inbox: Option<ToInbox<'_>>,
+    ) -> Result<Answer> {
         const SQL: &str = "SELECT {s}ask($1, $2::pg_catalog.text::pg_catalog.uuid, $3, $4, $5, $6, $7, $8, $9, $10)::pg_catalog.text";
         let (owner, mode, ttl) = (ask.owner.to_string(), mode_number(ask.mode), millis(ask.ttl));
-        let grace = ask.queue.map(|queue| millis(queue.grace));
-        let inbox = ask.queue.and_then(|queue| queue.inbox);
+        let (info, grace) = (info(ask), ask.queue.as_ref().map(|queue| millis(queue.grace)));
         let (id, listener) = (inbox.map(|inbox| inbox.id), inbox.map(|inbox| inbox.listener));
         let key = inbox.map(|inbox| format!("{}{}", inbox.key, inbox.secret.reveal()));
         let answer = self
@@ -259,25 +205,25 @@ impl Server {
                 on,
                 SQL,
                 &[
-                    (&ask.name, Type::TEXT),
+                    (&name, Type::TEXT),
                     (&owner, Type::TEXT),
                     (&mode, Type::INT4),
                     (&ttl, Type::INT8),
-                    (&ask.info, Type::TEXT),
+                    (&info, Type::TEXT),
                     (&self.sync.as_str(), Type::TEXT),
                     (&grace, Type::INT8),
                     (&id, Type::TEXT),
                     (&listener, Type::INT4),
                     (&key, Type::TEXT),
                 ],
-                ask.name,
+                name,
             )
             .await?;
         match *answer.fields() {
-            ["granted", minted, ..] => Ok(Asked::Granted(token(minted)?)),
-            ["locked", ..] => Ok(Asked::Locked),
+            ["granted", minted, ..] => Ok(Answer::Granted(token(minted)?)),
+            ["locked", ..] => Ok(Answer::Blocked),
             // A number below zero is one that is not known.
-            ["busy", _, ahead, ends_in] => Ok(Asked::Busy {
+            ["busy", _, ahead, ends_in] => Ok(Answer::Busy {
                 ahead: ahead.parse().ok(),
                 ends_in: ends_in.parse().ok().map(Duration::from_millis),
             }),
@@ -292,12 +238,12 @@ impl Server {
     }
 
     /// Extends leases, all in one call; those with `true` may be shortened. The answers are in the order of the leases.
-    pub(crate) async fn extend(&self, leases: &[(&str, OwnerId, Duration, bool)]) -> Result<Vec<Changed>> {
+    pub(crate) async fn extend(&self, leases: &[Extension<'_, Arc<str>>]) -> Result<Vec<Changed>> {
         const SQL: &str = "SELECT {s}extend($1, $2::pg_catalog.text[]::pg_catalog.uuid[], $3, $4, $5)";
-        let names: Vec<_> = leases.iter().map(|(name, ..)| *name).collect();
-        let owners: Vec<_> = leases.iter().map(|(_, owner, ..)| owner.to_string()).collect();
-        let ttls: Vec<_> = leases.iter().map(|(.., ttl, _)| millis(*ttl)).collect();
-        let shortens: Vec<_> = leases.iter().map(|(.., shortens)| *shortens).collect();
+        let names: Vec<_> = leases.iter().map(|lease| &**lease.place).collect();
+        let owners: Vec<_> = leases.iter().map(|lease| lease.owner.to_string()).collect();
+        let ttls: Vec<_> = leases.iter().map(|lease| millis(lease.ttl)).collect();
+        let shortens: Vec<_> = leases.iter().map(|lease| lease.shortens).collect();
         let row = self
             .one(
                 &self.connection_of_renewals().await?,
@@ -318,7 +264,7 @@ impl Server {
         let answers = answers.into_iter().map(|answer| match answer {
             1 => Ok(Changed::Done(())),
             0 => Ok(Changed::NotHeld),
-            -1 => Ok(Changed::Locked),
+            -1 => Ok(Changed::Blocked),
             other => Err(unknown_status(&other.to_string())),
         });
         answers.collect()
@@ -335,29 +281,30 @@ impl Server {
     pub(crate) async fn hand_over(
         &self,
         on: &Connection,
+        name: &str,
         from: OwnerId,
-        to: &Ask<'_>,
+        to: &Ask<'_, Mailbox>,
     ) -> Result<Changed<Token>> {
         const SQL: &str = "SELECT {s}hand_over($1, $2::pg_catalog.text::pg_catalog.uuid, $3::pg_catalog.text::pg_catalog.uuid, $4, $5, $6)::pg_catalog.text";
-        let (from, owner, ttl) = (from.to_string(), to.owner.to_string(), millis(to.ttl));
+        let (from, owner, ttl, info) = (from.to_string(), to.owner.to_string(), millis(to.ttl), info(to));
         let answer = self
             .answer(
                 on,
                 SQL,
                 &[
-                    (&to.name, Type::TEXT),
+                    (&name, Type::TEXT),
                     (&from, Type::TEXT),
                     (&owner, Type::TEXT),
                     (&ttl, Type::INT8),
-                    (&to.info, Type::TEXT),
+                    (&info, Type::TEXT),
                     (&self.sync.as_str(), Type::TEXT),
                 ],
-                to.name,
+                name,
             )
             .await?;
         match *answer.fields() {
             ["granted", minted] => Ok(Changed::Done(token(minted)?)),
-            ["locked", _] => Ok(Changed::Locked),
+            ["locked", _] => Ok(Changed::Blocked),
             ["lost", _] => Ok(Changed::NotHeld),
             ref other => Err(unknown_status(&other.join(","))),
         }
@@ -385,17 +332,13 @@ impl Server {
         changed(get(&self.one(&self.connection().await?, SQL, &params).await?, 0)?)
     }
 
-    /// Removes a lock from all holders up to this token.
-    pub(crate) async fn break_lock(&self, name: &str, last: Token) -> Result<Changed> {
-        self.remove("SELECT {s}break_lock($1, $2, $3)::pg_catalog.text", name, last).await
-    }
-
-    /// Removes a lock from the holder with this token.
-    pub(crate) async fn break_if(&self, name: &str, token: Token) -> Result<Changed> {
-        self.remove("SELECT {s}break_if($1, $2, $3)::pg_catalog.text", name, token).await
-    }
-
-    async fn remove(&self, sql: &str, name: &str, token: Token) -> Result<Changed> {
+    /// Removes a lock from these holders.
+    pub(crate) async fn break_lock(&self, name: &str, which: Break) -> Result<Changed> {
+        let (sql, token) = match which {
+            Break::UpTo(last) => ("SELECT {s}break_lock($1, $2, $3)::pg_catalog.text", last),
+            Break::Only(token) => ("SELECT {s}break_if($1, $2, $3)::pg_catalog.text", token),
+            _ => return Err(unexpected("these holders cannot be named")),
+        };
         let token = number(token);
         let params =
             [(&name as Value<'_>, Type::TEXT), (&token, Type::INT8), (&self.sync.as_str(), Type::TEXT)];
@@ -422,7 +365,8 @@ impl Server {
         let Some(row) = rows.first() else { return Ok(None) };
         let open: Option<i64> = get(row, 2)?;
         let open = open.and_then(|open| u64::try_from(open).ok()).map(Duration::from_millis);
-        Ok(Some(Blocker { pid: get(row, 0)?, application: get(row, 1)?, open }))
+        let (pid, application): (i32, Option<String>) = (get(row, 0)?, get(row, 1)?);
+        Ok(Some(Blocker { what: blocker_text(pid.into(), application.as_deref()), open }))
     }
 
     /// Notifies this inbox of changes of the lock from now on, or no longer. Returns whether that is so: not if another
@@ -520,8 +464,8 @@ impl Server {
         sql: &str,
         params: &[(Value<'_>, Type)],
         name: &str,
-    ) -> Result<Answer> {
-        let answer = Answer(get(&self.one(on, sql, params).await?, 0)?);
+    ) -> Result<Record> {
+        let answer = Record(get(&self.one(on, sql, params).await?, 0)?);
         if answer.tells() {
             self.tell(on, vec![name.to_owned()]).await;
         }
@@ -652,10 +596,9 @@ impl Deref for Connection {
     }
 }
 
-impl std::fmt::Display for Blocker {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&blocker_text(i64::from(self.pid), self.application.as_deref()))?;
-        self.open.map_or(Ok(()), |open| write!(f, ", since {open:?}"))
+impl Order for Connection {
+    fn is_open(&self) -> bool {
+        Link::is_open(self)
     }
 }
 
@@ -666,6 +609,11 @@ pub(crate) fn blocker_text(pid: i64, name: Option<&str>) -> String {
         (pid, Some(name)) => format!("process {pid} of the server ({name:?})"),
         (pid, None) => format!("process {pid} of the server"),
     }
+}
+
+/// What others see of the owner.
+fn info(ask: &Ask<'_, Mailbox>) -> String {
+    serde_json::to_string(ask.info).unwrap_or_default()
 }
 
 /// The number of a mode in the calls.
@@ -690,16 +638,16 @@ fn changed(status: &str) -> Result<Changed> {
     match status {
         "released" | "shared" | "raised" | "broken" => Ok(Changed::Done(())),
         "lost" | "free" => Ok(Changed::NotHeld),
-        "locked" => Ok(Changed::Locked),
+        "locked" => Ok(Changed::Blocked),
         other => Err(unknown_status(other)),
     }
 }
 
 /// The fields of a record of words and numbers, the last of which says whether somebody is to be notified. As one column in text it is read
 /// without a scan, which would be planned at each call.
-struct Answer(String);
+struct Record(String);
 
-impl Answer {
+impl Record {
     fn split(&self) -> (&str, &str) {
         let record = self.0.trim_start_matches('(').trim_end_matches(')');
         record.rsplit_once(',').unwrap_or((record, ""))

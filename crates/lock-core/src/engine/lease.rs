@@ -6,27 +6,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::pending_release::{PendingRelease, SentRelease};
-use lock_core::renewal::{Renewal, Terms};
-use lock_core::{
+
+use super::blocked::{Pauses, until_free};
+use super::renew::HeldLock;
+use super::rollback::RollbackGuard;
+use super::{Ask, Changed, Core, LeaseStore};
+use crate::drift::valid_until;
+use crate::pending_release::{PendingRelease, SentRelease};
+use crate::renewal::{Renewal, Terms};
+use crate::{
     AcquireRequest, BootInstant, Error, GuardState, HandOver, Lease, LossReason, Mode, Outcome, OwnerId,
     Released, Result, Token, TokenBlock, Validity, ValidityCell,
 };
-use sha2::{Digest, Sha256};
 
-use crate::context::Context;
-use crate::error::{BACKEND, check_ttl};
-use crate::fence::Fencing;
-use crate::locked_row::{LockedRow, until_free};
-use crate::renew::HeldLock;
-use crate::rollback::RollbackGuard;
-use crate::server::{Ask, Changed};
-
-/// The lease of a lock in the database.
+/// The lease of a lock in a store.
 #[derive(Debug)]
-pub(crate) struct PostgresLease {
-    context: Arc<Context>,
-    held: Arc<HeldLock>,
+pub(super) struct EngineLease<S: LeaseStore> {
+    core: Arc<Core<S>>,
+    held: Arc<HeldLock<S::Place>>,
     tokens: TokenBlock,
     cell: ValidityCell,
     validity: Validity,
@@ -36,23 +33,23 @@ pub(crate) struct PostgresLease {
     may_be_shared: AtomicBool,
 }
 
-impl PostgresLease {
+impl<S: LeaseStore> EngineLease<S> {
     /// Creates the lease of a lock that was requested at `sent` and is valid until `until`.
-    pub(crate) fn begin(
-        context: &Arc<Context>,
-        name: &Arc<str>,
+    pub(super) fn begin(
+        core: &Arc<Core<S>>,
+        place: &S::Place,
         request: &AcquireRequest,
         (owner, token): (OwnerId, Token),
         (sent, until): (BootInstant, BootInstant),
     ) -> Self {
-        let terms = Terms::of(&request.lease, context.ttl_of(&request.lease), sent);
-        let cell = ValidityCell::new(context.clock.clone(), until.min(terms.hold_until));
-        let held = Arc::new(HeldLock { name: Arc::clone(name), owner });
+        let terms = Terms::of(&request.lease, core.ttl_of(&request.lease), sent);
+        let cell = ValidityCell::new(core.options.clock.clone(), until.min(terms.hold_until));
+        let held = Arc::new(HeldLock { place: place.clone(), owner });
         Self {
-            context: Arc::clone(context),
-            renewal: context.renewer.add(Arc::clone(&held), terms, cell.clone()),
+            core: Arc::clone(core),
+            renewal: core.renewer.add(Arc::clone(&held), terms, cell.clone()),
             held,
-            tokens: TokenBlock::granted(token, context.local_handovers),
+            tokens: TokenBlock::granted(token, core.options.local_handovers),
             validity: cell.validity(),
             cell,
             pending: PendingRelease::default(),
@@ -61,20 +58,19 @@ impl PostgresLease {
     }
 
     /// Confirms a grant in the background: renews the lock for its full ttl now.
-    pub(crate) fn confirm(&self) {
+    pub(super) fn confirm(&self) {
         self.renewal.hasten();
     }
 }
 
 #[async_trait]
-impl Lease for PostgresLease {
+impl<S: LeaseStore> Lease for EngineLease<S> {
     fn token(&self) -> Token {
         self.tokens.token()
     }
 
-    /// Its digest, as others see it: who knows the id itself can release the lock.
     fn owner(&self) -> OwnerId {
-        digest(self.held.owner)
+        self.core.store.shown(self.held.owner)
     }
 
     fn validity(&self) -> &Validity {
@@ -82,33 +78,29 @@ impl Lease for PostgresLease {
     }
 
     fn backend_specific(&self) -> Option<Arc<dyn Any + Send + Sync>> {
-        let (server, name) = (Arc::clone(&self.context.server), Arc::clone(&self.held.name));
-        Some(Arc::new(Fencing { server, name }))
+        self.core.store.specific(&self.held.place)
     }
 
     async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
-        check_ttl(ttl)?;
-        self.renewal.extend(ttl).await.deadline(BACKEND)
+        let capabilities = &self.core.capabilities;
+        capabilities.check_ttl(ttl, capabilities.lease.min_ttl())?;
+        self.renewal.extend(ttl).await.deadline(capabilities.backend)
     }
 
     async fn verify(&self) -> Result<GuardState> {
-        if !self.context.server.holds(&self.held.name, self.held.owner).await? {
+        if !self.core.store.holds(&self.held.place, self.held.owner).await? {
             self.cell.lose(LossReason::Removed);
         }
         Ok(self.validity.state())
     }
 
     async fn downgrade(&mut self) -> Result<()> {
-        let (server, HeldLock { name, owner }) = (&self.context.server, &*self.held);
+        let (core, HeldLock { place, owner }) = (&*self.core, &*self.held);
         let ttl = self.renewal.longest_ttl();
         // Whatever becomes of the request: no other task of this process gets the lock as an exclusive one.
         self.may_be_shared.store(true, Ordering::Relaxed);
-        let shared =
-            until_free(server, name, server.command_timeout(), || server.downgrade(name, *owner, ttl));
-        match shared.await? {
-            Some(()) => Ok(()),
-            None => Err(self.lost()),
-        }
+        let shared = until_free(core, place, || core.store.downgrade(place, *owner, ttl));
+        shared.await?.ok_or_else(|| self.lost())
     }
 
     async fn release(&mut self) -> Result<Released> {
@@ -117,18 +109,18 @@ impl Lease for PostgresLease {
             Ok(sent) => sent,
             Err(known) => return Ok(known),
         };
-        let (server, HeldLock { name, owner }) = (&self.context.server, &*self.held);
-        let mut locked = LockedRow::default();
+        let (Core { store, options, .. }, HeldLock { place, owner }) = (&*self.core, &*self.held);
+        let mut pauses = Pauses::default();
         let found = loop {
-            let on = server.connection().await?;
-            let released = server.release(&on, name, *owner).await;
+            let on = store.order(place).await?;
+            let released = store.release(&on, place, *owner).await;
             drop(on);
             match released {
                 Ok(Changed::Done(())) => break true,
                 Ok(Changed::NotHeld) => break false,
                 // The lease has expired: nobody waits for this any more.
-                Ok(Changed::Locked) if sent.is_over(self.context.clock.now()) => break true,
-                Ok(Changed::Locked) => locked.wait(server, name).await,
+                Ok(Changed::Blocked) if sent.is_over(options.clock.now()) => break true,
+                Ok(Changed::Blocked) => pauses.wait(&**store, place).await,
                 // The server may just have closed the connection as idle.
                 Err(error) if error.code() == "broken" && !sent.maybe_done => sent.maybe_done = true,
                 Err(error) => return Err(error),
@@ -138,14 +130,16 @@ impl Lease for PostgresLease {
         Ok(sent.outcome(found))
     }
 
-    /// The fence knows the block of the last grant only, so it would accept a token that another task has passed on.
     fn pass_on(&mut self, is_token_known: bool) -> bool {
-        !is_token_known && self.can_stay() && self.tokens.advance(self.context.clock.now())
+        let Core { options, .. } = &*self.core;
+        (options.passes_on_shown_tokens || !is_token_known)
+            && self.can_stay()
+            && self.tokens.advance(options.clock.now())
     }
 
     async fn hand_over(&mut self, next: &AcquireRequest) -> Result<HandOver> {
         self.renewal.stop().await;
-        let now = self.context.clock.now();
+        let now = self.core.options.clock.now();
         if next.mode == Mode::Exclusive
             && self.can_stay()
             && self.tokens.may_stay(now)
@@ -157,25 +151,23 @@ impl Lease for PostgresLease {
     }
 
     async fn raise_token(&self, floor: Token) -> Result<()> {
-        let (server, HeldLock { name, owner }) = (&self.context.server, &*self.held);
-        let raised = until_free(server, name, server.command_timeout(), || server.raise(name, *owner, floor));
-        match raised.await? {
-            Some(()) => Ok(()),
-            None => Err(self.lost()),
-        }
+        let (core, HeldLock { place, owner }) = (&*self.core, &*self.held);
+        let raised = until_free(core, place, || core.store.raise(place, *owner, floor));
+        raised.await?.ok_or_else(|| self.lost())
     }
 }
 
-impl PostgresLease {
+impl<S: LeaseStore> EngineLease<S> {
     fn lost(&self) -> Error {
         self.cell.lose(LossReason::Removed);
-        Error::lost(BACKEND)
+        Error::lost(self.core.backend())
     }
 
     /// Notes that a request that releases the lock is about to be sent; `Err` if the outcome is known without one.
     fn begin_release(&mut self) -> std::result::Result<SentRelease, Released> {
-        let lasting = self.renewal.longest_ttl() + self.context.server.command_timeout();
-        self.pending.begin(&self.validity, self.context.clock.now(), lasting)
+        let options = &self.core.options;
+        let lasting = self.renewal.longest_ttl() + options.command_timeout;
+        self.pending.begin(&self.validity, options.clock.now(), lasting)
     }
 
     /// Whether the lock may stay in this process: once, and only by a valid lease.
@@ -186,28 +178,27 @@ impl PostgresLease {
     /// Hands the lock over in one request; `None` if a release has to follow.
     async fn try_hand_over(&mut self, next: &AcquireRequest) -> Result<Option<HandOver>> {
         let Ok(release) = self.begin_release() else { return Ok(None) };
-        let (context, name) = (Arc::clone(&self.context), Arc::clone(&self.held.name));
-        let Ok(on) = context.server.connection().await else {
+        let (core, place) = (Arc::clone(&self.core), self.held.place.clone());
+        let Ok(on) = core.store.order(&place).await else {
             self.pending.not_applied(release);
             return Ok(None);
         };
-        let (ttl, info) =
-            (context.ttl_of(&next.lease), serde_json::to_string(&*next.owner).unwrap_or_default());
-        let mut rollback = RollbackGuard::new(&context.server, &name, ttl);
+        let ttl = core.ttl_of(&next.lease);
+        let mut rollback = RollbackGuard::new(&core, &place, ttl);
         rollback.arm(&on);
-        let sent = context.clock.now();
-        let to = Ask { name: &name, owner: rollback.owner, mode: next.mode, ttl, info: &info, queue: None };
-        match context.server.hand_over(&on, self.held.owner, &to).await {
+        let sent = core.options.clock.now();
+        let to = Ask { owner: rollback.owner, mode: next.mode, ttl, info: &next.owner, queue: None };
+        match core.store.hand_over(&on, &place, self.held.owner, &to).await {
             Ok(Changed::Done(token)) => {
                 self.cell.lose(LossReason::Released);
-                let until = Context::valid_until(sent, ttl);
-                if context.clock.now() >= until {
+                let until = valid_until(sent, ttl);
+                if core.options.clock.now() >= until {
                     // The next task cannot use it: take it back.
                     rollback.now().await;
                     return Ok(Some(HandOver::Released(release.in_time())));
                 }
-                let mut lease = Self::begin(&context, &name, next, (rollback.owner, token), (sent, until));
-                lease.tokens = self.tokens.succeeded_by(token, context.clock.now());
+                let mut lease = Self::begin(&core, &place, next, (rollback.owner, token), (sent, until));
+                lease.tokens = self.tokens.succeeded_by(token, core.options.clock.now());
                 rollback.disarm();
                 Ok(Some(HandOver::HandedOver(Box::new(lease))))
             }
@@ -216,7 +207,7 @@ impl PostgresLease {
                 self.cell.lose(LossReason::Removed);
                 Ok(Some(HandOver::Released(Released::AlreadyLost)))
             }
-            Ok(Changed::Locked) => {
+            Ok(Changed::Blocked) => {
                 rollback.answered(false);
                 self.pending.not_applied(release);
                 Ok(None)
@@ -231,11 +222,4 @@ impl PostgresLease {
             }
         }
     }
-}
-
-/// The digest of an owner id, as the server makes it.
-fn digest(owner: OwnerId) -> OwnerId {
-    let bytes = u128::from_str_radix(&owner.to_string(), 16).unwrap_or_default().to_be_bytes();
-    let digest: String = Sha256::digest(bytes).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    OwnerId::decode(&digest).unwrap_or(owner)
 }

@@ -1,43 +1,40 @@
 //! Waits for a busy lock.
 
+use std::future::pending;
 use std::time::Duration;
 
-use lock_core::waiting::{Tried, WaitState, is_silence, longest_pause, pause_between, poll_pause, within};
-use lock_core::{Acquired, BootInstant, Error, Result, Token, Wait};
-use tokio::sync::watch;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::attempt::{Acquisition, Attempt};
-use crate::context::Context;
-use crate::inbox::Listening;
-use crate::lease::PostgresLease;
-use crate::locked_row::{IS_LONG, LockedRow};
-use crate::server::Asked;
+use super::attempt::{Acquisition, Attempt};
+use super::blocked::{IS_LONG, Pauses};
+use super::lease::EngineLease;
+use super::{Answer, LeaseStore, Mailbox, Message};
+use crate::drift::valid_until;
+use crate::waiting::{Tried, WaitState, is_silence, longest_pause, pause_between, poll_pause, within};
+use crate::{Acquired, BootInstant, Error, Result, Token, Wait};
 
-/// How long another request usually has the row of a lock, at most.
-pub(crate) const MOMENT: Duration = Duration::from_millis(100);
+/// How long another request usually has the record of a lock, at most.
+const MOMENT: Duration = Duration::from_millis(100);
 /// How long a caller is kept whose time is over: the library grants 100 ms.
 const AT_THE_END: Duration = Duration::from_millis(50);
-/// The server rounds the remaining time of a lease.
+/// Stores round the remaining time of a lease.
 const ROUNDING: Duration = Duration::from_millis(2);
 
 /// One acquisition of a lock that is busy.
-pub(crate) struct Waiting<'a> {
-    what: Acquisition<'a>,
-    attempt: Option<Attempt>,
-    /// Reports when the inbox opens or closes.
-    listening: Option<watch::Receiver<Listening>>,
+pub(super) struct Waiting<'a, S: LeaseStore> {
+    what: Acquisition<'a, S>,
+    attempt: Option<Attempt<S>>,
     began: Instant,
-    /// When to ask again without a notification.
+    /// When to ask again without a message.
     again_at: Instant,
-    locked: LockedRow,
-    /// Whether the last answer was that another transaction has the row.
-    is_locked: bool,
+    pauses: Pauses,
+    /// Whether the last answer was that something else has the record.
+    is_blocked: bool,
     /// Until when a call that does not wait goes on then.
-    locked_until: Instant,
-    /// Whose session that was when it was last looked at.
-    blocker: Option<i32>,
+    blocked_until: Instant,
+    /// What that was when it was last looked at.
+    blocker: Option<String>,
     /// Whether there was another answer: the lock is busy.
     was_busy: bool,
     /// The token of a grant that was notified.
@@ -45,18 +42,17 @@ pub(crate) struct Waiting<'a> {
     state: WaitState,
 }
 
-impl<'a> Waiting<'a> {
-    pub(crate) fn new(what: Acquisition<'a>) -> Self {
+impl<'a, S: LeaseStore> Waiting<'a, S> {
+    pub(super) fn new(what: Acquisition<'a, S>) -> Self {
         let now = Instant::now();
         Self {
             what,
             attempt: None,
-            listening: None,
             began: now,
             again_at: now,
-            locked: LockedRow::default(),
-            is_locked: false,
-            locked_until: now + MOMENT,
+            pauses: Pauses::default(),
+            is_blocked: false,
+            blocked_until: now + MOMENT,
             blocker: None,
             was_busy: false,
             granted: None,
@@ -64,12 +60,12 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Continues after the first answer. An outage is tolerated only once the server has answered that the lock is busy.
-    pub(crate) async fn go_on(
+    /// Continues after the first answer. An outage is tolerated only once the store has answered that the lock is busy.
+    pub(super) async fn go_on(
         mut self,
-        attempt: Attempt,
+        attempt: Attempt<S>,
         sent: BootInstant,
-        first: Result<Asked>,
+        first: Result<Answer>,
     ) -> Result<Acquired> {
         let asked = self.answered(attempt, sent, first).await?;
         let mut lease = self.once_more(asked).await?;
@@ -87,7 +83,7 @@ impl<'a> Waiting<'a> {
     /// Leaves the queue before it answers: else the lock might be kept for this waiter for a moment.
     async fn give_up(self) -> Result<Acquired> {
         if let Some(attempt) = self.attempt {
-            // In the background, if the server is slow.
+            // In the background, if the store is slow.
             let _ = timeout(AT_THE_END, attempt.rollback.now()).await;
         }
         self.state.into_outage().map_or(Ok(Acquired::Busy), Err)
@@ -98,7 +94,7 @@ impl<'a> Waiting<'a> {
     /// # Errors
     ///
     /// An error that ends the wait.
-    async fn ask(&mut self) -> Result<Option<PostgresLease>> {
+    async fn ask(&mut self) -> Result<Option<EngineLease<S>>> {
         if let Some((lease, attempt)) = self.take_over() {
             // The caller may block this thread from now on. Yield first, so that the confirmation is sent: once for the
             // renewal task and once for the connection.
@@ -120,93 +116,84 @@ impl<'a> Waiting<'a> {
         let end = self.what.request.wait.deadline().map(|end| self.end(end));
         let at = end.map_or(self.again_at, |end| end.min(self.again_at));
         let mailbox = self.attempt.as_mut().and_then(|attempt| attempt.mailbox.as_mut());
-        let granted = async {
+        let message = async {
             match mailbox {
-                Some(mailbox) => mailbox.granted().await,
-                None => std::future::pending().await,
-            }
-        };
-        let reported = async {
-            let Some(listening) = &mut self.listening else { return std::future::pending().await };
-            if listening.changed().await.is_err() {
-                std::future::pending::<()>().await;
+                Some(mailbox) => mailbox.next().await,
+                None => pending().await,
             }
         };
         tokio::select! {
             biased;
-            token = granted => self.granted = Some(token),
-            () = reported => {}
+            message = message => match message {
+                Message::Granted(token) => self.granted = Some(token),
+                Message::Ask => {}
+            },
             () = sleep_until(at) => {}
         }
         let is_left = self.granted.is_some() || end.is_none_or(|end| Instant::now() < end);
         is_left || self.asks_on().await
     }
 
-    /// Whether to ask again though the time is over, as nothing is known but that another request has the row.
+    /// Whether to ask again though the time is over, as nothing is known but that something else has the record.
     async fn asks_on(&mut self) -> bool {
-        let (context, name) = (self.what.context, &self.what.name);
-        if !self.is_locked || self.was_busy || self.began.elapsed() >= context.server.command_timeout() {
+        let Acquisition { core, place, request, .. } = &self.what;
+        if !self.is_blocked || self.was_busy || self.began.elapsed() >= core.options.command_timeout {
             return false;
         }
-        // Who has a deadline does not wait until it is clear whose that is.
-        let longest = if self.what.request.wait == Wait::Never { IS_LONG } else { MOMENT };
-        let is_long = match context.server.blocker(name).await {
+        // Who has a deadline does not wait until it is clear what that is.
+        let longest = if request.wait == Wait::Never { IS_LONG } else { MOMENT };
+        let is_long = match core.store.blocker(place).await {
             Ok(Some(blocker)) => {
-                let is_same = self.blocker.replace(blocker.pid) == Some(blocker.pid);
+                let is_same = self.blocker.replace(blocker.what.clone()) == Some(blocker.what);
                 blocker.open.map_or(is_same, |open| open >= longest)
             }
             Ok(None) => false,
             Err(_) => true,
         };
-        self.locked_until = Instant::now() + MOMENT;
+        self.blocked_until = Instant::now() + MOMENT;
         !is_long
     }
 
-    /// The end of the wait: later, if nothing is known but that another transaction has the row.
+    /// The end of the wait: later, if nothing is known but that something else has the record.
     fn end(&self, end: Instant) -> Instant {
-        if self.is_locked && !self.was_busy { end.max(self.locked_until) } else { end }
+        if self.is_blocked && !self.was_busy { end.max(self.blocked_until) } else { end }
     }
 
     /// Takes over the lock after a grant, if enough of its time is surely left. The first renewal confirms it in the background.
     /// The attempt that is returned rolls it back until it has a holder.
     ///
-    /// The notification may have been delayed for any time. But the grant is not older than the attempt's first request, and lasts for
-    /// the grace period. After a longer wait the lock is asked for once more, which confirms the grant.
-    fn take_over(&mut self) -> Option<(PostgresLease, Attempt)> {
+    /// The message may have been delayed for any time. But the grant is not older than the attempt's first request, and lasts for the
+    /// grace period. After a longer wait the lock is asked for once more, which confirms the grant.
+    fn take_over(&mut self) -> Option<(EngineLease<S>, Attempt<S>)> {
         let token = self.granted.take()?;
-        let (context, grace) = (self.what.context, self.what.grace());
+        let (core, grace) = (self.what.core, self.what.grace());
         let since = self.attempt.as_ref()?.since?;
-        let (until, now) = (Context::valid_until(since, grace), context.clock.now());
+        let (until, now) = (valid_until(since, grace), core.options.clock.now());
         if !self.what.request.lease.renewed || now + grace / 4 > until {
             return None;
         }
         let attempt = self.attempt.take()?;
-        let lease = PostgresLease::begin(
-            context,
-            &self.what.name,
-            self.what.request,
-            (attempt.rollback.owner, token),
-            (now, until),
-        );
+        let grant = (attempt.rollback.owner, token);
+        let lease = EngineLease::begin(core, &self.what.place, self.what.request, grant, (now, until));
         lease.confirm();
         Some((lease, attempt))
     }
 
-    async fn ask_twice(&mut self) -> Result<Option<PostgresLease>> {
+    async fn ask_twice(&mut self) -> Result<Option<EngineLease<S>>> {
         let asked = self.ask_once().await?;
         self.once_more(asked).await
     }
 
     /// Asks once more, over a new connection, after one that broke or is silent: the server may just have closed it as idle, or
     /// a router on the way may have forgotten it.
-    async fn once_more(&mut self, asked: Tried<PostgresLease>) -> Result<Option<PostgresLease>> {
+    async fn once_more(&mut self, asked: Tried<EngineLease<S>>) -> Result<Option<EngineLease<S>>> {
         match asked {
             Tried::Again(_) => self.ask_once().await?.ended(),
             asked => asked.ended(),
         }
     }
 
-    async fn ask_once(&mut self) -> Result<Tried<PostgresLease>> {
+    async fn ask_once(&mut self) -> Result<Tried<EngineLease<S>>> {
         let mut attempt = self.attempt.take().unwrap_or_else(|| self.what.attempt());
         let (sent, answer) = attempt.ask(&self.what).await;
         self.answered(attempt, sent, answer).await
@@ -214,22 +201,22 @@ impl<'a> Waiting<'a> {
 
     async fn answered(
         &mut self,
-        mut attempt: Attempt,
+        mut attempt: Attempt<S>,
         sent: BootInstant,
-        answer: Result<Asked>,
-    ) -> Result<Tried<PostgresLease>> {
-        self.is_locked = matches!(answer, Ok(Asked::Locked));
+        answer: Result<Answer>,
+    ) -> Result<Tried<EngineLease<S>>> {
+        self.is_blocked = matches!(answer, Ok(Answer::Blocked));
         match answer {
-            Ok(Asked::Granted(token)) => attempt.granted(&self.what, sent, token).map(Tried::Granted),
-            Ok(Asked::Busy { ahead, ends_in }) => {
+            Ok(Answer::Granted(token)) => attempt.granted(&self.what, sent, token).map(Tried::Granted),
+            Ok(Answer::Busy { ahead, ends_in }) => {
+                self.busy(&mut attempt, ahead, ends_in);
                 self.attempt = Some(attempt);
-                self.busy(ahead, ends_in);
                 Ok(Tried::Busy)
             }
-            Ok(Asked::Locked) => {
+            Ok(Answer::Blocked) => {
                 self.attempt = Some(attempt);
-                self.state.busy(&self.what.name, None);
-                self.again_at = Instant::now() + self.locked.next_pause();
+                self.state.busy("", None);
+                self.again_at = Instant::now() + self.pauses.next();
                 Ok(Tried::Busy)
             }
             Err(error) if is_silence(&error) => {
@@ -246,15 +233,16 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    fn busy(&mut self, ahead: Option<usize>, ends_in: Option<Duration>) {
-        self.state.busy(&self.what.name, None);
+    fn busy(&mut self, attempt: &mut Attempt<S>, ahead: Option<usize>, ends_in: Option<Duration>) {
+        self.state.busy("", None);
         self.was_busy = true;
-        self.locked.end();
+        self.pauses.end();
         if let Some(ahead) = ahead {
             // The holder is not in the queue.
             self.what.request.report_position(ahead + 1);
         }
-        let longest = match (self.listens(), ahead) {
+        let listens = attempt.mailbox.as_mut().is_some_and(Mailbox::listens);
+        let longest = match (listens, ahead) {
             (true, _) => longest_pause(),
             (false, Some(1..)) => pause_between(250, 1_000),
             (false, _) => poll_pause(),
@@ -265,19 +253,9 @@ impl<'a> Waiting<'a> {
         self.again_at = Instant::now() + pause;
     }
 
-    /// Whether this waiter is notified; opens the inbox if necessary, which reports when that is done.
-    fn listens(&mut self) -> bool {
-        if !self.what.context.listens || matches!(self.what.request.wait, Wait::Never) {
-            return false;
-        }
-        let mut listening = self.what.context.inbox.open();
-        let is_open = matches!(*listening.borrow_and_update(), Listening::By(_));
-        self.listening = Some(listening);
-        is_open && self.attempt.as_ref().is_some_and(|attempt| attempt.mailbox.is_some())
-    }
-
     fn failed(&mut self, error: Error) -> Result<()> {
-        self.state.failed(error, self.what.context.ttl, false)?;
+        let ttl = self.what.core.capabilities.lease.default_ttl();
+        self.state.failed(error, ttl, false)?;
         self.again_at = Instant::now() + poll_pause();
         Ok(())
     }

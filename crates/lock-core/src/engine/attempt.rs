@@ -1,0 +1,101 @@
+//! One attempt to acquire a lock: its owner id, its requests and its roll-back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::lease::EngineLease;
+use super::rollback::RollbackGuard;
+use super::{Answer, Ask, Core, LeaseStore, QueueUp};
+use crate::drift::valid_until;
+use crate::{AcquireRequest, BootInstant, Error, Outcome, Result, Token};
+
+/// What an acquisition asks for.
+pub(super) struct Acquisition<'a, S: LeaseStore> {
+    pub(super) core: &'a Arc<Core<S>>,
+    pub(super) place: S::Place,
+    pub(super) request: &'a AcquireRequest,
+    ttl: Duration,
+}
+
+/// An owner id and what is known of it. It is given up after the first request with an unknown outcome.
+pub(super) struct Attempt<S: LeaseStore> {
+    pub(super) rollback: RollbackGuard<S>,
+    /// When the first request was sent: no grant is older.
+    pub(super) since: Option<BootInstant>,
+    pub(super) mailbox: Option<S::Mailbox>,
+    is_queued: bool,
+}
+
+impl<'a, S: LeaseStore> Acquisition<'a, S> {
+    pub(super) fn new(core: &'a Arc<Core<S>>, request: &'a AcquireRequest) -> Result<Self> {
+        let place = core.store.place(&request.name)?;
+        Ok(Self { core, place, request, ttl: core.ttl_of(&request.lease) })
+    }
+
+    /// A new attempt, with its own owner id.
+    pub(super) fn attempt(&self) -> Attempt<S> {
+        let rollback = RollbackGuard::new(self.core, &self.place, self.ttl);
+        Attempt { rollback, since: None, mailbox: None, is_queued: false }
+    }
+
+    /// How long a lock that was granted to a waiter is kept until that confirms. After a shorter wait it may rely on the grant at once.
+    pub(super) fn grace(&self) -> Duration {
+        self.core.options.grace.min(self.ttl)
+    }
+}
+
+impl<S: LeaseStore> Attempt<S> {
+    /// Asks for the lock, and queues up if it is busy, or confirms a grant. Returns when the request was sent.
+    pub(super) async fn ask(&mut self, what: &Acquisition<'_, S>) -> (BootInstant, Result<Answer>) {
+        let Acquisition { core, place, request, ttl } = what;
+        // Before the roll-back is armed: nothing can be sent without it.
+        let on = match core.store.order(place).await {
+            Ok(on) => on,
+            Err(error) => return (core.options.clock.now(), Err(error)),
+        };
+        let waits = !request.wait.is_expired();
+        if waits && self.mailbox.is_none() {
+            self.mailbox = core.store.mailbox(place);
+        }
+        self.is_queued |= waits;
+        self.rollback.arm(&on);
+        let sent = core.options.clock.now();
+        self.since.get_or_insert(sent);
+        let queue = waits.then(|| QueueUp { grace: what.grace(), mailbox: self.mailbox.as_ref() });
+        let (owner, mode) = (self.rollback.owner, request.mode);
+        let ask = Ask { owner, mode, ttl: *ttl, info: &request.owner, queue };
+        // Boxed, to keep the future of an acquisition small.
+        let answer = Box::pin(core.store.ask(&on, place, &ask)).await;
+        if let Ok(Answer::Busy { .. } | Answer::Blocked) = answer {
+            self.rollback.answered(self.is_queued);
+        }
+        (sent, answer)
+    }
+
+    /// The lease of a lock that was granted to a request sent at this moment.
+    pub(super) fn granted(
+        self,
+        what: &Acquisition<'_, S>,
+        sent: BootInstant,
+        token: Token,
+    ) -> Result<EngineLease<S>> {
+        let until = valid_until(sent, what.ttl);
+        if what.core.options.clock.now() >= until {
+            return Err(Error::too_late(what.core.backend(), what.ttl));
+        }
+        let grant = (self.rollback.owner, token);
+        let lease = EngineLease::begin(what.core, &what.place, what.request, grant, (sent, until));
+        self.rollback.disarm();
+        Ok(lease)
+    }
+
+    /// Notes that a request failed, and reports whether the attempt can continue.
+    pub(super) fn failed(&mut self, error: &Error) -> bool {
+        let is_known = error.outcome() == Outcome::NotApplied;
+        if is_known {
+            // An entry of an earlier request may remain.
+            self.rollback.answered(self.is_queued);
+        }
+        is_known
+    }
+}

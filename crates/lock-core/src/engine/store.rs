@@ -1,0 +1,303 @@
+//! What a store of leases answers to one request.
+
+use std::any::Any;
+use std::fmt::{self, Debug};
+use std::future::{Future, pending, ready};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+
+use crate::error::NO_BACKEND;
+use crate::{
+    DoctorReport, Error, ErrorKind, LockName, LockState, Mode, Outcome, OwnerId, OwnerInfo, Result, Token,
+};
+
+/// A store of leases: what it answers to one request. [`Engine`](super::Engine) makes a [`Backend`](crate::Backend) of it.
+///
+/// What each request makes of a lock is specified by [`Record`](crate::record::Record).
+///
+/// # Contract
+///
+/// * **Bounded.** Each request ends within the [`command_timeout`](super::EngineOptions::command_timeout), or soon after.
+/// * **Outcomes.** An error says what became of the request by its [outcome](Error::outcome); `Unknown` unless that is sure. One whose
+///   connection ended has the code `broken`: it is sent again, over another one, where that is safe.
+/// * **Cancel safety.** A request whose future is dropped may be executed all the same, at any later time. The engine rolls it back.
+/// * **One step.** The store decides and changes in one step. It never changes the lock of another owner, but to grant it to a waiter.
+pub trait LeaseStore: Debug + Send + Sync + 'static {
+    /// Where the lock of one name is: a row, keys. It is made once for an acquisition.
+    type Place: Clone + Debug + Send + Sync + 'static;
+    /// The order in which requests are executed. `()` if nothing is known of it.
+    type Order: Order;
+    /// Where a waiter is notified. [`Unnotified`] if it has to ask.
+    type Mailbox: Mailbox;
+
+    /// The place of this lock.
+    ///
+    /// # Errors
+    ///
+    /// For a name that the store cannot have.
+    fn place(&self, name: &LockName) -> Result<Self::Place>;
+
+    /// The order that the next request will be in: the connection, for example.
+    ///
+    /// # Errors
+    ///
+    /// When nothing can be sent.
+    fn order(&self, place: &Self::Place) -> impl Future<Output = Result<Self::Order>> + Send;
+
+    /// Grants the lock, confirms what the owner has already, or queues it up. Idempotent for an owner.
+    fn ask(
+        &self,
+        on: &Self::Order,
+        place: &Self::Place,
+        ask: &Ask<'_, Self::Mailbox>,
+    ) -> impl Future<Output = Result<Answer>> + Send;
+
+    /// Removes what this owner has: the lock, its share of it, or its entry in the queue; and hands the lock over to the next waiter.
+    /// [`Done`](Changed::Done) if it had the lock.
+    fn release(
+        &self,
+        on: &Self::Order,
+        place: &Self::Place,
+        owner: OwnerId,
+    ) -> impl Future<Output = Result<Changed>> + Send;
+
+    /// Extends leases, all in one request. One answer to each, in the same order.
+    fn extend(
+        &self,
+        leases: &[Extension<'_, Self::Place>],
+    ) -> impl Future<Output = Result<Vec<Changed>>> + Send;
+
+    /// Whether this owner has the lock.
+    fn holds(&self, place: &Self::Place, owner: OwnerId) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Makes an exclusive lock a share of this owner, for at least this long from now on.
+    fn downgrade(
+        &self,
+        place: &Self::Place,
+        owner: OwnerId,
+        ttl: Duration,
+    ) -> impl Future<Output = Result<Changed>> + Send;
+
+    /// Makes all later tokens larger than `floor`, if this owner has the lock.
+    fn raise(
+        &self,
+        place: &Self::Place,
+        owner: OwnerId,
+        floor: Token,
+    ) -> impl Future<Output = Result<Changed>> + Send;
+
+    /// Hands an exclusive lock over to another owner of this process, past the queue.
+    fn hand_over(
+        &self,
+        on: &Self::Order,
+        place: &Self::Place,
+        from: OwnerId,
+        to: &Ask<'_, Self::Mailbox>,
+    ) -> impl Future<Output = Result<Changed<Token>>> + Send;
+
+    /// Reads the state of the lock.
+    fn inspect(&self, place: &Self::Place) -> impl Future<Output = Result<LockState>> + Send;
+
+    /// Removes the lock from these holders, and hands it over. [`Done`](Changed::Done) if there were any.
+    fn break_lock(&self, place: &Self::Place, which: Break) -> impl Future<Output = Result<Changed>> + Send;
+
+    /// Closes the connections: requests fail with [`Closed`](ErrorKind::Closed) from now on.
+    fn close(&self);
+
+    /// A mailbox for a waiter; `None` if it is not to be notified. The default has none.
+    fn mailbox(&self, place: &Self::Place) -> Option<Self::Mailbox> {
+        let _ = place;
+        None
+    }
+
+    /// What ends when the lock has changed the next time; `None` if that is not notified. The default has none, and observers look now
+    /// and then.
+    fn next_change(
+        &self,
+        place: &Self::Place,
+    ) -> impl Future<Output = Result<Option<BoxFuture<'static, ()>>>> + Send {
+        let _ = place;
+        ready(Ok(None))
+    }
+
+    /// The names of the locks that begin so. The default has no list.
+    fn list(&self, prefix: &str) -> impl Future<Output = Result<Option<Vec<LockName>>>> + Send {
+        let _ = prefix;
+        ready(Ok(None))
+    }
+
+    /// Examines the servers. The default reports nothing.
+    fn doctor(&self) -> impl Future<Output = Result<DoctorReport>> + Send {
+        ready(Ok(DoctorReport::default()))
+    }
+
+    /// What has the record of the lock, where requests were answered by [`Blocked`](Answer::Blocked). The default does not know.
+    fn blocker(&self, place: &Self::Place) -> impl Future<Output = Result<Option<Blocker>>> + Send {
+        let _ = place;
+        ready(Ok(None))
+    }
+
+    /// The error of a request that was blocked for too long.
+    fn blocked(&self, by: &str) -> Error {
+        Error::new(ErrorKind::Unavailable, NO_BACKEND)
+            .with_message(format!("something else has the record of the lock: {by}"))
+            .with_code("locked")
+            .with_hint("try again when it has ended")
+            .with_outcome(Outcome::NotApplied)
+    }
+
+    /// The owner, as others see it. The default shows the id itself.
+    fn shown(&self, owner: OwnerId) -> OwnerId {
+        owner
+    }
+
+    /// What a guard has that only this store knows: see [`Guard::backend_specific`](crate::Guard::backend_specific).
+    fn specific(&self, place: &Self::Place) -> Option<Arc<dyn Any + Send + Sync>> {
+        let _ = place;
+        None
+    }
+}
+
+/// The order in which a store executes requests.
+pub trait Order: Clone + Debug + Send + Sync + 'static {
+    /// Whether a request that is sent on it now is executed after all those that were sent on it before.
+    fn is_open(&self) -> bool;
+}
+
+impl Order for () {
+    fn is_open(&self) -> bool {
+        false
+    }
+}
+
+/// Where a waiter is notified. A message is a hint that the store has to confirm, unless it proves to be the store's.
+pub trait Mailbox: Debug + Send + Sync + 'static {
+    /// Called when the lock was busy: whether the waiter will be notified. Else it asks now and then.
+    fn listens(&mut self) -> bool;
+
+    /// The next message.
+    ///
+    /// # Cancel safety
+    ///
+    /// It has to be cancel safe.
+    fn next(&mut self) -> impl Future<Output = Message> + Send;
+}
+
+/// A mailbox that there is none of.
+#[derive(Debug)]
+pub enum Unnotified {}
+
+impl Mailbox for Unnotified {
+    fn listens(&mut self) -> bool {
+        false
+    }
+
+    fn next(&mut self) -> impl Future<Output = Message> + Send {
+        pending()
+    }
+}
+
+/// What a waiter is notified of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Message {
+    /// It has the lock now, with this token, and its store has proved that.
+    Granted(Token),
+    /// It is to ask again.
+    Ask,
+}
+
+/// A request for a lock.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Ask<'a, M> {
+    /// Who asks.
+    pub owner: OwnerId,
+    /// For what.
+    pub mode: Mode,
+    /// For how long.
+    pub ttl: Duration,
+    /// What others are to see of the owner.
+    pub info: &'a OwnerInfo,
+    /// How it waits; `None` if it does not.
+    pub queue: Option<QueueUp<'a, M>>,
+}
+
+/// How an owner waits.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct QueueUp<'a, M> {
+    /// How long a lock that is granted to it is kept until it confirms.
+    pub grace: Duration,
+    /// Where it is notified; `None` if it polls.
+    pub mailbox: Option<&'a M>,
+}
+
+/// The answer to a request for a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The owner has the lock, with this token.
+    Granted(Token),
+    /// Others have it, or come first.
+    Busy {
+        /// How many waiters come before this one; `None` if it is not in the queue.
+        ahead: Option<usize>,
+        /// When the lease in the way ends.
+        ends_in: Option<Duration>,
+    },
+    /// Something else has the record of the lock: nothing was changed.
+    Blocked,
+}
+
+/// The answer to a request that changes what an owner has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Changed<T = ()> {
+    /// It was changed.
+    Done(T),
+    /// The owner does not have the lock.
+    NotHeld,
+    /// Something else has the record of the lock: nothing was changed.
+    Blocked,
+}
+
+/// An extension of a lease.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Extension<'a, P> {
+    /// Where.
+    pub place: &'a P,
+    /// Whose.
+    pub owner: OwnerId,
+    /// The time to live from now on.
+    pub ttl: Duration,
+    /// Whether a longer one is to be shortened. Else it stays, so that a late request shortens no other.
+    pub shortens: bool,
+}
+
+/// Which holders lose the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Break {
+    /// Those up to this token.
+    UpTo(Token),
+    /// The one with this token.
+    Only(Token),
+}
+
+/// What has the record of a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocker {
+    /// What it is.
+    pub what: String,
+    /// For how long it has been at work, if that is known.
+    pub open: Option<Duration>,
+}
+
+impl fmt::Display for Blocker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)?;
+        self.open.map_or(Ok(()), |open| write!(f, ", since {open:?}"))
+    }
+}

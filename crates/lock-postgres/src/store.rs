@@ -1,0 +1,141 @@
+//! What the database answers to one request.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use lock_core::engine::{Answer, Ask, Blocker, Break, Changed, Extension, LeaseStore};
+use lock_core::{DoctorReport, Error, ErrorKind, LockName, LockState, Outcome, OwnerId, Result, Token};
+use sha2::{Digest, Sha256};
+
+use crate::fence::Fencing;
+use crate::inbox::{Inbox, Listening, Mailbox};
+use crate::server::{Connection, Server, ToInbox};
+use crate::stored_name::stored;
+use crate::sweep::Sweeper;
+
+/// The locks of one schema.
+#[derive(Debug)]
+pub struct PostgresStore {
+    pub(crate) server: Arc<Server>,
+    pub(crate) inbox: Inbox,
+    pub(crate) sweeper: Sweeper,
+    /// Whether waiters are to be notified.
+    pub(crate) listens: bool,
+}
+
+impl LeaseStore for PostgresStore {
+    /// The name, as the database stores it.
+    type Place = Arc<str>;
+    type Order = Connection;
+    type Mailbox = Mailbox;
+
+    fn place(&self, name: &LockName) -> Result<Arc<str>> {
+        Ok(stored(name.as_str()).into())
+    }
+
+    async fn order(&self, _: &Arc<str>) -> Result<Connection> {
+        self.server.connection().await
+    }
+
+    async fn ask(&self, on: &Connection, name: &Arc<str>, ask: &Ask<'_, Mailbox>) -> Result<Answer> {
+        self.sweeper.sweep(&self.server);
+        let mailbox = ask.queue.as_ref().and_then(|queue| queue.mailbox);
+        let inbox = match (self.inbox.listening(), mailbox) {
+            (Listening::By(listener), Some(mailbox)) => {
+                Some(ToInbox { id: self.inbox.id(), listener, key: mailbox.key, secret: mailbox.tell() })
+            }
+            _ => None,
+        };
+        self.server.ask(on, name, ask, inbox).await
+    }
+
+    async fn release(&self, on: &Connection, name: &Arc<str>, owner: OwnerId) -> Result<Changed> {
+        self.server.release(on, name, owner).await
+    }
+
+    async fn extend(&self, leases: &[Extension<'_, Arc<str>>]) -> Result<Vec<Changed>> {
+        self.server.extend(leases).await
+    }
+
+    async fn holds(&self, name: &Arc<str>, owner: OwnerId) -> Result<bool> {
+        self.server.holds(name, owner).await
+    }
+
+    async fn downgrade(&self, name: &Arc<str>, owner: OwnerId, ttl: Duration) -> Result<Changed> {
+        self.server.downgrade(name, owner, ttl).await
+    }
+
+    async fn raise(&self, name: &Arc<str>, owner: OwnerId, floor: Token) -> Result<Changed> {
+        self.server.raise(name, owner, floor).await
+    }
+
+    async fn hand_over(
+        &self,
+        on: &Connection,
+        name: &Arc<str>,
+        from: OwnerId,
+        to: &Ask<'_, Mailbox>,
+    ) -> Result<Changed<Token>> {
+        self.server.hand_over(on, name, from, to).await
+    }
+
+    async fn inspect(&self, name: &Arc<str>) -> Result<LockState> {
+        self.state(name).await
+    }
+
+    async fn break_lock(&self, name: &Arc<str>, which: Break) -> Result<Changed> {
+        self.server.break_lock(name, which).await
+    }
+
+    fn close(&self) {
+        // First, as waiters that are no longer notified would queue up again.
+        self.server.close();
+        self.inbox.close();
+    }
+
+    fn mailbox(&self, _: &Arc<str>) -> Option<Mailbox> {
+        self.listens.then(|| self.inbox.register())
+    }
+
+    async fn next_change(&self, name: &Arc<str>) -> Result<Option<BoxFuture<'static, ()>>> {
+        let changes = self.inbox.observe(name).await?;
+        Ok(changes.map(|mut changes| async move { changes.next().await }.boxed()))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Option<Vec<LockName>>> {
+        self.names(prefix).await.map(Some)
+    }
+
+    async fn doctor(&self) -> Result<DoctorReport> {
+        self.examined().await
+    }
+
+    async fn blocker(&self, name: &Arc<str>) -> Result<Option<Blocker>> {
+        self.server.blocker(name).await
+    }
+
+    fn blocked(&self, by: &str) -> Error {
+        let what = format!("a transaction has the row of the lock: {by}");
+        self.server
+            .endpoint
+            .error(ErrorKind::Unavailable, what)
+            .with_code("locked")
+            .with_hint("end that transaction: it has called fence() and is still open; then try again")
+            .with_outcome(Outcome::NotApplied)
+    }
+
+    /// Its digest, as the server makes it: who knows the id itself can release the lock.
+    fn shown(&self, owner: OwnerId) -> OwnerId {
+        let bytes = u128::from_str_radix(&owner.to_string(), 16).unwrap_or_default().to_be_bytes();
+        let digest: String =
+            Sha256::digest(bytes).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        OwnerId::decode(&digest).unwrap_or(owner)
+    }
+
+    fn specific(&self, name: &Arc<str>) -> Option<Arc<dyn Any + Send + Sync>> {
+        Some(Arc::new(Fencing { server: Arc::clone(&self.server), name: Arc::clone(name) }))
+    }
+}
