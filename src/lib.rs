@@ -57,9 +57,9 @@ pub use lock_zk::{Committed, FencedExt, FencedWriter, NodeAcl, Zk, ZkConfig, ZkL
 /// The traits that a backend implements, and what they use.
 pub mod backend {
     pub use lock_core::backend::*;
-    pub use lock_core::renewal;
     pub use lock_core::url::{LockUrl, OptionValue};
-    pub use lock_core::{HandOver, Lazy, Lease, Revocation, RevocationCell, ValidityCell};
+    pub use lock_core::{HandOver, Lazy, Lease, Revocation, RevocationCell, TokenBlock, ValidityCell};
+    pub use lock_core::{engine, record, renewal};
 
     /// The locks of any backend: what a configuration connects to. [`polylock::Locks`](crate::Locks) dereferences to it, and
     /// is made from it by `From`.

@@ -2,6 +2,7 @@
 
 mod layers;
 mod migrate;
+mod own_store;
 mod postgres;
 mod redis;
 mod zk;
@@ -22,6 +23,7 @@ use crate::broken_locks::{self, Defect};
 pub use layers::Layers;
 use layers::LayersHarness;
 pub use migrate::MigrateHarness;
+use own_store::OwnStoreHarness;
 pub use postgres::PostgresHarness;
 pub use redis::{Kind, RedisHarness, Servers};
 pub use zk::ZkHarness;
@@ -33,8 +35,9 @@ pub const PASSWORD: &str = "correct-horse-battery-staple";
 pub const WORKER: &str = "--worker";
 
 /// The backends, by the scheme of their URL, recipes of `redis` and `zk` that are ones of their own, and the rungs of `migrate`.
-pub const BACKENDS: [&str; 12] = [
+pub const BACKENDS: [&str; 13] = [
     "memory",
+    "own-store",
     "postgres",
     "redis",
     "redlock",
@@ -49,7 +52,8 @@ pub const BACKENDS: [&str; 12] = [
 ];
 
 /// What the first tier leaves to the full one: a recipe, all rungs but one that locks both stores, mixtures, and [`TOPOLOGIES`].
-pub const IN_THE_FULL_TIER: [&str; 12] = [
+pub const IN_THE_FULL_TIER: [&str; 13] = [
+    "own-store",
     "zk-ephemeral",
     "migrate-old",
     "migrate-shadow",
@@ -64,11 +68,13 @@ pub const IN_THE_FULL_TIER: [&str; 12] = [
     "redis-sentinel",
 ];
 
-/// What the full tier leaves to the deep one. Memory and Redis have all flavours in the full tier; the other stores, which take
-/// long to start and to expire, have the one that most programs use; and migrations the rungs and the mixture that differ most.
+/// What the full tier leaves to the deep one. Memory has all flavours in the full tier, Redis those that differ most; the other
+/// stores, which take long to start and to expire, have the one that most programs use; and migrations the rungs and the mixture
+/// that differ most.
 pub fn is_in_the_deep_tier(backend: &str, flavour: &str) -> bool {
     match backend {
-        "memory" | "redis" => false,
+        "memory" | "own-store" => false,
+        "redis" => !matches!(flavour, "typed" | "dyn" | "multi-of-two"),
         "postgres" | "redlock" | "setnx" | "zk" => flavour != "dyn",
         "zk-ephemeral" | "migrate-dual" | "migrate-move" | "migrate-new" | "migrate-dual-move" => {
             flavour != "dyn"
@@ -180,9 +186,8 @@ impl Flavour {
     /// is made of mutexes alone depends on the backend only by them: so it is tested where those differ most.
     pub fn of(backend: &str) -> &'static [Self] {
         match backend {
-            "zk-ephemeral" | "migrate-old" | "migrate-shadow" | "migrate-dual" | "migrate-new" => {
-                &[Self::Dyn]
-            }
+            "own-store" | "zk-ephemeral" | "migrate-old" | "migrate-shadow" | "migrate-dual"
+            | "migrate-new" => &[Self::Dyn],
             "memory" | "postgres" | "redis" => &Self::ALL,
             "redlock" | "zk" => {
                 &[Self::Typed, Self::Dyn, Self::Write, Self::Permit, Self::Reentrant, Self::MultiOfTwo]
@@ -232,7 +237,7 @@ impl fmt::Display for Flavour {
 /// `redis` are the servers of the backend of that name.
 pub fn harnesses(redis: &Arc<Servers>) -> Vec<Arc<dyn Harness>> {
     let (redlock, zk, both, postgres) = (Arc::default(), Arc::default(), Arc::default(), Arc::default());
-    let mut all: Vec<Arc<dyn Harness>> = Vec::new();
+    let mut all: Vec<Arc<dyn Harness>> = vec![Arc::new(OwnStoreHarness::new())];
     for &flavour in Flavour::layers("memory") {
         let memory = MemoryHarness::new(format!("memory::{flavour}"), move |url| connect(flavour, url));
         all.push(Arc::new(LayersHarness::new(flavour, Box::new(memory))));
@@ -308,6 +313,7 @@ pub fn connect(flavour: Flavour, url: String) -> Connecting {
             (Flavour::Layers(layers), _) => {
                 polylock::Locks::connect(&url).await.map(|locks| Locks::clone(&layers.over(locks)))
             }
+            (_, "own-store") => own_store::open(&url),
             (Flavour::Broken(defect), _) => broken_locks::connect(defect, url).await,
             _ => polylock::Locks::connect(&url).await.map(|locks| Locks::clone(&locks)),
         }

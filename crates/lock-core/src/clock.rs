@@ -4,6 +4,8 @@ use std::fmt;
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// The longest single sleep: tokio's timers may stop while the host is suspended, the lease clock does not.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
@@ -22,7 +24,8 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// assert!(deadline < BootInstant::NEVER);
 /// assert!(deadline.saturating_duration_since(Clock::boot().now()) <= Duration::from_secs(10));
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct BootInstant(
     /// In nanoseconds, which suffice for five centuries: half the size of a `Duration`.
     u64,

@@ -75,6 +75,9 @@ pub struct EngineOptions {
     pub command_timeout: Duration,
     /// How long the store keeps a lock that it has granted to a waiter, until that confirms. The usual is 2.5 s.
     pub grace: Duration,
+    /// How long the first waiter pauses at most before it asks again, if it is not notified; those behind it up to four times as long.
+    /// The usual is 250 ms.
+    pub poll: Duration,
     /// How many tasks of one process may have a lock in a row before the store chooses the next holder.
     pub local_handovers: u32,
     /// Whether a task may have the lock of another one, with the next token of its block, that has shown its token to others.
@@ -98,12 +101,16 @@ struct Core<S: LeaseStore> {
 
 impl<S: LeaseStore> Engine<S> {
     /// An engine over this store, whose leases last as the capabilities say.
-    #[must_use]
-    pub fn new(store: S, capabilities: Capabilities, options: EngineOptions) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if that is too short or too long.
+    pub fn new(store: S, capabilities: Capabilities, options: EngineOptions) -> Result<Self> {
+        capabilities.check_lease_ttl(capabilities.lease.default_ttl())?;
         let store = Arc::new(store);
         let renew = RenewOnStore::new(&store, &capabilities, &options);
         let renewer = Renewer::new(renew, options.clock.clone());
-        Self(Arc::new(Core { store, capabilities, options, renewer, cleanup: Background::default() }))
+        Ok(Self(Arc::new(Core { store, capabilities, options, renewer, cleanup: Background::default() })))
     }
 
     /// The store.
@@ -120,6 +127,7 @@ impl EngineOptions {
         Self {
             command_timeout,
             grace: Duration::from_millis(2_500),
+            poll: Duration::from_millis(250),
             local_handovers: TokenBlock::USUAL_SERIES,
             passes_on_shown_tokens: true,
             extends_at_once: 500,

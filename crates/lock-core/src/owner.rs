@@ -25,8 +25,23 @@ use crate::one_line;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct OwnerId([u8; 16]);
+
+impl From<OwnerId> for String {
+    fn from(owner: OwnerId) -> Self {
+        owner.to_string()
+    }
+}
+
+impl TryFrom<String> for OwnerId {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        Self::decode(&text).ok_or("not the identity of an owner")
+    }
+}
 
 impl OwnerId {
     /// A new identity from the operating system's random numbers: children of a fork never share one.

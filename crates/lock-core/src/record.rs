@@ -8,14 +8,18 @@
 //! nobody starves; but a waiter for one of fewer permits than are taken lets those behind it pass.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use crate::{BootInstant, Mode, OwnerId, Token};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    BootInstant, Holder, HolderInfo, LockState, Mode, OwnerId, OwnerInfo, Token, WaiterInfo, engine,
+};
 
 /// One lock: who holds it, who waits for it, and the last token.
 ///
 /// A store keeps a `P` with each holder and waiter: who they are, and how to reach them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record<P = ()> {
     last: Token,
     holders: Vec<Holding<P>>,
@@ -23,7 +27,7 @@ pub struct Record<P = ()> {
 }
 
 /// What one holder has. There is one of an exclusive lock; of a shared one there are several of one kind, the oldest first.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Holding<P = ()> {
     /// Who holds it.
@@ -39,7 +43,7 @@ pub struct Holding<P = ()> {
 }
 
 /// A waiter.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Waiting<P = ()> {
     /// Who waits.
@@ -53,7 +57,7 @@ pub struct Waiting<P = ()> {
 }
 
 /// How a waiter gets the lock.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub enum Turn {
     /// It is granted the lock for this long, and told so.
     Granted(Duration),
@@ -101,6 +105,14 @@ pub struct Changes<P = ()> {
     pub expired: Vec<Holding<P>>,
 }
 
+/// What `inspect` shows of a holder or a waiter.
+pub trait Shown {
+    /// Who it is.
+    fn info(&self) -> &OwnerInfo;
+    /// Since when it has the lock, or waits.
+    fn since(&self) -> SystemTime;
+}
+
 /// What a store knows when it is asked.
 pub trait Now<P> {
     /// The time.
@@ -126,6 +138,36 @@ impl<P> Record<P> {
         queue: impl IntoIterator<Item = Waiting<P>>,
     ) -> Self {
         Self { last, holders: holders.into_iter().collect(), queue: queue.into_iter().collect() }
+    }
+
+    /// What `inspect` shows of it.
+    pub fn state(&self, now: &impl Now<P>) -> LockState
+    where
+        P: Shown,
+    {
+        let time = now.time();
+        let holders = self.holders.iter().filter(|holder| holder.until > time);
+        let mut state = LockState::held(holders.map(|holder| HolderInfo {
+            token: Some(holder.token),
+            since: Some(holder.party.since()),
+            remaining: Some(holder.until.saturating_duration_since(time)),
+            id: Some(holder.owner),
+            ..HolderInfo::new(Holder::Known(holder.party.info().clone()), holder.mode.into())
+        }));
+        let waiters = || self.queue.iter().filter(|waiter| now.lives(waiter));
+        let shown = |waiter: &Waiting<P>| WaiterInfo {
+            since: Some(waiter.party.since()),
+            ..WaiterInfo::new(Holder::Known(waiter.party.info().clone()), waiter.mode.into())
+        };
+        state.queue = waiters().take(LockState::MAX_QUEUE).map(shown).collect();
+        state.waiters = waiters().count();
+        state.token = state.token.or(Some(self.last).filter(|last| last.get() > 0));
+        state
+    }
+
+    /// Whether this owner has the lock now.
+    pub fn is_held_by(&self, now: &impl Now<P>, owner: OwnerId) -> bool {
+        self.holders.iter().any(|holder| holder.owner == owner && holder.until > now.time())
     }
 
     /// Its holders, some of which may have ended.
@@ -238,7 +280,7 @@ impl<P> Record<P> {
 
     /// Makes later tokens larger than this one. Returns whether the owner has the lock; else nothing happens.
     pub fn raise(&mut self, now: &impl Now<P>, owner: OwnerId, floor: Token) -> bool {
-        let holds = self.holders.iter().any(|holder| holder.owner == owner && holder.until > now.time());
+        let holds = self.is_held_by(now, owner);
         if holds {
             self.last = self.last.max(floor);
         }
@@ -327,6 +369,20 @@ impl<P> Record<P> {
             None => self.queue.push_back(Waiting { owner, mode, turn, party }),
         }
         place.unwrap_or(self.queue.len() - 1)
+    }
+}
+
+impl Answer {
+    /// The same, as an [engine](crate::engine) expects it of its store.
+    #[must_use]
+    pub fn at(self, now: BootInstant) -> engine::Answer {
+        match self {
+            Self::Granted(token) => engine::Answer::Granted(token),
+            Self::Busy { ahead, until } => {
+                let ends_in = until.map(|until| until.saturating_duration_since(now));
+                engine::Answer::Busy { ahead, ends_in }
+            }
+        }
     }
 }
 

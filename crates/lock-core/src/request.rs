@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::{LockName, OwnerInfo};
@@ -66,7 +67,8 @@ impl AcquireRequest {
 /// With which other holders a lock may be shared.
 ///
 /// All modes of one name are one lock: a holder in one mode excludes the holders in the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Mode {
     /// With none: a mutex, or the write side of a read/write lock.

@@ -72,7 +72,7 @@ impl Postgres {
         options.passes_on_shown_tokens = false;
         options.clock = config.clock.clone();
         let store = PostgresStore { server, inbox, sweeper: Sweeper::new(), listens: config.listen };
-        Ok(Self(Engine::new(store, capabilities(&config), options)))
+        Engine::new(store, capabilities(&config), options).map(Self)
     }
 }
 

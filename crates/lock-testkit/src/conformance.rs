@@ -141,6 +141,30 @@ pub trait Harness: Send + Sync + 'static {
     async fn restart(&self);
 }
 
+/// The cases that cut connections, or restart servers: for [`Harness::leaves_out`] of stores that have none.
+pub const OF_CONNECTIONS: &[&str] = &[
+    "signals_of_a_guard_end_before_its_release_is_answered",
+    "validity_counts_from_the_request",
+    "closing_does_not_wait_for_a_silent_server_for_ever",
+    "a_dead_server_is_reported_at_connect",
+    "a_dead_server_is_reported_at_acquire",
+    "a_silent_server_is_reported_at_acquire",
+    "patience_ends_at_a_silent_server",
+    "a_waiter_at_a_server_that_falls_silent_gives_up_without_an_error",
+    "a_lost_reply_leaves_nothing",
+    "a_reset_instead_of_a_reply_leaves_nothing",
+    "a_waiter_rides_out_a_short_outage",
+    "a_long_outage_ends_strict_waits_alone",
+    "a_waiter_cut_off_for_long_jumps_no_queue",
+    "a_holder_that_is_cut_off_suspects_a_loss_and_loses",
+    "a_holder_of_a_silent_server_loses",
+    "a_release_ends_during_an_outage",
+    "a_drop_during_an_outage_releases_in_the_end",
+    "a_restart_keeps_locks_and_tokens",
+    "a_forgotten_connection_is_replaced",
+    "a_downgrade_without_an_answer_gives_nothing_up",
+];
+
 /// What a case uses as a mutex.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -242,10 +242,11 @@ impl<'a, S: LeaseStore> Waiting<'a, S> {
             self.what.request.report_position(ahead + 1);
         }
         let listens = attempt.mailbox.as_mut().is_some_and(Mailbox::listens);
+        let poll = u64::try_from(self.what.core.options.poll.as_millis()).unwrap_or(u64::MAX);
         let longest = match (listens, ahead) {
             (true, _) => longest_pause(),
-            (false, Some(1..)) => pause_between(250, 1_000),
-            (false, _) => poll_pause(),
+            (false, Some(1..)) => pause_between(poll, poll.saturating_mul(4)),
+            (false, _) => pause_between(poll / 5, poll),
         };
         // Not all at once: the first of those that ask then passes an expired lock on.
         let spread = ahead.map_or(Duration::ZERO, |ahead| Duration::from_millis(10) * ahead.min(50) as u32);

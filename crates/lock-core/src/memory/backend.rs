@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::config::{BACKEND, MemoryConfig};
 use super::lease::MemoryLease;
-use super::store::{Answer, Grant, Moment, Store, holder_info, waiter_info};
+use super::store::{Answer, Grant, Moment, Store};
 use crate::backend::Support;
 use crate::record::Record;
 use crate::renewal::{Renewer, Terms};
@@ -104,14 +104,7 @@ impl Backend for Memory {
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
         self.check_open()?;
-        let mut table = self.store.table();
-        table.expire(name, &self.store.clock);
-        let Some(record) = table.locks.get(name) else { return Ok(LockState::free()) };
-        let now = self.store.clock.now();
-        let mut state = LockState::held(record.holders().iter().map(|holder| holder_info(holder, now)));
-        state.waiters = record.queue().len();
-        state.queue = record.queue().iter().take(LockState::MAX_QUEUE).map(waiter_info).collect();
-        Ok(state)
+        Ok(self.store.table().state(name, &self.store.clock))
     }
 
     async fn await_change(&self, name: &LockName, seen: &LockState) -> Result<LockState> {

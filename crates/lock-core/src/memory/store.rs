@@ -9,11 +9,11 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use tokio::sync::{Notify, oneshot};
 
-use crate::record::{Ask, Changes, Holding, Now, Record, Turn, Waiting};
+use crate::record::{Ask, Changes, Now, Record, Shown, Turn, Waiting};
 use crate::renewal::{Due, Renew, Renewed};
 use crate::{
-    AcquireRequest, BootInstant, Clock, Holder, HolderInfo, LockName, LossReason, OwnerId, OwnerInfo,
-    Revocation, RevocationCell, Token, ValidityCell, Wait, WaiterInfo, record,
+    AcquireRequest, BootInstant, Clock, LockName, LockState, LossReason, OwnerId, OwnerInfo, Revocation,
+    RevocationCell, Token, ValidityCell, Wait, record,
 };
 
 /// The locks of one store.
@@ -242,27 +242,16 @@ impl Party {
             revocation.request();
         }
     }
-
-    fn who(&self) -> Holder {
-        Holder::Known(OwnerInfo::clone(&self.info))
-    }
 }
 
-/// What `inspect` shows of a holder.
-pub(super) fn holder_info(holder: &Holding<Party>, now: BootInstant) -> HolderInfo {
-    HolderInfo {
-        token: Some(holder.token),
-        since: Some(holder.party.since),
-        remaining: Some(holder.until.saturating_duration_since(now)),
-        id: Some(holder.owner),
-        ..HolderInfo::new(holder.party.who(), holder.mode.into())
+impl Shown for Party {
+    fn info(&self) -> &OwnerInfo {
+        &self.info
     }
-}
 
-/// What `inspect` shows of a waiter.
-pub(super) fn waiter_info(waiter: &Waiting<Party>) -> WaiterInfo {
-    let since = Some(waiter.party.since);
-    WaiterInfo { since, ..WaiterInfo::new(waiter.party.who(), waiter.mode.into()) }
+    fn since(&self) -> SystemTime {
+        self.since
+    }
 }
 
 impl Tokens {
@@ -302,6 +291,15 @@ impl Table {
             self.changed.notify_waiters();
         }
         Some(answer)
+    }
+
+    /// What `inspect` shows of the lock.
+    pub(super) fn state(&mut self, name: &LockName, clock: &Clock) -> LockState {
+        let shown = |record: &mut Record<_>, now: &mut Moment<'_>| {
+            let changes = record.settle(now);
+            (record.state(now), changes)
+        };
+        self.change(name, clock, LossReason::Removed, shown).unwrap_or_else(LockState::free)
     }
 
     /// Removes the holders whose lease has ended.

@@ -25,7 +25,7 @@ use libtest_mimic::{Arguments, Trial};
 use lock_core::backend::Support;
 use lock_core::{Capabilities, LeaseKind, Locks};
 use lock_flock::FlockConfig;
-use lock_testkit::conformance::{self, CASES, Fault, Handle, Harness};
+use lock_testkit::conformance::{self, CASES, Fault, Handle, Harness, OF_CONNECTIONS};
 use tempfile::TempDir;
 
 const WORKER: &str = "--worker";
@@ -34,31 +34,7 @@ const THREADS: usize = 10;
 
 /// Why cases are none for files.
 const LEFT_OUT: &[(&[&str], &str)] = &[
-    (
-        &[
-            "signals_of_a_guard_end_before_its_release_is_answered",
-            "validity_counts_from_the_request",
-            "closing_does_not_wait_for_a_silent_server_for_ever",
-            "a_dead_server_is_reported_at_connect",
-            "a_dead_server_is_reported_at_acquire",
-            "a_silent_server_is_reported_at_acquire",
-            "patience_ends_at_a_silent_server",
-            "a_waiter_at_a_server_that_falls_silent_gives_up_without_an_error",
-            "a_lost_reply_leaves_nothing",
-            "a_reset_instead_of_a_reply_leaves_nothing",
-            "a_waiter_rides_out_a_short_outage",
-            "a_long_outage_ends_strict_waits_alone",
-            "a_waiter_cut_off_for_long_jumps_no_queue",
-            "a_holder_that_is_cut_off_suspects_a_loss_and_loses",
-            "a_holder_of_a_silent_server_loses",
-            "a_release_ends_during_an_outage",
-            "a_drop_during_an_outage_releases_in_the_end",
-            "a_restart_keeps_locks_and_tokens",
-            "a_forgotten_connection_is_replaced",
-            "a_downgrade_without_an_answer_gives_nothing_up",
-        ],
-        "the kernel keeps the locks: there is no connection to cut, and no server to restart",
-    ),
+    (OF_CONNECTIONS, "the kernel keeps the locks: there is no connection to cut, and no server to restart"),
     (&["one_of_the_readers_is_broken"], "a broken file is broken for all its holders"),
     (&["a_stopped_holder_knows_that_it_lost"], "a process that is stopped keeps its files locked"),
 ];
