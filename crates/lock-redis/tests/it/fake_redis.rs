@@ -189,7 +189,7 @@ fn random_commands_and_scripts_are_answered_alike() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let real = runtime.block_on(RedisServer::start()).unwrap();
     for resp3 in [false, true] {
-        let config = Config { cases: by_tier(30, 100, 150), failure_persistence: None, ..Config::default() };
+        let config = Config { cases: by_tier(30, 40, 150), failure_persistence: None, ..Config::default() };
         let mut runner = TestRunner::new(config);
         let ran = runner.run(&commands(), |commands| {
             runtime.block_on(compare(&real, resp3, &commands)).map_err(TestCaseError::fail)
@@ -392,7 +392,7 @@ fn what_is_pushed_is_alike() {
     let real = runtime.block_on(RedisServer::start()).unwrap();
     let deeds: Vec<&str> = DEEDS.lines().flat_map(|line| line.split('|')).collect();
     let mut runner = TestRunner::new(Config {
-        cases: by_tier(20, 60, 100),
+        cases: by_tier(20, 30, 100),
         failure_persistence: None,
         ..Config::default()
     });

@@ -18,7 +18,7 @@ const SEED_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/simulation.s
 
 #[test]
 fn no_seed_breaks_a_promise() {
-    simulation::no_seed_breaks_a_promise::<Scenario>(&Seeds::new(SEED_FILE, by_tier(60, 300, 5_000)));
+    simulation::no_seed_breaks_a_promise::<Scenario>(&Seeds::new(SEED_FILE, by_tier(60, 120, 5_000)));
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn a_restart_without_data_is_found() {
 
 #[test]
 fn a_server_that_loses_data_hangs_no_client_and_gives_no_token_twice() {
-    let seeds: Vec<u64> = (0..by_tier(20, 100, 1_000)).collect();
+    let seeds: Vec<u64> = (0..by_tier(20, 40, 1_000)).collect();
     for mode in [Mode::EarlyExpiry, Mode::EmptyRestart] {
         let outcomes = in_parallel(&seeds, |seed| Scenario::new(seed, mode).run(false));
         for (seed, outcome) in seeds.iter().zip(outcomes) {

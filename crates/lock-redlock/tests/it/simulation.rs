@@ -19,12 +19,12 @@ const SEED_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/simulation.s
 
 #[test]
 fn no_seed_breaks_a_promise() {
-    simulation::no_seed_breaks_a_promise::<Scenario>(&Seeds::new(SEED_FILE, by_tier(60, 300, 20_000)));
+    simulation::no_seed_breaks_a_promise::<Scenario>(&Seeds::new(SEED_FILE, by_tier(60, 120, 20_000)));
 }
 
 #[test]
 fn no_seed_breaks_a_promise_of_three_or_seven_masters() {
-    let seeds: Vec<u64> = (0..by_tier(20, 100, 2_000)).collect();
+    let seeds: Vec<u64> = (0..by_tier(20, 40, 2_000)).collect();
     let outcomes = in_parallel(&seeds, |seed| Scenario::new(seed, Mode::OtherSizes).run(false));
     for (seed, outcome) in seeds.iter().zip(&outcomes) {
         assert!(outcome.holds(), "seed {seed} breaks a promise\n{outcome}");
@@ -35,7 +35,7 @@ fn no_seed_breaks_a_promise_of_three_or_seven_masters() {
 
 #[test]
 fn seeds_hand_the_lock_over_and_split_the_vote_also_while_a_master_is_away() {
-    let count = by_tier(60, 150, 300);
+    let count = by_tier(60, 60, 300);
     let seeds: Vec<u64> = (0..count).collect();
     in_parallel(&seeds, |seed| Scenario::new(seed, Mode::Sound).run(false));
     println!("{SEEN:?}");
@@ -77,7 +77,7 @@ fn a_lease_that_counts_from_the_answer_is_held_twice() {
 }
 
 fn no_seed_overlaps(mode: Mode) {
-    let seeds: Vec<u64> = (0..by_tier(20, 100, 2_000)).collect();
+    let seeds: Vec<u64> = (0..by_tier(20, 40, 2_000)).collect();
     let outcomes = in_parallel(&seeds, |seed| Scenario::new(seed, mode).run(false));
     for (seed, outcome) in seeds.iter().zip(&outcomes) {
         assert!(!overlaps(outcome), "{mode:?}, seed {seed}\n{outcome}");

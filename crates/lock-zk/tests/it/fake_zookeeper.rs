@@ -64,7 +64,7 @@ fn random_requests_are_answered_alike() {
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let real = runtime.block_on(server());
     for servers in [1, 3] {
-        let config = Config { cases: by_tier(8, 25, 80), failure_persistence: None, ..Config::default() };
+        let config = Config { cases: by_tier(8, 12, 80), failure_persistence: None, ..Config::default() };
         let (mut runner, run) = (TestRunner::new(config), Cell::new(0));
         let ran = runner.run(&vec((0..2_usize, request()), 1..40), |script| {
             run.set(run.get() + 1);

@@ -19,7 +19,7 @@ const SEED_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/simulation.s
 
 #[test]
 fn no_seed_breaks_a_promise() {
-    simulation::no_seed_breaks_a_promise::<Scenario>(&Seeds::new(SEED_FILE, by_tier(60, 300, 5_000)));
+    simulation::no_seed_breaks_a_promise::<Scenario>(&Seeds::new(SEED_FILE, by_tier(60, 120, 5_000)));
 }
 
 #[test]

@@ -34,7 +34,7 @@ pub(super) fn check(before: &str, call: &str, answer: &str, notified: &str, afte
 fn random_requests_are_answered_as_by_the_specification() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut bench = runtime.block_on(Bench::new());
-    let config = Config { cases: by_tier(40, 150, 1_000), failure_persistence: None, ..Config::default() };
+    let config = Config { cases: by_tier(40, 60, 1_000), failure_persistence: None, ..Config::default() };
     let calls = proptest::collection::vec(call(), 1..40);
     let bench = std::cell::RefCell::new(&mut bench);
     let ran = TestRunner::new(config).run(&calls, |calls| {

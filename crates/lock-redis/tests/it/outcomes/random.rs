@@ -16,7 +16,7 @@ pub fn try_all<S: Scripts>(op: &BoxedStrategy<Op>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let bench = std::cell::RefCell::new(runtime.block_on(Bench::<S>::new(true)));
     let config = ProptestConfig {
-        cases: by_tier(40, 150, 500),
+        cases: by_tier(40, 60, 500),
         failure_persistence: None,
         ..ProptestConfig::default()
     };

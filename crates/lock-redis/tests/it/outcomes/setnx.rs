@@ -470,7 +470,7 @@ fn random_operations_keep_the_laws() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let bench = std::cell::RefCell::new(runtime.block_on(Bench::new()));
     let config = ProptestConfig {
-        cases: by_tier(40, 150, 500),
+        cases: by_tier(40, 60, 500),
         failure_persistence: None,
         ..ProptestConfig::default()
     };
