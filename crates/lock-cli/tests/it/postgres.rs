@@ -93,6 +93,7 @@ async fn a_transaction_with_a_fence_is_shown() {
     let psql =
         format!("psql -XqAt -U owner -d shop -h {} -p {}", server.socket_dir().display(), server.port());
     let script = format!(
+        // Time: transactions that end at once are not shown.
         "{psql} <<END\nBEGIN; SELECT locks.fence('job', $POLYLOCK_TOKEN), pg_sleep(0.2);\n\\! {POLYLOCK} holders --url '{url}' job\nEND"
     );
     let shown =

@@ -201,10 +201,11 @@ async fn a_zookeeper_that_cannot_be_reached_is_named_while_it_is_tried() {
     assert_eq!(run.stderr.matches(&refused).count(), 2, "{run:?}");
     // Those who ask see it too.
     for command in ["holders job --json", "doctor"] {
-        let asks =
-            shell(&format!("zk://{nobody}?connect_timeout=4s"), &format!("{POLYLOCK} {command}")).await;
-        asks.is(69, &["does not answer yet", &refused]);
+        // Time: how long it tries.
+        let url = format!("zk://{nobody}?connect_timeout=4s");
+        shell(&url, &format!("{POLYLOCK} {command}")).await.is(69, &["does not answer yet", &refused]);
     }
+    // Time: how long it tries.
     let run = sh(&format!("zk://{nobody}?connect_timeout=500ms"), "", "echo ran").await;
     run.is(69, &["no server opened a session", &refused]);
 }

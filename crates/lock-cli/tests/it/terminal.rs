@@ -89,8 +89,8 @@ async fn a_shell_stops_and_continues_the_job() {
         shell.shows("tick 3\r", round).await;
         shell.types("\u{1a}");
         shell.shows("Stopped", round).await;
-        // Time: the whole job stands still.
         let before = count(&shell);
+        // Time: the whole job stands still.
         sleep(Duration::from_millis(500)).await;
         assert_eq!(count(&shell), before, "{}", shell.screen());
         assert!(stage.is_held().await);

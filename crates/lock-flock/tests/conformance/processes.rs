@@ -234,9 +234,10 @@ async fn a_lock_that_is_replaced_before_it_is_locked_excludes_all_the_same() {
 
 async fn a_paused_holder_learns_by_its_deadline() {
     let (dir, locks) = folder().await;
-    // Time: the session ends, and no task of this runtime can look at the file.
+    // Time: the session ends.
     let short = FlockConfig::new(dir.path()).session_timeout(Duration::from_millis(500));
     let guard = take(&short.connect().await.unwrap(), "a").await;
+    // Time: it has ended, and no task of this runtime could look at the file.
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(guard.state(), GuardState::Lost(LossReason::DeadlinePassed));
     // A lost lock is given up.
@@ -257,8 +258,8 @@ async fn what_cannot_be_written_is_said() {
         (ErrorKind::Denied, Some("b")),
         "{error}"
     );
-    let ttl = LockOptions::new().hold_at_least(Duration::from_secs(1));
-    assert_eq!(locks.mutex_with("c", ttl).unwrap_err().kind(), ErrorKind::Unsupported);
+    let kept = LockOptions::new().hold_at_least(Duration::from_secs(1));
+    assert_eq!(locks.mutex_with("c", kept).unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
 async fn a_process_that_is_stopped_within_its_step_is_reported() {

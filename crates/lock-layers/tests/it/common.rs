@@ -71,7 +71,7 @@ pub struct StageLease {
 
 impl Stage {
     pub fn new() -> Self {
-        let kind = LeaseKind::ttl(Duration::from_secs(30), Duration::from_millis(1));
+        let kind = LeaseKind::ttl(Duration::from_secs(30), Duration::from_secs(5));
         Self { capabilities: Capabilities::new("stage", kind), last: LastLease::default(), password: SECRET }
     }
 }

@@ -108,10 +108,11 @@ impl Seen {
         let (token, valid_until_ns) = (Some(guard.token().get()), Some(until(&guard)));
         self.note(process, EventKind::Acquired { token, valid_until_ns, mode: Mode::Exclusive });
         // Time: now and then it is renewed.
-        let end = if grants.is_multiple_of(16) { lease + lease / 4 } else { Duration::from_millis(2) };
+        let holds = if grants.is_multiple_of(16) { lease + lease / 4 } else { Duration::from_millis(2) };
+        let ends = sleep(holds); // Time: the same.
         tokio::select! {
             _ = guard.lost() => self.note(process, EventKind::Lost),
-            () = sleep(end) => self.note(process, EventKind::Extended { valid_until_ns: until(&guard) }),
+            () = ends => self.note(process, EventKind::Extended { valid_until_ns: until(&guard) }),
         }
         self.note(process, EventKind::ReleaseCalled);
         let outcome = match guard.release().await {

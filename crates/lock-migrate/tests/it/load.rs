@@ -66,8 +66,9 @@ async fn forty_waiters_outlast_a_frozen_redis() {
         // Of client two, one waits at the server.
         until("they wait", async || one.inspect(name).await.is_ok_and(|seen| seen.waiters > 20)).await;
         servers.redis.stop();
-        // Time: the release is in vain, and the waiters notice that the server does not answer.
+        // Time: the release is in vain.
         let _ = timeout(Duration::from_secs(1), first.release()).await;
+        // Time: the waiters notice that the server does not answer.
         sleep(Duration::from_secs(4)).await;
         servers.redis.cont();
         join_all(waiters.into_iter().map(come)).await;

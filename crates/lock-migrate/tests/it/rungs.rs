@@ -1,10 +1,11 @@
 //! Locks on every rung, on real servers: who excludes whom, and with which tokens.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lock_core::{ErrorKind, GuardState, Locks, LossReason, Token};
 use lock_migrate::{MigrationConfig, Rung};
-use lock_testkit::{give_back, hand_over, queue_up, soon, take, until};
+use lock_testkit::{give_back, hand_over, queue_up, soon, take};
 use tokio::time::timeout;
 
 use crate::common::{LEASE, Servers, at_last, is_busy, pass, redis};
@@ -185,16 +186,16 @@ async fn a_name_that_has_moved_is_unavailable_until_the_process_follows_the_reco
     pass(&servers.on(Rung::Move).await, "moved").await;
     let proxy = servers.proxy(Side::Old);
     let (old, zk) = (redis(proxy.addr(), LEASE).await, servers.zk().await);
-    let opening = MigrationConfig::new("shop").rung(Rung::Old).open(old, zk);
     // It asks once more over another connection.
-    let fails_twice = async {
-        for fired in 0..2 {
-            proxy.cut_when(|request| String::from_utf8_lossy(request).contains("polylock:migration:"));
-            until("it has asked", async || proxy.fired() > fired).await;
-        }
-    };
-    let (migration, ()) = tokio::join!(opening, fails_twice);
-    let locks = Locks::new(migration.unwrap());
+    for time in 0..2 {
+        let asked = AtomicUsize::new(0);
+        proxy.cut_when(move |request| {
+            String::from_utf8_lossy(request).contains("polylock:migration:")
+                && asked.fetch_add(1, Ordering::SeqCst) == time
+        });
+    }
+    let locks = Locks::new(MigrationConfig::new("shop").rung(Rung::Old).open(old, zk).await.unwrap());
+    assert_eq!(proxy.fired(), 2);
     let error = locks.mutex("moved").try_acquire().await.unwrap_err();
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true), "{error}");
     // It asks again.

@@ -52,6 +52,15 @@ fn the_alerts_are_on_metrics_that_exist() {
     }
 }
 
+#[test]
+fn what_is_not_there_is_found() {
+    let of = |text: &str| used(text).into_iter().next().unwrap();
+    let (name, labels) = of(r#"sum by (backend, where) (rate(polylock_held_seconds_bucket{mode!="x"}[5m]))"#);
+    assert_eq!(name, "polylock_held_seconds");
+    assert_eq!(labels.into_iter().collect::<Vec<_>>(), ["backend", "mode", "where"]);
+    assert_eq!(values(r#"{reason=~"gone|removed", backend=~"$backend"}"#), ["gone", "removed"]);
+}
+
 fn assert_known(used: &Metrics, text: &str) {
     let (listed, sources) = (listed(), sources());
     for (name, labels) in used {
