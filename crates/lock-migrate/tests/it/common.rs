@@ -84,6 +84,7 @@ pub(crate) async fn zk(addr: SocketAddr, lease: u64) -> Arc<dyn Backend> {
 }
 
 /// On a busy machine a session may end before it is used.
+#[allow(clippy::future_not_send, reason = "a test awaits it in its own task")]
 pub(crate) async fn at_last<T>(attempt: impl AsyncFn() -> Result<T, Error>) -> T {
     soon(async {
         loop {

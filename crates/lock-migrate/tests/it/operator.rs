@@ -138,9 +138,10 @@ async fn the_way_back_frees_the_names_for_clients_of_the_old_store() {
     // Meanwhile names that have moved are excluded as before.
     let held = take(&two, "orders/7").await;
     let progress = Mutex::new(Vec::new());
-    let note = |step| match step {
-        Progress::Tombstones { left, .. } => progress.lock().unwrap().push(left),
-        _ => {}
+    let note = |step| {
+        if let Progress::Tombstones { left, .. } = step {
+            progress.lock().unwrap().push(left);
+        }
     };
     // The last tombstone is that of the lock that is held.
     let gives_back = async {
