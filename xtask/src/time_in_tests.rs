@@ -5,14 +5,6 @@ use std::path::Path;
 
 use crate::command::{Result, workspace};
 
-/// What is not converted yet, with its number of lines: none may be added, and those that go are counted down here.
-const NOT_YET: &[(&str, usize)] = &[
-    ("crates/lock-cli", 20),
-    ("crates/lock-flock", 9),
-    ("crates/lock-layers", 22),
-    ("crates/lock-migrate", 42),
-];
-
 /// Virtual time.
 const EXEMPT: [&str; 4] = ["simulation", "model", "virtual_time", "fake"];
 /// Lets a line pass, on it or in the comment before it.
@@ -30,19 +22,7 @@ pub(crate) fn check() -> Result {
         search(&root, &package.path().join("tests"), &mut found);
     }
     found.sort();
-    let part_of = |file: &str| NOT_YET.iter().position(|(part, _)| Path::new(file).starts_with(part));
-    let count = |at: usize| found.iter().filter(|(file, ..)| part_of(file) == Some(at)).count();
-    let mut wrong = Vec::new();
-    for (file, line, what) in &found {
-        if part_of(file).is_none_or(|at| count(at) > NOT_YET[at].1) {
-            wrong.push(format!("{file}:{line}: {what}"));
-        }
-    }
-    for (at, (part, most)) in NOT_YET.iter().enumerate().filter(|(at, (_, most))| count(*at) != *most) {
-        let what_to_do = if count(at) > *most { "none may be added" } else { "lower the number" };
-        wrong
-            .push(format!("{part}: {} lines, {most} in xtask/src/time_in_tests.rs: {what_to_do}", count(at)));
-    }
+    let wrong: Vec<_> = found.iter().map(|(file, line, what)| format!("{file}:{line}: {what}")).collect();
     if wrong.is_empty() { Ok(()) } else { Err(format!("\n{}\n\n{ADVICE}", wrong.join("\n"))) }
 }
 
