@@ -161,7 +161,7 @@ impl<P> Record<P> {
         };
         state.queue = waiters().take(LockState::MAX_QUEUE).map(shown).collect();
         state.waiters = waiters().count();
-        state.token = state.token.or(Some(self.last).filter(|last| last.get() > 0));
+        state.token = state.token.or_else(|| Some(self.last).filter(|last| last.get() > 0));
         state
     }
 
