@@ -38,6 +38,7 @@ impl OwnStoreHarness {
 /// A client of the store of this URL.
 pub fn open(url: &str) -> lock_core::Result<Locks> {
     let (path, ttl) = url.trim_start_matches(SCHEME).split_once('?').expect("the URL is of a harness");
+    // Time: as the URL says.
     store::connect(Path::new(path), Duration::from_millis(ttl.parse().expect("the ttl is a number")))
 }
 
@@ -50,6 +51,7 @@ impl Harness for OwnStoreHarness {
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::new(
             "directory",
+            // Time: the shortest that the store takes.
             LeaseKind::ttl(Duration::from_secs(10), Duration::from_millis(100)),
         );
         (capabilities.fifo, capabilities.counts_waiters, capabilities.names_sharers) = (true, true, true);
