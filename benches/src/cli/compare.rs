@@ -85,7 +85,11 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
     }
     let failed = results.meta.interrupted.is_none() && !results.failures.is_empty();
     if failed || !results.rows.is_empty() || results.has_claims() || !results.faults.is_empty() {
-        println!("{}", console::render(&results, Look::of_stdout()));
+        let look = Look::of_stdout();
+        if options.verbose {
+            println!("{}", console::targets(&results, look));
+        }
+        println!("{}", console::render(&results, look));
         write(&results, options).await?;
     } else if results.meta.interrupted.is_some() {
         return Ok(interrupted());
@@ -193,7 +197,7 @@ async fn measure(
     settings.insert("servers".into(), servers(options));
     settings.insert("cores".into(), if options.awake { "kept awake" } else { "may halt" }.into());
     for target in targets {
-        describe(target, &mut results.meta, progress).await;
+        describe(target, &mut results.meta, options.verbose.then_some(progress)).await;
         for scenario in fitting(options, target.backend()) {
             let place = format!("{scenario} on {}", target.name());
             if scenario == ScenarioName::Degraded && target.is_foreign() {
@@ -211,7 +215,9 @@ async fn measure(
             }
             results.join_repeats(&starts);
             let first = starts.first().copied().unwrap_or_default();
-            progress.print(&console::measured(results, first, Look::of_stdout()));
+            if options.verbose {
+                progress.print(&console::measured(results, first, Look::of_stdout()));
+            }
             progress.step();
         }
     }
@@ -240,15 +246,19 @@ async fn measure(
 }
 
 /// Notes the versions of the servers, and prints what their doctor finds.
-async fn describe(target: &Target, meta: &mut Meta, progress: &Progress) {
+async fn describe(target: &Target, meta: &mut Meta, progress: Option<&Progress>) {
     let version = target.version().await;
-    match target.doctor().await {
-        Ok(report) => {
-            for finding in report.findings {
-                progress.print(&format!("{}: {finding}", target.name()));
+    if let Some(progress) = progress {
+        match target.doctor().await {
+            Ok(report) => {
+                for finding in report.findings {
+                    progress.print(&format!("{}: {finding}", target.name()));
+                }
+            }
+            Err(failure) => {
+                progress.print(&failure.during(&format!("{}: doctor", target.name())).to_string());
             }
         }
-        Err(failure) => progress.print(&failure.during(&format!("{}: doctor", target.name())).to_string()),
     }
     match target.backend() {
         BackendName::Memory => {}

@@ -72,6 +72,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TIME", value_parser = watch)]
     watch: Option<Duration>,
 
+    /// Print all tables, and what the servers' doctors find, instead of one screen
+    #[arg(long)]
+    pub(crate) verbose: bool,
+
     /// Keep the cores from halting, with loops of the lowest priority: less noise, and hand-overs without the wake-up
     /// latency of a halted core
     #[arg(long)]

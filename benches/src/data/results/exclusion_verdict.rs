@@ -14,7 +14,7 @@ pub(crate) enum ExclusionVerdict {
 
 impl ExclusionVerdict {
     /// Joins verdicts; without any the result is `Unchecked`.
-    pub(super) fn of_all(parts: impl IntoIterator<Item = Self>) -> Self {
+    pub(crate) fn of_all(parts: impl IntoIterator<Item = Self>) -> Self {
         parts
             .into_iter()
             .reduce(|one, other| match (one, other) {

@@ -72,6 +72,11 @@ impl PromiseResult {
         }
     }
 
+    /// Whether this run shows that the target is missed.
+    pub(crate) fn is_missed(&self) -> bool {
+        self.met == Some(false) && self.smaller.is_none() && !self.too_short
+    }
+
     fn quantity(&self, value: f64) -> String {
         match self.unit.as_str() {
             "" => number(value),
