@@ -81,17 +81,6 @@ async fn a_waiter_does_not_take_the_node_of_another_for_its_own() {
     give_back(guard).await;
 }
 
-/// As after a long time without a word. The pings notice it, and the session goes on over another connection.
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_connection_that_a_router_has_forgotten_costs_a_moment_and_no_error() {
-    let scene = Scene::new().await;
-    let held = take(&scene.locks, "b").await;
-    scene.proxy.forget();
-    give_back(take(&scene.locks, "a").await).await;
-    give_back(held).await;
-    scene.is_clean().await;
-}
-
 /// The event that a waiter needs never comes: it has to look for itself, whatever it waits for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_whose_event_is_lost_gets_its_turn() {
