@@ -6,7 +6,9 @@ use std::time::Duration;
 
 #[tokio::main]
 async fn main() -> polylock::Result<()> {
-    let directory = std::env::temp_dir().join("polylock-own-store");
+    // It ends with the boot of the host, as the leases do.
+    let directory = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, Into::into);
+    let directory = directory.join("polylock-own-store");
     let locks = store::connect(&directory, Duration::from_secs(10))?;
     let guard = locks.mutex("orders/42").acquire().await?;
     println!("held with the token {}:\n{}", guard.token(), locks.inspect("orders/42").await?);

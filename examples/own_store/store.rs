@@ -1,7 +1,7 @@
 //! A store of leases of one's own: a directory, with a file of JSON for each lock.
 //!
 //! What a lock is, and what each request makes of it, is [`Record`]; the rest is [`Engine`]. So a store only has to change a record in
-//! one step: here, while it has locked the directory. A table would have a transaction, a key-value store a compare-and-swap.
+//! one step: here, while it has locked a file beside it. A table would have a transaction, a key-value store a compare-and-swap.
 //!
 //! Leases count by the clock since boot, which the processes of one host share: the directory has to end with it, as one in `/run`.
 
@@ -9,7 +9,8 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind::NotFound};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
 
 use polylock::backend::engine::{
     self, Answer, Break, Changed, Engine, EngineOptions, Extension, LeaseStore, Unnotified,
@@ -20,25 +21,27 @@ use polylock::{
     BootInstant, Capabilities, Clock, Error, ErrorKind, LeaseKind, LockName, LockState, OwnerId, OwnerInfo,
     Result, Token,
 };
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 
 const NAME: &str = "directory";
 /// Longer ones are not names of files, as each byte may take three.
 pub(crate) const LONGEST_NAME: usize = 80;
-/// A waiter asks once a second at least. One that has not asked for so long has gone.
+/// A waiter asks several times a second. One that has not asked for so long has gone.
 const GONE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Locks in this directory, which is made if it is not there. Their leases last for `ttl`.
 pub(crate) fn connect(directory: &Path, ttl: Duration) -> Result<Locks> {
     fs::create_dir_all(directory).map_err(failed)?;
     let mut capabilities = Capabilities::new(NAME, LeaseKind::ttl(ttl, Duration::from_millis(100)));
     (capabilities.fifo, capabilities.counts_waiters, capabilities.names_sharers) = (true, true, true);
-    (capabilities.shared, capabilities.permits) = (Support::Yes, Support::Yes);
-    capabilities.breaks_one = Support::Yes;
-    capabilities.listing = Support::No("nobody has needed it");
+    (capabilities.shared, capabilities.permits, capabilities.breaks_one) =
+        (Support::Yes, Support::Yes, Support::Yes);
     let store = Directory { path: directory.to_owned(), is_closed: AtomicBool::new(false) };
-    let mut options = EngineOptions::new(Duration::from_secs(5));
+    let mut options = EngineOptions::new(TIMEOUT);
     options.poll = Duration::from_millis(20);
     Ok(Locks::new(Engine::new(store, capabilities, options)?))
 }
@@ -87,29 +90,48 @@ impl Now<Party> for Moment {
 }
 
 impl Directory {
-    /// Changes the record of a lock in one step.
+    fn check_open(&self) -> Result<()> {
+        if self.is_closed.load(Ordering::Relaxed) { Err(Error::closed(NAME)) } else { Ok(()) }
+    }
+
+    /// Looks at the record of a lock, as it was after some step.
+    fn look<T>(&self, file: &Path, look: impl FnOnce(&Record<Party>, &Moment) -> T) -> Result<T> {
+        self.check_open()?;
+        let record = read(file).map_err(failed)?;
+        Ok(look(&record, &Moment(Clock::boot().now())))
+    }
+
+    /// Changes the record of a lock in one step. What fails changes nothing, as the new record replaces the old one last.
     async fn change<T: Send + 'static>(
         &self,
         file: &Path,
         change: impl FnOnce(&mut Record<Party>, &mut Moment) -> T + Send + 'static,
     ) -> Result<T> {
-        if self.is_closed.load(Ordering::Relaxed) {
-            return Err(Error::closed(NAME));
-        }
-        let (path, file) = (self.path.clone(), file.to_owned());
+        let file = file.to_owned();
         let changed = move || {
-            let directory = File::open(&path)?;
-            // Until it is closed.
-            rustix::fs::flock(&directory, rustix::fs::FlockOperation::LockExclusive)?;
+            let _locked = lock(&file)?;
             let mut record = read(&file)?;
             let changed = change(&mut record, &mut Moment(Clock::boot().now()));
             // Whoever is killed here leaves the old one or the new one.
-            let new = path.join("new");
+            let new = file.with_extension("new");
             fs::write(&new, serde_json::to_vec(&record)?)?;
             fs::rename(new, file)?;
             Ok(changed)
         };
         spawn_blocking(changed).await.unwrap_or_else(|panic| Err(io::Error::other(panic))).map_err(failed)
+    }
+}
+
+/// Keeps the record to this request until it is dropped. A process that is stopped meanwhile keeps nobody waiting for ever.
+fn lock(file: &Path) -> io::Result<File> {
+    let beside = File::options().create(true).append(true).open(file.with_extension("lock"))?;
+    let began = Instant::now();
+    loop {
+        match flock(&beside, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(beside),
+            Err(Errno::WOULDBLOCK) if began.elapsed() < TIMEOUT => thread::sleep(Duration::from_millis(1)),
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 
@@ -147,31 +169,35 @@ impl LeaseStore for Directory {
     }
 
     async fn order(&self, _: &PathBuf) -> Result<()> {
-        Ok(())
+        self.check_open()
     }
 
     async fn ask(&self, (): &(), file: &PathBuf, ask: &engine::Ask<'_, Unnotified>) -> Result<Answer> {
-        let ask = record_of(ask);
-        self.change(file, move |record, now| record.ask(now, ask).0.at(now.time())).await
+        let mut ask = record_of(ask);
+        let asked = move |record: &mut Record<Party>, now: &mut Moment| {
+            ask.party.asked = now.time();
+            record.ask(now, ask).0.at(now.time())
+        };
+        self.change(file, asked).await
     }
 
     async fn release(&self, (): &(), file: &PathBuf, owner: OwnerId) -> Result<Changed> {
         self.change(file, move |record, now| changed(record.release(now, owner).0)).await
     }
 
-    async fn extend(&self, leases: &[Extension<'_, PathBuf>]) -> Result<Vec<Changed>> {
+    async fn extend(&self, leases: &[Extension<'_, PathBuf>]) -> Vec<Result<Changed>> {
         let mut answers = Vec::new();
         for &Extension { place, owner, ttl, shortens, .. } in leases {
             let extend = move |record: &mut Record<_>, now: &mut Moment| {
                 changed(record.extend(now, owner, ttl, shortens).is_some())
             };
-            answers.push(self.change(place, extend).await?);
+            answers.push(self.change(place, extend).await);
         }
-        Ok(answers)
+        answers
     }
 
     async fn holds(&self, file: &PathBuf, owner: OwnerId) -> Result<bool> {
-        self.change(file, move |record, now| record.is_held_by(now, owner)).await
+        self.look(file, |record, now| record.is_held_by(now, owner))
     }
 
     async fn downgrade(&self, file: &PathBuf, owner: OwnerId, ttl: Duration) -> Result<Changed> {
@@ -195,7 +221,7 @@ impl LeaseStore for Directory {
     }
 
     async fn inspect(&self, file: &PathBuf) -> Result<LockState> {
-        self.change(file, |record, now| record.state(now)).await
+        self.look(file, |record, now| record.state(now))
     }
 
     async fn break_lock(&self, file: &PathBuf, which: Break) -> Result<Changed> {

@@ -78,12 +78,11 @@ pub struct EngineOptions {
     /// How long the first waiter pauses at most before it asks again, if it is not notified; those behind it up to four times as long.
     /// The usual is 250 ms.
     pub poll: Duration,
-    /// How many tasks of one process may have a lock in a row before the store chooses the next holder.
+    /// How many tasks of one process may have a lock in a row before the store chooses the next holder. Without effect where a grant
+    /// reserves no [`TokenBlock`].
     pub local_handovers: u32,
     /// Whether a task may have the lock of another one, with the next token of its block, that has shown its token to others.
     pub passes_on_shown_tokens: bool,
-    /// How many leases one request extends.
-    pub extends_at_once: usize,
     /// The clock of the leases.
     pub clock: Clock,
 }
@@ -108,15 +107,9 @@ impl<S: LeaseStore> Engine<S> {
     pub fn new(store: S, capabilities: Capabilities, options: EngineOptions) -> Result<Self> {
         capabilities.check_lease_ttl(capabilities.lease.default_ttl())?;
         let store = Arc::new(store);
-        let renew = RenewOnStore::new(&store, &capabilities, &options);
+        let renew = RenewOnStore::new(&store, &capabilities, options.clock.clone());
         let renewer = Renewer::new(renew, options.clock.clone());
         Ok(Self(Arc::new(Core { store, capabilities, options, renewer, cleanup: Background::default() })))
-    }
-
-    /// The store.
-    #[must_use]
-    pub fn store(&self) -> &S {
-        &self.0.store
     }
 }
 
@@ -130,7 +123,6 @@ impl EngineOptions {
             poll: Duration::from_millis(250),
             local_handovers: TokenBlock::USUAL_SERIES,
             passes_on_shown_tokens: true,
-            extends_at_once: 500,
             clock: Clock::boot(),
         }
     }
@@ -211,7 +203,9 @@ impl<E: OnEngine> Backend for E {
         let core = &*self.engine().0;
         let place = core.store.place(name)?;
         // The last grant that there is now: no later one is broken, whenever the request is carried out.
-        match core.store.inspect(&place).await?.token {
+        let state = core.store.inspect(&place).await?;
+        let last = state.token.or_else(|| state.holders.iter().filter_map(|holder| holder.token).max());
+        match last {
             Some(last) => core.break_holders(&place, Break::UpTo(last)).await,
             None => Ok(false),
         }

@@ -18,7 +18,8 @@ use crate::{
 
 /// One lock: who holds it, who waits for it, and the last token.
 ///
-/// A store keeps a `P` with each holder and waiter: who they are, and how to reach them.
+/// A store keeps a `P` with each holder and waiter: who they are, and how to reach them. A record that is stored has the form of this version of
+/// the library: keep a version beside it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record<P = ()> {
     last: Token,
@@ -115,11 +116,13 @@ pub trait Shown {
 
 /// What a store knows when it is asked.
 pub trait Now<P> {
-    /// The time.
+    /// The time, on one clock for all clients of the store, which never goes back. Only those of one host, and of one boot, share
+    /// [`Clock::boot`](crate::Clock::boot).
     fn time(&self) -> BootInstant;
     /// Whether a waiter is still there.
     fn lives(&self, waiter: &Waiting<P>) -> bool;
-    /// A token larger than this one, and than any other of this lock.
+    /// A token larger than this one, and than any other of this lock. For an [engine], the first of the next
+    /// [block](crate::TokenBlock).
     fn mint(&mut self, last: Token) -> Token;
 }
 
@@ -373,7 +376,7 @@ impl<P> Record<P> {
 }
 
 impl Answer {
-    /// The same, as an [engine](crate::engine) expects it of its store.
+    /// The same, as an [engine] expects it of its store.
     #[must_use]
     pub fn at(self, now: BootInstant) -> engine::Answer {
         match self {

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::fmt;
 use std::future::pending;
 use std::hash::Hash;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -83,8 +82,8 @@ struct Observed {
 pub struct Mailbox {
     pub(crate) key: Key,
     secret: Secret,
-    /// Whether the server was told of it.
-    is_told: AtomicBool,
+    /// The listener that the server was told of, if the last request told it of one.
+    told: Mutex<Listening>,
     granted: watch::Receiver<Option<Token>>,
     /// Reports when the inbox opens or closes.
     listening: watch::Receiver<Listening>,
@@ -151,8 +150,8 @@ impl Inbox {
         let (key, secret, sender) = (Key::random(), Secret::random(), watch::Sender::new(None));
         let (granted, listening) = (sender.subscribe(), self.0.shared.listening.subscribe());
         lock(&self.0.shared.waiters).insert(key, Waiter { secret, granted: sender });
-        let is_told = AtomicBool::new(false);
-        Mailbox { key, secret, is_told, granted, listening, opener: Arc::clone(&self.0) }
+        let told = Mutex::new(Listening::Not);
+        Mailbox { key, secret, told, granted, listening, opener: Arc::clone(&self.0) }
     }
 
     /// Asks the server to notify this inbox of changes of a lock. `None` if this process does not listen now.
@@ -356,10 +355,14 @@ impl From<Error> for Unheard {
 }
 
 impl Mailbox {
-    /// What the server needs to prove a grant.
-    pub(crate) fn tell(&self) -> Secret {
-        self.is_told.store(true, Ordering::Relaxed);
+    /// What the server, which is told of this listener now, needs to prove a grant.
+    pub(crate) fn tell(&self, listening: Listening) -> Secret {
+        *self.told() = listening;
         self.secret
+    }
+
+    fn told(&self) -> MutexGuard<'_, Listening> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -367,8 +370,8 @@ impl engine::Mailbox for Mailbox {
     /// Opens the inbox, if necessary.
     fn listens(&mut self) -> bool {
         self.opener.open();
-        let is_open = matches!(*self.listening.borrow_and_update(), Listening::By(_));
-        is_open && self.is_told.load(Ordering::Relaxed)
+        let listening = *self.listening.borrow_and_update();
+        matches!(listening, Listening::By(_)) && *self.told() == listening
     }
 
     /// It asks again when the inbox opens or closes.

@@ -6,11 +6,12 @@ use std::time::{Duration, SystemTime};
 
 use lock_core::backend::MAX_LISTED;
 use lock_core::{
-    Holder, HolderInfo, LockMode, LockName, LockState, OwnerId, Result, Token, WaiterInfo, stored_time,
+    Capabilities, Holder, HolderInfo, LeaseKind, LockMode, LockName, LockState, OwnerId, Result, Token,
+    WaiterInfo, stored_time,
 };
 use tokio_postgres::Row;
 
-use crate::error::unexpected;
+use crate::error::{BACKEND, MIN_TTL, unexpected};
 use crate::store::PostgresStore;
 use crate::stored_name::{decode, stored};
 
@@ -30,10 +31,7 @@ impl PostgresStore {
             let blocker = self.server.blocker(name).await?;
             // Else it is a request.
             let lasts = blocker.filter(|blocker| blocker.open.is_none_or(|open| open >= MOMENT));
-            state.blocker = lasts.map(|blocker| match blocker.what.starts_with("process") {
-                true => format!("the transaction of {blocker}"),
-                false => blocker.to_string(),
-            });
+            state.blocker = lasts.map(|blocker| blocker.to_string());
         }
         Ok(state)
     }
@@ -41,6 +39,8 @@ impl PostgresStore {
     pub(crate) async fn names(&self, prefix: &str) -> Result<Vec<LockName>> {
         let one_more = i32::try_from(MAX_LISTED + 1).unwrap_or(i32::MAX);
         let names = self.server.list(&stored(prefix), one_more).await?;
+        // Also those that are no names of this library count.
+        Capabilities::new(BACKEND, LeaseKind::ttl(MIN_TTL, MIN_TTL)).check_listed(names.len())?;
         Ok(names.iter().filter_map(|name| decode(name)).collect())
     }
 }

@@ -366,7 +366,9 @@ impl Server {
         let open: Option<i64> = get(row, 2)?;
         let open = open.and_then(|open| u64::try_from(open).ok()).map(Duration::from_millis);
         let (pid, application): (i32, Option<String>) = (get(row, 0)?, get(row, 1)?);
-        Ok(Some(Blocker { what: blocker_text(pid.into(), application.as_deref()), open }))
+        let what = blocker_text(pid.into(), application.as_deref());
+        let what = if pid == 0 { what } else { format!("the transaction of {what}") };
+        Ok(Some(Blocker { what, open }))
     }
 
     /// Notifies this inbox of changes of the lock from now on, or no longer. Returns whether that is so: not if another

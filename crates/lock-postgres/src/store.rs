@@ -43,12 +43,12 @@ impl LeaseStore for PostgresStore {
     async fn ask(&self, on: &Connection, name: &Arc<str>, ask: &Ask<'_, Mailbox>) -> Result<Answer> {
         self.sweeper.sweep(&self.server);
         let mailbox = ask.queue.as_ref().and_then(|queue| queue.mailbox);
-        let inbox = match (self.inbox.listening(), mailbox) {
-            (Listening::By(listener), Some(mailbox)) => {
-                Some(ToInbox { id: self.inbox.id(), listener, key: mailbox.key, secret: mailbox.tell() })
-            }
-            _ => None,
-        };
+        let listening = self.inbox.listening();
+        let inbox = mailbox.and_then(|mailbox| {
+            let secret = mailbox.tell(listening);
+            let Listening::By(listener) = listening else { return None };
+            Some(ToInbox { id: self.inbox.id(), listener, key: mailbox.key, secret })
+        });
         self.server.ask(on, name, ask, inbox).await
     }
 
@@ -56,8 +56,11 @@ impl LeaseStore for PostgresStore {
         self.server.release(on, name, owner).await
     }
 
-    async fn extend(&self, leases: &[Extension<'_, Arc<str>>]) -> Result<Vec<Changed>> {
-        self.server.extend(leases).await
+    async fn extend(&self, leases: &[Extension<'_, Arc<str>>]) -> Vec<Result<Changed>> {
+        match self.server.extend(leases).await {
+            Ok(answers) => answers.into_iter().map(Ok).collect(),
+            Err(error) => leases.iter().map(|_| Err(error.clone())).collect(),
+        }
     }
 
     async fn holds(&self, name: &Arc<str>, owner: OwnerId) -> Result<bool> {

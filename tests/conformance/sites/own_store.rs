@@ -57,7 +57,6 @@ impl Harness for OwnStoreHarness {
         (capabilities.fifo, capabilities.counts_waiters, capabilities.names_sharers) = (true, true, true);
         (capabilities.shared, capabilities.permits) = (Support::Yes, Support::Yes);
         capabilities.breaks_one = Support::Yes;
-        capabilities.listing = Support::No("nobody has needed it");
         capabilities
     }
 
@@ -95,7 +94,7 @@ impl Harness for OwnStoreHarness {
         let files = fs::read_dir(self.0.path()).expect("the directory exists");
         let mut left = Vec::new();
         for file in files.map(|file| file.expect("the directory can be read").path()) {
-            if !file.to_string_lossy().contains(part) {
+            if !file.to_string_lossy().contains(part) || file.extension().is_none_or(|kind| kind != "json") {
                 continue;
             }
             let Ok(json) = fs::read(&file) else { continue };

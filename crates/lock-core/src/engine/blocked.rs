@@ -1,6 +1,5 @@
 //! The pauses of a request that finds the record of its lock taken by something else.
 
-use std::mem;
 use std::time::Duration;
 
 use rand::Rng;
@@ -12,7 +11,7 @@ use crate::{Result, random};
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// As long as it may be another request.
 const LAST_PAUSE: Duration = Duration::from_millis(50);
-/// From then on it is a transaction of a user, also on a busy server.
+/// From then on it is no request, also on a busy server.
 pub(super) const IS_LONG: Duration = Duration::from_secs(1);
 const LONG_PAUSE: Duration = Duration::from_millis(500);
 
@@ -40,12 +39,12 @@ impl Pauses {
     pub(super) async fn wait<S: LeaseStore>(&mut self, store: &S, place: &S::Place) {
         sleep(self.next()).await;
         let is_long = self.since.is_some_and(|since| since.elapsed() >= IS_LONG);
-        if is_long && !mem::replace(&mut self.is_reported, true) {
-            let blocker = blocker(store, place).await;
-            tracing::warn!(
-                lock = ?place,
-                "the lock waits for the end of a transaction that has its row: {blocker}"
-            );
+        if is_long
+            && !self.is_reported
+            && let Ok(Some(blocker)) = store.blocker(place).await
+        {
+            self.is_reported = true;
+            tracing::warn!(lock = ?place, "the lock waits for the end of {blocker}");
         }
     }
 

@@ -45,11 +45,13 @@ impl<S: LeaseStore> EngineLease<S> {
         let terms = Terms::of(&request.lease, core.ttl_of(&request.lease), sent);
         let cell = ValidityCell::new(core.options.clock.clone(), until.min(terms.hold_until));
         let held = Arc::new(HeldLock { place: place.clone(), owner });
+        let is_block = TokenBlock::start(token.get()) == token.get();
+        let handovers = if is_block { core.options.local_handovers } else { 1 };
         Self {
             core: Arc::clone(core),
             renewal: core.renewer.add(Arc::clone(&held), terms, cell.clone()),
             held,
-            tokens: TokenBlock::granted(token, core.options.local_handovers),
+            tokens: TokenBlock::granted(token, handovers),
             validity: cell.validity(),
             cell,
             pending: PendingRelease::default(),
@@ -166,7 +168,7 @@ impl<S: LeaseStore> EngineLease<S> {
     /// Notes that a request that releases the lock is about to be sent; `Err` if the outcome is known without one.
     fn begin_release(&mut self) -> std::result::Result<SentRelease, Released> {
         let options = &self.core.options;
-        let lasting = self.renewal.longest_ttl() + options.command_timeout;
+        let lasting = self.renewal.longest_ttl().saturating_add(options.command_timeout);
         self.pending.begin(&self.validity, options.clock.now(), lasting)
     }
 

@@ -1,16 +1,15 @@
 //! Renews leases: one request for all that are due.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use async_trait::async_trait;
-use futures_util::future::join_all;
 use tokio::time::sleep;
 
 use super::blocked::Pauses;
-use super::{Changed, EngineOptions, Extension, LeaseStore};
+use super::{Changed, Extension, LeaseStore};
 use crate::drift::valid_until;
 use crate::renewal::{Due, Renew, Renewed};
-use crate::{Capabilities, Clock, Error, ErrorKind, OwnerId};
+use crate::{Capabilities, Clock, Error, ErrorKind, Outcome, OwnerId};
 
 /// How often a lease is tried whose record something else has.
 const TRIES: u32 = 5;
@@ -18,9 +17,9 @@ const TRIES: u32 = 5;
 /// Renews a batch of leases.
 #[derive(Debug)]
 pub(super) struct RenewOnStore<S> {
-    store: Arc<S>,
+    /// The leases keep it.
+    store: Weak<S>,
     backend: &'static str,
-    at_once: usize,
     clock: Clock,
 }
 
@@ -32,9 +31,8 @@ pub(super) struct HeldLock<P> {
 }
 
 impl<S> RenewOnStore<S> {
-    pub(super) fn new(store: &Arc<S>, capabilities: &Capabilities, options: &EngineOptions) -> Self {
-        let (backend, at_once) = (capabilities.backend, options.extends_at_once);
-        Self { store: Arc::clone(store), backend, at_once, clock: options.clock.clone() }
+    pub(super) fn new(store: &Arc<S>, capabilities: &Capabilities, clock: Clock) -> Self {
+        Self { store: Arc::downgrade(store), backend: capabilities.backend, clock }
     }
 }
 
@@ -43,42 +41,29 @@ impl<S: LeaseStore> Renew for RenewOnStore<S> {
     type Key = Arc<HeldLock<S::Place>>;
 
     async fn renew(&self, batch: &[Due<Self::Key>]) -> Vec<Renewed> {
-        let parts = join_all(batch.chunks(self.at_once).map(|part| self.renew_part(part))).await;
-        parts.into_iter().flatten().collect()
-    }
-
-    fn spares_longer(&self) -> bool {
-        true
-    }
-}
-
-impl<S: LeaseStore> RenewOnStore<S> {
-    async fn renew_part(&self, part: &[Due<Arc<HeldLock<S::Place>>>]) -> Vec<Renewed> {
-        let mut renewed: Vec<_> = part.iter().map(|_| Renewed::Unknown(self.blocked())).collect();
-        let (mut left, mut pauses): (Vec<usize>, _) = ((0..part.len()).collect(), Pauses::default());
+        let Some(store) = self.store.upgrade() else {
+            return batch.iter().map(|_| Renewed::Unknown(Error::closed(self.backend))).collect();
+        };
+        let mut renewed: Vec<_> = batch.iter().map(|_| Renewed::Unknown(self.blocked())).collect();
+        let (mut left, mut pauses): (Vec<usize>, _) = ((0..batch.len()).collect(), Pauses::default());
         for _ in 0..TRIES {
             let extension = |&at: &usize| {
-                let Due { key: held, ttl, shortens, .. } = &part[at];
+                let Due { key: held, ttl, shortens, .. } = &batch[at];
                 Extension { place: &held.place, owner: held.owner, ttl: *ttl, shortens: *shortens }
             };
             let extensions: Vec<_> = left.iter().map(extension).collect();
             let sent = self.clock.now();
-            let answers = match self.store.extend(&extensions).await {
-                Ok(answers) => answers,
-                Err(error) => {
-                    left.iter().for_each(|&at| renewed[at] = Renewed::Unknown(error.clone()));
-                    break;
-                }
-            };
-            for (&at, answer) in left.iter().zip(&answers) {
-                match answer {
-                    Changed::Done(()) => renewed[at] = Renewed::Until(valid_until(sent, part[at].ttl)),
-                    Changed::NotHeld => renewed[at] = Renewed::Lost,
-                    Changed::Blocked => {}
-                }
-            }
-            let blocked = left.iter().zip(&answers).filter(|(_, answer)| **answer == Changed::Blocked);
-            left = blocked.map(|(&at, _)| at).collect();
+            let mut answers = store.extend(&extensions).await.into_iter();
+            left.retain(|&at| {
+                let answer = answers.next().unwrap_or_else(|| Err(self.unanswered()));
+                renewed[at] = match answer {
+                    Ok(Changed::Done(())) => Renewed::Until(valid_until(sent, batch[at].ttl)),
+                    Ok(Changed::NotHeld) => Renewed::Lost,
+                    Ok(Changed::Blocked) => return true,
+                    Err(error) => Renewed::Unknown(error),
+                };
+                false
+            });
             if left.is_empty() {
                 break;
             }
@@ -87,9 +72,21 @@ impl<S: LeaseStore> RenewOnStore<S> {
         renewed
     }
 
+    fn spares_longer(&self) -> bool {
+        true
+    }
+}
+
+impl<S> RenewOnStore<S> {
     fn blocked(&self) -> Error {
         Error::new(ErrorKind::Unavailable, self.backend)
-            .with_message("another transaction has the row of the lease")
+            .with_message("something else has the record of the lease")
             .with_hint("it is renewed again soon")
+    }
+
+    fn unanswered(&self) -> Error {
+        Error::new(ErrorKind::Unexpected, self.backend)
+            .with_message("the store answered too few of the extensions")
+            .with_outcome(Outcome::Unknown)
     }
 }

@@ -134,7 +134,7 @@ impl<S: LeaseStore> Rollback<S> {
     /// expires. It counts as under way until the store has answered once.
     async fn run(self, sent: Sent<S::Order>, counted: Counted) {
         let Core { store, options, cleanup, .. } = &*self.core;
-        let lasting = self.ttl + options.command_timeout;
+        let lasting = self.ttl.saturating_add(options.command_timeout);
         let mut counted = Some(counted);
         let mut is_settled = matches!(sent, Sent::Answered);
         let mut on = match sent {
@@ -142,7 +142,7 @@ impl<S: LeaseStore> Rollback<S> {
             Sent::Answered | Sent::Lost => None,
         };
         let outage = if cleanup.under_way() <= MAX_OVER_AN_OUTAGE { MAX_OUTAGE } else { Duration::ZERO };
-        let (mut until, mut has_answered) = (options.clock.now() + lasting + outage, false);
+        let (mut until, mut has_answered) = (options.clock.now() + lasting.saturating_add(outage), false);
         let mut pause = FIRST_PAUSE;
         loop {
             // One that has ended is given back first: there may be no more.

@@ -20,8 +20,15 @@ use crate::{
 /// # Contract
 ///
 /// * **Bounded.** Each request ends within the [`command_timeout`](super::EngineOptions::command_timeout), or soon after.
-/// * **Outcomes.** An error says what became of the request by its [outcome](Error::outcome); `Unknown` unless that is sure. One whose
-///   connection ended has the code `broken`: it is sent again, over another one, where that is safe.
+/// * **Outcomes.** An error says what became of the request by its [outcome](Error::outcome): [`Error::new`] says
+///   [`NotApplied`](Outcome::NotApplied), after which nothing is rolled back. An answer that did not come is
+///   [`Unknown`](Outcome::Unknown). One whose connection ended has the code `broken`: it is sent again, over another one, where that is
+///   safe.
+/// * **Answered once.** A request that was answered is not executed again. A client that repeats requests by itself says nothing until the last
+///   one has ended.
+/// * **One clock.** The end of a lease is compared with one clock, the same for all clients of the store.
+/// * **Tokens.** The token of a grant is the first of a [block](crate::TokenBlock), and all later tokens are larger than its last one. A store whose
+///   tokens are single numbers grants them all the same; its locks do not go from task to task then.
 /// * **Cancel safety.** A request whose future is dropped may be executed all the same, at any later time. The engine rolls it back.
 /// * **One step.** The store decides and changes in one step. It never changes the lock of another owner, but to grant it to a waiter.
 pub trait LeaseStore: Debug + Send + Sync + 'static {
@@ -67,7 +74,7 @@ pub trait LeaseStore: Debug + Send + Sync + 'static {
     fn extend(
         &self,
         leases: &[Extension<'_, Self::Place>],
-    ) -> impl Future<Output = Result<Vec<Changed>>> + Send;
+    ) -> impl Future<Output = Vec<Result<Changed>>> + Send;
 
     /// Whether this owner has the lock.
     fn holds(&self, place: &Self::Place, owner: OwnerId) -> impl Future<Output = Result<bool>> + Send;
@@ -97,7 +104,7 @@ pub trait LeaseStore: Debug + Send + Sync + 'static {
         to: &Ask<'_, Self::Mailbox>,
     ) -> impl Future<Output = Result<Changed<Token>>> + Send;
 
-    /// Reads the state of the lock.
+    /// Reads the state of the lock, with its last token, and holders with the [public](Self::shown) form of their ids.
     fn inspect(&self, place: &Self::Place) -> impl Future<Output = Result<LockState>> + Send;
 
     /// Removes the lock from these holders, and hands it over. [`Done`](Changed::Done) if there were any.
@@ -106,7 +113,7 @@ pub trait LeaseStore: Debug + Send + Sync + 'static {
     /// Closes the connections: requests fail with [`Closed`](ErrorKind::Closed) from now on.
     fn close(&self);
 
-    /// A mailbox for a waiter; `None` if it is not to be notified. The default has none.
+    /// A mailbox for an owner that waits if the lock is busy; `None` if it is not to be notified. The default has none.
     fn mailbox(&self, place: &Self::Place) -> Option<Self::Mailbox> {
         let _ = place;
         None
@@ -122,7 +129,7 @@ pub trait LeaseStore: Debug + Send + Sync + 'static {
         ready(Ok(None))
     }
 
-    /// The names of the locks that begin so. The default has no list.
+    /// The names of the locks that begin so, [`MAX_LISTED`](crate::backend::MAX_LISTED) and one more at most. The default has no list.
     fn list(&self, prefix: &str) -> impl Future<Output = Result<Option<Vec<LockName>>>> + Send {
         let _ = prefix;
         ready(Ok(None))
@@ -172,12 +179,12 @@ impl Order for () {
     }
 }
 
-/// Where a waiter is notified. A message is a hint that the store has to confirm, unless it proves to be the store's.
+/// Where a waiter is notified. Messages may be lost, repeated, late, or of somebody else: see [`Message`].
 pub trait Mailbox: Debug + Send + Sync + 'static {
     /// Called when the lock was busy: whether the waiter will be notified. Else it asks now and then.
     fn listens(&mut self) -> bool;
 
-    /// The next message.
+    /// The next message. It waits until there is one: a waiter asks the store at once.
     ///
     /// # Cancel safety
     ///
@@ -203,7 +210,8 @@ impl Mailbox for Unnotified {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Message {
-    /// It has the lock now, with this token, and its store has proved that.
+    /// It was granted the lock, with this token. Only for a message that nobody but the store can have made: by a secret of the mailbox, for
+    /// example. Else it is [`Ask`](Self::Ask).
     Granted(Token),
     /// It is to ask again.
     Ask,

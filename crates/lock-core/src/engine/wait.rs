@@ -242,7 +242,7 @@ impl<'a, S: LeaseStore> Waiting<'a, S> {
             self.what.request.report_position(ahead + 1);
         }
         let listens = attempt.mailbox.as_mut().is_some_and(Mailbox::listens);
-        let poll = u64::try_from(self.what.core.options.poll.as_millis()).unwrap_or(u64::MAX);
+        let poll = u64::try_from(self.what.core.options.poll.as_millis()).unwrap_or(u64::MAX).max(1);
         let longest = match (listens, ahead) {
             (true, _) => longest_pause(),
             (false, Some(1..)) => pause_between(poll, poll.saturating_mul(4)),
@@ -250,7 +250,7 @@ impl<'a, S: LeaseStore> Waiting<'a, S> {
         };
         // Not all at once: the first of those that ask then passes an expired lock on.
         let spread = ahead.map_or(Duration::ZERO, |ahead| Duration::from_millis(10) * ahead.min(50) as u32);
-        let pause = ends_in.map_or(longest, |left| longest.min(left + ROUNDING + spread));
+        let pause = ends_in.map_or(longest, |left| longest.min(left.saturating_add(ROUNDING + spread)));
         self.again_at = Instant::now() + pause;
     }
 

@@ -295,11 +295,9 @@ impl Table {
 
     /// What `inspect` shows of the lock.
     pub(super) fn state(&mut self, name: &LockName, clock: &Clock) -> LockState {
-        let shown = |record: &mut Record<_>, now: &mut Moment<'_>| {
-            let changes = record.settle(now);
-            (record.state(now), changes)
-        };
-        self.change(name, clock, LossReason::Removed, shown).unwrap_or_else(LockState::free)
+        self.expire(name, clock);
+        let now = Moment { time: clock.now(), tokens: &mut self.tokens };
+        self.locks.get(name).map_or_else(LockState::free, |record| record.state(&now))
     }
 
     /// Removes the holders whose lease has ended.

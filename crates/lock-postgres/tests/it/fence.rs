@@ -48,10 +48,10 @@ async fn nobody_is_granted_the_lock_while_a_fenced_transaction_is_open() {
 
         let waiter = acquiring(two.mutex("orders"));
         let release = tokio::spawn(guard.release());
-        let warnings = || log.warnings("waits for the end of a transaction");
+        let warnings = || log.warnings("waits for the end of the transaction of process ");
         until("a warning", async || !warnings().is_empty()).await;
         assert!(!release.is_finished() && !waiter.is_finished(), "the transaction is open");
-        assert!(warnings().len() == 1 && warnings()[0].contains("process "), "{:?}", warnings());
+        assert_eq!(warnings().len(), 1, "{:?}", warnings());
         transaction.commit().await.unwrap();
         assert_eq!(two.inspect("orders").await.unwrap().blocker, None);
         assert_eq!(come(release).await.unwrap(), Released::Released);
