@@ -7,25 +7,7 @@ use lock_core::backend::{Backend, Layer};
 use lock_core::url::{LockUrl, similar};
 use lock_core::{Error, ErrorKind, MemoryConfig, Result};
 
-/// Every scheme, with the features that it needs.
-const SCHEMES: [(&str, Option<&str>); 16] = [
-    ("memory", None),
-    ("flock", Some("flock")),
-    ("redis", Some("redis")),
-    ("redlock", Some("redlock")),
-    ("zk", Some("zk")),
-    ("postgres", Some("postgres")),
-    ("postgresql", Some("postgres")),
-    ("rediss", Some("redis,tls")),
-    ("redis+unix", Some("redis")),
-    ("redis+sentinel", Some("redis")),
-    ("rediss+sentinel", Some("redis,tls")),
-    ("redis+cluster", Some("redis")),
-    ("rediss+cluster", Some("redis,tls")),
-    ("redlocks", Some("redlock,tls")),
-    ("zks", Some("zk,tls")),
-    ("migrate", Some("redis,zk")),
-];
+use crate::backends::schemes;
 
 /// Parses the URL as the configuration of its backend, and connects it.
 macro_rules! with_config {
@@ -217,13 +199,13 @@ fn migration(url: &str) -> Result<Option<(lock_migrate::MigrationConfig, Locks, 
 }
 
 fn not_available(scheme: &str) -> Error {
-    if let Some((_, Some(feature))) = SCHEMES.iter().find(|(known, _)| *known == scheme) {
+    if let Some((_, Some(feature))) = schemes().find(|(known, _)| *known == scheme) {
         return Error::new(ErrorKind::Unsupported, "polylock")
             .with_message(format!("this build has no support for {scheme}:// URLs"))
             .with_hint(format!("enable the feature: cargo add polylock --features {feature}"));
     }
-    let known: Vec<_> = SCHEMES.iter().map(|(known, _)| format!("{known}://")).collect();
-    let meant = similar(scheme, SCHEMES.map(|(known, _)| known));
+    let known: Vec<_> = schemes().map(|(known, _)| format!("{known}://")).collect();
+    let meant = similar(scheme, schemes().map(|(known, _)| known));
     let meant = meant.map(|meant| format!("; did you mean {meant}://?")).unwrap_or_default();
     Error::new(ErrorKind::InvalidConfig, "polylock")
         .with_message(format!("the URL scheme {scheme}:// is unknown{meant}"))
@@ -257,7 +239,7 @@ mod tests {
     ))]
     #[tokio::test]
     async fn every_scheme_reaches_its_backend() {
-        for (scheme, _) in SCHEMES.iter().filter(|(scheme, _)| *scheme != "memory") {
+        for (scheme, _) in schemes().filter(|(scheme, _)| *scheme != "memory") {
             let error = Locks::connect(&format!("{scheme}://")).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
             assert_ne!(error.backend(), "polylock", "{error}");
