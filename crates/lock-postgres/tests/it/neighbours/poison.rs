@@ -146,8 +146,9 @@ async fn nobody_ends_the_observation_of_another_process() {
 /// What `inspect` shows of an owner gives nobody a right on its lock.
 #[tokio::test]
 async fn a_client_that_sees_a_holder_can_do_nothing_to_it() {
-    let Shared { locks, client, .. } = Shared::new().await;
-    let guard = take(&locks, "orders").await;
+    let shared = Shared::new().await;
+    let Shared { locks, client, .. } = &shared;
+    let guard = take(locks, "orders").await;
     let shown = locks.inspect("orders").await.unwrap().holders[0].id.unwrap();
     assert_eq!(shown, guard.owner());
     for (call, answer) in [
