@@ -13,4 +13,5 @@ mod migration_sources;
 mod pages;
 mod refusals;
 mod runtimes;
+mod simulation;
 mod third_party;
