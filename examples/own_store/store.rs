@@ -42,7 +42,7 @@ pub(crate) fn connect(directory: &Path, ttl: Duration) -> Result<Locks> {
         (Support::Yes, Support::Yes, Support::Yes);
     let store = Directory { path: directory.to_owned(), is_closed: AtomicBool::new(false) };
     let mut options = EngineOptions::new(TIMEOUT);
-    options.poll = Duration::from_millis(20);
+    (options.poll, options.local_handovers) = (Duration::from_millis(20), TokenBlock::USUAL_SERIES);
     Ok(Locks::new(Engine::new(store, capabilities, options)?))
 }
 

@@ -43,7 +43,7 @@ use crate::renewal::Renewer;
 use crate::waiting::pause_between;
 use crate::{
     AcquireRequest, Acquired, Backend, Capabilities, Clock, DoctorReport, LeasePolicy, LockName, LockState,
-    Result, Token, TokenBlock,
+    Result, Token,
 };
 
 /// A [`Backend`] over a store of leases.
@@ -66,7 +66,7 @@ pub trait OnEngine: Debug + Send + Sync + 'static {
 /// use lock_core::engine::EngineOptions;
 ///
 /// let mut options = EngineOptions::new(Duration::from_secs(5));
-/// options.local_handovers = 1;
+/// options.poll = Duration::from_millis(50);
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -78,8 +78,8 @@ pub struct EngineOptions {
     /// How long the first waiter pauses at most before it asks again, if it is not notified; those behind it up to four times as long.
     /// The usual is 250 ms.
     pub poll: Duration,
-    /// How many tasks of one process may have a lock in a row before the store chooses the next holder. Without effect where a grant
-    /// reserves no [`TokenBlock`].
+    /// How many tasks of one process may have a lock in a row before the store chooses the next holder. The usual is 1. More only for
+    /// a store whose grants reserve a [block](crate::TokenBlock) each: the tasks use up its tokens.
     pub local_handovers: u32,
     /// Whether a task may have the lock of another one, with the next token of its block, that has shown its token to others.
     pub passes_on_shown_tokens: bool,
@@ -121,7 +121,7 @@ impl EngineOptions {
             command_timeout,
             grace: Duration::from_millis(2_500),
             poll: Duration::from_millis(250),
-            local_handovers: TokenBlock::USUAL_SERIES,
+            local_handovers: 1,
             passes_on_shown_tokens: true,
             clock: Clock::boot(),
         }

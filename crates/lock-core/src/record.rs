@@ -121,8 +121,7 @@ pub trait Now<P> {
     fn time(&self) -> BootInstant;
     /// Whether a waiter is still there.
     fn lives(&self, waiter: &Waiting<P>) -> bool;
-    /// A token larger than this one, and than any other of this lock. For an [engine], the first of the next
-    /// [block](crate::TokenBlock).
+    /// A token larger than this one, and than any other of this lock: the next number, or the first of the next [block](crate::TokenBlock).
     fn mint(&mut self, last: Token) -> Token;
 }
 

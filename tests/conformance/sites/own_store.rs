@@ -78,7 +78,7 @@ impl Harness for OwnStoreHarness {
     }
 
     fn short_lease(&self) -> Duration {
-        Duration::from_secs(2)
+        Duration::from_secs(5)
     }
 
     async fn connect(&self, lease: Duration) -> lock_core::Result<Locks> {

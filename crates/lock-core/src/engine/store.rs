@@ -27,8 +27,8 @@ use crate::{
 /// * **Answered once.** A request that was answered is not executed again. A client that repeats requests by itself says nothing until the last
 ///   one has ended.
 /// * **One clock.** The end of a lease is compared with one clock, the same for all clients of the store.
-/// * **Tokens.** The token of a grant is the first of a [block](crate::TokenBlock), and all later tokens are larger than its last one. A store whose
-///   tokens are single numbers grants them all the same; its locks do not go from task to task then.
+/// * **Tokens.** The token of a grant is larger than all that were granted before. It may be the first of a [block](crate::TokenBlock): see
+///   [`local_handovers`](super::EngineOptions::local_handovers).
 /// * **Cancel safety.** A request whose future is dropped may be executed all the same, at any later time. The engine rolls it back.
 /// * **One step.** The store decides and changes in one step. It never changes the lock of another owner, but to grant it to a waiter.
 pub trait LeaseStore: Debug + Send + Sync + 'static {
@@ -301,6 +301,30 @@ pub struct Blocker {
     pub what: String,
     /// For how long it has been at work, if that is known.
     pub open: Option<Duration>,
+}
+
+impl<'a, M> Ask<'a, M> {
+    /// A request of an owner that does not wait.
+    #[must_use]
+    pub const fn new(owner: OwnerId, mode: Mode, ttl: Duration, info: &'a OwnerInfo) -> Self {
+        Self { owner, mode, ttl, info, queue: None }
+    }
+}
+
+impl<'a, M> QueueUp<'a, M> {
+    /// A wait that is notified in this mailbox, if there is one.
+    #[must_use]
+    pub const fn new(grace: Duration, mailbox: Option<&'a M>) -> Self {
+        Self { grace, mailbox }
+    }
+}
+
+impl<'a, P> Extension<'a, P> {
+    /// An extension that shortens nothing.
+    #[must_use]
+    pub const fn new(place: &'a P, owner: OwnerId, ttl: Duration) -> Self {
+        Self { place, owner, ttl, shortens: false }
+    }
 }
 
 impl fmt::Display for Blocker {
