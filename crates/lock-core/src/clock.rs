@@ -126,6 +126,8 @@ enum Source {
     #[default]
     Boot,
     Tokio(tokio::time::Instant),
+    #[cfg(feature = "test-util")]
+    TokioAt(tokio::time::Instant, f64),
 }
 
 impl Clock {
@@ -141,12 +143,22 @@ impl Clock {
         Self(Source::Tokio(tokio::time::Instant::now()))
     }
 
+    /// As [`tokio`](Self::tokio), but faster by this factor.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn tokio_at(rate: f64) -> Self {
+        Self(Source::TokioAt(tokio::time::Instant::now(), rate))
+    }
+
     /// The time now.
     #[must_use]
     pub fn now(&self) -> BootInstant {
         match self.0 {
             Source::Boot => boot_time(),
             Source::Tokio(origin) => BootInstant::from_boot(origin.elapsed()),
+            #[cfg(feature = "test-util")]
+            Source::TokioAt(origin, rate) => BootInstant::from_boot(origin.elapsed().mul_f64(rate)),
         }
     }
 

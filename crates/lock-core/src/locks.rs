@@ -251,6 +251,7 @@ impl Locks {
     /// | memory | locks that are held |
     /// | Redis, Redlock | every key behind the `prefix` of the URL, those of other programs too |
     /// | ZooKeeper | every directory or node below `dir`, for a while after a release too |
+    /// | PostgreSQL, SQLite and other [registers](https://docs.rs/lock-kv) | locks that are held or waited for |
     /// | files | every lock that was acquired in this directory |
     ///
     /// It is expensive, as Redis walks through all keys of the database (`SCAN`, a thousand at a time): for operators, not

@@ -117,7 +117,7 @@ pub trait Shown {
 /// What a store knows when it is asked.
 pub trait Now<P> {
     /// The time, on one clock for all clients of the store, which never goes back. Only those of one host, and of one boot, share
-    /// [`Clock::boot`](crate::Clock::boot).
+    /// [`Clock::boot`](crate::Clock::boot). A client may use its own if the ends in the record are what it has observed.
     fn time(&self) -> BootInstant;
     /// Whether a waiter is still there.
     fn lives(&self, waiter: &Waiting<P>) -> bool;

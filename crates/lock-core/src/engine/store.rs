@@ -26,7 +26,8 @@ use crate::{
 ///   safe.
 /// * **Answered once.** A request that was answered is not executed again. A client that repeats requests by itself says nothing until the last
 ///   one has ended.
-/// * **One clock.** The end of a lease is compared with one clock, the same for all clients of the store.
+/// * **One clock.** The end of a lease is compared with one clock, the same for all clients of the store; or it is what each client has
+///   observed by its own clock, as in `lock-kv`.
 /// * **Tokens.** The token of a grant is larger than all that were granted before. It may be the first of a [block](crate::TokenBlock): see
 ///   [`local_handovers`](super::EngineOptions::local_handovers).
 /// * **Cancel safety.** A request whose future is dropped may be executed all the same, at any later time. The engine rolls it back.

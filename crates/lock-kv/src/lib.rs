@@ -1,0 +1,50 @@
+//! Locks in any store that can compare and swap.
+//!
+//! A store implements [`Registers`]: read a value with its version, and write one if the version is still that. [`KvConfig::connect`] makes
+//! locks of it: mutexes, read/write locks, semaphores and elections, with fencing tokens and a fair queue.
+//!
+//! | file | role |
+//! |---|---|
+//! | `registers` | what is asked of a store |
+//! | `backend` | the options, and the backend |
+//! | `store` | a store of leases, for the engine of lock-core |
+//! | `stored` | the record of a lock, as it is stored |
+//! | `observed` | what a client has seen, and since when |
+//! | `mailbox` | when a waiter reads again |
+//! | `probe` | whether the store refuses a swap on an old version |
+//! | `sqlite`, `sqlite_config` | registers in a SQLite file, and their options |
+//!
+//! # The protocol
+//!
+//! 1. **Every change is one swap on the version that was read.** A request that is executed late does nothing: the version has moved.
+//! 2. **Each written value is unique**, as the versions of some stores are hashes.
+//! 3. **No clock is compared with another.** A guard is valid from before its last swap was sent. An entry is dead when its owner has
+//!    not changed it for its ttl and a margin, since a read that showed it has *returned*; a swap on that version removes it.
+//! 4. **A swap of unknown outcome is settled by another one** on the same version: a roll-back ends with a swap, whatever it reads.
+//! 5. **Tokens grow inside the record**, in blocks.
+//! 6. **Waiters stand in the record**, and a release grants to the first of them in the same swap. A granted waiter confirms by a swap, and
+//!    is valid from before that was sent.
+//!
+//! `docs/design/kv.md` shows what happens without each rule, as the search of a model found it.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod backend;
+mod error;
+mod mailbox;
+mod observed;
+mod probe;
+mod registers;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+#[cfg(feature = "sqlite")]
+mod sqlite_config;
+mod store;
+mod stored;
+
+pub use backend::{Kv, KvConfig};
+pub use registers::{About, Registers, Version, Versioned};
+#[cfg(feature = "sqlite")]
+pub use sqlite::Sqlite;
+#[cfg(feature = "sqlite")]
+pub use sqlite_config::SqliteConfig;
+pub use store::KvStore;

@@ -1,0 +1,76 @@
+//! When a waiter reads again: when the store says that the record has changed, or when its beat is due.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lock_core::engine::{Mailbox, Message};
+use lock_core::{BootInstant, Clock};
+use tokio::time::sleep;
+
+use crate::registers::{Registers, Version};
+
+/// How much longer those pause that are not the first: so many times.
+const BEHIND: u32 = 4;
+
+/// Wakes one waiter.
+#[derive(Debug)]
+pub struct KvMailbox<R> {
+    registers: Arc<R>,
+    clock: Clock,
+    key: Arc<str>,
+    last: Mutex<Last>,
+}
+
+/// The last answer that the waiter got.
+#[derive(Clone, Debug)]
+struct Last {
+    seen: Option<Version>,
+    ahead: u32,
+    beat: BootInstant,
+    /// Whether it was woken after it: its next request has failed, if it comes again.
+    is_old: bool,
+}
+
+impl<R: Registers> KvMailbox<R> {
+    pub(crate) fn new(registers: &Arc<R>, clock: &Clock, key: &Arc<str>) -> Self {
+        let last = Last { seen: None, ahead: 0, beat: BootInstant::NEVER, is_old: true };
+        Self {
+            registers: Arc::clone(registers),
+            clock: clock.clone(),
+            key: Arc::clone(key),
+            last: Mutex::new(last),
+        }
+    }
+
+    /// Notes that the lock was busy in this version, how many come before, and when the waiter has to say again that it lives.
+    pub(crate) fn busy(&self, seen: Option<Version>, ahead: Option<usize>, beat: BootInstant) {
+        let ahead = ahead.map_or(BEHIND, |ahead| u32::try_from(ahead).unwrap_or(BEHIND).min(BEHIND));
+        *self.last() = Last { seen, ahead, beat, is_old: false };
+    }
+
+    fn last(&self) -> MutexGuard<'_, Last> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<R: Registers> Mailbox for KvMailbox<R> {
+    fn listens(&mut self) -> bool {
+        true
+    }
+
+    async fn next(&mut self) -> Message {
+        let last = self.last().clone();
+        let pauses = if last.is_old { BEHIND } else { last.ahead };
+        let changed = async {
+            if pauses > 0 {
+                sleep(self.registers.about().poll * (pauses - 1)).await;
+            }
+            self.registers.changed(&self.key, last.seen.as_ref()).await;
+        };
+        tokio::select! {
+            () = changed => {}
+            () = self.clock.sleep_until(last.beat) => {}
+        }
+        self.last().is_old = true;
+        Message::Ask
+    }
+}

@@ -1,0 +1,75 @@
+//! What a client has seen of the locks, and since when: it knows no other time.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lock_core::{BootInstant, OwnerId};
+
+use crate::registers::Version;
+use crate::stored::Stored;
+
+/// How many locks are remembered. To forget one delays who waits for the end of a crashed holder.
+const MOST: usize = 4_096;
+/// After so many reads that do not show a beat it is forgotten: reads may be stale.
+const MISSES: u8 = 16;
+
+/// The locks of one client.
+#[derive(Debug, Default)]
+pub(crate) struct Observed(Mutex<HashMap<Arc<str>, Arc<Known>>>);
+
+/// What is known of one lock.
+#[derive(Clone, Debug)]
+pub(crate) struct Known {
+    /// `None` if nobody has had it.
+    pub(crate) value: Option<(Version, Stored)>,
+    /// When a read returned that showed the beat of an owner first. No beat has the number of another one.
+    seen: HashMap<(OwnerId, u64), Seen>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    first: BootInstant,
+    misses: u8,
+}
+
+impl Observed {
+    pub(crate) fn recall(&self, key: &str) -> Option<Arc<Known>> {
+        self.locks().get(key).cloned()
+    }
+
+    /// Notes a value that a read returned, or that was written, before `returned`.
+    pub(crate) fn note(
+        &self,
+        key: &Arc<str>,
+        value: Option<(Version, Stored)>,
+        returned: BootInstant,
+    ) -> Arc<Known> {
+        let mut locks = self.locks();
+        let mut seen = locks.get(key).map(|known| known.seen.clone()).unwrap_or_default();
+        seen.values_mut().for_each(|seen| seen.misses += 1);
+        for beat in value.iter().flat_map(|(_, stored)| stored.beats()) {
+            seen.entry(beat).or_insert(Seen { first: returned, misses: 0 }).misses = 0;
+        }
+        seen.retain(|_, seen| seen.misses < MISSES);
+        let known = Arc::new(Known { value, seen });
+        if locks.len() >= MOST && !locks.contains_key(key) {
+            locks.retain(|_, known| known.value.as_ref().is_some_and(|(_, stored)| !stored.is_idle()));
+            if locks.len() >= MOST {
+                locks.clear();
+            }
+        }
+        locks.insert(Arc::clone(key), Arc::clone(&known));
+        known
+    }
+
+    fn locks(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Known>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    /// When this client saw this beat first: not yet, if it is not known.
+    pub(crate) fn since(&self, owner: OwnerId, beat: u64) -> BootInstant {
+        self.seen.get(&(owner, beat)).map_or(BootInstant::NEVER, |seen| seen.first)
+    }
+}

@@ -1,0 +1,197 @@
+//! What is asked of a store.
+
+use std::fmt::{self, Debug};
+use std::future::{Future, ready};
+use std::time::Duration;
+
+use lock_core::Result;
+use lock_core::waiting::pause_between;
+use tokio::time::sleep;
+
+/// A store of versioned values: the only thing that locks ask of it.
+///
+/// # Contract
+///
+/// * **A swap is one step**: it compares and writes, and no other swap of this key comes between. That is all that exclusion depends on, and
+///   [connecting](crate::Kv::connect) tries it.
+/// * **Versions never come back.** A number that grows will do, and so will a hash of the value: no value is written twice.
+/// * **A read may be stale.** It delays, as the swap on its version is refused then.
+/// * **Outcomes.** An error of [`swap`](Self::swap) says by its [outcome](lock_core::Error::outcome) whether the value may have been written, now or
+///   later: [`Unknown`](lock_core::Outcome::Unknown) unless the store has refused it. A swap that is executed at any later time is
+///   harmless: its version has moved.
+/// * **Cancel safety.** A swap whose future is dropped may be executed all the same. Nothing else may happen.
+///
+/// # Examples
+///
+/// A map behind a mutex, for a test:
+///
+/// ```
+/// use std::collections::BTreeMap;
+/// use std::sync::Mutex;
+/// use std::time::Duration;
+///
+/// use lock_core::Result;
+/// use lock_kv::{About, Kv, KvConfig, Registers, Version, Versioned};
+///
+/// #[derive(Debug, Default)]
+/// struct Map(Mutex<BTreeMap<String, (u64, Vec<u8>)>>);
+///
+/// impl Registers for Map {
+///     fn about(&self) -> About {
+///         About::new("map", Duration::from_millis(5))
+///     }
+///
+///     async fn read(&self, key: &str) -> Result<Option<Versioned>> {
+///         let map = self.0.lock().unwrap();
+///         Ok(map.get(key).map(|(version, value)| Versioned::new(Version::from(*version), value.clone())))
+///     }
+///
+///     async fn swap(&self, key: &str, expected: Option<&Version>, value: &[u8]) -> Result<Option<Version>> {
+///         let mut map = self.0.lock().unwrap();
+///         let present = map.get(key).map(|(version, _)| *version);
+///         if present.map(Version::from).as_ref() != expected {
+///             return Ok(None);
+///         }
+///         let next = present.unwrap_or_default() + 1;
+///         map.insert(key.to_owned(), (next, value.to_vec()));
+///         Ok(Some(next.into()))
+///     }
+///
+///     async fn list(&self, prefix: &str) -> Result<Vec<String>> {
+///         Ok(self.0.lock().unwrap().keys().filter(|key| key.starts_with(prefix)).cloned().collect())
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<()> {
+/// let locks = KvConfig::new().connect(Map::default()).await?;
+/// let guard = locks.mutex("orders/42").acquire().await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+pub trait Registers: Debug + Send + Sync + 'static {
+    /// What the store is called, how often to look, and its limits.
+    fn about(&self) -> About;
+
+    /// The value of a key and its version; `None` if there is none. It may be an earlier one.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not answer, or refuses.
+    fn read(&self, key: &str) -> impl Future<Output = Result<Option<Versioned>>> + Send;
+
+    /// Writes a value if the key has this version still, or does not exist, for `None`; and returns the new version. `Ok(None)`: it has
+    /// another one, and nothing was written.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not answer, or refuses; see the contract for the outcome.
+    fn swap(
+        &self,
+        key: &str,
+        expected: Option<&Version>,
+        value: &[u8],
+    ) -> impl Future<Output = Result<Option<Version>>> + Send;
+
+    /// The keys that begin so, at least [`MAX_LISTED`](lock_core::backend::MAX_LISTED) and one more, if there are so many.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not answer, or refuses.
+    fn list(&self, prefix: &str) -> impl Future<Output = Result<Vec<String>>> + Send;
+
+    /// Returns when the key may have another version than this; it may return for no reason. The default waits for about
+    /// [`poll`](About::poll).
+    ///
+    /// # Cancel safety
+    ///
+    /// It has to be cancel safe.
+    fn changed(&self, key: &str, seen: Option<&Version>) -> impl Future<Output = ()> + Send {
+        let _ = (key, seen);
+        let poll = u64::try_from(self.about().poll.as_millis()).unwrap_or(u64::MAX);
+        sleep(pause_between(poll / 2, poll.max(1)))
+    }
+
+    /// Closes the connections. The default does nothing.
+    fn close(&self) -> impl Future<Output = ()> + Send {
+        ready(())
+    }
+}
+
+/// What there is to know of a store.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct About {
+    /// What errors and logs call it.
+    pub name: &'static str,
+    /// How long the first waiter pauses before it reads again; those behind it up to four times as long. By what a read costs: some
+    /// milliseconds for a file, a second for a bucket.
+    pub poll: Duration,
+    /// The longest key in bytes. The usual is 1 040, for names of [`LockName::MAX_BYTES`](lock_core::LockName::MAX_BYTES).
+    pub longest_key: usize,
+    /// Whether other processes use the same values. The usual is `true`.
+    pub cross_process: bool,
+}
+
+/// A value, as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Versioned {
+    /// The version.
+    pub version: Version,
+    /// The value.
+    pub value: Vec<u8>,
+}
+
+/// The version of a value, as its store writes it.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Version(String);
+
+impl About {
+    /// A store of this name, which waiters read so often.
+    #[must_use]
+    pub const fn new(name: &'static str, poll: Duration) -> Self {
+        Self { name, poll, longest_key: 1_040, cross_process: true }
+    }
+}
+
+impl Versioned {
+    /// A value of this version.
+    #[must_use]
+    pub const fn new(version: Version, value: Vec<u8>) -> Self {
+        Self { version, value }
+    }
+}
+
+impl Version {
+    /// A version that is a text, such as an entity tag.
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The number, if it is one.
+    #[must_use]
+    pub fn number(&self) -> Option<u64> {
+        self.0.parse().ok()
+    }
+}
+
+impl From<u64> for Version {
+    fn from(number: u64) -> Self {
+        Self(number.to_string())
+    }
+}
+
+impl Debug for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

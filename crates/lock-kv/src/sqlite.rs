@@ -1,0 +1,129 @@
+//! Registers in a SQLite file: durable locks between the processes of one host.
+
+use std::path::Path;
+use std::time::Duration;
+
+use lock_core::backend::MAX_LISTED;
+use lock_core::{Error, ErrorKind, Outcome, Result, random};
+use rand::Rng;
+use sqlx::Row;
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
+use tokio::sync::Mutex;
+
+use crate::registers::{About, Registers, Version, Versioned};
+
+pub(crate) const NAME: &str = "sqlite";
+/// A read is a few system calls.
+const POLL: Duration = Duration::from_millis(5);
+/// Each has a thread. One writes at a time.
+const CONNECTIONS: u32 = 4;
+
+/// Values in a table of a SQLite file.
+#[derive(Debug)]
+pub struct Sqlite {
+    pool: SqlitePool,
+    /// One writes at a time. SQLite lets others try again now and then; tasks of a process wait in order here.
+    writer: Mutex<()>,
+}
+
+impl Sqlite {
+    /// Opens the file, and makes it and its table if they do not exist.
+    pub(crate) async fn open(path: &Path, timeout: Duration) -> Result<Self> {
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .busy_timeout(timeout);
+        let pool = SqlitePoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(timeout);
+        let pool = pool.test_before_acquire(false).connect_with(options).await;
+        let pool = pool.map_err(|error| failed(error, Outcome::NotApplied))?;
+        let table = "CREATE TABLE IF NOT EXISTS polylock (key TEXT PRIMARY KEY, version INTEGER NOT NULL, value BLOB NOT NULL)";
+        sqlx::query(table).execute(&pool).await.map_err(|error| failed(error, Outcome::NotApplied))?;
+        Ok(Self { pool, writer: Mutex::new(()) })
+    }
+}
+
+impl Registers for Sqlite {
+    fn about(&self) -> About {
+        about()
+    }
+
+    async fn read(&self, key: &str) -> Result<Option<Versioned>> {
+        let row = sqlx::query("SELECT version, value FROM polylock WHERE key = ?").bind(key);
+        let row = row.fetch_optional(&self.pool).await.map_err(|error| failed(error, Outcome::NotApplied))?;
+        let read = |row: sqlx::sqlite::SqliteRow| {
+            let version = row.try_get::<i64, _>(0)?.cast_unsigned();
+            Ok(Versioned::new(version.into(), row.try_get(1)?))
+        };
+        row.map(read).transpose().map_err(|error| failed(error, Outcome::NotApplied))
+    }
+
+    async fn swap(&self, key: &str, expected: Option<&Version>, value: &[u8]) -> Result<Option<Version>> {
+        let (swap, new) = match expected.map(Version::number) {
+            Some(Some(old)) => {
+                let sql = "UPDATE polylock SET version = ?1, value = ?2 WHERE key = ?3 AND version = ?1 - 1";
+                (sql, old + 1)
+            }
+            // It is none of this store.
+            Some(None) => return Ok(None),
+            // At random, so that no version comes back after somebody has deleted the row.
+            None => {
+                let sql =
+                    "INSERT INTO polylock (version, value, key) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING";
+                (sql, u64::from(random::rng().random::<u32>()))
+            }
+        };
+        let swap = sqlx::query(swap).bind(new.cast_signed()).bind(value).bind(key);
+        let _turn = self.writer.lock().await;
+        let swapped = swap.execute(&self.pool).await.map_err(|error| failed(error, Outcome::Unknown))?;
+        Ok((swapped.rows_affected() == 1).then(|| new.into()))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<String>> {
+        let rows = sqlx::query_scalar("SELECT key FROM polylock WHERE key >= ? ORDER BY key LIMIT ?");
+        let rows = rows.bind(prefix).bind(MAX_LISTED as i64 + 2).fetch_all(&self.pool).await;
+        let keys: Vec<String> = rows.map_err(|error| failed(error, Outcome::NotApplied))?;
+        Ok(keys.into_iter().take_while(|key| key.starts_with(prefix)).collect())
+    }
+
+    async fn close(&self) {
+        self.pool.close().await;
+    }
+}
+
+pub(crate) fn about() -> About {
+    About::new(NAME, POLL)
+}
+
+/// What became of a request is known if SQLite itself has refused it: a statement is a transaction.
+fn failed(error: sqlx::Error, otherwise: Outcome) -> Error {
+    let code = error.as_database_error().and_then(|error| error.code()?.parse::<u32>().ok());
+    let (kind, message, hint) = match (code.map(|code| code & 0xff), &error) {
+        (Some(5 | 6), _) => (
+            ErrorKind::Unavailable,
+            "another connection has locked the file for too long",
+            "end its transaction",
+        ),
+        (Some(3 | 8 | 14 | 23), _) => (
+            ErrorKind::Denied,
+            "the file cannot be opened or written",
+            "check that its directory exists, and the rights on both",
+        ),
+        (Some(13), _) => (ErrorKind::Exhausted, "there is no room on the disk", "make some"),
+        (Some(11 | 26), _) => {
+            (ErrorKind::InvalidConfig, "the file is no SQLite database, or damaged", "name another file")
+        }
+        (_, sqlx::Error::PoolClosed) => return Error::closed(NAME),
+        (_, sqlx::Error::PoolTimedOut) => {
+            (ErrorKind::Unavailable, "all connections are in use", "use fewer locks at a time")
+        }
+        _ => (ErrorKind::Unavailable, "the file cannot be used", "see the cause"),
+    };
+    let is_known = matches!(code.map(|code| code & 0xff), Some(3 | 5 | 6 | 8 | 11 | 13 | 14 | 23 | 26))
+        || matches!(error, sqlx::Error::PoolTimedOut);
+    let outcome = if is_known { Outcome::NotApplied } else { otherwise };
+    Error::new(kind, NAME).with_message(message).with_hint(hint).with_outcome(outcome).caused_by(error)
+}

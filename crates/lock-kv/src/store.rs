@@ -1,0 +1,405 @@
+//! A store of leases whose records are changed by compare and swap.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::stream::{StreamExt, iter};
+use lock_core::backend::MAX_LISTED;
+use lock_core::engine::{Answer, Ask, Break, Changed, Extension, LeaseStore, Order};
+use lock_core::record::{self, Now, Record, Turn};
+use lock_core::{
+    BootInstant, Clock, DoctorReport, Error, ErrorKind, Finding, FindingLevel, LockName, LockState, Outcome,
+    OwnerId, Result, Token, random,
+};
+use rand::Rng;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::error::{contended, silent};
+use crate::mailbox::KvMailbox;
+use crate::observed::{Known, Observed};
+use crate::probe;
+use crate::registers::{About, Registers, Version, Versioned};
+use crate::stored::{Moment, Party, Stored};
+
+/// Before the names of locks, so that no lock has the key that is used for trials.
+const LOCKS: &str = "lock/";
+/// How many waiters stand in the record; others poll. All clients read it, and write it whole.
+const MOST_WAITERS: usize = 64;
+/// How many locks are renewed, or read for a list, at a time.
+const AT_A_TIME: usize = 16;
+/// The pauses after a swap that came too late: longer, as it happens again.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LAST_PAUSE: Duration = Duration::from_millis(128);
+
+/// Locks as records in [registers](Registers).
+#[derive(Debug)]
+pub struct KvStore<R> {
+    registers: Arc<R>,
+    about: About,
+    timeout: Duration,
+    clock: Clock,
+    /// For how long a waiter lives after it has said so.
+    waiter_lasts: Duration,
+    /// Who writes a value, as text.
+    writer: String,
+    observed: Observed,
+    is_closed: AtomicBool,
+}
+
+/// The order of requests. Each removal ends with a swap, and the version moves: an earlier swap that is late is refused.
+#[derive(Clone, Debug)]
+pub struct BySwaps(());
+
+impl Order for BySwaps {
+    fn is_open(&self) -> bool {
+        true
+    }
+}
+
+/// What a change needs to count.
+enum Counts {
+    /// A swap, also of a record that says the same: it proves that the record was read as it is, and no earlier swap can follow.
+    Swapped,
+    /// A read is enough if the record says the same.
+    Read,
+}
+
+struct Done<T> {
+    answer: T,
+    version: Option<Version>,
+}
+
+impl<R: Registers> KvStore<R> {
+    pub(crate) fn new(registers: R, timeout: Duration, clock: Clock, waiter_lasts: Duration) -> Self {
+        Self {
+            about: registers.about(),
+            registers: Arc::new(registers),
+            timeout,
+            clock,
+            waiter_lasts,
+            writer: format!("{:08x}", random::rng().random::<u32>()),
+            observed: Observed::default(),
+            is_closed: AtomicBool::new(false),
+        }
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if self.is_closed.load(Ordering::Relaxed) { Err(Error::closed(self.about.name)) } else { Ok(()) }
+    }
+
+    /// Changes the record of a lock by a swap on the version that was read. It is tried again while others come first.
+    async fn change<T: Send>(
+        &self,
+        key: &Arc<str>,
+        mut change: impl FnMut(&mut Record<Party>, &mut Moment) -> (T, Counts) + Send,
+    ) -> Result<Done<T>> {
+        let deadline = Instant::now() + self.timeout;
+        // What is remembered may be as good as what a read would return: the swap tells.
+        let mut known = self.observed.recall(key);
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let is_read = known.is_none();
+            let known = match known.take() {
+                Some(known) => known,
+                None => self.read(key, deadline).await?,
+            };
+            let (version, before) = match &known.value {
+                Some((version, stored)) => (Some(version), stored.clone()),
+                None => (None, Stored::new(&self.writer)),
+            };
+            let mut moment = Moment::new(self.clock.now());
+            let mut record = before.record(|owner, beat| known.since(owner, beat));
+            let (answer, counts) = change(&mut record, &mut moment);
+            let next = before.followed_by(&record, &moment, &self.writer);
+            if matches!(counts, Counts::Read) && next.says_the_same_as(&before) {
+                if is_read {
+                    return Ok(Done { answer, version: version.cloned() });
+                }
+                continue;
+            }
+            if let Some(version) = self.swap(key, version, next, deadline).await? {
+                return Ok(Done { answer, version: Some(version) });
+            }
+            if is_read {
+                if Instant::now() + pause >= deadline {
+                    return Err(contended(self.about.name, self.timeout));
+                }
+                sleep(pause.mul_f64(random::rng().random_range(0.0..=1.0))).await;
+                pause = (pause * 2).min(LAST_PAUSE);
+            }
+        }
+    }
+
+    async fn read(&self, key: &Arc<str>, deadline: Instant) -> Result<Arc<Known>> {
+        self.check_open()?;
+        let read = timeout_at(deadline, self.registers.read(key)).await;
+        let read = read.map_err(|_| silent(self.about.name, self.timeout, Outcome::NotApplied))??;
+        // When it has returned: the value may have been written while the read was under way.
+        let returned = self.clock.now();
+        let known = self.observed.recall(key);
+        let parse = |read: Versioned| {
+            // What many wait for is read many times.
+            let same = known.as_ref().and_then(|known| known.value.as_ref());
+            let stored = match same.filter(|(version, _)| *version == read.version) {
+                Some((_, stored)) => stored.clone(),
+                None => Stored::parse(self.about.name, key, &read.value)?,
+            };
+            Ok::<_, Error>((read.version, stored))
+        };
+        Ok(self.observed.note(key, read.map(parse).transpose()?, returned))
+    }
+
+    async fn swap(
+        &self,
+        key: &Arc<str>,
+        expected: Option<&Version>,
+        next: Stored,
+        deadline: Instant,
+    ) -> Result<Option<Version>> {
+        self.check_open()?;
+        let value = next.to_bytes();
+        let swapped = timeout_at(deadline, self.registers.swap(key, expected, &value)).await;
+        let swapped = swapped.map_err(|_| silent(self.about.name, self.timeout, Outcome::Unknown))??;
+        if let Some(version) = &swapped {
+            self.observed.note(key, Some((version.clone(), next)), self.clock.now());
+        }
+        Ok(swapped)
+    }
+
+    /// Extends these of the leases, which are of one lock, in one swap.
+    async fn extend_all(
+        &self,
+        key: &Arc<str>,
+        leases: &[Extension<'_, Arc<str>>],
+        places: Vec<usize>,
+    ) -> Vec<(usize, Result<Changed>)> {
+        let extended = self.change(key, |record, now| {
+            let extend = |at: &usize| {
+                let lease = &leases[*at];
+                let is_held = record.extend(now, lease.owner, lease.ttl, lease.shortens).is_some();
+                if is_held {
+                    now.hear(lease.owner, lease.ttl);
+                }
+                changed(is_held)
+            };
+            (places.iter().map(extend).collect::<Vec<_>>(), Counts::Swapped)
+        });
+        match extended.await {
+            Ok(extended) => places.into_iter().zip(extended.answer.into_iter().map(Ok)).collect(),
+            Err(error) => places.into_iter().map(|at| (at, Err(error.clone()))).collect(),
+        }
+    }
+
+    fn record_of(&self, ask: &Ask<'_, KvMailbox<R>>) -> record::Ask<Party> {
+        let waits = ask.queue.as_ref().map(|queue| Turn::Granted(queue.grace));
+        let lasts = if waits.is_some() { self.waiter_lasts } else { ask.ttl };
+        record::Ask {
+            owner: ask.owner,
+            mode: ask.mode,
+            ttl: ask.ttl,
+            waits,
+            party: Party::new(ask.info, lasts),
+        }
+    }
+}
+
+/// Asks for a lock, with the least that has to be written: a waiter stays as it is until its beat is due. Returns when that is.
+fn ask_for(
+    record: &mut Record<Party>,
+    now: &mut Moment,
+    mut ask: record::Ask<Party>,
+    waiter_lasts: Duration,
+) -> (record::Answer, BootInstant) {
+    let (owner, ttl) = (ask.owner, ask.ttl);
+    let mut beat = now.time() + waiter_lasts / 3;
+    match record.queue().iter().find(|waiter| waiter.owner == owner) {
+        Some(waiter) if now.lives(waiter) => {
+            ask.party = waiter.party.clone();
+            if now.time() < ask.party.next_beat() {
+                beat = ask.party.next_beat();
+            } else {
+                now.hear(owner, waiter_lasts);
+            }
+        }
+        Some(_) => now.hear(owner, waiter_lasts),
+        None if record.queue().len() >= MOST_WAITERS => ask.waits = None,
+        None => {}
+    }
+    let (answer, _) = record.ask(now, ask);
+    if let record::Answer::Granted(_) = answer {
+        now.hear(owner, ttl);
+    }
+    (answer, beat)
+}
+
+impl<R: Registers> LeaseStore for KvStore<R> {
+    type Place = Arc<str>;
+    type Order = BySwaps;
+    type Mailbox = KvMailbox<R>;
+
+    fn place(&self, name: &LockName) -> Result<Arc<str>> {
+        let key = format!("{LOCKS}{name}");
+        if key.len() > self.about.longest_key {
+            let longest = self.about.longest_key - LOCKS.len();
+            return Err(Error::new(ErrorKind::InvalidName, self.about.name)
+                .with_message(format!(
+                    "the name has {} bytes, and keys of this store have room for {longest}",
+                    name.as_str().len()
+                ))
+                .with_hint("use a shorter name, for instance a hash of the long part"));
+        }
+        Ok(key.into())
+    }
+
+    async fn order(&self, _: &Arc<str>) -> Result<BySwaps> {
+        self.check_open().map(|()| BySwaps(()))
+    }
+
+    async fn ask(&self, _: &BySwaps, key: &Arc<str>, ask: &Ask<'_, KvMailbox<R>>) -> Result<Answer> {
+        let asked = self.record_of(ask);
+        let answered = self.change(key, |record, now| {
+            let (answer, beat) = ask_for(record, now, asked.clone(), self.waiter_lasts);
+            ((answer.at(now.time()), beat), Counts::Read)
+        });
+        let Done { answer: (answer, beat), version } = answered.await?;
+        if let Answer::Busy { ahead, .. } = answer
+            && let Some(mailbox) = ask.queue.as_ref().and_then(|queue| queue.mailbox)
+        {
+            mailbox.busy(version, ahead, beat);
+        }
+        Ok(answer)
+    }
+
+    /// It ends with a swap, whatever it finds: a request of this owner that is late is refused from then on.
+    async fn release(&self, _: &BySwaps, key: &Arc<str>, owner: OwnerId) -> Result<Changed> {
+        let released =
+            self.change(key, |record, now| (changed(record.release(now, owner).0), Counts::Swapped));
+        Ok(released.await?.answer)
+    }
+
+    async fn extend(&self, leases: &[Extension<'_, Arc<str>>]) -> Vec<Result<Changed>> {
+        let mut by_lock: BTreeMap<&Arc<str>, Vec<usize>> = BTreeMap::new();
+        for (at, lease) in leases.iter().enumerate() {
+            by_lock.entry(lease.place).or_default().push(at);
+        }
+        // Not by a closure: the compiler cannot tell that its future is `Send`.
+        let mut requests = Vec::new();
+        for (key, places) in by_lock {
+            requests.push(self.extend_all(key, leases, places));
+        }
+        let mut answers: Vec<_> = iter(requests).buffer_unordered(AT_A_TIME).concat().await;
+        answers.sort_unstable_by_key(|(at, _)| *at);
+        answers.into_iter().map(|(_, answer)| answer).collect()
+    }
+
+    async fn holds(&self, key: &Arc<str>, owner: OwnerId) -> Result<bool> {
+        let held = self.change(key, |record, now| {
+            let holds = record.is_held_by(now, owner);
+            // A read that is stale may not show it yet.
+            (holds, if holds { Counts::Read } else { Counts::Swapped })
+        });
+        Ok(held.await?.answer)
+    }
+
+    async fn downgrade(&self, key: &Arc<str>, owner: OwnerId, ttl: Duration) -> Result<Changed> {
+        let shared = self.change(key, |record, now| {
+            let (is_held, _) = record.downgrade(now, owner, ttl);
+            now.hear(owner, ttl);
+            (changed(is_held), Counts::Swapped)
+        });
+        Ok(shared.await?.answer)
+    }
+
+    async fn raise(&self, key: &Arc<str>, owner: OwnerId, floor: Token) -> Result<Changed> {
+        let raised =
+            self.change(key, |record, now| (changed(record.raise(now, owner, floor)), Counts::Swapped));
+        Ok(raised.await?.answer)
+    }
+
+    async fn hand_over(
+        &self,
+        _: &BySwaps,
+        key: &Arc<str>,
+        from: OwnerId,
+        to: &Ask<'_, KvMailbox<R>>,
+    ) -> Result<Changed<Token>> {
+        let to = self.record_of(to);
+        let handed_over = self.change(key, |record, now| {
+            let token = record.hand_over(now, from, to.clone());
+            (token.map_or(Changed::NotHeld, Changed::Done), Counts::Swapped)
+        });
+        Ok(handed_over.await?.answer)
+    }
+
+    async fn inspect(&self, key: &Arc<str>) -> Result<LockState> {
+        let known = self.read(key, Instant::now() + self.timeout).await?;
+        let Some((_, stored)) = &known.value else { return Ok(LockState::default()) };
+        let record = stored.record(|owner, beat| known.since(owner, beat));
+        let mut state = record.state(&Moment::new(self.clock.now()));
+        for holder in &mut state.holders {
+            // Without the margin of this observer.
+            let lasts = holder.id.and_then(|id| stored.lasts(id));
+            holder.remaining = holder.remaining.map(|left| lasts.map_or(left, |lasts| left.min(lasts)));
+        }
+        Ok(state)
+    }
+
+    async fn break_lock(&self, key: &Arc<str>, which: Break) -> Result<Changed> {
+        let broken = self.change(key, |record, now| {
+            let is_one = |token| match which {
+                Break::UpTo(last) => token <= last,
+                Break::Only(one) => token == one,
+                _ => false,
+            };
+            let is_broken = record.break_lock(now, is_one).0;
+            // A lock that nobody has had gets no record by this.
+            let counts = if record.last() == Token::new(0) { Counts::Read } else { Counts::Swapped };
+            (changed(is_broken), counts)
+        });
+        Ok(broken.await?.answer)
+    }
+
+    fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        let registers = Arc::clone(&self.registers);
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            drop(runtime.spawn(async move { registers.close().await }));
+        }
+    }
+
+    fn mailbox(&self, key: &Arc<str>) -> Option<KvMailbox<R>> {
+        Some(KvMailbox::new(&self.registers, &self.clock, key))
+    }
+
+    /// Those that are held or waited for.
+    async fn list(&self, prefix: &str) -> Result<Option<Vec<LockName>>> {
+        self.check_open()?;
+        let keys = self.registers.list(&format!("{LOCKS}{prefix}")).await?;
+        let names: Vec<_> =
+            keys.iter().filter_map(|key| LockName::new(key.strip_prefix(LOCKS)?).ok()).collect();
+        if names.len() > MAX_LISTED {
+            // Too many to look at: this is reported.
+            return Ok(Some(names));
+        }
+        let in_use = names.into_iter().map(async |name| {
+            let state = self.inspect(&self.place(&name)?).await?;
+            Ok((!state.holders.is_empty() || state.waiters > 0).then_some(name))
+        });
+        let in_use: Vec<Result<_>> = iter(in_use).buffer_unordered(AT_A_TIME).collect().await;
+        let in_use: Result<Vec<_>> = in_use.into_iter().collect();
+        Ok(Some(in_use?.into_iter().flatten().collect()))
+    }
+
+    async fn doctor(&self) -> Result<DoctorReport> {
+        self.check_open()?;
+        probe::refuses_old_versions(&*self.registers, self.timeout).await?;
+        let what = "a swap on an old version is refused";
+        Ok(DoctorReport::new(vec![Finding::new(FindingLevel::Note, "", what, "")]))
+    }
+}
+
+fn changed(is_changed: bool) -> Changed {
+    if is_changed { Changed::Done(()) } else { Changed::NotHeld }
+}

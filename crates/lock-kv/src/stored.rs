@@ -1,0 +1,247 @@
+//! The record of a lock, as it is stored: without times, as no two clients share a clock.
+
+use std::time::{Duration, SystemTime};
+
+use lock_core::record::{Holding, Now, Record, Shown, Turn, Waiting};
+use lock_core::{BootInstant, Mode, OwnerId, OwnerInfo, Result, Token, TokenBlock};
+use rand::Rng;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{not_a_record, other_format};
+
+const FORMAT: u32 = 1;
+
+/// One value of a lock. Each that is ever written differs from all others, as its number does, and its writer.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) struct Stored {
+    format: u32,
+    /// How many values there were before it, from a random number on.
+    number: u64,
+    writer: String,
+    last: Token,
+    holders: Vec<Holder>,
+    queue: Vec<Waiter>,
+}
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+struct Holder {
+    owner: OwnerId,
+    mode: Mode,
+    token: Token,
+    #[serde(flatten)]
+    party: Party,
+}
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+struct Waiter {
+    owner: OwnerId,
+    mode: Mode,
+    /// For how long the lock is kept for it once it is granted.
+    grace_ms: u64,
+    #[serde(flatten)]
+    party: Party,
+}
+
+/// What is kept of a holder or a waiter.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) struct Party {
+    info: OwnerInfo,
+    since: SystemTime,
+    /// The number of the value by which its owner last said that it lives: while this is the same, it has said nothing.
+    beat: u64,
+    /// For how long it lives after that.
+    lasts_ms: u64,
+    /// When this client counts it dead.
+    #[serde(skip, default = "never")]
+    dead_at: BootInstant,
+}
+
+/// What a client knows when it changes a record.
+#[derive(Debug)]
+pub(crate) struct Moment {
+    now: BootInstant,
+    /// Those that say that they live, for so long at least.
+    alive: Vec<(OwnerId, Duration)>,
+}
+
+impl Stored {
+    /// The record of a lock that nobody has had.
+    pub(crate) fn new(writer: &str) -> Self {
+        let number = lock_core::random::rng().random_range(1..1 << 40);
+        let (writer, last) = (writer.to_owned(), Token::new(0));
+        Self { format: FORMAT, number, writer, last, holders: Vec::new(), queue: Vec::new() }
+    }
+
+    /// Parses a value.
+    pub(crate) fn parse(name: &'static str, key: &str, value: &[u8]) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Format {
+            format: u32,
+        }
+        let Format { format } =
+            serde_json::from_slice(value).map_err(|error| not_a_record(name, key, error))?;
+        if format != FORMAT {
+            return Err(other_format(name, key, format, FORMAT));
+        }
+        serde_json::from_slice(value).map_err(|error| not_a_record(name, key, error))
+    }
+
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a record has no keys but text")
+    }
+
+    /// What this client has to observe: each owner with its last beat.
+    pub(crate) fn beats(&self) -> impl Iterator<Item = (OwnerId, u64)> {
+        let holders = self.holders.iter().map(|holder| (holder.owner, holder.party.beat));
+        holders.chain(self.queue.iter().map(|waiter| (waiter.owner, waiter.party.beat)))
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.holders.is_empty() && self.queue.is_empty()
+    }
+
+    /// The record, with the ends that this client observes: `seen` is when a read returned that showed this beat of the owner first.
+    pub(crate) fn record(&self, seen: impl Fn(OwnerId, u64) -> BootInstant) -> Record<Party> {
+        let observed = |owner, party: &Party| {
+            let lasts = party.lasts();
+            Party { dead_at: seen(owner, party.beat) + lasts + drift(lasts), ..party.clone() }
+        };
+        let holders = self.holders.iter().map(|holder| {
+            let party = observed(holder.owner, &holder.party);
+            Holding::new(holder.owner, holder.mode, holder.token, party.dead_at, party)
+        });
+        let queue = self.queue.iter().map(|waiter| {
+            let turn = Turn::Granted(Duration::from_millis(waiter.grace_ms));
+            Waiting::new(waiter.owner, waiter.mode, turn, observed(waiter.owner, &waiter.party))
+        });
+        Record::of(self.last, holders, queue)
+    }
+
+    /// The next value, if this record follows.
+    pub(crate) fn followed_by(&self, record: &Record<Party>, moment: &Moment, writer: &str) -> Self {
+        let number = self.number + 1;
+        let holders = record.holders().iter().map(|holder| {
+            let &Holding { owner, mode, token, until, .. } = holder;
+            let mut party = moment.beat_of(owner, &holder.party, Some(until), number);
+            if !self.holders.iter().any(|before| before.owner == owner) {
+                // It may have waited until now.
+                party.since = SystemTime::now();
+            }
+            Holder { owner, mode, token, party }
+        });
+        let queue = record.queue().iter().map(|waiter| Waiter {
+            owner: waiter.owner,
+            mode: waiter.mode,
+            grace_ms: match waiter.turn {
+                Turn::Granted(grace) => millis(grace),
+                Turn::Asks => 0,
+            },
+            party: moment.beat_of(waiter.owner, &waiter.party, None, number),
+        });
+        let (holders, queue) = (holders.collect(), queue.collect());
+        Self { format: FORMAT, number, writer: writer.to_owned(), last: record.last(), holders, queue }
+    }
+
+    /// Whether it says the same as this one, but for its number and its writer.
+    pub(crate) fn says_the_same_as(&self, before: &Self) -> bool {
+        let Self { last, holders, queue, .. } = before;
+        self.last == *last && self.holders == *holders && self.queue == *queue
+    }
+
+    /// How long the lease of a holder lasts from a beat on.
+    pub(crate) fn lasts(&self, owner: OwnerId) -> Option<Duration> {
+        self.holders.iter().find(|holder| holder.owner == owner).map(|holder| holder.party.lasts())
+    }
+}
+
+impl Party {
+    /// A new one, which lasts for so long after each beat.
+    pub(crate) fn new(info: &OwnerInfo, lasts: Duration) -> Self {
+        Self {
+            info: info.clone(),
+            since: SystemTime::now(),
+            beat: 0,
+            lasts_ms: millis(lasts),
+            dead_at: never(),
+        }
+    }
+
+    fn lasts(&self) -> Duration {
+        Duration::from_millis(self.lasts_ms)
+    }
+
+    /// When it is to say again that it lives: after a third of its time.
+    pub(crate) fn next_beat(&self) -> BootInstant {
+        let lasts = self.lasts();
+        self.dead_at - drift(lasts) - lasts * 2 / 3
+    }
+}
+
+impl Moment {
+    pub(crate) const fn new(now: BootInstant) -> Self {
+        Self { now, alive: Vec::new() }
+    }
+
+    /// Notes that this owner lives, for so long at least: whoever observes it waits anew.
+    pub(crate) fn hear(&mut self, owner: OwnerId, lasts: Duration) {
+        self.alive.push((owner, lasts));
+    }
+
+    /// What is stored with an entry in the value of this number, `until` when it lasts if it has a lease.
+    fn beat_of(&self, owner: OwnerId, party: &Party, until: Option<BootInstant>, number: u64) -> Party {
+        let heard = self.alive.iter().find(|(alive, _)| *alive == owner).map(|(_, lasts)| *lasts);
+        let is_same = until.is_none_or(|until| until == party.dead_at);
+        if heard.is_none() && is_same && party.beat != 0 {
+            return Party { dead_at: never(), ..party.clone() };
+        }
+        let lasts = match until {
+            None => party.lasts(),
+            // A longer lease is left alone. Its end has the margin of an observer already.
+            Some(until) if is_same => (until - drift(party.lasts())).saturating_duration_since(self.now),
+            Some(until) => until.saturating_duration_since(self.now),
+        };
+        let lasts = lasts.max(heard.unwrap_or_default());
+        Party { beat: number, lasts_ms: millis(lasts), dead_at: never(), ..party.clone() }
+    }
+}
+
+fn never() -> BootInstant {
+    BootInstant::NEVER
+}
+
+impl Now<Party> for Moment {
+    fn time(&self) -> BootInstant {
+        self.now
+    }
+
+    fn lives(&self, waiter: &Waiting<Party>) -> bool {
+        self.now < waiter.party.dead_at
+    }
+
+    /// Each grant has a block of tokens. By the clock, so that they grow if somebody deletes the record.
+    fn mint(&mut self, last: Token) -> Token {
+        let since_1970 = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let clock = u64::try_from(since_1970.as_micros()).unwrap_or_default();
+        Token::new(TokenBlock::start((last.get() + TokenBlock::SIZE).max(clock)))
+    }
+}
+
+impl Shown for Party {
+    fn info(&self) -> &OwnerInfo {
+        &self.info
+    }
+
+    fn since(&self) -> SystemTime {
+        self.since
+    }
+}
+
+/// By how much an observer waits longer than a holder counts on its lease: clocks may differ in their rates.
+pub(crate) fn drift(lasts: Duration) -> Duration {
+    lasts / lock_core::drift::DRIFT + Duration::from_millis(2)
+}
+
+/// Rounded up: who observes a lease may wait longer, and never shorter.
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}

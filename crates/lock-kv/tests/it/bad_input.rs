@@ -1,0 +1,59 @@
+//! What a store may have or do that is no lock: errors that say what to do, and nothing is left.
+
+use std::sync::Arc;
+
+use lock_core::{ErrorKind, Outcome};
+use lock_kv::{KvConfig, Registers};
+use lock_testkit::take;
+
+use crate::simulation::table::{Client, Link, Table, Versions};
+
+fn store() -> (Arc<Table>, Client) {
+    let table = Arc::new(Table::new(Versions::Numbers));
+    let client = Client::new(&table, &Link::new(0));
+    (table, client)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_ignores_conditions_is_refused() {
+    let (table, client) = store();
+    table.ignore_conditions(true);
+    let error = KvConfig::new().connect(client).await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (ErrorKind::Unsupported, "unconditional"), "{error}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("conditional writes")), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn values_that_are_no_records_are_errors_and_stay() {
+    let (table, client) = store();
+    let locks = KvConfig::new().connect(client).await.unwrap();
+    let values = [
+        ("text", "hello".to_owned(), ErrorKind::Unexpected, "delete the value"),
+        ("json", "{\"format\":1}".to_owned(), ErrorKind::Unexpected, "delete the value"),
+        ("later", "{\"format\":2,\"what\":[]}".to_owned(), ErrorKind::Unsupported, "the same release"),
+    ];
+    let other = Client::new(&table, &Link::new(1));
+    for (name, value, kind, hint) in values {
+        let key = format!("lock/{name}");
+        other.swap(&key, None, value.as_bytes()).await.unwrap().expect("the key is new");
+        let error = locks.mutex(name).acquire().await.unwrap_err();
+        assert_eq!((error.kind(), error.outcome()), (kind, Outcome::NotApplied), "{error}");
+        assert!(error.hint().is_some_and(|found| found.contains(hint)), "{error}");
+        assert_eq!(locks.inspect(name).await.unwrap_err().kind(), kind);
+        assert_eq!(other.read(&key).await.unwrap().unwrap().value, value.as_bytes());
+    }
+    take(&locks, "other").await.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_that_are_too_long_are_refused() {
+    let (_, client) = store();
+    let locks = KvConfig::new().connect(client).await.unwrap();
+    take(&locks, &"x".repeat(1_024)).await.release().await.unwrap();
+    let (_, short) = store();
+    let locks = KvConfig::new().connect(short.with_longest_key(100)).await.unwrap();
+    let error = locks.mutex("x".repeat(96)).acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidName, "{error}");
+    assert!(error.message().contains("room for 95"), "{error}");
+    take(&locks, &"x".repeat(95)).await.release().await.unwrap();
+}

@@ -1,0 +1,226 @@
+//! Registers in memory, and what goes wrong on the way to them.
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lock_core::{Error, ErrorKind, Outcome, Result};
+use lock_kv::{About, Registers, Version, Versioned};
+use lock_testkit::fake::{Dice, Faults};
+use serde_json::Value;
+use tokio::sync::oneshot;
+use tokio::time::sleep;
+
+const NAME: &str = "simulated";
+
+/// What the versions of a store are.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Versions {
+    Numbers,
+    /// Of the value: what was written twice has the same version.
+    Hashes,
+}
+
+/// The values of the store.
+#[derive(Debug)]
+pub(crate) struct Table {
+    versions: Versions,
+    ignores_conditions: AtomicBool,
+    /// All values that each key has had.
+    values: Mutex<BTreeMap<String, Vec<Versioned>>>,
+}
+
+/// The way from one client to the store.
+#[derive(Debug)]
+pub(crate) struct Link(Mutex<Trouble>);
+
+#[derive(Debug)]
+struct Trouble {
+    dice: Dice,
+    faults: Faults,
+    stale: f64,
+    /// By how much a swap may be late that was given up.
+    late: Duration,
+}
+
+/// The registers of one client.
+#[derive(Debug)]
+pub(crate) struct Client {
+    table: Arc<Table>,
+    link: Arc<Link>,
+    longest_key: usize,
+}
+
+impl Table {
+    pub(crate) fn new(versions: Versions) -> Self {
+        Self { versions, ignores_conditions: AtomicBool::new(false), values: Mutex::default() }
+    }
+
+    /// Has swaps write whatever the version is.
+    pub(crate) fn ignore_conditions(&self, ignores: bool) {
+        self.ignores_conditions.store(ignores, Ordering::Relaxed);
+    }
+
+    /// How many have the lock, or wait for it.
+    pub(crate) fn left(&self, lock: &str) -> usize {
+        let values = self.values();
+        let Some(value) = values.get(&format!("lock/{lock}")).and_then(|values| values.last()) else {
+            return 0;
+        };
+        let record: Value = serde_json::from_slice(&value.value).expect("the value is a record");
+        ["holders", "queue"].into_iter().filter_map(|list| record[list].as_array()).map(Vec::len).sum()
+    }
+
+    /// How many values its record has had.
+    pub(crate) fn written(&self, lock: &str) -> usize {
+        self.values().get(&format!("lock/{lock}")).map_or(0, Vec::len)
+    }
+
+    fn read(&self, key: &str, age: usize) -> Option<Versioned> {
+        let values = self.values();
+        let values = values.get(key)?;
+        values.get(values.len().checked_sub(1 + age)?).cloned()
+    }
+
+    fn swap(&self, key: &str, expected: Option<&Version>, value: Vec<u8>) -> Option<Version> {
+        let mut values = self.values();
+        let values = values.entry(key.to_owned()).or_default();
+        let present = values.last().map(|value| &value.version);
+        if present != expected && !self.ignores_conditions.load(Ordering::Relaxed) {
+            return None;
+        }
+        let version = match self.versions {
+            Versions::Numbers => Version::from(values.len() as u64 + 1),
+            Versions::Hashes => {
+                let mut hasher = DefaultHasher::new();
+                value.hash(&mut hasher);
+                Version::new(format!("{:x}", hasher.finish()))
+            }
+        };
+        values.push(Versioned::new(version.clone(), value));
+        Some(version)
+    }
+
+    fn values(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Versioned>>> {
+        self.values.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Link {
+    /// One on which nothing goes wrong yet.
+    pub(crate) fn new(seed: u64) -> Arc<Self> {
+        let (dice, faults) = (Dice::new(seed), Faults::default());
+        Arc::new(Self(Mutex::new(Trouble { dice, faults, stale: 0.0, late: Duration::ZERO })))
+    }
+
+    pub(crate) fn set(&self, faults: Faults, stale: f64, late: Duration) {
+        let trouble = &mut *self.trouble();
+        (trouble.faults, trouble.stale, trouble.late) = (faults, stale, late);
+    }
+
+    fn delay(&self) -> Duration {
+        let Trouble { dice, faults, .. } = &mut *self.trouble();
+        let stall =
+            if dice.chance(faults.stall) { dice.millis(faults.stall_ms.clone()) } else { Duration::ZERO };
+        stall + dice.millis(faults.delay_ms.clone())
+    }
+
+    fn chance(&self, of: impl Fn(&Faults) -> f64) -> bool {
+        let Trouble { dice, faults, .. } = &mut *self.trouble();
+        dice.chance(of(faults))
+    }
+
+    /// How many values ago it was what a read returns.
+    fn age(&self) -> usize {
+        let Trouble { dice, stale, .. } = &mut *self.trouble();
+        if dice.chance(*stale) { dice.within(1..=6) as usize } else { 0 }
+    }
+
+    /// How much later a request is executed than anybody waits for it.
+    fn lateness(&self) -> Duration {
+        let Trouble { dice, late, .. } = &mut *self.trouble();
+        dice.millis(0..=u64::try_from(late.as_millis()).unwrap_or_default())
+    }
+
+    fn trouble(&self) -> MutexGuard<'_, Trouble> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Client {
+    pub(crate) fn new(table: &Arc<Table>, link: &Arc<Link>) -> Self {
+        Self { table: Arc::clone(table), link: Arc::clone(link), longest_key: 1_040 }
+    }
+
+    pub(crate) fn with_longest_key(self, longest_key: usize) -> Self {
+        Self { longest_key, ..self }
+    }
+
+    fn check_refused(&self) -> Result<()> {
+        match self.link.chance(|faults| faults.refuse) {
+            true => Err(Error::new(ErrorKind::Unavailable, NAME)),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Registers for Client {
+    fn about(&self) -> About {
+        let mut about = About::new(NAME, Duration::from_millis(10));
+        about.longest_key = self.longest_key;
+        about
+    }
+
+    async fn read(&self, key: &str) -> Result<Option<Versioned>> {
+        self.check_refused()?;
+        sleep(self.link.delay()).await;
+        if self.link.chance(|faults| faults.lose_request + faults.lose_reply) {
+            pending::<()>().await;
+        }
+        let read = self.table.read(key, self.link.age());
+        sleep(self.link.delay()).await;
+        Ok(read)
+    }
+
+    /// It goes on when its future is dropped.
+    async fn swap(&self, key: &str, expected: Option<&Version>, value: &[u8]) -> Result<Option<Version>> {
+        self.check_refused()?;
+        let (mut sender, answered) = oneshot::channel();
+        let (table, link, key) = (Arc::clone(&self.table), Arc::clone(&self.link), key.to_owned());
+        let (expected, value) = (expected.cloned(), value.to_vec());
+        drop(tokio::spawn(async move {
+            sleep(link.delay()).await;
+            if link.chance(|faults| faults.reset_before) {
+                return;
+            }
+            let mut is_answered = !link.chance(|faults| faults.lose_reply);
+            if link.chance(|faults| faults.lose_request) {
+                is_answered = false;
+                sleep(link.lateness()).await;
+            }
+            let version = table.swap(&key, expected.as_ref(), value);
+            drop(table);
+            if link.chance(|faults| faults.reset_after) {
+                return;
+            }
+            sleep(link.delay()).await;
+            if is_answered {
+                let _ = sender.send(version);
+            } else {
+                sender.closed().await;
+            }
+        }));
+        let broken = |_| {
+            let error = Error::new(ErrorKind::Unavailable, NAME).with_code("broken");
+            error.with_outcome(Outcome::Unknown)
+        };
+        answered.await.map_err(broken)
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<String>> {
+        Ok(self.table.values().keys().filter(|key| key.starts_with(prefix)).cloned().collect())
+    }
+}

@@ -1,0 +1,73 @@
+//! Crowds and crashes, in virtual time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::{Clock, Locks};
+use lock_kv::KvConfig;
+use lock_testkit::fake::Faults;
+use lock_testkit::simulation::in_virtual_time;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::simulation::table::{Client, Link, Table, Versions};
+
+const TTL: Duration = Duration::from_secs(10);
+
+async fn client(table: &Arc<Table>, clock: &Clock, seed: u64) -> (Locks, Arc<Link>) {
+    let link = Link::new(seed);
+    link.set(Faults { delay_ms: 0..=1, ..Faults::default() }, 0.0, Duration::ZERO);
+    let config = KvConfig::new().ttl(TTL).clock(clock.clone());
+    (config.connect(Client::new(table, &link)).await.unwrap(), link)
+}
+
+#[test]
+fn a_hundred_clients_get_a_lock_one_after_the_other() {
+    in_virtual_time(1, async {
+        let (table, clock) = (Arc::new(Table::new(Versions::Numbers)), Clock::tokio());
+        let (holder, _) = client(&table, &clock, 100).await;
+        let first = holder.mutex("crowd").acquire().await.unwrap();
+        let mut tasks = Vec::new();
+        for seed in 0..100 {
+            let (locks, _) = client(&table, &clock, seed).await;
+            let table = Arc::clone(&table);
+            tasks.push(tokio::spawn(async move {
+                let guard = locks.mutex("crowd").acquire().await.unwrap();
+                // The holder and 64 waiters; the others poll.
+                assert!(table.left("crowd") <= 65);
+                guard.release().await.unwrap();
+            }));
+        }
+        // All of them wait by then.
+        sleep(TTL / 10).await;
+        let (queued, began) = (table.written("crowd"), Instant::now());
+        first.release().await.unwrap();
+        for task in tasks {
+            timeout(TTL * 60, task).await.expect("everybody gets it").unwrap();
+        }
+        assert_eq!(table.left("crowd"), 0);
+        // Those that wait write when they come, and now and then that they live.
+        let (written, took) = (table.written("crowd"), began.elapsed());
+        println!("{queued} values until all waited, {} for 100 holders, in {took:?}", written - queued);
+        assert!(written - queued < 2_000, "{written} values were written for 100 holders");
+    });
+}
+
+#[test]
+fn a_crashed_holders_lock_is_free_a_ttl_after_somebody_waits() {
+    in_virtual_time(2, async {
+        let (table, clock) = (Arc::new(Table::new(Versions::Hashes)), Clock::tokio());
+        let (crashed, link) = client(&table, &clock, 1).await;
+        let guard = crashed.mutex("a").acquire().await.unwrap();
+        // Nothing of it arrives any more.
+        link.set(Faults { refuse: 1.0, ..Faults::default() }, 0.0, Duration::ZERO);
+        sleep(TTL * 10).await;
+        assert!(!guard.is_valid());
+        let (locks, _) = client(&table, &clock, 2).await;
+        let began = Instant::now();
+        let next = locks.mutex("a").acquire().await.unwrap();
+        assert!(began.elapsed() >= TTL, "nobody had seen that it does not change");
+        assert!(began.elapsed() < TTL + Duration::from_secs(1), "{:?}", began.elapsed());
+        assert!(next.token() > guard.token());
+        next.release().await.unwrap();
+    });
+}
