@@ -37,6 +37,11 @@ macro_rules! with_config {
                 let $config = lock_postgres::PostgresConfig::from_url(url)?;
                 $connect
             }
+            #[cfg(feature = "sqlite")]
+            "sqlite" => {
+                let $config = lock_kv::SqliteConfig::from_url(url)?;
+                $connect
+            }
             #[cfg(feature = "zk")]
             "zk" | "zks" => {
                 let $config = lock_zk::ZkConfig::from_url(url)?;
@@ -84,6 +89,7 @@ impl Locks {
     /// | `redlock://h1:p1,h2:p2,h3:p3,h4:p4,h5:p5` | a quorum of independent Redis servers; `redlocks://` with TLS |
     /// | `zk://h1:p1,h2:p2[/chroot]` | a ZooKeeper ensemble; `zks://` with TLS |
     /// | `postgres://[user:password@]h1[:port],h2[:port][/database]` | a PostgreSQL database, of several servers the primary; `postgresql://` is the same |
+    /// | `sqlite:///FILE` | the processes of this host, by a SQLite file |
     /// | `migrate://NAMESPACE?from=URL&to=URL` | both of these, while locks move from Redis to ZooKeeper |
     ///
     /// Options follow as in `?ttl=10s`; the configuration type of each backend lists its own.
@@ -133,6 +139,27 @@ impl Locks {
             return config.open_lazy(Arc::clone(from.backend()), Arc::clone(to.backend())).map(Self);
         }
         with_config!(url, |config| config.connect_lazy()).map(Self)
+    }
+
+    /// Locks in a store of your own that can compare and swap, with the usual options; [`KvConfig`](crate::KvConfig) has others.
+    ///
+    /// ```
+    /// # use polylock::{Locks, Registers, Result};
+    /// async fn connect(my_registers: impl Registers) -> Result<Locks> {
+    ///     Locks::on(my_registers).await
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Kv::connect`](crate::kv::Kv::connect), which tries whether the store refuses a swap on an old version.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Kv::connect`](crate::kv::Kv::connect).
+    #[cfg(feature = "kv")]
+    pub async fn on(registers: impl lock_kv::Registers) -> Result<Self> {
+        lock_kv::KvConfig::new().connect(registers).await.map(Self)
     }
 
     /// The same locks with a layer over their backend: one of `polylock::layers`, or [one of your own](Layer).
@@ -221,7 +248,9 @@ mod tests {
         let error = Locks::connect("etcd://localhost").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
         assert!(
-            error.to_string().contains("memory://, flock://, redis://, redlock://, zk://, postgres://"),
+            error
+                .to_string()
+                .contains("memory://, flock://, redis://, redlock://, zk://, postgres://, sqlite://"),
             "{error}"
         );
         let error = Locks::connect("redsi://localhost").await.unwrap_err();
@@ -234,6 +263,7 @@ mod tests {
         feature = "postgres",
         feature = "redis",
         feature = "redlock",
+        feature = "sqlite",
         feature = "zk",
         feature = "tls"
     ))]

@@ -21,6 +21,13 @@ pub use lock_core::{
 pub use lock_flock as flock;
 #[cfg(all(feature = "flock", unix))]
 pub use lock_flock::{Flock, FlockConfig};
+/// Locks in any store that can compare and swap: implement [`Registers`](kv::Registers), and pass it to [`Locks::on`].
+#[cfg(feature = "kv")]
+pub use lock_kv as kv;
+#[cfg(feature = "sqlite")]
+pub use lock_kv::SqliteConfig;
+#[cfg(feature = "kv")]
+pub use lock_kv::{KvConfig, Registers};
 /// Layers over any backend, for [`Locks::layer`].
 #[cfg(any(
     feature = "layers-chaos",

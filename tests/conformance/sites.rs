@@ -1,5 +1,6 @@
 //! The backends under test, with their servers.
 
+mod kv;
 mod layers;
 mod migrate;
 mod own_store;
@@ -20,6 +21,7 @@ use polylock::{MigrationConfig, PostgresConfig, Redis, RedisConfig, Rung, Zk, Zk
 
 use crate::broken_locks::{self, Defect};
 
+use kv::{KvMemoryHarness, SqliteHarness};
 pub use layers::Layers;
 use layers::LayersHarness;
 pub use migrate::MigrateHarness;
@@ -35,8 +37,9 @@ pub const PASSWORD: &str = "correct-horse-battery-staple";
 pub const WORKER: &str = "--worker";
 
 /// The backends, by the scheme of their URL, recipes of `redis` and `zk` that are ones of their own, and the rungs of `migrate`.
-pub const BACKENDS: [&str; 13] = [
+pub const BACKENDS: [&str; 15] = [
     "memory",
+    "kv-memory",
     "own-store",
     "postgres",
     "redis",
@@ -44,6 +47,7 @@ pub const BACKENDS: [&str; 13] = [
     "setnx",
     "zk",
     "zk-ephemeral",
+    "sqlite",
     "migrate-old",
     "migrate-shadow",
     "migrate-dual",
@@ -73,9 +77,9 @@ pub const IN_THE_FULL_TIER: [&str; 13] = [
 /// that differ most.
 pub fn is_in_the_deep_tier(backend: &str, flavour: &str) -> bool {
     match backend {
-        "memory" | "own-store" => false,
+        "memory" | "kv-memory" | "own-store" => false,
         "redis" => !matches!(flavour, "typed" | "dyn" | "multi-of-two"),
-        "postgres" | "redlock" | "setnx" | "zk" => flavour != "dyn",
+        "postgres" | "redlock" | "setnx" | "sqlite" | "zk" => flavour != "dyn",
         "zk-ephemeral" | "migrate-dual" | "migrate-move" | "migrate-new" | "migrate-dual-move" => {
             flavour != "dyn"
         }
@@ -186,8 +190,8 @@ impl Flavour {
     /// is made of mutexes alone depends on the backend only by them: so it is tested where those differ most.
     pub fn of(backend: &str) -> &'static [Self] {
         match backend {
-            "own-store" | "zk-ephemeral" | "migrate-old" | "migrate-shadow" | "migrate-dual"
-            | "migrate-new" => &[Self::Dyn],
+            "kv-memory" | "own-store" | "zk-ephemeral" | "migrate-old" | "migrate-shadow"
+            | "migrate-dual" | "migrate-new" => &[Self::Dyn],
             "memory" | "postgres" | "redis" => &Self::ALL,
             "redlock" | "zk" => {
                 &[Self::Typed, Self::Dyn, Self::Write, Self::Permit, Self::Reentrant, Self::MultiOfTwo]
@@ -237,7 +241,8 @@ impl fmt::Display for Flavour {
 /// `redis` are the servers of the backend of that name.
 pub fn harnesses(redis: &Arc<Servers>) -> Vec<Arc<dyn Harness>> {
     let (redlock, zk, both, postgres) = (Arc::default(), Arc::default(), Arc::default(), Arc::default());
-    let mut all: Vec<Arc<dyn Harness>> = vec![Arc::new(OwnStoreHarness::new())];
+    let mut all: Vec<Arc<dyn Harness>> =
+        vec![Arc::new(OwnStoreHarness::new()), Arc::new(KvMemoryHarness::default())];
     for &flavour in Flavour::layers("memory") {
         let memory = MemoryHarness::new(format!("memory::{flavour}"), move |url| connect(flavour, url));
         all.push(Arc::new(LayersHarness::new(flavour, Box::new(memory))));
@@ -258,6 +263,9 @@ pub fn harnesses(redis: &Arc<Servers>) -> Vec<Arc<dyn Harness>> {
         all.push(Arc::new(memory.by(flavour.handle())));
         all.push(Arc::new(RedisHarness::new(Kind::Single, flavour, Arc::clone(redis))));
         all.push(Arc::new(PostgresHarness::new(flavour, Arc::clone(&postgres))));
+        if Flavour::of("sqlite").contains(&flavour) {
+            all.push(Arc::new(SqliteHarness::new(flavour)));
+        }
         if Flavour::of("setnx").contains(&flavour) {
             all.push(Arc::new(RedisHarness::new(Kind::Setnx, flavour, Arc::clone(redis))));
         }
@@ -302,6 +310,7 @@ pub fn connect(flavour: Flavour, url: String) -> Connecting {
             (Flavour::Typed, "postgres") => PostgresConfig::from_url(&url)?.connect().await,
             (Flavour::Typed, "redis") => RedisConfig::from_url(&url)?.connect().await,
             (Flavour::Typed, "redlock") => polylock::RedlockConfig::from_url(&url)?.connect().await,
+            (Flavour::Typed, "sqlite") => polylock::SqliteConfig::from_url(&url)?.connect().await,
             (Flavour::Typed, "zk") => ZkConfig::from_url(&url)?.connect().await,
             (Flavour::Typed, "migrate") => {
                 let (config, from, to) = MigrationConfig::from_url(&url)?;

@@ -3,6 +3,8 @@
 
 #[path = "../../examples/memory.rs"]
 mod memory;
+#[path = "../../examples/own_registers.rs"]
+mod own_registers;
 #[path = "../../examples/redis.rs"]
 mod redis;
 #[path = "../../examples/redlock.rs"]
@@ -11,6 +13,11 @@ mod redlock;
 mod zk;
 
 use lock_testkit::{RedisFive, RedisServer, ZooKeeper};
+
+#[test]
+fn the_store_of_ones_own_runs() {
+    own_registers::main().unwrap();
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_example_runs_on_every_backend() {

@@ -60,7 +60,7 @@ fn check(steps: &mut Steps) -> Result {
             steps.note("left out", why);
             continue;
         }
-        let features = "blocking,flock,postgres,redis,redlock,zk,sasl";
+        let features = "blocking,flock,kv,postgres,redis,redlock,zk,sasl";
         let line =
             format!("clippy --package polylock --features {features} --target {target} -- -D warnings");
         steps.command(&format!("lints for {target}"), cargo(&line))?;
@@ -89,8 +89,8 @@ fn in_workspace(lines: &str) -> Command {
 const TOOLS: [(&str, &str); 2] =
     [("typos", "typos"), ("cargo-deny", "cargo-deny check bans licenses sources")];
 
-/// Other platforms, for which the library is only checked. Without the feature `tls`, whose cryptography needs a C compiler
-/// for the platform.
+/// Other platforms, for which the library is only checked. Without the features `tls`, whose cryptography needs a C compiler
+/// for the platform, and `sqlite`, which is built from C.
 const PLATFORMS: [&str; 2] = ["x86_64-pc-windows-gnu", "aarch64-apple-darwin"];
 
 /// Features of the facade, what they pull in, and what they must not.
@@ -104,6 +104,8 @@ const TREES: &[Tree] = &[
     ("redlock", &["lock-redlock"], &[ZK, POSTGRES, &["rustls"]]),
     ("zk", &["lock-zk"], &[REDIS, POSTGRES]),
     ("postgres", &["lock-postgres"], &[REDIS, ZK, &["rustls"]]),
+    ("kv", &["lock-kv"], &[REDIS, ZK, POSTGRES, &["sqlx", "rustls"]]),
+    ("sqlite", &["lock-kv", "sqlx-sqlite"], &[REDIS, ZK, POSTGRES, &["sqlx-postgres", "rustls"]]),
     ("redis,tls", &["lock-redis", "rustls"], &[ZK, &["lock-redlock", "native-tls", "openssl"]]),
     ("tls", &["lock-core"], &[REDIS, ZK, POSTGRES, &["rustls"]]),
     ("layers-prefix", &["lock-layers"], &[REDIS, ZK, POSTGRES, &["metrics"]]),
