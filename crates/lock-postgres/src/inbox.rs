@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lock_core::engine::{self, Message};
+use lock_core::waiting::longest_pause;
 use lock_core::{Error, ErrorKind, OwnerId, Result, Token};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -368,10 +369,11 @@ impl Mailbox {
 
 impl engine::Mailbox for Mailbox {
     /// Opens the inbox, if necessary.
-    fn listens(&mut self) -> bool {
+    fn listens(&mut self, _: Option<usize>) -> Option<Duration> {
         self.opener.open();
         let listening = *self.listening.borrow_and_update();
-        matches!(listening, Listening::By(_)) && *self.told() == listening
+        let is_told = matches!(listening, Listening::By(_)) && *self.told() == listening;
+        is_told.then(longest_pause)
     }
 
     /// It asks again when the inbox opens or closes.

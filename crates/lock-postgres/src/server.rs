@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use deadpool::Runtime;
 use deadpool::managed::{Object, Pool, PoolError, QueueMode, TimeoutType, Timeouts};
-use lock_core::engine::{Answer, Ask, Blocker, Break, Changed, Extension, Order};
+use lock_core::engine::{Answer, Ask, Blocker, Changed, Extension, Order};
 use lock_core::waiting::pause_between;
 use lock_core::{Error, Mode, OwnerId, Result, Token};
 use tokio::sync::Notify;
@@ -332,13 +332,17 @@ impl Server {
         changed(get(&self.one(&self.connection().await?, SQL, &params).await?, 0)?)
     }
 
-    /// Removes a lock from these holders.
-    pub(crate) async fn break_lock(&self, name: &str, which: Break) -> Result<Changed> {
-        let (sql, token) = match which {
-            Break::UpTo(last) => ("SELECT {s}break_lock($1, $2, $3)::pg_catalog.text", last),
-            Break::Only(token) => ("SELECT {s}break_if($1, $2, $3)::pg_catalog.text", token),
-            _ => return Err(unexpected("these holders cannot be named")),
-        };
+    /// Removes a lock from the holders with tokens up to this one.
+    pub(crate) async fn break_up_to(&self, name: &str, last: Token) -> Result<Changed> {
+        self.break_by("SELECT {s}break_lock($1, $2, $3)::pg_catalog.text", name, last).await
+    }
+
+    /// Removes a lock from the holder with this token.
+    pub(crate) async fn break_one(&self, name: &str, token: Token) -> Result<Changed> {
+        self.break_by("SELECT {s}break_if($1, $2, $3)::pg_catalog.text", name, token).await
+    }
+
+    async fn break_by(&self, sql: &str, name: &str, token: Token) -> Result<Changed> {
         let token = number(token);
         let params =
             [(&name as Value<'_>, Type::TEXT), (&token, Type::INT8), (&self.sync.as_str(), Type::TEXT)];
@@ -615,7 +619,7 @@ pub(crate) fn blocker_text(pid: i64, name: Option<&str>) -> String {
 
 /// What others see of the owner.
 fn info(ask: &Ask<'_, Mailbox>) -> String {
-    serde_json::to_string(ask.info).unwrap_or_default()
+    serde_json::to_string(&**ask.info).unwrap_or_default()
 }
 
 /// The number of a mode in the calls.
