@@ -483,7 +483,7 @@ impl Server {
     async fn tell(&self, on: &Connection, names: Vec<String>) {
         let (on, sql, limit) = (on.clone(), format!("SELECT {}tell($1)", self.schema), self.command_timeout);
         let told = self.pool.manager().home.driver().spawn(async move {
-            match timeout(limit, on.call(&sql, &[(&names, Type::TEXT_ARRAY)])).await {
+            match on.in_time(limit, on.call(&sql, &[(&names, Type::TEXT_ARRAY)])).await {
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => tracing::debug!(%error, "waiters were not notified"),
                 Err(_) => on.give_up(),
@@ -512,7 +512,7 @@ impl Server {
 
     async fn rows(&self, on: &Link, sql: &str, params: &[(Value<'_>, Type)]) -> Result<Vec<Row>> {
         let sql = sql.replacen("{s}", &self.schema, 1);
-        match timeout(self.command_timeout, self.serialized(on, &sql, params)).await {
+        match on.in_time(self.command_timeout, self.serialized(on, &sql, params)).await {
             Ok(Ok(_)) if on.is_warned() => Err(self.endpoint.not_on_standby()),
             Ok(Ok(rows)) => Ok(rows),
             Ok(Err(error)) => {
@@ -522,7 +522,7 @@ impl Server {
                 }
                 Err(error)
             }
-            Err(_) => Err(self.silent(on, self.command_timeout)),
+            Err(limit) => Err(self.silent(on, limit)),
         }
     }
 
@@ -550,9 +550,10 @@ impl Server {
 
     /// Uses neither this connection nor the others again: they have hardly outlived it. Each would cost a time limit where the
     /// server was paused, and answer what it knows where that has a successor. Once a second at most: a server that allows no
-    /// writes for a moment would be asked for a new session by each call.
+    /// writes for a moment would be asked for a new session by each call. And not for one that is used no more: it says nothing of
+    /// those that were opened since.
     fn abandon_connections(&self, on: &Link) {
-        if !self.pool.manager().distrust_all() {
+        if !on.is_trusted() || !self.pool.manager().distrust_all() {
             return;
         }
         on.give_up();
