@@ -279,22 +279,20 @@ impl Shared {
 
     /// Waits until the connection has ended, or the server does not answer on it.
     async fn watch(&self, link: &Link, mut lives: watch::Receiver<bool>) {
-        loop {
-            tokio::select! {
-                // Nothing else comes: it ends with the connection.
-                _ = lives.changed() => return,
-                // The server may take it for one that hears, and hand locks over into the void.
-                () = self.server.abandoned.notified() => {
-                    link.give_up();
+        let unheard = async {
+            loop {
+                sleep(HEARTBEAT).await;
+                if self.is_awaited() && !self.is_heard(link).await {
                     return;
                 }
-                () = sleep(HEARTBEAT) => {
-                    if self.is_awaited() && !self.is_heard(link).await {
-                        link.give_up();
-                        return;
-                    }
-                }
             }
+        };
+        tokio::select! {
+            // Nothing else comes: it ends with the connection.
+            _ = lives.changed() => {}
+            // Also while its answer is waited for. The server may take it for one that hears, and hand locks over into the void.
+            () = self.server.abandoned.notified() => link.give_up(),
+            () = unheard => link.give_up(),
         }
     }
 
