@@ -1,8 +1,10 @@
 //! When a waiter reads again: when the store says that the record has changed, or when its beat is due.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use lock_core::engine::{Mailbox, Message};
+use lock_core::waiting::longest_pause;
 use lock_core::{BootInstant, Clock};
 use tokio::time::sleep;
 
@@ -53,8 +55,8 @@ impl<R: Registers> KvMailbox<R> {
 }
 
 impl<R: Registers> Mailbox for KvMailbox<R> {
-    fn listens(&mut self) -> bool {
-        true
+    fn listens(&mut self, _: Option<usize>) -> Option<Duration> {
+        Some(longest_pause())
     }
 
     async fn next(&mut self) -> Message {

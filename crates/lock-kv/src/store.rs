@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::stream::{StreamExt, iter};
 use lock_core::backend::MAX_LISTED;
-use lock_core::engine::{Answer, Ask, Break, Changed, Extension, LeaseStore, Order};
+use lock_core::engine::{Answer, Ask, Changed, Extension, Hold, LeaseStore, Order, Release};
 use lock_core::record::{self, Now, Record, Turn};
 use lock_core::{
     BootInstant, Clock, DoctorReport, Error, ErrorKind, Finding, FindingLevel, LockName, LockState, Outcome,
@@ -178,7 +178,10 @@ impl<R: Registers> KvStore<R> {
         let extended = self.change(key, |record, now| {
             let extend = |at: &usize| {
                 let lease = &leases[*at];
-                let is_held = record.extend(now, lease.owner, lease.ttl, lease.shortens).is_some();
+                let is_held = match lease.hold {
+                    Hold::Downgrading => record.downgrade(now, lease.owner, lease.ttl).0,
+                    _ => record.extend(now, lease.owner, lease.ttl, lease.shortens).is_some(),
+                };
                 if is_held {
                     now.hear(lease.owner, lease.ttl);
                 }
@@ -273,7 +276,13 @@ impl<R: Registers> LeaseStore for KvStore<R> {
     }
 
     /// It ends with a swap, whatever it finds: a request of this owner that is late is refused from then on.
-    async fn release(&self, _: &BySwaps, key: &Arc<str>, owner: OwnerId) -> Result<Changed> {
+    async fn release(
+        &self,
+        _: &BySwaps,
+        key: &Arc<str>,
+        owner: OwnerId,
+        _: Release<'_, KvMailbox<R>>,
+    ) -> Result<Changed> {
         let released =
             self.change(key, |record, now| (changed(record.release(now, owner).0), Counts::Swapped));
         Ok(released.await?.answer)
@@ -301,15 +310,6 @@ impl<R: Registers> LeaseStore for KvStore<R> {
             (holds, if holds { Counts::Read } else { Counts::Swapped })
         });
         Ok(held.await?.answer)
-    }
-
-    async fn downgrade(&self, key: &Arc<str>, owner: OwnerId, ttl: Duration) -> Result<Changed> {
-        let shared = self.change(key, |record, now| {
-            let (is_held, _) = record.downgrade(now, owner, ttl);
-            now.hear(owner, ttl);
-            (changed(is_held), Counts::Swapped)
-        });
-        Ok(shared.await?.answer)
     }
 
     async fn raise(&self, key: &Arc<str>, owner: OwnerId, floor: Token) -> Result<Changed> {
@@ -346,14 +346,9 @@ impl<R: Registers> LeaseStore for KvStore<R> {
         Ok(state)
     }
 
-    async fn break_lock(&self, key: &Arc<str>, which: Break) -> Result<Changed> {
+    async fn break_lock(&self, key: &Arc<str>, only: Option<Token>) -> Result<Changed> {
         let broken = self.change(key, |record, now| {
-            let is_one = |token| match which {
-                Break::UpTo(last) => token <= last,
-                Break::Only(one) => token == one,
-                _ => false,
-            };
-            let is_broken = record.break_lock(now, is_one).0;
+            let is_broken = record.break_lock(now, |token| only.is_none_or(|only| token == only)).0;
             // A lock that nobody has had gets no record by this.
             let counts = if record.last() == Token::new(0) { Counts::Read } else { Counts::Swapped };
             (changed(is_broken), counts)

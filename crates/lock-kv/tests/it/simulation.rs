@@ -8,7 +8,7 @@ pub(crate) mod table;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{Clock, Locks};
+use lock_core::{BootInstant, Clock, Locks};
 use lock_kv::KvConfig;
 use lock_testkit::by_tier;
 use lock_testkit::fake::{Dice, Faults, Trace};
@@ -115,7 +115,9 @@ impl Scenario {
             _ => 1.0 + dice.below(20) as f64 / 1_000.0,
         };
         let config = KvConfig::new().ttl(self.ttl).command_timeout(self.timeout);
-        let config = config.clock(clock.clone()).observer_clock(Clock::tokio_at(rate));
+        let machine = Clock::tokio();
+        let observer = move || BootInstant::from_boot(machine.now().since_boot().mul_f64(rate));
+        let config = config.clock(clock.clone()).observer_clock(Clock::from_fn(observer));
         config.connect(table::Client::new(table, link)).await.expect("nothing goes wrong yet")
     }
 
