@@ -121,7 +121,7 @@ async fn one_backend(
             Cell::Expected(_) => {
                 let name = expectation::name(fault, backend);
                 progress.begin(&name);
-                let judged = stuck::within(&name, STUCK, trials.run(fault)).await.and_then(|record| {
+                let judged = stuck::within(STUCK, trials.run(fault)).await.and_then(|record| {
                     let file = format!("faults/{fault}-{backend}.jsonl");
                     record.write(&table.folder.join(&file))?;
                     judge::judge(&record, &file)

@@ -7,40 +7,83 @@ use lock_testkit::EtcdServer;
 use lock_testkit::history::Event;
 
 use super::bench::{Bench, Measured, time};
-use super::contention::{Contention, HOLD, grants, jobs, let_contend, rounds};
+use super::experiment::{EXPERIMENT, Experiment, metric};
+use super::parts::contention::{Contention, HOLD, grants, jobs, let_contend, rounds};
+use super::target::{REDIS, Size, Target as OurTarget, ZK, ratio};
 use crate::data::{Failure, Outcome, Peer, Plan, Row, Window};
 use crate::rig::peers::{JVM_FLAGS, missing};
 use crate::rig::{Job, Target, Task, WorkerHandle, stuck};
 
-pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
-    let mut settings = vec![
-        ("processes", format!("{}, fewer for peers that need a runtime each; ours beside them as many", plan.processes)),
-        ("hold", format!("{}, as in contended", time(HOLD))),
-        (
-            "to_a_waiter",
-            "from a release until a process that waited at that time has the lock, as in contended".into(),
+pub(super) static THIS: Experiment = Experiment {
+    name: "peers",
+    about: "as contended, with the locks of other libraries, one after the other on one server",
+    fits: |backend| Peer::of(backend).next().is_some(),
+    settings,
+    metrics: &[
+        metric("alone_p50", "us", "acquire + release p50").floor("ours", OURS).targets(&[
+            not_faster("lock-client"),
+            not_faster("curator"),
+            not_faster("kazoo"),
+        ]),
+        metric("grants_per_s", "1/s", "grants").meaning("more is better"),
+        metric("handoff_p50", "us", "hand-off p50"),
+        metric("waiter_p50", "us", "to a waiter p50").floor("ours", OURS).targets(&[
+            polling("rslock"),
+            polling("rlock"),
+            polling("async-redis-lock"),
+            polling("distkit"),
+            slower_hand_off("lock-client"),
+            slower_hand_off("curator"),
+            slower_hand_off("kazoo"),
+        ]),
+        metric("longest_wait", "us", "longest wait")
+            .floor("ideal", "ideal rotation, in which all take turns"),
+        metric("jain", "", "Jain index").meaning("1 is fair"),
+        metric("inversions", "", "inversions").meaning(
+            "pairs of grants in the opposite order of their calls, per grant; 0 is first come, first served",
         ),
-        (
-            "alone",
-            format!(
-                "one process that releases it at once, from one acquisition to the next, for {}",
-                time(alone(plan))
-            ),
-        ),
-        ("duration", format!("{} each after {} of warm-up", time(contended(plan)), time(plan.warm_up))),
-        ("java", format!("{}, for all peers in Java", JVM_FLAGS.join(" "))),
-        ("floor", "the mean of our times right before the peer and right after it".into()),
-        (
-            "options",
-            "the defaults of each library; where there is no default ttl: 10 s for rslock, 5 s for node-redlock".into(),
-        ),
-    ];
-    settings.extend(Peer::all().iter().map(|peer| (peer.as_str(), about(*peer, plan))));
-    settings
+    ],
+    takes: |plan| (plan.warm_up + plan.contended) * 6,
+    parts: |_, backend| 1 + Peer::of(backend).count(),
+    rows: Some(|bench, target| Box::pin(measure(bench, target))),
+    ..EXPERIMENT
+};
+
+/// A Redis lock that polls.
+const fn polling(peer: &'static str) -> OurTarget {
+    // Not the hand-off to any process: a releaser that acquires the lock again at once is faster than any waiter.
+    let what = "hand-off to a waiter p50 against ours";
+    ratio(REDIS, what).of(peer).at_least(20.0).at(Size::Processes(20))
+}
+
+/// A client of ZooKeeper's recipe: ours takes at most 0.7 of its time.
+const fn slower_hand_off(peer: &'static str) -> OurTarget {
+    ratio(ZK, "hand-off p50 against ours").of(peer).at_least(1.0 / 0.7)
+}
+
+const fn not_faster(peer: &'static str) -> OurTarget {
+    ratio(ZK, "acquire + release p50 against ours").of(peer).at_least(1.0)
+}
+
+fn settings(plan: &Plan) -> String {
+    let [hold, alone, span, warm_up] = [HOLD, alone(plan), contended(plan), plan.warm_up].map(time);
+    let (processes, java) = (plan.processes, JVM_FLAGS.join(" "));
+    let peers = Peer::all().iter().map(|peer| format!("\n{}: {}", peer.as_str(), about(*peer, plan)));
+    format!(
+        "processes: {processes}, fewer for peers that need a runtime each; ours beside them as many
+         hold: {hold}, as in contended
+         to_a_waiter: from a release until a process that waited at that time has the lock, as in contended
+         alone: one process that releases it at once, from one acquisition to the next, for {alone}
+         duration: {span} each after {warm_up} of warm-up
+         java: {java}, for all peers in Java
+         floor: the mean of our times right before the peer and right after it
+         options: the defaults of each library; where there is no default ttl: 10 s for rslock, 5 s for node-redlock{}",
+        peers.collect::<String>()
+    )
 }
 
 /// Measures one backend and its peers. A peer that fails is reported and left out; one that is not installed is noted.
-pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>> {
+async fn measure(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>> {
     let first =
         Peer::of(target.backend()).next().map_or(bench.plan.processes, |peer| processes(&bench.plan, peer));
     let ours = Library::of(Fight::watch(bench, target.url(), None, first).await?)?;
@@ -52,7 +95,7 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>
             continue;
         }
         let measuring = between_ours(bench, target, peer, &mut last, &mut all[0].events);
-        match stuck::within(peer.as_str(), bench.plan.patience, measuring).await {
+        match stuck::within(bench.plan.patience, measuring).await {
             Ok(theirs) => all.push(theirs),
             Err(failure) => all[0].complaints.push(failure.during(peer.as_str()).to_string()),
         }
@@ -71,7 +114,7 @@ async fn between_ours(
     let processes = processes(&bench.plan, peer);
     let mut measure_ours = async || {
         let ours = Library::of(Fight::watch(bench, target.url(), None, processes).await?)?;
-        events.extend(ours.contention.into_measured("peers", target.name()).events);
+        events.extend(ours.contention.into_measured(target.name()).events);
         Ok::<_, Failure>(ours.times)
     };
     if last.processes != processes {
@@ -136,11 +179,11 @@ impl Fight {
     }
 
     /// That they did: a finding about a peer, not a failure of the run.
-    fn starved(self, name: &'static str) -> Measured {
-        let rows = vec![Row::new("peers", name, "grants_per_s", "1/s", 0.0)];
+    fn starved(self, name: &str) -> Measured {
+        let rows = vec![Row::of("grants_per_s", 0.0)];
         let notes =
             vec![("starved", format!("({} processes kept each other from the lock)", self.processes))];
-        Measured { backend: name, rows, notes, events: self.events, ..Measured::default() }
+        Measured { notes, events: self.events, ..Measured::of(name, rows) }
     }
 }
 
@@ -158,15 +201,14 @@ impl Library {
     }
 
     /// The rows, with our times as the floor.
-    fn measured(self, name: &'static str, ours: Times) -> Measured {
-        let row = |metric, us| Row::new("peers", name, metric, "us", us);
+    fn measured(self, name: &str, ours: Times) -> Measured {
         let rows = [
-            row("alone_p50", self.times.alone_us).with_floor(ours.alone_us),
-            row("handoff_p50", self.contention.handoff.quantile_us(0.5)),
-            row("waiter_p50", self.times.waiter_us).with_floor(ours.waiter_us),
+            Row::of("alone_p50", self.times.alone_us).with_floor(ours.alone_us),
+            Row::of("handoff_p50", self.contention.handoff.quantile_us(0.5)),
+            Row::of("waiter_p50", self.times.waiter_us).with_floor(ours.waiter_us),
         ];
-        let mut measured = self.contention.into_measured("peers", name);
-        measured.rows.splice(1..1, rows);
+        let mut measured = self.contention.into_measured(name);
+        measured.rows.extend(rows);
         measured
     }
 }
@@ -206,3 +248,4 @@ fn alone(plan: &Plan) -> Duration {
 
 const LONGEST: Duration = Duration::from_secs(3);
 const LONGEST_ALONE: Duration = Duration::from_millis(1500);
+const OURS: &str = "median of our lock right before and after";

@@ -15,34 +15,53 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::bench::{Bench, Measured, connect, time};
+use super::experiment::{EXPERIMENT, Experiment, metric};
+use super::target::{REDIS, REDLOCK, Size, Target as OurTarget, ZK, ratio};
 use crate::data::events::outcome;
 use crate::data::median::median;
 use crate::data::{EventLog, GrantInfo, Outcome, Plan, Row, TimedHold, Window};
-use crate::rig::{Bare, Floor, Target, stuck};
+use crate::rig::{Bare, Floor, Target};
 
-pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
-    vec![
-        ("tasks", format!("{} of one process, on one connection to the backend", plan.tasks)),
-        (
-            "duration",
-            format!(
-                "the median of {} slices of {}, in turn with as many of the floor; the first {} of a slice do not count",
-                plan.rounds,
-                time(plan.task_slice),
-                time(RAMP)
-            ),
-        ),
-        ("hold", "none: released as soon as it is acquired".into()),
-        ("floor", "that of uncontended, one pair after the other, in one task".into()),
-        ("runtime", "multi_thread with 2 workers, for ours and the floor".into()),
-        ("verdict", format!("over the first {MOST_TENURES} holds of every task in a slice")),
-    ]
+pub(super) static THIS: Experiment = Experiment {
+    name: "tasks",
+    about: "many tasks of one process contend for one lock, and release it at once",
+    in_quick: true,
+    settings,
+    metrics: &[metric("pairs_per_s", "1/s", "acquire + release")
+        .meaning("more is better")
+        .floor("floor", "floor, the bare commands one pair after the other")
+        .targets(&[many(REDIS), many(REDLOCK), many(ZK)])],
+    takes: |plan| slice(plan) * (plan.rounds + 1) * 3,
+    rows: Some(|bench, target| Box::pin(measure(bench, target))),
+    ..EXPERIMENT
+};
+
+/// Far fewer round trips than pairs.
+const fn many(by: &'static str) -> OurTarget {
+    ratio(by, "pairs/s against one after the other").at_least(10.0).at(Size::Tasks(1000))
 }
 
-pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
+fn settings(plan: &Plan) -> String {
+    let Plan { tasks, rounds, .. } = plan;
+    let [slice, ramp] = [slice(plan), RAMP].map(time);
+    format!(
+        "tasks: {tasks} of one process, on one connection to the backend
+         duration: the median of {rounds} slices of {slice}, in turn with as many of the floor; the first {ramp} of a slice do not count
+         hold: none: released as soon as it is acquired
+         floor: that of uncontended, one pair after the other, in one task
+         runtime: multi_thread with 2 workers, for ours and the floor
+         verdict: over the first {MOST_TENURES} holds of every task in a slice"
+    )
+}
+
+/// How long the tasks contend before and after an equally long slice of the floor.
+fn slice(plan: &Plan) -> Duration {
+    plan.by_mode(Duration::from_millis(120), Duration::from_millis(500))
+}
+
+async fn measure(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>> {
     let locks = connect(target).await?;
     let lock = bench.lock("tasks");
-    let _watched = stuck::watch(target.url(), &lock);
     let floor = Bare::connect(target, locks.capabilities().lease, &format!("{lock}-floor")).await?;
     let mutexes = (0..bench.plan.tasks).map(|task| locks.mutex(bench.lock_of(&lock, task))).collect();
     let crowd = Crowd { mutexes, lock };
@@ -50,9 +69,8 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     let turns = AbortOnDropHandle::new(tokio::spawn(take_turns(crowd, floor, bench.plan))).await??;
     locks.close().await?;
     let (ours, floor): (Vec<f64>, Vec<f64>) = turns.rates.iter().copied().unzip();
-    let row = Row::new("tasks", target.name(), "pairs_per_s", "1/s", median(ours));
-    let rows = vec![row.with_floor(median(floor)).with_rounds(turns.rates)];
-    Ok(Measured { backend: target.name(), rows, events: turns.events, ..Measured::default() })
+    let row = Row::of("pairs_per_s", median(ours)).with_floor(median(floor)).with_rounds(turns.rates);
+    Ok(vec![Measured { events: turns.events, ..Measured::of(target.name(), vec![row]) }])
 }
 
 /// The pairs per second of both in each round, and the history.
@@ -66,8 +84,8 @@ async fn take_turns(crowd: Crowd, mut floor: impl Floor, plan: Plan) -> Outcome<
     let mut turns = Turns::default();
     // The first round warms up.
     for round in 0..=plan.rounds {
-        let bare = one_by_one(&mut floor, plan.task_slice).await?;
-        let (ours, mut events) = crowd.contend(plan.task_slice).await?;
+        let bare = one_by_one(&mut floor, slice(&plan)).await?;
+        let (ours, mut events) = crowd.contend(slice(&plan)).await?;
         turns.events.append(&mut events);
         if round > 0 {
             turns.rates.push((ours, bare));

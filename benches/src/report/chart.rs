@@ -2,7 +2,7 @@
 
 use super::axis::{BOLD, CHARACTER, Scale, round};
 use super::svg::{Anchor, Svg};
-use crate::data::results::labels::quantity;
+use crate::data::results::numbers::quantity;
 
 /// Horizontal bars in named groups, all on one scale.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use super::axis::{Scale, round};
 use super::svg::{Anchor, Svg};
-use crate::data::results::labels::{number, quantity};
+use crate::data::results::numbers::{number, quantity};
 
 /// Lines over a common `x`, both axes logarithmic. Zero is drawn at the bottom.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! What a user may need of a lock, and what a run measured of it for each backend.
 
 use super::sheet::Cell;
-use crate::data::results::labels::quantity;
+use crate::data::results::numbers::quantity;
 use crate::data::{FaultName, FaultResult, FaultVerdict, Results};
 
 /// A need: a row of the table at the top of the page.

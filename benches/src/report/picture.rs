@@ -10,7 +10,7 @@ use super::scenario::SMALL;
 use super::steps::{Level, Steps};
 use super::timeline;
 use crate::data::results::distinct;
-use crate::data::results::labels::number;
+use crate::data::results::numbers::number;
 use crate::data::{ClaimResult, Figure, Picture, Results};
 
 pub(super) fn pictures(page: &mut String, results: &Results, claim: &ClaimResult) {

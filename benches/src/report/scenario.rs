@@ -6,7 +6,7 @@ use super::chart::{Bar, Chart, Group};
 use super::colour::colour;
 use super::html::{capitalised, escape};
 use super::sheet::{Cell, Sheet};
-use crate::data::results::labels::{meaning, number, title};
+use crate::data::results::numbers::number;
 use crate::data::{Results, Row, Scenario};
 
 pub(super) fn section(page: &mut String, results: &Results, scenario: &Scenario<'_>) {
@@ -73,10 +73,11 @@ impl<'a> Family<'a> {
     }
 
     fn render(&self, page: &mut String, results: &Results, scenario: &Scenario<'_>, width: f64) {
+        let first = scenario.title(self.metrics[0]);
         let name = match self.metrics[..] {
-            [only] => title(only),
+            [_] => first,
             _ if self.name.is_empty() => "latency".into(),
-            _ => title(self.name),
+            _ => first.rsplit_once(' ').map_or(first.clone(), |(name, _)| name.to_owned()),
         };
         let chart = self.chart(results, scenario, &name, width);
         let mut notes = Vec::new();
@@ -86,7 +87,9 @@ impl<'a> Family<'a> {
         if chart.is_marked() {
             notes.push(format!("the upright mark is the {}", scenario.floor_meaning(self.metrics[0])));
         }
-        notes.extend(self.metrics.iter().find_map(|metric| meaning(metric)).map(str::to_owned));
+        let meaning =
+            self.metrics.iter().map(|metric| scenario.meaning(metric)).find(|text| !text.is_empty());
+        notes.extend(meaning.map(str::to_owned));
         let notes = notes.join("; ");
         let notes = if notes.is_empty() {
             notes
@@ -138,7 +141,7 @@ pub(super) fn sheet(results: &Results, scenario: &Scenario<'_>) -> Sheet {
     let mut sheet = Sheet::of(["backend"]);
     let mut columns: Vec<(&str, Part)> = Vec::new();
     for metric in scenario.metrics() {
-        sheet = sheet.number(&title(metric), scenario.unit(metric));
+        sheet = sheet.number(&scenario.title(metric), scenario.unit(metric));
         columns.push((metric, |row| Some(number(row.value))));
         if backends.iter().filter_map(|backend| scenario.row(backend, metric)).any(|row| row.floor.is_some())
         {

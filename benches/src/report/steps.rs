@@ -2,7 +2,7 @@
 
 use super::axis::{Scale, round};
 use super::svg::{Anchor, Svg};
-use crate::data::results::labels::quantity;
+use crate::data::results::numbers::quantity;
 
 /// Upright bars from left to right, and level lines over all of them.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use super::axis::{BOLD, CHARACTER, Scale, round};
 use super::scenario::LARGE;
 use super::svg::{Anchor, Svg};
-use crate::data::results::labels::quantity;
+use crate::data::results::numbers::quantity;
 use crate::data::{Lane, Span, SpanKind};
 
 /// The SVG element; empty without spans.

@@ -75,7 +75,7 @@ impl Trials {
         let mut from_ns = now_ns();
         inject::before(&stage).await?;
         if !stage.crew.granted(CALM_PATIENCE).await {
-            return Err(Failure::new(format!("the holder did not get the lock{}", stuck::save().await)));
+            return Err(Failure::new(format!("the holder did not get the lock{}", stuck::see_logs())));
         }
         stage.crew.order(FaultOrder::Contend).await;
         if fault != FaultName::ReplyLate {
@@ -92,7 +92,7 @@ impl Trials {
         stage.crew.order(FaultOrder::Release).await;
         let all_served = stage.crew.granted_to_all(release_ns, lease + PATIENCE).await;
         let end_ns = now_ns();
-        let stuck = if all_served { None } else { Some(stuck::save().await) };
+        let stuck = if all_served { None } else { Some(stuck::see_logs()) };
         let Stage { crew, stopped, .. } = stage;
         let history = crew.end().await?;
         let head = RecordHead {
