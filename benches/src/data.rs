@@ -25,7 +25,7 @@ pub(crate) use self::names::{
 };
 pub(crate) use self::plan::{Load, Plan};
 pub(crate) use self::results::{
-    Bound, ClaimResult, ExclusionVerdict, ExperimentResult, FaultResult, FaultVerdict, Figure, Lane, Meta,
-    MetricResult, Mode, Part, Picture, Results, Row, Scenario, Span, SpanKind, TargetResult, Verdict,
+    Bound, ClaimResult, ExclusionVerdict, ExperimentResult, FaultResult, FaultVerdict, Figure, Meta,
+    MetricResult, Mode, Part, Picture, Results, Row, Scenario, TargetResult, Verdict,
 };
 pub(crate) use self::window::Window;

@@ -3,6 +3,7 @@
 mod advisory_locks;
 pub(crate) mod bench;
 pub(crate) mod claim;
+mod client_death;
 mod command;
 mod contended;
 mod crash;
@@ -19,7 +20,9 @@ mod herd;
 pub(crate) mod list;
 mod migration;
 mod minority;
+mod moving;
 mod naive_recipes;
+mod one_node;
 mod parts;
 mod paused_holder;
 mod peers;

@@ -1,24 +1,18 @@
-//! The results as one self-contained HTML page: no font, no network, and a few lines of script that only help to choose.
+//! The results as one self-contained HTML page: no font and no network. A script draws the pictures from the results, which
+//! the page has as JSON.
 
-mod axis;
-mod chart;
 mod choice;
 mod claims;
 mod colour;
 pub(crate) mod console;
-mod curve;
 pub(crate) mod faults;
 mod html;
 mod markdown;
 mod needs;
-mod picture;
 mod scenario;
 pub(crate) mod sheet;
-mod steps;
 mod summary;
-mod svg;
 mod targets;
-mod timeline;
 mod tone;
 
 use std::fmt::{Display, Write as _};
@@ -52,14 +46,26 @@ fn write_markdown(results: &Results, folder: &Path) -> io::Result<PathBuf> {
 pub(crate) fn render(results: &Results) -> String {
     let mut page = String::from(HEAD);
     header(&mut page, results);
+    contents(&mut page, results);
     summary::trouble(&mut page, results);
     choice::section(&mut page, results);
     claims::list(&mut page, results);
     claims::sections(&mut page, results);
     faults::section(&mut page, results);
     appendix(&mut page, results);
+    let _ = write!(
+        page,
+        "</main>\n<script type=\"application/json\" id=\"results\">{}</script>\n",
+        json(results)
+    );
     page.push_str(END);
     page
+}
+
+/// The results for the script that draws the pictures, safe within a page.
+fn json(results: &Results) -> String {
+    let json = serde_json::to_string(results).unwrap_or_default();
+    json.replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e")
 }
 
 fn header(page: &mut String, results: &Results) {
@@ -82,6 +88,24 @@ fn header(page: &mut String, results: &Results) {
         Tone::from(verdict).class(),
         escape(&summary::verdict_line(results, verdict))
     );
+}
+
+fn contents(page: &mut String, results: &Results) {
+    let mut links = vec![("choice".to_owned(), "Which one?".to_owned())];
+    if results.has_claims() {
+        links.push(("claims".into(), "Claims".into()));
+    }
+    if !results.faults.is_empty() {
+        links.push(("faults".into(), "Faults".into()));
+    }
+    links.push(("appendix".into(), "Targets and numbers:".into()));
+    let scenarios = results.scenarios().into_iter();
+    links.extend(scenarios.map(|one| (format!("scenario-{}", one.name), one.name.to_owned())));
+    page.push_str("<nav>\n");
+    for (section, name) in links {
+        let _ = writeln!(page, "<a href=\"#{}\">{}</a>", escape(&section), escape(&name));
+    }
+    page.push_str("</nav>\n");
 }
 
 fn appendix(page: &mut String, results: &Results) {
@@ -141,8 +165,12 @@ const HEAD: &str = concat!(
     include_str!("report/style.css"),
     "</style>\n</head>\n<body>\n<main>\n",
 );
-const END: &str =
-    concat!("</main>\n<script>\n", include_str!("report/chooser.js"), "</script>\n</body>\n</html>\n");
+const END: &str = concat!(
+    "<script>\n",
+    include_str!("report/chooser.js"),
+    include_str!("report/charts.js"),
+    "</script>\n</body>\n</html>\n"
+);
 const HOW_TO_READ: &str = include_str!("report/how_to_read.html");
 
 #[cfg(test)]
@@ -170,7 +198,15 @@ mod tests {
     fn the_page_loads_nothing() {
         let page = render(&sample()).to_lowercase();
         for reference in [
-            "http://", "https://", "//cdn", "src=", "url(", "@import", "<script ", "<link", "fetch(",
+            "http://",
+            "https://",
+            "//cdn",
+            "src=",
+            "url(",
+            "@import",
+            "<script src",
+            "<link",
+            "fetch(",
             "import(",
         ] {
             assert!(!page.contains(reference), "{reference}");
@@ -201,6 +237,8 @@ mod tests {
     /// Every tag that is opened is closed, in order, and every attribute is quoted.
     fn check_form(page: &str) {
         let body = page.strip_prefix("<!doctype html>\n").expect("a doctype");
+        let (body, scripts) = body.split_once("<script>").expect("the scripts");
+        let body = format!("{body}{}", scripts.split_once("</script>").expect("their end").1);
         let mut open = Vec::new();
         for piece in body.split('<').skip(1) {
             let (tag, text) = piece.split_once('>').unwrap_or_else(|| panic!("no end of <{piece}"));

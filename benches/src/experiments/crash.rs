@@ -1,16 +1,14 @@
-//! A holder that dies: the time until another client has the lock. `crash` measures it by SIGKILL, and claim 5 judges more ways to
-//! die.
+//! `crash`: the holder is killed by SIGKILL; the time until another client has the lock.
 
 use std::time::Duration;
 
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::try_join_all;
 
 use super::bench::{Bench, Measured, time};
-use super::claim::{CLAIM, Claim, Draw, Judgement, Measuring};
 use super::experiment::{EXPERIMENT, Experiment, metric};
-use super::parts::death::{End, death, death_of_peer, forget, gap_after, millis, with_lease};
+use super::parts::death::{End, death, forget, millis, with_lease};
 use crate::data::median::median;
-use crate::data::{BackendName, Figure, Figures, Mode, Outcome, Peer, Plan, Row, Verdict};
+use crate::data::{BackendName, Outcome, Plan, Row};
 use crate::rig::{Job, Target, Task};
 
 pub(super) static THIS: Experiment = Experiment {
@@ -18,39 +16,13 @@ pub(super) static THIS: Experiment = Experiment {
     about: "the holder is killed with SIGKILL; the time until a waiting process holds the lock",
     settings,
     metrics: &[metric("takeover", "ms", "take-over").floor("ttl", "ttl or session timeout")],
-    takes: |plan| LEASE_OF_CRASH * 4 * rounds(plan),
+    takes: |plan| LEASE * 4 * rounds(plan),
     rows: Some(|bench, target| Box::pin(measure(bench, target))),
-    figures: Some(|run| Box::pin(figures(run))),
-    claim: Some(Claim {
-        id: 5,
-        says: "When a client dies, ZooKeeper frees its lock at once; Redis waits for the ttl.",
-        how: "A process holds a lock that is renewed, with the same ttl and session timeout everywhere, and another process \
-              waits for it. The holder is killed by SIGKILL, loses its connections for ever, is cut off from the servers \
-              (nothing arrives in either direction, and no connection is closed), or exits in good order. Measured is the time from \
-              then until the other process has the lock: the median of five rounds (one in a quick run), each at a random \
-              time between two renewals. Beside them, in a full run, Curator and kazoo: killed by SIGKILL, on a server that \
-              grants the same session timeout. Peers on Redis are left out, as their programs here have ttls of their own.",
-        rule: "A lock is freed at once when the median is below a quarter of the ttl or session timeout. Holds when \
-               ZooKeeper frees it at once in all three ways to die, and Redis in none; does not hold when ZooKeeper frees \
-               it at once in none; otherwise it depends on how the client dies.",
-        in_quick: true,
-        pictures: &[
-            Draw::Bars("Until another client has the lock: the holder is killed", End::Killed.metric()),
-            Draw::Bars(
-                "Until another client has the lock: the holder loses its connections",
-                End::Disconnected.metric(),
-            ),
-            Draw::Bars("Until another client has the lock: the holder is cut off", End::CutOff.metric()),
-            Draw::Bars("Until another client has the lock: the holder exits", End::Exited.metric()),
-        ],
-        judge,
-        ..CLAIM
-    }),
     ..EXPERIMENT
 };
 
 fn settings(plan: &Plan) -> String {
-    let (lease, crashes) = (time(LEASE_OF_CRASH), rounds(plan) * HOLDERS);
+    let (lease, crashes) = (time(LEASE), rounds(plan) * HOLDERS);
     format!(
         "lease: a ttl or session timeout of {lease}, renewed until the crash
          rounds: the median of {crashes} crashes, {HOLDERS} at a time, each at a random time between two renewals
@@ -68,9 +40,9 @@ async fn measure(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>> {
         let crashes = (round * HOLDERS..(round + 1) * HOLDERS).map(|number| async move {
             let lock = bench.lock(&format!("crash-{number}"));
             if target.backend() == BackendName::Memory {
-                return forget(bench, target, &lock, number, LEASE_OF_CRASH).await;
+                return forget(bench, target, &lock, number, LEASE).await;
             }
-            let url = with_lease(target.backend(), target.url(), LEASE_OF_CRASH);
+            let url = with_lease(target.backend(), target.url(), LEASE);
             let job = |process, task| Job {
                 lock: bench.lock_of(&lock, process),
                 ..Job::new(&url, &lock, process, task)
@@ -81,7 +53,7 @@ async fn measure(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>> {
         });
         takeovers.extend(try_join_all(crashes).await?);
     }
-    let floor = takeovers.first().map_or(LEASE_OF_CRASH, |takeover| takeover.lease);
+    let floor = takeovers.first().map_or(LEASE, |takeover| takeover.lease);
     let gaps_ms: Vec<f64> =
         takeovers.iter().map(|takeover| millis(takeover.gap.unwrap_or_default())).collect();
     let [first, last] = [f64::min, f64::max].map(|of| gaps_ms.iter().copied().reduce(of).unwrap_or_default());
@@ -91,114 +63,6 @@ async fn measure(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>> {
     Ok(vec![Measured { events, notes, ..Measured::of(target.name(), vec![row]) }])
 }
 
-async fn figures(run: &mut Measuring<'_>) {
-    let (rounds, lease) = run.mode.pick((1, Duration::from_secs(1)), (5, Duration::from_secs(2)));
-    for subject in SUBJECTS {
-        run.add(Figure::new(subject, LEASE, "ms", millis(lease)));
-    }
-    let urls: Vec<_> = SUBJECTS
-        .iter()
-        .filter_map(|&subject| Some((subject, run.target_of(subject)?.backend(), run.url(subject)?)))
-        .collect();
-    let mut deaths = Vec::new();
-    for round in 0..rounds {
-        // All wait most of the time: the backends and ways to die do not disturb each other.
-        let all = urls.iter().flat_map(|(subject, backend, url)| {
-            End::ALL.map(|end| {
-                let lock = run.bench.lock(&format!("death-{round}-{}", end.metric()));
-                async move { (*subject, end, gap_after(end, *backend, url, &lock, lease).await) }
-            })
-        });
-        deaths.extend(join_all(all).await);
-    }
-    for subject in SUBJECTS {
-        for end in End::ALL {
-            let mut times = Vec::new();
-            for (_, _, took) in deaths.iter().filter(|(of, by, _)| *of == subject && *by == end) {
-                match took {
-                    Ok(took) => times.push(millis(*took)),
-                    Err(failure) => run.leave_out(&format!("{subject}, {end}"), failure),
-                }
-            }
-            if !times.is_empty() {
-                run.add(Figure::new(subject, end.metric(), "ms", median(times)));
-            }
-        }
-    }
-    if run.mode == Mode::Full && run.target_of("zk").is_some() {
-        for peer in PEERS {
-            add_peer(run, peer, lease).await;
-        }
-    }
-}
-
-fn judge(figures: &Figures) -> Outcome<Judgement> {
-    let mut at_once = [0, 0];
-    let mut texts = Vec::new();
-    for end in End::DEATHS {
-        for (counted, subject) in at_once.iter_mut().zip(["zk", "redis"]) {
-            let share = figures.get(subject, end.metric())? / figures.get(subject, LEASE)?;
-            *counted += u32::from(share < AT_ONCE);
-            texts.push(format!("{subject} {share:.2} when it {end}"));
-        }
-    }
-    let all = End::DEATHS.len() as u32;
-    let verdict = match at_once {
-        [zk, 0] if zk == all => Verdict::Holds,
-        [0, _] => Verdict::DoesNotHold,
-        _ => Verdict::DependsOn("how the client dies".into()),
-    };
-    let because =
-        format!("in parts of the ttl or session timeout, the lock is free after {}", texts.join(", "));
-    Ok(Judgement::new(verdict, because))
-}
-
-/// Adds how long the lock of a peer outlives its holder.
-async fn add_peer(run: &mut Measuring<'_>, peer: Peer, lease: Duration) {
-    let mut times = Vec::new();
-    for _ in 0..PEER_ROUNDS {
-        let Some(took) = run.part_of_a_peer(peer.as_str(), PEER_PATIENCE, death_of_peer(peer, lease)).await
-        else {
-            return;
-        };
-        times.push(millis(took));
-    }
-    run.add(Figure::new(peer.as_str(), LEASE, "ms", millis(lease)));
-    run.add(Figure::new(peer.as_str(), End::Killed.metric(), "ms", median(times)));
-}
-
 /// How many holders are killed in a round.
 const HOLDERS: u32 = 3;
-const LEASE_OF_CRASH: Duration = Duration::from_secs(1);
-const SUBJECTS: [&str; 4] = ["redis", "redlock", "zk", "postgres"];
-const LEASE: &str = "lease";
-/// The part of the lease within which a lock is free at once.
-const AT_ONCE: f64 = 0.25;
-/// Those that can be given the same session timeout.
-const PEERS: [Peer; 2] = [Peer::Curator, Peer::Kazoo];
-const PEER_ROUNDS: usize = 3;
-const PEER_PATIENCE: Duration = Duration::from_secs(60);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn verdict(zk: [f64; 3], redis: f64) -> Verdict {
-        let mut figures = Vec::new();
-        for (subject, parts) in [("zk", zk), ("redis", [redis; 3])] {
-            figures.push(Figure::new(subject, LEASE, "ms", 1000.0));
-            for (end, part) in End::DEATHS.into_iter().zip(parts) {
-                figures.push(Figure::new(subject, end.metric(), "ms", part * 1000.0));
-            }
-        }
-        judge(&Figures::from(figures)).unwrap().verdict
-    }
-
-    #[test]
-    fn a_death_decides_by_its_part_of_the_lease() {
-        assert_eq!(verdict([0.1; 3], 0.8), Verdict::Holds);
-        assert_eq!(verdict([0.9; 3], 0.8), Verdict::DoesNotHold);
-        assert_eq!(verdict([0.1, 0.1, 0.9], 0.8), Verdict::DependsOn("how the client dies".into()));
-        assert_eq!(verdict([0.1; 3], 0.1), Verdict::DependsOn("how the client dies".into()));
-    }
-}
+const LEASE: Duration = Duration::from_secs(1);

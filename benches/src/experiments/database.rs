@@ -6,8 +6,7 @@ use lock_testkit::{RedisServer, ZooKeeper};
 
 use super::claim::{CLAIM, Claim, Draw, Judgement, Measuring};
 use super::experiment::{EXPERIMENT, Experiment};
-use super::parts::teams::{alone_us, pairs_per_s};
-use super::throughput::PAIRS;
+use super::parts::teams::{PAIRS, alone_us, pairs_per_s};
 use crate::data::{Failure, Figure, Figures, Mode, Outcome, Verdict};
 use crate::rig::backends::postgres;
 

@@ -7,8 +7,8 @@ use tokio::time::timeout;
 
 use super::claim::{CLAIM, Claim, Draw, Judgement, Measuring};
 use super::experiment::{EXPERIMENT, Experiment};
-use super::parts::teams::{alone_us, label, subject_name, subjects};
-use super::throughput::{self, CLIENT_CPU, PAIRS, SERVER_CPU, loads, peers};
+use super::parts::teams::{CLIENT_CPU, PAIRS, SERVER_CPU, alone_us, label, subject_name, subjects};
+use super::throughput::{self, loads, peers};
 use crate::data::{BackendName, Failure, Figure, Figures, Load, Mode, Outcome, Verdict};
 use crate::rig::Subject;
 

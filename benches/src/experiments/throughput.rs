@@ -11,10 +11,10 @@ use rand::seq::SliceRandom;
 use super::bench::{Bench, Measured, time};
 use super::experiment::{EXPERIMENT, Experiment, metric};
 use super::parts::contention::ramp;
-use super::parts::teams::{Number, Round, Team, label, middle, subjects, use_locks};
+use super::parts::teams::{CLIENT_CPU, PAIRS, SERVER_CPU, Team, label, middle, rows, subjects, use_locks};
 use super::target::{POSTGRES, REDIS, REDLOCK, ZK, ratio};
-use crate::data::{BackendName, Load, Outcome, Peer, Plan, Row};
-use crate::rig::{Subject, Target};
+use crate::data::{BackendName, Load, Outcome, Peer, Plan};
+use crate::rig::Target;
 
 pub(super) static THIS: Experiment = Experiment {
     name: "throughput",
@@ -155,114 +155,9 @@ async fn measure(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>> {
     Ok(all)
 }
 
-/// The rows of a subject with the floor of its load; those of ours also against what has tokens, or is another library's.
-fn rows(costs: &[(Subject, Vec<Round>)], subject: Subject) -> Vec<Row> {
-    let of = |wanted| costs.iter().find(|(subject, _)| *subject == wanted).map(|(_, rounds)| rounds);
-    let Some(rounds) = of(subject) else { return Vec::new() };
-    let row = |metric, number: Number, floor: Option<&Vec<Round>>| {
-        let row = Row::of(metric, middle(rounds, number));
-        match floor {
-            Some(floor) => {
-                let both = rounds.iter().zip(floor).map(|(ours, floor)| (number(ours), number(floor)));
-                row.with_floor(middle(floor, number)).with_rounds(both)
-            }
-            None => row,
-        }
-    };
-    let floor = of(Subject::Floor).filter(|_| subject != Subject::Floor);
-    let mut rows = NUMBERS.map(|(metric, number)| row(metric, number, floor)).to_vec();
-    let others = [
-        ("pairs_per_s_minting", of(Subject::MintingFloor)),
-        ("pairs_per_s_rslock", of(Subject::Peer(Peer::Rslock))),
-        ("pairs_per_s_sqlx", of(Subject::Peer(Peer::Sqlx))),
-    ];
-    for (metric, other) in others.into_iter().filter(|_| subject == Subject::Ours) {
-        rows.extend(other.map(|_| row(metric, |round| round.pairs_per_s, other)));
-    }
-    // What could not be measured has no row.
-    rows.retain(|row| row.value.is_finite());
-    rows
-}
-
-pub(super) const PAIRS: &str = "pairs_per_s";
-pub(super) const CLIENT_CPU: &str = "client_cpu";
-pub(super) const SERVER_CPU: &str = "server_cpu";
-const NUMBERS: [(&str, Number); 5] = [
-    (PAIRS, |round| round.pairs_per_s),
-    ("p50", |round| round.p50_us),
-    ("p99", |round| round.p99_us),
-    (CLIENT_CPU, |round| round.client_us),
-    (SERVER_CPU, |round| round.server_us),
-];
 const MORE: &str = "more is better";
 /// The mean over the backends, for the time left.
 const SUBJECTS: u32 = 4;
 /// To start the processes of all subjects, for the time left.
 const START: Duration = Duration::from_millis(1500);
 const LONG_SLICE: Duration = Duration::from_secs(5);
-
-#[cfg(test)]
-mod tests {
-    use super::super::parts::teams::tests::cost;
-    use super::*;
-    use crate::data::Mode;
-
-    #[test]
-    fn ours_is_compared_with_each_floor_and_with_rslock() {
-        let costs = [
-            (Subject::Floor, cost(1000, 20, 10)),
-            (Subject::Ours, cost(800, 20, 10)),
-            (Subject::MintingFloor, cost(900, 20, 10)),
-            (Subject::Peer(Peer::Rslock), cost(400, 20, 10)),
-        ];
-        let ratio = |subject, metric: &str| {
-            let rows = rows(&costs, subject);
-            assert!(rows.iter().all(|row| row.interval.is_some() == row.ratio.is_some()), "{rows:?}");
-            rows.iter().find(|row| row.metric == metric).map(|row| row.ratio)
-        };
-        assert_eq!(ratio(Subject::Ours, PAIRS), Some(Some(0.8)));
-        assert_eq!(ratio(Subject::Ours, "pairs_per_s_minting"), Some(Some(0.8889)));
-        assert_eq!(ratio(Subject::Ours, "pairs_per_s_rslock"), Some(Some(2.0)));
-        assert_eq!(ratio(Subject::Ours, SERVER_CPU), Some(Some(1.25)));
-        assert_eq!(ratio(Subject::Peer(Peer::Rslock), PAIRS), Some(Some(0.4)));
-        assert_eq!(ratio(Subject::Peer(Peer::Rslock), "pairs_per_s_minting"), None);
-        assert_eq!(ratio(Subject::Floor, PAIRS), Some(None));
-    }
-
-    #[test]
-    fn targets_are_about_subjects_of_full_and_quick_runs() {
-        let backends = [BackendName::Redis, BackendName::Redlock, BackendName::Zk, BackendName::Postgres];
-        for plan in [Mode::Quick, Mode::Full].map(Plan::new) {
-            let mut results = crate::data::Results::new(crate::data::Meta::of_this_run(plan.mode));
-            for backend in backends {
-                let costs: Vec<_> = subjects(backend, peers(&plan))
-                    .into_iter()
-                    .map(|subject| (subject, cost(1000, 20, 10)))
-                    .collect();
-                for (load, (subject, _)) in
-                    loads(&plan).iter().flat_map(|load| costs.iter().map(move |one| (load, one)))
-                {
-                    let (scenario, backend) = (THIS.name.to_owned(), label(*subject, backend, *load));
-                    let named = |row| Row { scenario: scenario.clone(), backend: backend.clone(), ..row };
-                    results.rows.extend(rows(&costs, *subject).into_iter().map(named));
-                }
-            }
-            let judged = super::super::target::judge(&[&THIS], &results, &plan);
-            assert!(judged.len() == 10 && judged.iter().all(|one| one.seen.is_some()), "{judged:?}");
-        }
-    }
-
-    #[test]
-    fn every_subject_has_a_name_of_its_own() {
-        let load = Load { processes: 8, tasks: 64 };
-        let peers = peers(&Plan::new(Mode::Full));
-        let mut names: Vec<String> = Vec::new();
-        for backend in [BackendName::Redis, BackendName::Redlock, BackendName::Zk, BackendName::Postgres] {
-            names.extend(subjects(backend, peers).into_iter().map(|subject| label(subject, backend, load)));
-        }
-        let expected = "redis floor, redis, redis minting floor, rslock, rlock, async-redis-lock, distkit, redlock floor, redlock, \
-                        redlock minting floor, rslock on redlock, zk floor, zk, lock-client, postgres floor, postgres, sqlx";
-        let expected: Vec<_> = expected.split(", ").map(|name| format!("{name} 8 x 64 tasks")).collect();
-        assert_eq!(names, expected);
-    }
-}

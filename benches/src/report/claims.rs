@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 
 use super::html::{capitalised, escape};
-use super::picture::pictures;
 use super::sheet::{Cell, Sheet};
 use super::tone::Tone;
 use crate::data::results::distinct;
@@ -61,7 +60,7 @@ fn section(page: &mut String, results: &Results, claim: &ClaimResult) {
         }
         page.push_str("</ul>\n");
     }
-    pictures(page, results, claim);
+    let _ = writeln!(page, "<div class=\"charts\" data-claim=\"{}\"></div>", claim.id);
     let _ = writeln!(
         page,
         "<details>\n<summary>The rule, and how it was measured</summary>\n\

@@ -33,8 +33,14 @@ pub(crate) fn see_logs() -> String {
 }
 
 /// Runs a part. When it takes longer than this, it is stuck, and is dropped.
-pub(crate) async fn within<T>(patience: Duration, part: impl Future<Output = Outcome<T>>) -> Outcome<T> {
-    timeout(patience, part).await.unwrap_or_else(|_| {
-        Err(Failure::new(format!("stuck: still running after {patience:?}{}", see_logs())))
-    })
+pub(crate) fn within<'a, T: 'a>(
+    patience: Duration,
+    part: impl Future<Output = Outcome<T>> + 'a,
+) -> impl Future<Output = Outcome<T>> + 'a {
+    // Some are large.
+    let part = Box::pin(part);
+    async move {
+        let stuck = |_| Err(Failure::new(format!("stuck: still running after {patience:?}{}", see_logs())));
+        timeout(patience, part).await.unwrap_or_else(stuck)
+    }
 }

@@ -64,17 +64,8 @@ impl<'a> Scenario<'a> {
         self.metric(metric).map_or_else(|| metric.replace('_', " "), |metric| metric.title.clone())
     }
 
-    /// How to read a metric, where that is not obvious.
-    pub(crate) fn meaning(&self, metric: &str) -> &'a str {
-        self.metric(metric).map_or("", |metric| &metric.meaning)
-    }
-
     pub(crate) fn floor_name(&self, metric: &str) -> &'a str {
         self.metric(metric).map_or("floor", |metric| &metric.floor_name)
-    }
-
-    pub(crate) fn floor_meaning(&self, metric: &str) -> &'a str {
-        self.metric(metric).map_or("floor", |metric| &metric.floor_meaning)
     }
 
     fn metric(&self, name: &str) -> Option<&'a MetricResult> {
