@@ -3,6 +3,7 @@
 pub(crate) mod events;
 pub(crate) mod exclusion;
 mod failure;
+pub(crate) mod fault_table;
 mod figures;
 mod growth;
 pub(crate) mod holds;

@@ -2,16 +2,12 @@
 
 use std::time::Duration;
 
-use lock_testkit::RedisSentinel;
-use polylock::Locks;
-use tokio::time::timeout;
-
 use super::claim::{CLAIM, Claim, Draw, Judgement, Measuring};
 use super::experiment::{EXPERIMENT, Experiment};
+use super::parts::replica::{ReplicaGuard, is_granted_alone};
 use super::parts::trials::{OUTAGE, OVERLAPS, add_trial, counted, two_valid};
 use crate::data::{BackendName, FaultName, Figure, Figures, Outcome, Verdict};
-use crate::experiments::faults::{Trial, cut_off_replica};
-use crate::rig::url;
+use crate::experiments::faults::Trial;
 
 pub(super) static THIS: Experiment = Experiment {
     name: "failover",
@@ -94,49 +90,10 @@ fn broken_promise(figures: &Figures) -> Option<String> {
     two_valid(figures, subjects).or_else(granted_alone)
 }
 
-/// What is to keep a master from granting a lock that its replica does not receive.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum ReplicaGuard {
-    /// The option `wait_replicas` of the URL.
-    Wait,
-    /// The setting `min-replicas-to-write` of the master.
-    MinReplicas,
-}
-
-async fn is_granted_alone(guard: ReplicaGuard) -> Outcome<bool> {
-    let sentinel = RedisSentinel::start().await?;
-    let mut url = sentinel.url();
-    match guard {
-        ReplicaGuard::Wait => {
-            // On a busy machine a sound replica may take longer than the default of 100 ms.
-            for (name, value) in [("wait_replicas", "1"), ("wait_replicas_timeout", "1s")] {
-                url = url::with_option(&url, name, value);
-            }
-        }
-        ReplicaGuard::MinReplicas => {
-            let order = ["CONFIG", "SET", "min-replicas-to-write", "1"];
-            sentinel.servers()[0].command(&order).await?;
-        }
-    }
-    let locks = Locks::connect(&url).await?;
-    let mutex = locks.mutex("failover");
-    // The servers grant it while the replica is there.
-    mutex.acquire().await?.release().await?;
-    cut_off_replica(&sentinel).await?;
-    // An error and a wait without end are both no grant.
-    let asked = mutex.try_acquire_for(ASK).await;
-    let granted = matches!(asked, Ok(Some(_)));
-    drop(asked);
-    // While the servers refuse writes an orderly end takes long.
-    let _ = timeout(ASK, locks.close()).await;
-    Ok(granted)
-}
-
 const GUARDED: [(&str, ReplicaGuard); 2] =
     [(WAITING, ReplicaGuard::Wait), ("redis min-replicas-to-write=1", ReplicaGuard::MinReplicas)];
 const WAITING: &str = "redis wait_replicas=1";
 const GRANTED: &str = "granted_without_replica";
-const ASK: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const STOPPED: &str = "redis stopped";

@@ -1,13 +1,9 @@
 //! Claim 1: Redis is faster.
 
-use std::time::Duration;
-
-use lock_testkit::{RedisServer, ZooKeeper};
-use tokio::time::timeout;
-
 use super::claim::{CLAIM, Claim, Draw, Judgement, Measuring};
 use super::experiment::{EXPERIMENT, Experiment};
-use super::parts::teams::{CLIENT_CPU, PAIRS, SERVER_CPU, alone_us, label, subject_name, subjects};
+use super::parts::durable::add_durable;
+use super::parts::teams::{CLIENT_CPU, PAIRS, SERVER_CPU, label, subject_name, subjects};
 use super::throughput::{self, loads, peers};
 use crate::data::{BackendName, Failure, Figure, Figures, Load, Mode, Outcome, Verdict};
 use crate::rig::Subject;
@@ -47,7 +43,7 @@ async fn figures(run: &mut Measuring<'_>) {
         run.add_row("uncontended", backend, LATENCY);
     }
     if run.mode == Mode::Full {
-        durable(run).await;
+        add_durable(run, LATENCY).await;
     }
     for target in run.targets.iter().filter(|target| (throughput::THIS.fits)(target.backend())) {
         for &load in loads(&run.bench.plan) {
@@ -80,50 +76,6 @@ fn judge(figures: &Figures) -> Outcome<Judgement> {
     let texts: Vec<_> =
         comparisons.iter().map(|(times, what)| format!("{times:.1} times as fast {what}")).collect();
     Ok(Judgement::new(verdict, format!("Redis against ZooKeeper: {}", texts.join(", "))))
-}
-
-/// One client of servers that do and do not wait for the disk.
-async fn durable(run: &mut Measuring<'_>) {
-    for policy in ["no", "everysec", "always"] {
-        let subject = format!("redis appendfsync={policy}");
-        let measuring = async {
-            let options = RedisServer::builder().appendonly(true).config("appendfsync", policy);
-            let server = options.start().await?;
-            alone(&server.url(), &run.bench.lock("durable")).await
-        };
-        let measured = measuring.await;
-        add_alone(run, &subject, measured);
-    }
-    for forced in [false, true] {
-        let sync = if forced { "forced sync" } else { "no forced sync" };
-        let lock = run.bench.lock("durable");
-        let one = async {
-            let server = ZooKeeper::builder().for_load(true).force_sync(forced).start().await?;
-            alone(&server.url(), &lock).await
-        };
-        let measured = one.await;
-        add_alone(run, &format!("zk one server, {sync}"), measured);
-        let three = async {
-            let ensemble = ZooKeeper::builder().for_load(true).force_sync(forced).start_ensemble(3).await?;
-            alone(&ensemble.url(), &lock).await
-        };
-        let measured = three.await;
-        add_alone(run, &format!("zk three servers, {sync}"), measured);
-    }
-}
-
-fn add_alone(run: &mut Measuring<'_>, subject: &str, measured: Outcome<f64>) {
-    match measured {
-        Ok(us) => run.add(Figure::new(subject, LATENCY, "us", us)),
-        Err(failure) => run.leave_out(subject, failure),
-    }
-}
-
-/// One client that acquires and releases a free lock.
-async fn alone(url: &str, lock: &str) -> Outcome<f64> {
-    timeout(PATIENCE, alone_us(url, lock, ALONE))
-        .await
-        .unwrap_or_else(|_| Err(Failure::new(format!("stuck for {PATIENCE:?}"))))
 }
 
 /// Adds what `throughput` measured of all subjects of a backend at this load. Ours must be there.
@@ -159,8 +111,6 @@ const LATENCY: &str = "p50";
 const PAIRS_OF_PROCESSES: &str = "pairs_per_s_of_8_processes";
 /// How many times as fast is clearly faster.
 const CLEARLY: f64 = 1.2;
-const ALONE: Duration = Duration::from_secs(2);
-const PATIENCE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {

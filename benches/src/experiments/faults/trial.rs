@@ -8,7 +8,6 @@ use rand::rngs::StdRng;
 use tokio::time::sleep;
 
 use super::crew::{Crew, HOLDER, HOLDERS_ROUTE, OTHERS_ROUTE};
-use super::expectation;
 use super::inject::{self, Stage};
 use super::record::{FaultRecord, RecordHead};
 use super::store::FencedStore;
@@ -98,7 +97,7 @@ impl Trials {
         let head = RecordHead {
             fault,
             backend: self.backend,
-            expectation: expectation::name(fault, self.backend),
+            expectation: fault.name_on(self.backend),
             servers: self.servers(fault),
             seed: self.seed,
             broken: self.broken,
@@ -145,20 +144,10 @@ impl Trials {
     }
 }
 
-/// Longer where the fault does not end before the lease, so that the lease ends long after what happens.
 fn lease(fault: FaultName, backend: BackendName) -> Duration {
-    use FaultName as F;
-    match (backend, fault) {
-        (BackendName::Zk, _) => ZK_LEASE,
-        (
-            _,
-            F::RestartWithoutData
-            | F::Failover
-            | F::SynchronousFailover
-            | F::KeyEndedOnMinority
-            | F::KeyEnded
-            | F::Flushall,
-        ) => LONG_LEASE,
+    match backend {
+        BackendName::Zk => ZK_LEASE,
+        _ if fault.row().has_long_lease => LONG_LEASE,
         _ => TTL,
     }
 }
