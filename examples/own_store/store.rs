@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use polylock::backend::engine::{
-    self, Answer, Break, Changed, Engine, EngineOptions, Extension, LeaseStore, Unnotified,
+    self, Answer, Changed, Engine, EngineOptions, Extension, Hold, LeaseStore, Release, Unnotified,
 };
 use polylock::backend::record::{self, Now, Record, Shown, Turn, Waiting};
 use polylock::backend::{Locks, Support, TokenBlock};
@@ -181,15 +181,24 @@ impl LeaseStore for Directory {
         self.change(file, asked).await
     }
 
-    async fn release(&self, (): &(), file: &PathBuf, owner: OwnerId) -> Result<Changed> {
+    async fn release(
+        &self,
+        (): &(),
+        file: &PathBuf,
+        owner: OwnerId,
+        _: Release<'_, Unnotified>,
+    ) -> Result<Changed> {
         self.change(file, move |record, now| changed(record.release(now, owner).0)).await
     }
 
     async fn extend(&self, leases: &[Extension<'_, PathBuf>]) -> Vec<Result<Changed>> {
         let mut answers = Vec::new();
-        for &Extension { place, owner, ttl, shortens, .. } in leases {
+        for &Extension { place, owner, ttl, shortens, hold, .. } in leases {
             let extend = move |record: &mut Record<_>, now: &mut Moment| {
-                changed(record.extend(now, owner, ttl, shortens).is_some())
+                changed(match hold {
+                    Hold::Downgrading => record.downgrade(now, owner, ttl).0,
+                    _ => record.extend(now, owner, ttl, shortens).is_some(),
+                })
             };
             answers.push(self.change(place, extend).await);
         }
@@ -198,10 +207,6 @@ impl LeaseStore for Directory {
 
     async fn holds(&self, file: &PathBuf, owner: OwnerId) -> Result<bool> {
         self.look(file, |record, now| record.is_held_by(now, owner))
-    }
-
-    async fn downgrade(&self, file: &PathBuf, owner: OwnerId, ttl: Duration) -> Result<Changed> {
-        self.change(file, move |record, now| changed(record.downgrade(now, owner, ttl).0)).await
     }
 
     async fn raise(&self, file: &PathBuf, owner: OwnerId, floor: Token) -> Result<Changed> {
@@ -224,12 +229,8 @@ impl LeaseStore for Directory {
         self.look(file, |record, now| record.state(now))
     }
 
-    async fn break_lock(&self, file: &PathBuf, which: Break) -> Result<Changed> {
-        let is_one = move |token| match which {
-            Break::UpTo(last) => token <= last,
-            Break::Only(one) => token == one,
-            _ => false,
-        };
+    async fn break_lock(&self, file: &PathBuf, only: Option<Token>) -> Result<Changed> {
+        let is_one = move |token| only.is_none_or(|only| token == only);
         self.change(file, move |record, now| changed(record.break_lock(now, is_one).0)).await
     }
 
@@ -239,7 +240,8 @@ impl LeaseStore for Directory {
 }
 
 fn record_of(ask: &engine::Ask<'_, Unnotified>) -> record::Ask<Party> {
-    let party = Party { info: ask.info.clone(), since: SystemTime::now(), asked: Clock::boot().now() };
+    let party =
+        Party { info: OwnerInfo::clone(ask.info), since: SystemTime::now(), asked: Clock::boot().now() };
     let waits = ask.queue.as_ref().map(|_| Turn::Asks);
     record::Ask { owner: ask.owner, mode: ask.mode, ttl: ask.ttl, waits, party }
 }

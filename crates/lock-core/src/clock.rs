@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::{Add, Sub};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -121,11 +122,12 @@ const fn nanos(span: Duration) -> u64 {
 #[derive(Clone, Debug, Default)]
 pub struct Clock(Source);
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Default)]
 enum Source {
     #[default]
     Boot,
     Tokio(tokio::time::Instant),
+    Function(Arc<dyn Fn() -> BootInstant + Send + Sync>),
 }
 
 impl Clock {
@@ -141,12 +143,27 @@ impl Clock {
         Self(Source::Tokio(tokio::time::Instant::now()))
     }
 
+    /// A clock that shows the result of `now`, which must not fall.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use lock_core::Clock;
+    /// let machine = Clock::boot();
+    /// let ahead = Clock::from_fn(move || machine.now() + Duration::from_secs(60));
+    /// assert!(ahead.now() > Clock::boot().now());
+    /// ```
+    #[must_use]
+    pub fn from_fn(now: impl Fn() -> BootInstant + Send + Sync + 'static) -> Self {
+        Self(Source::Function(Arc::new(now)))
+    }
+
     /// The time now.
     #[must_use]
     pub fn now(&self) -> BootInstant {
-        match self.0 {
+        match &self.0 {
             Source::Boot => boot_time(),
             Source::Tokio(origin) => BootInstant::from_boot(origin.elapsed()),
+            Source::Function(now) => now(),
         }
     }
 
@@ -166,6 +183,16 @@ impl Clock {
             }
             tokio::time::sleep(left.min(LONGEST_SLEEP)).await;
         }
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Boot => "Boot",
+            Self::Tokio(_) => "Tokio",
+            Self::Function(_) => "Function",
+        })
     }
 }
 

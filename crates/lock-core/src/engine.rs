@@ -10,20 +10,36 @@
 //! | `wait` | the wait for a busy lock |
 //! | `lease`, `renew` | a lock that is held |
 //! | `rollback` | removes what an acquisition may have left |
+//! | `round_trip` | how slowly the store answers |
 //! | `blocked` | pauses while something else has the record of a lock |
 //!
 //! **A request that was given up may be executed at any later time.** So every acquisition has an owner id of its own, which is given up
 //! after the first request with an unknown outcome, and is rolled back by a request that is executed after it: on the same
 //! [`Order`], or repeated for as long as a lease lasts.
+//!
+//! # A walk through the code
+//!
+//! **An uncontended `acquire`**: `handle.rs` takes the turn of the lock within the process, and calls [`Backend::acquire`] below. `attempt`
+//! draws an owner id, asks the store for its order, arms the roll-back and sends [`LeaseStore::ask`]. It computes the deadline of the grant,
+//! rejects one that came too late, and `lease` begins: the lease is added to the renewer of its server.
+//!
+//! **A release**: `guard.rs` ends the guard's signals. `lease` stops the renewal, waits until none is in flight, skips the request if the lock
+//! was removed or has expired by now, and sends [`LeaseStore::release`].
+//!
+//! **A wait and its hand-over**: `wait` goes on with an answer that the lock is busy, and sleeps until its [`Mailbox`] has a message or it is
+//! time to ask again. A grant that is notified, and of whose grace enough is surely left, becomes a lease at once; the first renewal confirms
+//! it in the background. Else the waiter asks the store to confirm it.
 
 mod attempt;
 mod blocked;
 mod lease;
 mod renew;
 mod rollback;
+mod round_trip;
 mod store;
 mod wait;
 
+use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,17 +49,20 @@ use tokio::time::sleep;
 
 use self::attempt::Acquisition;
 use self::blocked::until_free;
-use self::renew::RenewOnStore;
+use self::lease::EngineLease;
+use self::renew::Renewers;
+use self::round_trip::RoundTrip;
 pub use self::store::{
-    Answer, Ask, Blocker, Break, Changed, Extension, LeaseStore, Mailbox, Message, Order, QueueUp, Unnotified,
+    Answer, Ask, Blocker, Changed, Extension, Hold, Kept, LeaseStore, Mailbox, Message, Order, QueueUp,
+    Release, Unnotified,
 };
 use self::wait::Waiting;
 use crate::background::Background;
-use crate::renewal::Renewer;
+use crate::migration::MigrationSource;
 use crate::waiting::pause_between;
 use crate::{
-    AcquireRequest, Acquired, Backend, Capabilities, Clock, DoctorReport, LeasePolicy, LockName, LockState,
-    Result, Token,
+    AcquireRequest, Acquired, Backend, Capabilities, Clock, DoctorReport, Error, ErrorKind, Lease,
+    LeasePolicy, LockName, LockState, OwnerId, Result, Token,
 };
 
 /// A [`Backend`] over a store of leases.
@@ -57,6 +76,11 @@ pub trait OnEngine: Debug + Send + Sync + 'static {
 
     /// The engine.
     fn engine(&self) -> &Engine<Self::Store>;
+
+    /// See [`Backend::migration_source`].
+    fn migration_source(&self) -> Option<&dyn MigrationSource> {
+        None
+    }
 }
 
 /// What an engine has to know of its store.
@@ -73,7 +97,8 @@ pub trait OnEngine: Debug + Send + Sync + 'static {
 pub struct EngineOptions {
     /// After this time, a request ends without an answer.
     pub command_timeout: Duration,
-    /// How long the store keeps a lock that it has granted to a waiter, until that confirms. The usual is 2.5 s.
+    /// How long the store keeps a lock that it has granted to a waiter, until that confirms; longer if the store answers slowly. The usual
+    /// is 2.5 s.
     pub grace: Duration,
     /// How long the first waiter pauses at most before it asks again, if it is not notified; those behind it up to four times as long.
     /// The usual is 250 ms.
@@ -83,6 +108,8 @@ pub struct EngineOptions {
     pub local_handovers: u32,
     /// Whether a task may have the lock of another one, with the next token of its block, that has shown its token to others.
     pub passes_on_shown_tokens: bool,
+    /// How much shorter than its time to live a lease is, where the clocks of the clients decide when it ends. The usual is zero.
+    pub skew: Duration,
     /// The clock of the leases.
     pub clock: Clock,
 }
@@ -93,7 +120,8 @@ struct Core<S: LeaseStore> {
     store: Arc<S>,
     capabilities: Capabilities,
     options: EngineOptions,
-    renewer: Renewer<RenewOnStore<S>>,
+    renewers: Renewers<S>,
+    round_trip: RoundTrip,
     /// The roll-backs that are under way.
     cleanup: Background,
 }
@@ -107,9 +135,41 @@ impl<S: LeaseStore> Engine<S> {
     pub fn new(store: S, capabilities: Capabilities, options: EngineOptions) -> Result<Self> {
         capabilities.check_lease_ttl(capabilities.lease.default_ttl())?;
         let store = Arc::new(store);
-        let renew = RenewOnStore::new(&store, &capabilities, options.clock.clone());
-        let renewer = Renewer::new(renew, options.clock.clone());
-        Ok(Self(Arc::new(Core { store, capabilities, options, renewer, cleanup: Background::default() })))
+        let renewers = Renewers::new(&store, &capabilities, &options.clock);
+        let (round_trip, cleanup) = (RoundTrip::default(), Background::default());
+        Ok(Self(Arc::new(Core { store, capabilities, options, renewers, round_trip, cleanup })))
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &S {
+        &self.0.store
+    }
+
+    /// Ends a lease of this engine by another request than a release. `None`, from the request, if the owner did not have the lock.
+    ///
+    /// # Errors
+    ///
+    /// Those of the request; the lease is not renewed after that. [`Unexpected`](crate::ErrorKind::Unexpected) for a lease of another
+    /// engine.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the outcome is unknown, and the lease is not renewed.
+    pub async fn end<T, F>(
+        &self,
+        lease: &mut dyn Lease,
+        request: impl FnOnce(S::Place, OwnerId) -> F + Send,
+    ) -> Result<Option<T>>
+    where
+        F: Future<Output = Result<Option<T>>> + Send,
+    {
+        let lease: &mut dyn Any = lease;
+        match lease.downcast_mut::<EngineLease<S>>() {
+            Some(lease) => lease.end(request).await,
+            None => Err(Error::new(ErrorKind::Unexpected, self.0.backend())
+                .with_message("the lease is not one of this backend")),
+        }
     }
 }
 
@@ -123,6 +183,7 @@ impl EngineOptions {
             poll: Duration::from_millis(250),
             local_handovers: 1,
             passes_on_shown_tokens: true,
+            skew: Duration::ZERO,
             clock: Clock::boot(),
         }
     }
@@ -136,11 +197,17 @@ impl<S: LeaseStore> Core<S> {
     /// The initial ttl of a lease.
     fn ttl_of(&self, policy: &LeasePolicy) -> Duration {
         let ttl = policy.ttl.unwrap_or_else(|| self.capabilities.lease.default_ttl());
-        policy.max_hold.map_or(ttl, |hold| ttl.min(hold).max(self.capabilities.lease.min_ttl()))
+        let (ttl, shortest) = (self.without_skew(ttl), self.without_skew(self.capabilities.lease.min_ttl()));
+        policy.max_hold.map_or(ttl, |hold| ttl.min(hold).max(shortest))
     }
 
-    async fn break_holders(&self, place: &S::Place, which: Break) -> Result<bool> {
-        Ok(until_free(self, place, || self.store.break_lock(place, which)).await?.is_some())
+    fn without_skew(&self, ttl: Duration) -> Duration {
+        ttl.saturating_sub(self.options.skew)
+    }
+
+    async fn break_lock(&self, name: &LockName, only: Option<Token>) -> Result<bool> {
+        let place = self.store.place(name)?;
+        Ok(until_free(self, &place, || self.store.break_lock(&place, only)).await?.is_some())
     }
 }
 
@@ -161,10 +228,10 @@ impl<E: OnEngine> Backend for E {
     async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
         let what = Acquisition::new(&self.engine().0, &request)?;
         let mut attempt = what.attempt();
-        let (sent, answer) = attempt.ask(&what).await;
+        let (sent, answer) = attempt.ask(&what, false).await;
         match answer {
             Ok(Answer::Granted(token)) => {
-                attempt.granted(&what, sent, token).map(|lease| Acquired::Held(Box::new(lease)))
+                attempt.granted(&what, sent, token, false).map(|lease| Acquired::Held(Box::new(lease)))
             }
             // Boxed, to keep the future of an acquisition small.
             answer => Box::pin(Waiting::new(what).go_on(attempt, sent, answer)).await,
@@ -200,20 +267,11 @@ impl<E: OnEngine> Backend for E {
     }
 
     async fn break_lock(&self, name: &LockName) -> Result<bool> {
-        let core = &*self.engine().0;
-        let place = core.store.place(name)?;
-        // The last grant that there is now: no later one is broken, whenever the request is carried out.
-        let state = core.store.inspect(&place).await?;
-        let last = state.token.or_else(|| state.holders.iter().filter_map(|holder| holder.token).max());
-        match last {
-            Some(last) => core.break_holders(&place, Break::UpTo(last)).await,
-            None => Ok(false),
-        }
+        self.engine().0.break_lock(name, None).await
     }
 
     async fn break_lock_if(&self, name: &LockName, token: Token) -> Result<bool> {
-        let core = &*self.engine().0;
-        core.break_holders(&core.store.place(name)?, Break::Only(token)).await
+        self.engine().0.break_lock(name, Some(token)).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
@@ -229,12 +287,16 @@ impl<E: OnEngine> Backend for E {
         self.engine().0.store.doctor().await
     }
 
+    fn migration_source(&self) -> Option<&dyn MigrationSource> {
+        OnEngine::migration_source(self)
+    }
+
     async fn settle(&self) {
         self.engine().0.cleanup.settled().await;
     }
 
     async fn close(&self) -> Result<()> {
-        self.engine().0.renewer.stop_all();
+        self.engine().0.renewers.stop_all();
         self.engine().0.store.close();
         Ok(())
     }

@@ -258,6 +258,12 @@ impl LockState {
         !self.holders.is_empty()
     }
 
+    /// The token of the last grant, as far as it is known.
+    #[must_use]
+    pub fn last_token(&self) -> Option<Token> {
+        self.token.or_else(|| self.holders.iter().filter_map(|holder| holder.token).max())
+    }
+
     /// Whether both states show the same holders. The time that is left to them does not count, nor do waiters.
     #[must_use]
     pub fn has_holders_of(&self, other: &Self) -> bool {

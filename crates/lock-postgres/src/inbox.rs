@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lock_core::engine::{self, Message};
+use lock_core::waiting::longest_pause;
 use lock_core::{Error, ErrorKind, OwnerId, Result, Token};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -278,22 +279,20 @@ impl Shared {
 
     /// Waits until the connection has ended, or the server does not answer on it.
     async fn watch(&self, link: &Link, mut lives: watch::Receiver<bool>) {
-        loop {
-            tokio::select! {
-                // Nothing else comes: it ends with the connection.
-                _ = lives.changed() => return,
-                // The server may take it for one that hears, and hand locks over into the void.
-                () = self.server.abandoned.notified() => {
-                    link.give_up();
+        let unheard = async {
+            loop {
+                sleep(HEARTBEAT).await;
+                if self.is_awaited() && !self.is_heard(link).await {
                     return;
                 }
-                () = sleep(HEARTBEAT) => {
-                    if self.is_awaited() && !self.is_heard(link).await {
-                        link.give_up();
-                        return;
-                    }
-                }
             }
+        };
+        tokio::select! {
+            // Nothing else comes: it ends with the connection.
+            _ = lives.changed() => {}
+            // Also while its answer is waited for. The server may take it for one that hears, and hand locks over into the void.
+            () = self.server.abandoned.notified() => link.give_up(),
+            () = unheard => link.give_up(),
         }
     }
 
@@ -368,10 +367,11 @@ impl Mailbox {
 
 impl engine::Mailbox for Mailbox {
     /// Opens the inbox, if necessary.
-    fn listens(&mut self) -> bool {
+    fn listens(&mut self, _: Option<usize>) -> Option<Duration> {
         self.opener.open();
         let listening = *self.listening.borrow_and_update();
-        matches!(listening, Listening::By(_)) && *self.told() == listening
+        let is_told = matches!(listening, Listening::By(_)) && *self.told() == listening;
+        is_told.then(longest_pause)
     }
 
     /// It asks again when the inbox opens or closes.

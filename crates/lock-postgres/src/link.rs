@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::future::poll_fn;
+use std::mem;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use deadpool::managed::{Manager, Metrics, RecycleError, RecycleResult};
@@ -12,7 +13,7 @@ use lock_core::runtime::Home;
 use lock_core::secret::Unreadable;
 use lock_core::{Error, ErrorKind, Password, Result};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::{sleep, timeout};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Row};
@@ -51,13 +52,21 @@ pub(crate) struct Dialer {
     pub(crate) endpoint: Endpoint,
     /// The runtime that drives the connections.
     pub(crate) home: Home,
-    /// Connections that were opened before are used no more: one of them has shown that the server ended them, or has a successor.
-    pub(crate) distrusted: Arc<Mutex<Option<Instant>>>,
+    trust: watch::Sender<Trust>,
     /// How many of the settings are taken: all, the old ones, or none, as by a pooler.
     settings: Arc<AtomicUsize>,
     /// Room for sessions, also for those that were given up and have not ended.
     sessions: Arc<Semaphore>,
     places: usize,
+}
+
+/// Which connections are still used.
+#[derive(Clone, Copy, Debug, Default)]
+struct Trust {
+    /// Those that were opened before are not: one of them has shown that the server ended them, or has a successor.
+    distrusted: Option<Instant>,
+    /// Whether one that was opened since has been answered.
+    later_answers: bool,
 }
 
 /// Who is notified of what the server says on a connection. It is not to block.
@@ -70,6 +79,8 @@ pub struct Link {
     pub(crate) client: Client,
     /// A call was not answered in time, or the server is ending it: nothing else is sent.
     is_given_up: AtomicBool,
+    opened: Instant,
+    trust: watch::Sender<Trust>,
     /// The number of calls, and that of the last one that was answered: after it, all before it were.
     called: AtomicU64,
     answered: AtomicU64,
@@ -87,20 +98,9 @@ impl Dialer {
         endpoint: Endpoint,
         home: Home,
     ) -> Self {
-        let (distrusted, settings) = Default::default();
+        let (trust, settings) = Default::default();
         let (sessions, places) = (Arc::new(Semaphore::new(SESSIONS_PER_PLACE)), 1);
-        Self {
-            targets,
-            password,
-            tls,
-            connect_timeout,
-            endpoint,
-            home,
-            distrusted,
-            settings,
-            sessions,
-            places,
-        }
+        Self { targets, password, tls, connect_timeout, endpoint, home, trust, settings, sessions, places }
     }
 
     /// The same with room for so many connections, of its own.
@@ -110,12 +110,13 @@ impl Dialer {
 
     /// Lets no connection that is open now be used again. Returns whether that is so: not if it was done a moment ago.
     pub(crate) fn distrust_all(&self) -> bool {
-        let mut distrusted = self.distrusted.lock().unwrap_or_else(PoisonError::into_inner);
-        if distrusted.is_some_and(|before| before.elapsed() < DISTRUST_EVERY) {
-            return false;
-        }
-        *distrusted = Some(Instant::now());
-        true
+        self.trust.send_if_modified(|trust| {
+            let is_due = trust.distrusted.is_none_or(|before| before.elapsed() >= DISTRUST_EVERY);
+            if is_due {
+                *trust = Trust { distrusted: Some(Instant::now()), later_answers: false };
+            }
+            is_due
+        })
     }
 
     /// Refuses a password or certificates that cannot be read, which may pass only later.
@@ -162,7 +163,7 @@ impl Dialer {
                 target.password(&password);
             }
         }
-        let settings = Arc::clone(&self.settings);
+        let (settings, trust) = (Arc::clone(&self.settings), self.trust.clone());
         let connecting = self.home.driver().spawn(async move {
             let (client, connection) = loop {
                 let without = settings.load(Ordering::Relaxed);
@@ -178,7 +179,9 @@ impl Dialer {
             let (is_warned, (used, unused)) = (Arc::<AtomicBool>::default(), oneshot::channel());
             drop(tokio::spawn(drive(connection, notified, Arc::clone(&is_warned), unused, place)));
             let (is_given_up, called, answered) = Default::default();
-            Ok::<_, Failed>(Link { client, is_given_up, called, answered, _used: used, is_warned })
+            let opened = Instant::now();
+            let link = Link { client, is_given_up, opened, trust, called, answered, _used: used, is_warned };
+            Ok::<_, Failed>(link)
         });
         match connecting.await {
             Ok(Ok(link)) => Ok(link),
@@ -286,12 +289,46 @@ impl Link {
     }
 
     /// The answer to a request; until it is there, the connection is busy.
-    async fn answered<T>(&self, request: impl Future<Output = T>) -> T {
+    async fn answered<T, E>(
+        &self,
+        request: impl Future<Output = std::result::Result<T, E>>,
+    ) -> std::result::Result<T, E> {
         let number = self.called.fetch_add(1, Ordering::Relaxed) + 1;
         self.is_warned.store(false, Ordering::Relaxed);
         let answer = request.await;
         self.answered.fetch_max(number, Ordering::Relaxed);
+        if answer.is_ok() {
+            self.trust.send_if_modified(|trust| {
+                trust.covers(self) && !mem::replace(&mut trust.later_answers, true)
+            });
+        }
         answer
+    }
+
+    /// The output of a call, if it comes within this time, or how long it was waited for. A call on a connection that is used no more has
+    /// only a part of the time once a later connection has been answered: where a router has forgotten all connections, each would keep
+    /// its place in the pool for the whole time, and so would the call after it that rolls it back.
+    pub(crate) async fn in_time<T>(
+        &self,
+        limit: Duration,
+        call: impl Future<Output = T>,
+    ) -> std::result::Result<T, Duration> {
+        let began = Instant::now();
+        let outlived = async {
+            // Its sender lives as long as this.
+            let _ = self.trust.subscribe().wait_for(|trust| trust.later_answers && !trust.covers(self)).await;
+            sleep((limit / 4).saturating_sub(began.elapsed())).await;
+        };
+        tokio::select! {
+            biased;
+            answer = timeout(limit, call) => answer.map_err(|_| limit),
+            () = outlived => Err(Duration::from_millis(began.elapsed().as_millis() as u64)),
+        }
+    }
+
+    /// Whether this connection is used on, as far as others have shown.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.trust.borrow().covers(self)
     }
 
     /// Whether the server has warned during the last call: its commit does not wait for a standby any more, and has succeeded.
@@ -306,7 +343,13 @@ impl Link {
 
     /// Whether requests can be sent.
     pub(crate) fn is_open(&self) -> bool {
-        !self.client.is_closed() && !self.is_given_up.load(Ordering::Relaxed)
+        !self.client.is_closed() && !self.is_given_up.load(Ordering::Relaxed) && self.is_trusted()
+    }
+}
+
+impl Trust {
+    fn covers(&self, link: &Link) -> bool {
+        self.distrusted.is_none_or(|before| link.opened > before)
     }
 }
 
@@ -327,10 +370,8 @@ impl Manager for Dialer {
     /// What is sent on a busy connection would wait for the answer to another caller's call. That is not cancelled on the server: what
     /// lasts there is a commit, and its cancellation grants a lock that the standbys may lack. The connection stays open until then:
     /// else each call that is given up would leave a session more.
-    async fn recycle(&self, link: &mut Link, metrics: &Metrics) -> RecycleResult<Error> {
-        let distrusted = *self.distrusted.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_trusted = distrusted.is_none_or(|before| metrics.created > before);
-        if is_trusted && link.is_open() && !link.is_busy() {
+    async fn recycle(&self, link: &mut Link, _: &Metrics) -> RecycleResult<Error> {
+        if link.is_open() && !link.is_busy() {
             return Ok(());
         }
         Err(RecycleError::message(

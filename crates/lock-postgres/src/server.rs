@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use deadpool::Runtime;
 use deadpool::managed::{Object, Pool, PoolError, QueueMode, TimeoutType, Timeouts};
-use lock_core::engine::{Answer, Ask, Blocker, Break, Changed, Extension, Order};
+use lock_core::engine::{Answer, Ask, Blocker, Changed, Extension, Order};
 use lock_core::waiting::pause_between;
 use lock_core::{Error, Mode, OwnerId, Result, Token};
 use tokio::sync::Notify;
@@ -332,13 +332,17 @@ impl Server {
         changed(get(&self.one(&self.connection().await?, SQL, &params).await?, 0)?)
     }
 
-    /// Removes a lock from these holders.
-    pub(crate) async fn break_lock(&self, name: &str, which: Break) -> Result<Changed> {
-        let (sql, token) = match which {
-            Break::UpTo(last) => ("SELECT {s}break_lock($1, $2, $3)::pg_catalog.text", last),
-            Break::Only(token) => ("SELECT {s}break_if($1, $2, $3)::pg_catalog.text", token),
-            _ => return Err(unexpected("these holders cannot be named")),
-        };
+    /// Removes a lock from the holders with tokens up to this one.
+    pub(crate) async fn break_up_to(&self, name: &str, last: Token) -> Result<Changed> {
+        self.break_by("SELECT {s}break_lock($1, $2, $3)::pg_catalog.text", name, last).await
+    }
+
+    /// Removes a lock from the holder with this token.
+    pub(crate) async fn break_one(&self, name: &str, token: Token) -> Result<Changed> {
+        self.break_by("SELECT {s}break_if($1, $2, $3)::pg_catalog.text", name, token).await
+    }
+
+    async fn break_by(&self, sql: &str, name: &str, token: Token) -> Result<Changed> {
         let token = number(token);
         let params =
             [(&name as Value<'_>, Type::TEXT), (&token, Type::INT8), (&self.sync.as_str(), Type::TEXT)];
@@ -479,7 +483,7 @@ impl Server {
     async fn tell(&self, on: &Connection, names: Vec<String>) {
         let (on, sql, limit) = (on.clone(), format!("SELECT {}tell($1)", self.schema), self.command_timeout);
         let told = self.pool.manager().home.driver().spawn(async move {
-            match timeout(limit, on.call(&sql, &[(&names, Type::TEXT_ARRAY)])).await {
+            match on.in_time(limit, on.call(&sql, &[(&names, Type::TEXT_ARRAY)])).await {
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => tracing::debug!(%error, "waiters were not notified"),
                 Err(_) => on.give_up(),
@@ -508,7 +512,7 @@ impl Server {
 
     async fn rows(&self, on: &Link, sql: &str, params: &[(Value<'_>, Type)]) -> Result<Vec<Row>> {
         let sql = sql.replacen("{s}", &self.schema, 1);
-        match timeout(self.command_timeout, self.serialized(on, &sql, params)).await {
+        match on.in_time(self.command_timeout, self.serialized(on, &sql, params)).await {
             Ok(Ok(_)) if on.is_warned() => Err(self.endpoint.not_on_standby()),
             Ok(Ok(rows)) => Ok(rows),
             Ok(Err(error)) => {
@@ -518,7 +522,7 @@ impl Server {
                 }
                 Err(error)
             }
-            Err(_) => Err(self.silent(on, self.command_timeout)),
+            Err(limit) => Err(self.silent(on, limit)),
         }
     }
 
@@ -546,9 +550,10 @@ impl Server {
 
     /// Uses neither this connection nor the others again: they have hardly outlived it. Each would cost a time limit where the
     /// server was paused, and answer what it knows where that has a successor. Once a second at most: a server that allows no
-    /// writes for a moment would be asked for a new session by each call.
+    /// writes for a moment would be asked for a new session by each call. And not for one that is used no more: it says nothing of
+    /// those that were opened since.
     fn abandon_connections(&self, on: &Link) {
-        if !self.pool.manager().distrust_all() {
+        if !on.is_trusted() || !self.pool.manager().distrust_all() {
             return;
         }
         on.give_up();
@@ -615,7 +620,7 @@ pub(crate) fn blocker_text(pid: i64, name: Option<&str>) -> String {
 
 /// What others see of the owner.
 fn info(ask: &Ask<'_, Mailbox>) -> String {
-    serde_json::to_string(ask.info).unwrap_or_default()
+    serde_json::to_string(&**ask.info).unwrap_or_default()
 }
 
 /// The number of a mode in the calls.

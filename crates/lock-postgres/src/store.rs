@@ -2,11 +2,10 @@
 
 use std::any::Any;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use lock_core::engine::{Answer, Ask, Blocker, Break, Changed, Extension, LeaseStore};
+use lock_core::engine::{Answer, Ask, Blocker, Changed, Extension, Hold, LeaseStore, Release};
 use lock_core::{DoctorReport, Error, ErrorKind, LockName, LockState, Outcome, OwnerId, Result, Token};
 use sha2::{Digest, Sha256};
 
@@ -52,23 +51,40 @@ impl LeaseStore for PostgresStore {
         self.server.ask(on, name, ask, inbox).await
     }
 
-    async fn release(&self, on: &Connection, name: &Arc<str>, owner: OwnerId) -> Result<Changed> {
+    async fn release(
+        &self,
+        on: &Connection,
+        name: &Arc<str>,
+        owner: OwnerId,
+        _: Release<'_, Mailbox>,
+    ) -> Result<Changed> {
         self.server.release(on, name, owner).await
     }
 
     async fn extend(&self, leases: &[Extension<'_, Arc<str>>]) -> Vec<Result<Changed>> {
-        match self.server.extend(leases).await {
-            Ok(answers) => answers.into_iter().map(Ok).collect(),
-            Err(error) => leases.iter().map(|_| Err(error.clone())).collect(),
+        let is_extended = |lease: &&Extension<'_, _>| lease.hold != Hold::Downgrading;
+        let others: Vec<_> = leases.iter().filter(is_extended).copied().collect();
+        let mut extended = match &*others {
+            [] => Vec::new(),
+            others => match self.server.extend(others).await {
+                Ok(answers) => answers.into_iter().map(Ok).collect(),
+                Err(error) => others.iter().map(|_| Err(error.clone())).collect(),
+            },
         }
+        .into_iter();
+        let mut answers = Vec::with_capacity(leases.len());
+        for lease in leases {
+            // Downgrades are rare: each has a call of its own.
+            answers.extend(match lease.hold {
+                Hold::Downgrading => Some(self.server.downgrade(lease.place, lease.owner, lease.ttl).await),
+                _ => extended.next(),
+            });
+        }
+        answers
     }
 
     async fn holds(&self, name: &Arc<str>, owner: OwnerId) -> Result<bool> {
         self.server.holds(name, owner).await
-    }
-
-    async fn downgrade(&self, name: &Arc<str>, owner: OwnerId, ttl: Duration) -> Result<Changed> {
-        self.server.downgrade(name, owner, ttl).await
     }
 
     async fn raise(&self, name: &Arc<str>, owner: OwnerId, floor: Token) -> Result<Changed> {
@@ -89,8 +105,15 @@ impl LeaseStore for PostgresStore {
         self.state(name).await
     }
 
-    async fn break_lock(&self, name: &Arc<str>, which: Break) -> Result<Changed> {
-        self.server.break_lock(name, which).await
+    async fn break_lock(&self, name: &Arc<str>, only: Option<Token>) -> Result<Changed> {
+        match only {
+            Some(token) => self.server.break_one(name, token).await,
+            // Up to the last grant that there is now: a request that is executed late breaks no other.
+            None => match self.state(name).await?.last_token() {
+                Some(last) => self.server.break_up_to(name, last).await,
+                None => Ok(Changed::NotHeld),
+            },
+        }
     }
 
     fn close(&self) {

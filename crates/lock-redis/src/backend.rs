@@ -4,31 +4,26 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use lock_core::backend::Support;
+use lock_core::engine::{Engine, EngineOptions, OnEngine};
 use lock_core::migration::MigrationSource;
-use lock_core::{
-    AcquireRequest, Acquired, Backend, Capabilities, DoctorReport, Lazy, LeaseKind, LockName, LockState,
-    Locks, Result, Token, runtime,
-};
+use lock_core::{Capabilities, Lazy, LeaseKind, Locks, Result, runtime};
 use redis_link::client::{ClientOptions, RedisClient};
-use redis_link::lock_answer::LockAnswer;
 use redis_link::owner_cache::OwnerCache;
 use redis_link::push::Pushes;
 use redis_link::topology::Topology;
 
-use crate::attempt::Acquisition;
 use crate::config::{RedisConfig, RedisWait, SHORTEST_TOKEN_TTL};
-use crate::context::Context;
 use crate::error::{BACKEND, MIN_TTL};
 use crate::recent_names::RecentNames;
 use crate::recipe::RedisRecipe;
-use crate::renew::Renewers;
 use crate::server::Server;
 use crate::set_nx_px::SCRIPTS;
 use crate::setnx_timestamp::ONE_TIME;
-use crate::wait::Waiting;
+use crate::store::RedisStore;
 
+/// How long a lock that was granted to a waiter is kept at least until that confirms.
+const SHORTEST_GRACE: Duration = Duration::from_secs(1);
 /// How long a lock that was busy probably is: its holder and its waiters send requests all the time.
 const BUSY: Duration = Duration::from_millis(100);
 /// For which part of the shortest ttl a last token needs no care. A release leaves it half at least, and claims do not renew it.
@@ -57,10 +52,7 @@ const KEPT: u32 = 7;
 ///
 /// [`RedisConfig::connect`] does the first two lines in one.
 #[derive(Debug)]
-pub struct Redis {
-    capabilities: Capabilities,
-    context: Arc<Context>,
-}
+pub struct Redis(Engine<RedisStore>);
 
 impl Redis {
     /// Connects to the server, and warns if waiters will have to poll. A second connection tests that concurrently, and is
@@ -78,20 +70,21 @@ impl Redis {
     pub async fn connect(config: RedisConfig) -> Result<Self> {
         config.check()?;
         runtime::current(BACKEND)?;
-        let (wait, local_handovers) = (config.wait_by(), config.handovers());
-        let (capabilities, requests) = (capabilities(&config), config.requests());
+        let capabilities = capabilities(&config);
+        let (wait, requests, clock) = (config.wait_by(), config.requests(), config.lease_clock());
         if let Some(danger) = requests.danger() {
             tracing::warn!("{}; {}", danger.what, danger.advice);
         }
+        let mut options = EngineOptions::new(config.command_timeout);
+        (options.grace, options.local_handovers) = (SHORTEST_GRACE, config.handovers());
+        (options.skew, options.clock) = (requests.skew(), clock.clone());
         let identity = config.topology.identity(&config.prefix);
         config.check_credentials().await?;
-        let mut options = ClientOptions::new(BACKEND, SCRIPTS, config.topology);
-        (options.pool, options.dial) = (config.pool, config.dial);
-        (options.credentials, options.sentinel_credentials) =
-            (config.credentials, config.sentinel_credentials);
-        (options.connect_timeout, options.command_timeout) = (config.connect_timeout, config.command_timeout);
-        options.clock = config.clock.clone();
-        let client = Arc::new(RedisClient::new(options)?);
+        let mut client = ClientOptions::new(BACKEND, SCRIPTS, config.topology);
+        (client.pool, client.dial, client.clock) = (config.pool, config.dial, clock);
+        (client.credentials, client.sentinel_credentials) = (config.credentials, config.sentinel_credentials);
+        (client.connect_timeout, client.command_timeout) = (config.connect_timeout, config.command_timeout);
+        let client = Arc::new(RedisClient::new(client)?);
         let server =
             Arc::new(Server::new(Arc::clone(&client), requests, config.wait_replicas, config.token_ttl));
         let returns = Arc::clone(&server);
@@ -103,89 +96,35 @@ impl Redis {
             Ok(())
         };
         tokio::try_join!(server.client.connect(), checking_rights)?;
-        let context = Context {
-            push,
-            renewers: Renewers::new(Arc::clone(&server), config.clock.clone()),
+        let store = RedisStore {
             server,
+            push: Arc::new(push),
             prefix: config.prefix,
             identity,
-            ttl: config.ttl,
             wait,
-            local_handovers,
             leave_free: config.leave_free,
-            clock: config.clock,
             owners: OwnerCache::default(),
             busy: RecentNames::new(BUSY),
             kept: RecentNames::new(SHORTEST_TOKEN_TTL / KEPT),
             worked: AtomicU64::new(0),
-            round_trip: AtomicU64::new(0),
         };
-        Ok(Self { capabilities, context: Arc::new(context) })
+        Ok(Self(Engine::new(store, capabilities, options)?))
     }
 
-    pub(crate) fn context(&self) -> &Context {
-        &self.context
+    pub(crate) fn store(&self) -> &RedisStore {
+        self.0.store()
     }
 }
 
-#[async_trait]
-impl Backend for Redis {
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
-    }
+impl OnEngine for Redis {
+    type Store = RedisStore;
 
-    async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
-        self.capabilities.check_mode(request.mode)?;
-        let what = Acquisition::new(&self.context, &request)?;
-        let (listener, mut attempt) = (what.listener(), what.attempt());
-        let (sent, answer) = attempt.ask(&what, false).await;
-        match answer {
-            Ok(LockAnswer::Granted(token)) if !self.context.server.waits_for_replicas() => {
-                attempt.granted(&what, sent, token).map(|lease| Acquired::Held(Box::new(lease)))
-            }
-            // Boxed, to keep the future of an acquisition small.
-            answer => Box::pin(Waiting::new(what, listener).go_on(attempt, sent, answer)).await,
-        }
-    }
-
-    async fn inspect(&self, name: &LockName) -> Result<LockState> {
-        self.context.inspect(name).await
-    }
-
-    async fn await_change(&self, name: &LockName, seen: &LockState) -> Result<LockState> {
-        self.context.await_change(name, seen).await
-    }
-
-    async fn break_lock(&self, name: &LockName) -> Result<bool> {
-        self.context.break_lock(name).await
-    }
-
-    async fn break_lock_if(&self, name: &LockName, token: Token) -> Result<bool> {
-        self.context.break_lock_if(name, token).await
-    }
-
-    async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
-        self.context.list(prefix, &self.capabilities).await
-    }
-
-    async fn doctor(&self) -> Result<DoctorReport> {
-        self.context.doctor().await
+    fn engine(&self) -> &Engine<RedisStore> {
+        &self.0
     }
 
     fn migration_source(&self) -> Option<&dyn MigrationSource> {
         Some(self)
-    }
-
-    async fn settle(&self) {
-        self.context.server.client.cleanup().settled().await;
-    }
-
-    async fn close(&self) -> Result<()> {
-        self.context.renewers.stop_all();
-        // First, as waiters that are no longer notified ask again.
-        self.context.server.client.close();
-        self.context.push.close();
-        Ok(())
     }
 }
 

@@ -18,7 +18,7 @@ use redis_link::wire::TokenTtl;
 use crate::error::{BACKEND, check_ttl};
 use crate::recipe::{Recipe, RedisRecipe};
 use crate::set_nx_px::SetNxPx;
-use crate::setnx_timestamp::{CLOCK_SKEW, RecipeUnit, SetnxTimestamp};
+use crate::setnx_timestamp::{CLOCK_SKEW, RecipeUnit, SetnxTimestamp, lease_clock};
 
 /// The default timeout for replicas.
 const WAIT_REPLICAS_TIMEOUT: Duration = Duration::from_millis(100);
@@ -483,6 +483,14 @@ impl RedisConfig {
         }
     }
 
+    /// The clock of the leases.
+    pub(crate) fn lease_clock(&self) -> Clock {
+        match self.recipe {
+            RedisRecipe::SetNxPx => self.clock.clone(),
+            RedisRecipe::SetnxTimestamp => lease_clock(self.clock.clone(), self.wall_clock.clone()),
+        }
+    }
+
     /// Rejects options that the recipe does not support.
     fn check_recipe(&self) -> Result<()> {
         match self.recipe {
@@ -518,7 +526,7 @@ pub(crate) struct LeaveFree {
 }
 
 impl LeaveFree {
-    /// Draws at random whether a lease leaves the lock free.
+    /// Draws at random whether a release leaves the lock free.
     pub(crate) fn draw(self) -> bool {
         lock_core::random::rng().random_range(0..100) < self.percent
     }

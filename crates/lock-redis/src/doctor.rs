@@ -3,10 +3,10 @@
 use lock_core::{DoctorReport, Finding, FindingLevel, Result};
 
 use crate::config::RedisWait;
-use crate::context::Context;
+use crate::store::RedisStore;
 
-impl Context {
-    pub(crate) async fn doctor(&self) -> Result<DoctorReport> {
+impl RedisStore {
+    pub(crate) async fn examined(&self) -> Result<DoctorReport> {
         let mut findings = self.server.client.examine().await?;
         findings.extend(self.server.recipe().danger());
         // A user without a right to the key has nothing to do with a migration yet.

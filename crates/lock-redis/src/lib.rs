@@ -7,28 +7,25 @@
 //! Source of the algorithm: the Redis documentation, "Distributed Locks with Redis", section on the single instance.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod attempt;
 mod backend;
+mod break_lock;
 mod config;
-mod context;
 mod doctor;
 mod error;
-mod inspect;
-mod lease;
+mod mailbox;
 mod migration;
+mod order;
 mod preflight;
 mod recent_names;
 mod recipe;
-mod renew;
 #[doc(hidden)]
 pub mod request;
-mod rollback;
 #[doc(hidden)]
 pub mod server;
 mod set_nx_px;
 mod setnx_timestamp;
+mod store;
 mod tombstone;
-mod wait;
 
 pub use backend::Redis;
 pub use config::{RedisConfig, RedisWait};

@@ -11,9 +11,9 @@ use redis_link::script;
 use redis_link::script::Script;
 use redis_link::wire;
 
-use crate::context::Context;
 use crate::error::BACKEND;
 use crate::request::Ask;
+use crate::store::RedisStore;
 
 static DISCARD: LazyLock<Script> = script!(discard);
 
@@ -22,7 +22,7 @@ const TRIAL_LIFE: Duration = Duration::from_secs(10);
 /// How many names are drawn to find one on each master of a cluster.
 const MOST_NAMES: usize = 10_000;
 
-impl Context {
+impl RedisStore {
     /// What would endanger a migration, beyond the findings of the doctor.
     pub(crate) async fn preflight(&self, migration: &str) -> Result<Vec<Finding>> {
         let mut findings = self.server.client.examine_durability().await?;

@@ -4,9 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use lock_core::migration::{Removal, Tombstone};
-use lock_core::{BootInstant, Clock, Finding, OwnerId, Token};
+use lock_core::{Clock, Finding, OwnerId, Token};
 use redis::{Pipeline, Value};
-use redis_link::drift::valid_until;
 use redis_link::keys::Keys;
 use redis_link::scan::Beside;
 use redis_link::script::Call;
@@ -128,14 +127,9 @@ pub(crate) trait Recipe: fmt::Debug + Send + Sync {
         Moment { at: clock.now(), wall: Duration::ZERO }
     }
 
-    /// The moment from which a lease counts that was requested then, by a request that was written no earlier than this.
-    fn counts_from(&self, sent: Moment, written: BootInstant) -> Moment {
-        Moment { at: written, ..sent }
-    }
-
-    /// The end of a lease that was requested at this moment.
-    fn valid_until(&self, sent: Moment, ttl: Duration, _: &Clock) -> BootInstant {
-        valid_until(sent.at, ttl)
+    /// Whether a request says when its lease ends: the lease counts from before it, though it may be sent later.
+    fn says_the_end(&self) -> bool {
+        false
     }
 
     /// How much shorter than its ttl a lease is, as the clocks of the clients differ.

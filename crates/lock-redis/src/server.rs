@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::{BootInstant, OwnerId, Result, Token, TokenBlock};
+use lock_core::{OwnerId, Result, Token, TokenBlock};
 use redis::{ConnectionInfo, Value};
 use redis_link::client::{ClientOptions, RedisClient};
 use redis_link::dispatch::Dispatch;
@@ -78,17 +78,6 @@ impl Server {
     #[must_use]
     pub fn moment(&self) -> Moment {
         self.recipe.moment(self.client.clock())
-    }
-
-    /// The moment from which a lease counts that was requested then, with this dispatch.
-    pub(crate) fn written(&self, sent: Moment, dispatch: &Dispatch) -> Moment {
-        let written = dispatch.written();
-        written.map_or(sent, |written| self.recipe.counts_from(sent, written.on_clock))
-    }
-
-    /// The end of a lease that was requested at this moment.
-    pub(crate) fn valid_until(&self, sent: Moment, ttl: Duration) -> BootInstant {
-        self.recipe.valid_until(sent, ttl, self.client.clock())
     }
 
     /// Asks for a lock, and queues up if it is busy; or confirms a grant. One round trip. The lease counts from `sent`.
@@ -234,18 +223,29 @@ impl Server {
         owner: OwnerId,
         how: impl Into<Release<'_>>,
     ) -> Result<Option<bool>> {
-        let how = how.into();
-        let removed = self.removed(&self.recipe.release(keys, owner, how)).await?;
+        self.release_by(keys, owner, how.into(), &self.client.dispatch()).await
+    }
+
+    /// The same, with this dispatch.
+    pub(crate) async fn release_by(
+        &self,
+        keys: &Keys,
+        owner: OwnerId,
+        how: Release<'_>,
+        dispatch: &Arc<Dispatch>,
+    ) -> Result<Option<bool>> {
+        let removed = self.removed(&self.recipe.release(keys, owner, how), dispatch).await?;
         if how != Release::Unwanted || removed == Some(true) {
             return Ok(removed);
         }
         // Boxed, to keep the future of a release small.
-        let ours = Box::pin(async { self.removed(&self.recipe.release(keys, owner, Release::WANTED)).await });
+        let wanted = self.recipe.release(keys, owner, Release::WANTED);
+        let ours = Box::pin(async { self.removed(&wanted, dispatch).await });
         Ok(ours.await?.filter(|ours| *ours || removed.is_some()))
     }
 
-    async fn removed(&self, call: &Call) -> Result<Option<bool>> {
-        let (answer, resent) = self.client.run(call, &self.client.dispatch()).await?;
+    async fn removed(&self, call: &Call, dispatch: &Arc<Dispatch>) -> Result<Option<bool>> {
+        let (answer, resent) = self.client.run(call, dispatch).await?;
         let ours = wire::flag(&answer).ok_or_else(|| self.client.endpoint().unexpected(&answer))?;
         Ok(Some(ours).filter(|ours| *ours || !resent))
     }

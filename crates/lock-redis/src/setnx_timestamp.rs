@@ -1,14 +1,13 @@
 //! The legacy recipe `SETNX key time`, which depends on the clients' clocks: its scripts, times and limits.
 
 use std::ops::Range;
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use lock_core::migration::{Removal, Tombstone};
 use lock_core::{BootInstant, Clock, Finding, FindingLevel, OwnerId, Token};
 use redis::Value;
-use redis_link::drift::valid_until;
 use redis_link::keys::Keys;
 use redis_link::scan::Beside;
 use redis_link::script;
@@ -42,6 +41,8 @@ pub(crate) const ONE_TIME: &str = "a key of the recipe setnx-timestamp stores th
 const MOVED: u64 = 95_617_584_000_000;
 /// From here on, in milliseconds, the time of a lock means that it has moved. As in setnx_moved.lua.
 const MOVED_FROM: f64 = 9e13;
+/// From this on, a difference between two readings of two clocks is a step of one.
+const A_STEP: Duration = Duration::from_millis(1);
 /// What the scripts take for times, in milliseconds. As in setnx.lua.
 const TIMES: Range<f64> = 1e11..1e14;
 
@@ -114,11 +115,6 @@ impl SetnxTimestamp {
             && value.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
         let time = value.parse::<f64>().ok().filter(|_| is_number)? * f64::from(self.unit());
         TIMES.contains(&time).then_some(time)
-    }
-
-    /// What is left of a lease of `ttl` by the wall clock. A clock that was stepped forward uses the lease up.
-    fn left(&self, sent: Moment, ttl: Duration) -> Duration {
-        (sent.wall + ttl).saturating_sub(self.clock.now())
     }
 
     /// Adds the value to write, and its time of sending.
@@ -231,13 +227,8 @@ impl Recipe for SetnxTimestamp {
         Moment { at, wall: self.clock.now() }
     }
 
-    fn counts_from(&self, sent: Moment, _: BootInstant) -> Moment {
-        // The time that it writes is fixed by then.
-        sent
-    }
-
-    fn valid_until(&self, sent: Moment, ttl: Duration, clock: &Clock) -> BootInstant {
-        valid_until(sent.at, ttl).min(clock.now() + self.left(sent, ttl))
+    fn says_the_end(&self) -> bool {
+        true
     }
 
     fn skew(&self) -> Duration {
@@ -258,6 +249,43 @@ impl Recipe for SetnxTimestamp {
         if let Some(server) = servers_clock(answer) {
             self.compare(sent, server);
         }
+    }
+}
+
+/// A clock of leases that goes on with each step forward of the wall clock: by that one, others take a lease for ended.
+pub(crate) fn lease_clock(clock: Clock, wall: WallClock) -> Clock {
+    let read = move || {
+        // In this order: a pause between the two readings makes a lease end early, not late.
+        let at = clock.now();
+        (at, wall.now())
+    };
+    let steps = Mutex::new(Steps::default());
+    Clock::from_fn(move || {
+        let mut steps = steps.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at, wall) = read();
+        at + steps.until(at, wall)
+    })
+}
+
+/// The steps forward of a wall clock.
+#[derive(Debug, Default)]
+struct Steps {
+    /// By how many nanoseconds it was ahead of the other clock.
+    ahead: Option<i128>,
+    sum: Duration,
+}
+
+impl Steps {
+    /// The sum of all steps until both clocks showed this.
+    fn until(&mut self, at: BootInstant, wall: Duration) -> Duration {
+        let now = wall.as_nanos().cast_signed() - at.since_boot().as_nanos().cast_signed();
+        let before = *self.ahead.get_or_insert(now);
+        let step = Duration::from_nanos(u64::try_from(now - before).unwrap_or(0));
+        if now < before || step >= A_STEP {
+            self.ahead = Some(now);
+            self.sum += step;
+        }
+        self.sum
     }
 }
 
@@ -302,9 +330,8 @@ mod tests {
         for unit in [RecipeUnit::Millis, RecipeUnit::Seconds] {
             let (timestamps, sent) = timestamps(unit);
             assert_eq!(timestamps.over_before(), 1_699_999_999_400);
-            assert_eq!(timestamps.left(sent, TTL), TTL);
             let ends = timestamps.value(sent, TTL) * u128::from(timestamps.unit());
-            assert!((sent.wall + timestamps.left(sent, TTL) + timestamps.skew).as_millis() < ends);
+            assert!((sent.wall + TTL + timestamps.skew).as_millis() < ends);
         }
     }
 
@@ -333,11 +360,23 @@ mod tests {
     }
 
     #[test]
-    fn a_step_forward_uses_up_the_lease_and_a_step_back_does_not_prolong_it() {
-        let (timestamps, mut sent) = timestamps(RecipeUnit::Millis);
-        sent.wall -= Duration::from_secs(4);
-        assert_eq!(timestamps.left(sent, TTL), Duration::from_secs(6));
-        sent.wall -= Duration::from_secs(60);
-        assert_eq!(timestamps.left(sent, TTL), Duration::ZERO);
+    fn a_step_forward_uses_up_a_lease_and_a_step_back_does_not_prolong_it() {
+        let mut steps = Steps::default();
+        let mut sum = |at: u64, wall: u64| {
+            steps.until(BootInstant::from_boot(Duration::from_secs(at)), Duration::from_secs(wall)).as_secs()
+        };
+        assert_eq!([sum(10, 1_000), sum(20, 1_010)], [0, 0], "no step");
+        assert_eq!([sum(30, 1_024), sum(40, 1_034)], [4, 4], "one of four seconds");
+        assert_eq!([sum(50, 984), sum(60, 994)], [4, 4], "one back");
+        assert_eq!(sum(70, 1_064), 64, "and forward again");
+    }
+
+    #[test]
+    fn the_readings_of_two_clocks_differ_by_less_than_a_step() {
+        let mut steps = Steps::default();
+        for reading in 0..10_000_u64 {
+            let (at, apart) = (Duration::from_millis(reading), Duration::from_micros(reading % 2 * 500));
+            assert_eq!(steps.until(BootInstant::from_boot(at), NOW + at + apart), Duration::ZERO);
+        }
     }
 }

@@ -10,16 +10,16 @@ use redis_link::drift::valid_until;
 use redis_link::keys::Keys;
 use redis_link::wire;
 
-use crate::context::Context;
 use crate::error::BACKEND;
 use crate::recipe::KeyState;
+use crate::store::RedisStore;
 
 /// The tombstone of a lock that has moved, whose text is missing.
 pub(crate) const MOVED_SOMEWHERE: &str = "polylock:moved";
 /// How long replicas may take for a tombstone.
 const REPLICATION_LIMIT: Duration = Duration::from_secs(2);
 
-impl Context {
+impl RedisStore {
     /// Replaces the lock of an exclusive owner by a tombstone that lives from `sent` on, and reports whether it is there.
     pub(crate) async fn swap(&self, keys: &Keys, owner: OwnerId, tombstone: &Tombstone) -> Result<bool> {
         let call = self.server.recipe().swap(keys, owner, tombstone);
@@ -40,7 +40,7 @@ impl Context {
         let keys = self.keys(name)?;
         self.server.client.reach(&keys).await?;
         let connection = self.server.client.generation(&keys).unwrap_or_default();
-        let sent = self.clock.now();
+        let sent = self.now();
         let read =
             self.server.client.read(&self.server.recipe().read_tombstone(&keys), text_and_life).await?;
         let Some((text, left)) = read else { return Ok(None) };

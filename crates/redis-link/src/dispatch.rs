@@ -69,6 +69,13 @@ impl Dispatch {
         self.state().first
     }
 
+    /// How many requests were sent, or may have been.
+    #[must_use]
+    pub fn requests(&self) -> usize {
+        let state = self.state();
+        state.first.map_or(0, |_| usize::try_from(state.request).unwrap_or(usize::MAX))
+    }
+
     /// Withdraws a request that is not written yet, and lets no other one follow it.
     pub fn withdraw(&self) {
         let mut state = self.state();

@@ -8,7 +8,8 @@ use std::time::{Duration, SystemTime};
 
 use lock_testkit::fake::{Dice, Faults};
 use polylock::backend::engine::{
-    self, Answer, Break, Changed, Engine, EngineOptions, Extension, LeaseStore, Mailbox, Message, Order,
+    self, Answer, Changed, Engine, EngineOptions, Extension, Hold, LeaseStore, Mailbox, Message, Order,
+    Release,
 };
 use polylock::backend::record::{self, Changes, Now, Record, Shown, Turn, Waiting};
 use polylock::backend::{Locks, Support, TokenBlock};
@@ -204,8 +205,8 @@ impl Told {
 }
 
 impl Mailbox for Inbox {
-    fn listens(&mut self) -> bool {
-        true
+    fn listens(&mut self, _: Option<usize>) -> Option<Duration> {
+        Some(Duration::from_secs(1))
     }
 
     async fn next(&mut self) -> Message {
@@ -298,7 +299,7 @@ impl Client {
             Some(_) => Turn::Granted(queue.grace),
             None => Turn::Asks,
         });
-        let party = Party { info: ask.info.clone(), asked: self.table.time(), told };
+        let party = Party { info: OwnerInfo::clone(ask.info), asked: self.table.time(), told };
         record::Ask { owner: ask.owner, mode: ask.mode, ttl: ask.ttl, waits, party }
     }
 }
@@ -343,7 +344,13 @@ impl LeaseStore for Client {
         self.change(on, name, asked).await
     }
 
-    async fn release(&self, on: &Connection, name: &LockName, owner: OwnerId) -> Result<Changed> {
+    async fn release(
+        &self,
+        on: &Connection,
+        name: &LockName,
+        owner: OwnerId,
+        _: Release<'_, Inbox>,
+    ) -> Result<Changed> {
         let released = move |record: &mut Record<_>, now: &mut Moment| changed(record.release(now, owner));
         self.change(on, name, released).await
     }
@@ -351,13 +358,16 @@ impl LeaseStore for Client {
     async fn extend(&self, leases: &[Extension<'_, LockName>]) -> Vec<Result<Changed>> {
         let all: Vec<_> = leases
             .iter()
-            .map(|lease| (lease.place.clone(), lease.owner, lease.ttl, lease.shortens))
+            .map(|lease| (lease.place.clone(), lease.owner, lease.ttl, lease.shortens, lease.hold))
             .collect();
         let extended = move |table: &Table| {
-            let extend = |(name, owner, ttl, shortens)| {
-                table.change(&name, |record, now| {
-                    let is_held = record.extend(now, owner, ttl, shortens).is_some();
-                    changed((is_held, Changes::default()))
+            let extend = |(name, owner, ttl, shortens, hold)| {
+                table.change(&name, |record, now| match hold {
+                    Hold::Downgrading => changed(record.downgrade(now, owner, ttl)),
+                    _ => {
+                        let is_held = record.extend(now, owner, ttl, shortens).is_some();
+                        changed((is_held, Changes::default()))
+                    }
                 })
             };
             all.into_iter().map(extend).collect::<Vec<_>>()
@@ -374,12 +384,6 @@ impl LeaseStore for Client {
             (record.is_held_by(now, owner), Changes::default())
         };
         self.change(&self.order(name).await?, name, holds).await
-    }
-
-    async fn downgrade(&self, name: &LockName, owner: OwnerId, ttl: Duration) -> Result<Changed> {
-        let shared =
-            move |record: &mut Record<_>, now: &mut Moment| changed(record.downgrade(now, owner, ttl));
-        self.change(&self.order(name).await?, name, shared).await
     }
 
     async fn raise(&self, name: &LockName, owner: OwnerId, floor: Token) -> Result<Changed> {
@@ -409,11 +413,11 @@ impl LeaseStore for Client {
         self.change(&self.order(name).await?, name, seen).await
     }
 
-    async fn break_lock(&self, name: &LockName, which: Break) -> Result<Changed> {
-        let is_one = move |token| match which {
-            Break::UpTo(last) => token <= last,
-            Break::Only(one) => token == one,
-            _ => false,
+    async fn break_lock(&self, name: &LockName, only: Option<Token>) -> Result<Changed> {
+        let last = self.inspect(name).await?.last_token();
+        let is_one = move |token| match only {
+            Some(only) => token == only,
+            None => Some(token) <= last,
         };
         let broken = move |record: &mut Record<_>, now: &mut Moment| changed(record.break_lock(now, is_one));
         self.change(&self.order(name).await?, name, broken).await

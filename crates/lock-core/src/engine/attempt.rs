@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::lease::EngineLease;
 use super::rollback::RollbackGuard;
-use super::{Answer, Ask, Core, LeaseStore, QueueUp};
+use super::{Answer, Ask, Core, LeaseStore, Order, QueueUp};
 use crate::drift::valid_until;
 use crate::{AcquireRequest, BootInstant, Error, Outcome, Result, Token};
 
@@ -22,12 +22,14 @@ pub(super) struct Attempt<S: LeaseStore> {
     pub(super) rollback: RollbackGuard<S>,
     /// When the first request was sent: no grant is older.
     pub(super) since: Option<BootInstant>,
-    pub(super) mailbox: Option<S::Mailbox>,
+    /// How long a lock that was granted while it waits is kept until it confirms.
+    pub(super) grace: Duration,
     is_queued: bool,
 }
 
 impl<'a, S: LeaseStore> Acquisition<'a, S> {
     pub(super) fn new(core: &'a Arc<Core<S>>, request: &'a AcquireRequest) -> Result<Self> {
+        core.capabilities.check_mode(request.mode)?;
         let place = core.store.place(&request.name)?;
         Ok(Self { core, place, request, ttl: core.ttl_of(&request.lease) })
     }
@@ -35,18 +37,18 @@ impl<'a, S: LeaseStore> Acquisition<'a, S> {
     /// A new attempt, with its own owner id.
     pub(super) fn attempt(&self) -> Attempt<S> {
         let rollback = RollbackGuard::new(self.core, &self.place, self.ttl);
-        Attempt { rollback, since: None, mailbox: None, is_queued: false }
-    }
-
-    /// How long a lock that was granted to a waiter is kept until that confirms. After a shorter wait it may rely on the grant at once.
-    pub(super) fn grace(&self) -> Duration {
-        self.core.options.grace.min(self.ttl)
+        let grace = self.core.options.grace.max(self.core.round_trip.get() * 4).min(self.ttl);
+        Attempt { rollback, since: None, grace, is_queued: false }
     }
 }
 
 impl<S: LeaseStore> Attempt<S> {
-    /// Asks for the lock, and queues up if it is busy, or confirms a grant. Returns when the request was sent.
-    pub(super) async fn ask(&mut self, what: &Acquisition<'_, S>) -> (BootInstant, Result<Answer>) {
+    /// Asks for the lock, and queues up if it is busy, or confirms a grant. Returns the moment from which a lease counts.
+    pub(super) async fn ask(
+        &mut self,
+        what: &Acquisition<'_, S>,
+        is_confirmation: bool,
+    ) -> (BootInstant, Result<Answer>) {
         let Acquisition { core, place, request, ttl } = what;
         // Before the roll-back is armed: nothing can be sent without it.
         let on = match core.store.order(place).await {
@@ -54,22 +56,23 @@ impl<S: LeaseStore> Attempt<S> {
             Err(error) => return (core.options.clock.now(), Err(error)),
         };
         let waits = !request.wait.is_expired();
-        if waits && self.mailbox.is_none() {
-            self.mailbox = core.store.mailbox(place);
+        if waits && self.rollback.mailbox.is_none() {
+            self.rollback.mailbox = core.store.mailbox(place);
         }
         self.is_queued |= waits;
         self.rollback.arm(&on);
-        let sent = core.options.clock.now();
-        self.since.get_or_insert(sent);
-        let queue = waits.then(|| QueueUp { grace: what.grace(), mailbox: self.mailbox.as_ref() });
+        let (asked, is_first) = (core.options.clock.now(), self.since.is_none());
+        self.since.get_or_insert(asked);
+        let mailbox = self.rollback.mailbox.as_ref();
+        let queue = waits.then_some(QueueUp { grace: self.grace, mailbox });
         let (owner, mode) = (self.rollback.owner, request.mode);
-        let ask = Ask { owner, mode, ttl: *ttl, info: &request.owner, queue };
+        let ask = Ask { owner, mode, ttl: *ttl, info: &request.owner, is_first, is_confirmation, queue };
         // Boxed, to keep the future of an acquisition small.
         let answer = Box::pin(core.store.ask(&on, place, &ask)).await;
         if let Ok(Answer::Busy { .. } | Answer::Blocked) = answer {
             self.rollback.answered(self.is_queued);
         }
-        (sent, answer)
+        (on.counts_from(asked), answer)
     }
 
     /// The lease of a lock that was granted to a request sent at this moment.
@@ -78,6 +81,7 @@ impl<S: LeaseStore> Attempt<S> {
         what: &Acquisition<'_, S>,
         sent: BootInstant,
         token: Token,
+        is_contended: bool,
     ) -> Result<EngineLease<S>> {
         let until = valid_until(sent, what.ttl);
         if what.core.options.clock.now() >= until {
@@ -85,8 +89,7 @@ impl<S: LeaseStore> Attempt<S> {
         }
         let grant = (self.rollback.owner, token);
         let lease = EngineLease::begin(what.core, &what.place, what.request, grant, (sent, until));
-        self.rollback.disarm();
-        Ok(lease)
+        Ok(lease.contended(is_contended).keeping(self.rollback.disarm()))
     }
 
     /// Notes that a request failed, and reports whether the attempt can continue.

@@ -72,7 +72,7 @@ where
     loop {
         match request().await? {
             Changed::Done(done) => return Ok(Some(done)),
-            Changed::NotHeld => return Ok(None),
+            Changed::NotHeld | Changed::NotHeldAnyMore => return Ok(None),
             Changed::Blocked if began.elapsed() >= core.options.command_timeout => {
                 return Err(core.store.blocked(&blocker(&*core.store, place).await));
             }

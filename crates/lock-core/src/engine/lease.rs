@@ -2,21 +2,20 @@
 
 use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 
 use super::blocked::{Pauses, until_free};
-use super::renew::HeldLock;
+use super::renew::{Downgrading, HeldLock, Sharing, is_blocked};
 use super::rollback::RollbackGuard;
-use super::{Ask, Changed, Core, LeaseStore};
+use super::{Ask, Changed, Core, Hold, Kept, LeaseStore, Mailbox, Order, Release};
 use crate::drift::valid_until;
 use crate::pending_release::{PendingRelease, SentRelease};
 use crate::renewal::{Renewal, Terms};
 use crate::{
-    AcquireRequest, BootInstant, Error, GuardState, HandOver, Lease, LossReason, Mode, Outcome, OwnerId,
-    Released, Result, Token, TokenBlock, Validity, ValidityCell,
+    AcquireRequest, BootInstant, Error, ErrorKind, GuardState, HandOver, Lease, LossReason, Mode, Outcome,
+    OwnerId, Released, Result, Token, TokenBlock, Validity, ValidityCell,
 };
 
 /// The lease of a lock in a store.
@@ -29,8 +28,9 @@ pub(super) struct EngineLease<S: LeaseStore> {
     validity: Validity,
     renewal: Renewal,
     pending: PendingRelease,
-    /// Whether the lock is, or may have become, a share.
-    may_be_shared: AtomicBool,
+    /// Whether the acquisition had to wait. Then there are probably other waiters.
+    is_contended: bool,
+    _kept: Option<Box<dyn Kept>>,
 }
 
 impl<S: LeaseStore> EngineLease<S> {
@@ -44,24 +44,47 @@ impl<S: LeaseStore> EngineLease<S> {
     ) -> Self {
         let terms = Terms::of(&request.lease, core.ttl_of(&request.lease), sent);
         let cell = ValidityCell::new(core.options.clock.clone(), until.min(terms.hold_until));
-        let held = Arc::new(HeldLock { place: place.clone(), owner });
+        let held = Arc::new(HeldLock::new(place.clone(), owner, Hold::of(request.mode)));
         let is_block = TokenBlock::start(token.get()) == token.get();
         let handovers = if is_block { core.options.local_handovers } else { 1 };
         Self {
             core: Arc::clone(core),
-            renewal: core.renewer.add(Arc::clone(&held), terms, cell.clone()),
+            renewal: core.renewers.add(core.store.node(place), Arc::clone(&held), terms, cell.clone()),
             held,
             tokens: TokenBlock::granted(token, handovers),
             validity: cell.validity(),
             cell,
             pending: PendingRelease::default(),
-            may_be_shared: AtomicBool::new(request.mode != Mode::Exclusive),
+            is_contended: false,
+            _kept: None,
         }
+    }
+
+    pub(super) fn contended(self, is_contended: bool) -> Self {
+        Self { is_contended, ..self }
+    }
+
+    /// Keeps what its acquisition has to keep as long as there is a lease.
+    pub(super) fn keeping(self, mailbox: Option<S::Mailbox>) -> Self {
+        let kept = mailbox.and_then(|mailbox| mailbox.held(&self.validity));
+        Self { _kept: kept, ..self }
     }
 
     /// Confirms a grant in the background: renews the lock for its full ttl now.
     pub(super) fn confirm(&self) {
+        self.held.confirm_next();
         self.renewal.hasten();
+    }
+
+    /// Ends the lease by this request: `None` if the owner did not have the lock.
+    pub(super) async fn end<T, F: Future<Output = Result<Option<T>>>>(
+        &self,
+        request: impl FnOnce(S::Place, OwnerId) -> F,
+    ) -> Result<Option<T>> {
+        self.renewal.stop().await;
+        let ended = request(self.held.place.clone(), self.held.owner).await?;
+        self.cell.lose(if ended.is_some() { LossReason::Released } else { LossReason::Removed });
+        Ok(ended)
     }
 }
 
@@ -86,7 +109,7 @@ impl<S: LeaseStore> Lease for EngineLease<S> {
     async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
         let capabilities = &self.core.capabilities;
         capabilities.check_ttl(ttl, capabilities.lease.min_ttl())?;
-        self.renewal.extend(ttl).await.deadline(capabilities.backend)
+        self.renewal.extend(self.core.without_skew(ttl)).await.deadline(capabilities.backend)
     }
 
     async fn verify(&self) -> Result<GuardState> {
@@ -97,12 +120,27 @@ impl<S: LeaseStore> Lease for EngineLease<S> {
     }
 
     async fn downgrade(&mut self) -> Result<()> {
-        let (core, HeldLock { place, owner }) = (&*self.core, &*self.held);
-        let ttl = self.renewal.longest_ttl();
-        // Whatever becomes of the request: no other task of this process gets the lock as an exclusive one.
-        self.may_be_shared.store(true, Ordering::Relaxed);
-        let shared = until_free(core, place, || core.store.downgrade(place, *owner, ttl));
-        shared.await?.ok_or_else(|| self.lost())
+        // As a renewal, so that no renewal in the exclusive mode is in flight at the same time.
+        let downgrading = Downgrading::begin(&self.held);
+        let backend = self.core.backend();
+        let shared = until_free(&self.core, &self.held.place, || async {
+            match self.renewal.renew().await.deadline(backend) {
+                Ok(_) => Ok(Changed::Done(())),
+                Err(error) if is_blocked(&error) => Ok(Changed::Blocked),
+                Err(error) => Err(error),
+            }
+        });
+        let shared = shared.await;
+        let sharing = downgrading.end();
+        match shared {
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::Lost => Err(error),
+            // A background renewal may have downgraded it meanwhile.
+            Err(error) => Err(error.with_outcome(match sharing {
+                Sharing::No => Outcome::NotApplied,
+                Sharing::Requested | Sharing::Possible => Outcome::Unknown,
+            })),
+        }
     }
 
     async fn release(&mut self) -> Result<Released> {
@@ -111,14 +149,15 @@ impl<S: LeaseStore> Lease for EngineLease<S> {
             Ok(sent) => sent,
             Err(known) => return Ok(known),
         };
-        let (Core { store, options, .. }, HeldLock { place, owner }) = (&*self.core, &*self.held);
+        let (Core { store, options, .. }, HeldLock { place, owner, .. }) = (&*self.core, &*self.held);
+        let (hold, is_contended) = (self.held.hold(), self.is_contended);
         let mut pauses = Pauses::default();
         let found = loop {
             let on = store.order(place).await?;
-            let released = store.release(&on, place, *owner).await;
+            let released = store.release(&on, place, *owner, Release::Lock { hold, is_contended }).await;
             drop(on);
             match released {
-                Ok(Changed::Done(())) => break true,
+                Ok(Changed::Done(()) | Changed::NotHeldAnyMore) => break true,
                 Ok(Changed::NotHeld) => break false,
                 // The lease has expired: nobody waits for this any more.
                 Ok(Changed::Blocked) if sent.is_over(options.clock.now()) => break true,
@@ -153,7 +192,7 @@ impl<S: LeaseStore> Lease for EngineLease<S> {
     }
 
     async fn raise_token(&self, floor: Token) -> Result<()> {
-        let (core, HeldLock { place, owner }) = (&*self.core, &*self.held);
+        let (core, HeldLock { place, owner, .. }) = (&*self.core, &*self.held);
         let raised = until_free(core, place, || core.store.raise(place, *owner, floor));
         raised.await?.ok_or_else(|| self.lost())
     }
@@ -174,7 +213,7 @@ impl<S: LeaseStore> EngineLease<S> {
 
     /// Whether the lock may stay in this process: once, and only by a valid lease.
     fn can_stay(&self) -> bool {
-        !self.may_be_shared.load(Ordering::Relaxed) && !self.pending.is_sent() && self.validity.is_valid()
+        self.held.hold() == Hold::Alone && !self.pending.is_sent() && self.validity.is_valid()
     }
 
     /// Hands the lock over in one request; `None` if a release has to follow.
@@ -188,23 +227,22 @@ impl<S: LeaseStore> EngineLease<S> {
         let ttl = core.ttl_of(&next.lease);
         let mut rollback = RollbackGuard::new(&core, &place, ttl);
         rollback.arm(&on);
-        let sent = core.options.clock.now();
-        let to = Ask { owner: rollback.owner, mode: next.mode, ttl, info: &next.owner, queue: None };
+        let asked = core.options.clock.now();
+        let to = Ask::new(rollback.owner, next.mode, ttl, &next.owner);
         match core.store.hand_over(&on, &place, self.held.owner, &to).await {
             Ok(Changed::Done(token)) => {
                 self.cell.lose(LossReason::Released);
+                let sent = on.counts_from(asked);
                 let until = valid_until(sent, ttl);
                 if core.options.clock.now() >= until {
-                    // The next task cannot use it: take it back.
-                    rollback.now().await;
-                    return Ok(Some(HandOver::Released(release.in_time())));
+                    return Ok(Some(taken_back(rollback, release).await));
                 }
-                let mut lease = Self::begin(&core, &place, next, (rollback.owner, token), (sent, until));
+                let lease = Self::begin(&core, &place, next, (rollback.owner, token), (sent, until));
+                let mut lease = lease.contended(self.is_contended).keeping(rollback.disarm());
                 lease.tokens = self.tokens.succeeded_by(token, core.options.clock.now());
-                rollback.disarm();
                 Ok(Some(HandOver::HandedOver(Box::new(lease))))
             }
-            Ok(Changed::NotHeld) => {
+            Ok(Changed::NotHeld | Changed::NotHeldAnyMore) => {
                 rollback.answered(false);
                 self.cell.lose(LossReason::Removed);
                 Ok(Some(HandOver::Released(Released::AlreadyLost)))
@@ -213,6 +251,10 @@ impl<S: LeaseStore> EngineLease<S> {
                 rollback.answered(false);
                 self.pending.not_applied(release);
                 Ok(None)
+            }
+            Err(error) if error.outcome() == Outcome::Applied => {
+                self.cell.lose(LossReason::Released);
+                Ok(Some(taken_back(rollback, release).await))
             }
             Err(error) => {
                 if error.outcome() == Outcome::NotApplied {
@@ -224,4 +266,10 @@ impl<S: LeaseStore> EngineLease<S> {
             }
         }
     }
+}
+
+/// Takes a lock back that was handed over to a task that cannot use it.
+async fn taken_back<S: LeaseStore>(rollback: RollbackGuard<S>, release: SentRelease) -> HandOver {
+    let _ = rollback.now().await;
+    HandOver::Released(release.in_time())
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
-use super::{Changed, Core, LeaseStore, Order};
+use super::{Changed, Core, LeaseStore, Mailbox, Order, Release};
 use crate::background::Counted;
-use crate::{ErrorKind, OwnerId};
+use crate::{ErrorKind, OwnerId, Result};
 
 /// How long a roll-back waits for a store that does not answer.
 const MAX_OUTAGE: Duration = Duration::from_secs(600);
@@ -25,17 +25,21 @@ pub(super) struct RollbackGuard<S: LeaseStore> {
     place: S::Place,
     pub(super) owner: OwnerId,
     ttl: Duration,
-    /// `None` if there is nothing to remove.
+    /// Where the owner is notified, if it waits.
+    pub(super) mailbox: Option<S::Mailbox>,
+    /// What the requests before the last one may have left; `None` if they left nothing.
     sent: Option<Sent<S::Order>>,
+    /// The order of the last request, until that is answered.
+    last: Option<S::Order>,
     /// How many requests may have left something.
-    requests: u32,
+    requests: usize,
     runtime: Option<Handle>,
 }
 
 /// What is known of the last request.
 #[derive(Debug)]
 enum Sent<O> {
-    /// It was answered: at most an entry in the queue remains.
+    /// It was answered: at most an entry in the queue remains, or what the answer said.
     Answered,
     /// It was sent in this order, and not answered. What follows it there is executed after it.
     InDoubt(O),
@@ -51,7 +55,9 @@ impl<S: LeaseStore> RollbackGuard<S> {
             place: place.clone(),
             owner: OwnerId::random(),
             ttl,
+            mailbox: None,
             sent: None,
+            last: None,
             requests: 0,
             runtime: Handle::try_current().ok(),
         }
@@ -59,57 +65,92 @@ impl<S: LeaseStore> RollbackGuard<S> {
 
     /// Notes that a request is about to be sent in this order.
     pub(super) fn arm(&mut self, on: &S::Order) {
-        self.sent = Some(Sent::InDoubt(on.clone()));
-        self.requests += 1;
+        self.sent = self.take_sent();
+        self.last = Some(on.clone());
     }
 
     /// Notes that the last request was answered, and whether something of this owner may remain.
     pub(super) fn answered(&mut self, may_remain: bool) {
-        self.sent = may_remain.then_some(Sent::Answered);
+        if self.count_last().is_some() {
+            self.sent = may_remain.then_some(Sent::Answered);
+        }
     }
 
-    /// Ends the guard without a roll-back.
-    pub(super) fn disarm(mut self) {
-        self.sent = None;
+    /// Notes that the last request was answered, and has left something all the same.
+    pub(super) fn refused(&mut self) {
+        self.sent = self.take_sent().map(|_| Sent::Answered);
     }
 
-    /// Rolls back now with one request; if that is not enough, the rest runs in the background.
-    pub(super) async fn now(mut self) {
-        let (is_settled, on) = match self.sent.take() {
-            None => return,
+    /// Ends the guard without a roll-back, and returns where its owner was notified.
+    pub(super) fn disarm(mut self) -> Option<S::Mailbox> {
+        (self.sent, self.last) = (None, None);
+        self.mailbox.take()
+    }
+
+    /// Rolls back now with one request, and reports whether that is enough; else the rest runs in the background.
+    ///
+    /// # Errors
+    ///
+    /// When nothing can be sent.
+    pub(super) async fn now(mut self) -> Result<bool> {
+        let (is_answered, on) = match self.take_sent() {
+            None => return Ok(true),
             Some(Sent::Answered) => (true, None),
-            Some(Sent::InDoubt(on)) if on.is_open() => (true, Some(on)),
+            Some(Sent::InDoubt(on)) if on.is_open() => (false, Some(on)),
             // Given back before another one is waited for: there may be no more.
             Some(Sent::InDoubt(_) | Sent::Lost) => (false, None),
         };
         self.sent = Some(match &on {
             Some(on) => Sent::InDoubt(on.clone()),
-            None if is_settled => Sent::Answered,
+            None if is_answered => Sent::Answered,
             None => Sent::Lost,
         });
         let store = &self.core.store;
-        let on = match on {
-            Some(on) => on,
-            None => match store.order(&self.place).await {
-                Ok(on) => on,
-                Err(_) => return,
-            },
+        let order = match &on {
+            Some(on) => on.clone(),
+            None => store.order(&self.place).await?,
         };
-        match store.release(&on, &self.place, self.owner).await {
-            Ok(Changed::Done(())) if self.requests == 1 => self.sent = None,
-            Ok(Changed::Done(()) | Changed::NotHeld) if is_settled => self.sent = None,
+        let what = Release::Acquisition(self.mailbox.as_ref());
+        let removed = store.release(&order, &self.place, self.owner, what).await;
+        let is_settled = is_answered || on.is_some_and(|on| on.is_open());
+        match removed {
+            Ok(Changed::Done(())) if is_settled || self.requests == 1 => self.sent = None,
+            Ok(Changed::NotHeld | Changed::NotHeldAnyMore) if is_settled => self.sent = None,
             _ => {}
         }
+        Ok(self.sent.is_none())
+    }
+
+    /// What may have left something; `None` if nothing did.
+    fn take_sent(&mut self) -> Option<Sent<S::Order>> {
+        let last = self.count_last();
+        last.map(Sent::InDoubt).or_else(|| self.sent.take())
+    }
+
+    /// Counts the last request, if it was sent, and returns its order.
+    fn count_last(&mut self) -> Option<S::Order> {
+        let last = self.last.take()?;
+        let requests = last.requests();
+        self.requests += requests;
+        (requests > 0).then_some(last)
     }
 }
 
 impl<S: LeaseStore> Drop for RollbackGuard<S> {
     fn drop(&mut self) {
-        let (Some(sent), Some(runtime)) = (self.sent.take(), self.runtime.take()) else { return };
+        if let Some(last) = &self.last {
+            last.withdraw();
+        }
+        let (Some(sent), Some(runtime)) = (self.take_sent(), self.runtime.take()) else { return };
+        let mut mailbox = self.mailbox.take();
+        if let Some(mailbox) = &mut mailbox {
+            mailbox.given_up(!matches!(sent, Sent::Answered));
+        }
         let rollback = Rollback {
             core: Arc::clone(&self.core),
             place: self.place.clone(),
             owner: self.owner,
+            mailbox,
             ttl: self.ttl,
             is_alone: self.requests == 1,
         };
@@ -123,6 +164,7 @@ struct Rollback<S: LeaseStore> {
     core: Arc<Core<S>>,
     place: S::Place,
     owner: OwnerId,
+    mailbox: Option<S::Mailbox>,
     ttl: Duration,
     /// Whether the acquisition sent one request only: what was found once does not come again.
     is_alone: bool,
@@ -146,20 +188,25 @@ impl<S: LeaseStore> Rollback<S> {
         let mut pause = FIRST_PAUSE;
         loop {
             // One that has ended is given back first: there may be no more.
-            let open = on.take().filter(Order::is_open);
-            let is_in_order = open.is_some();
-            let order = match open {
-                Some(on) => Ok(on),
+            on = on.filter(Order::is_open);
+            let order = match &on {
+                Some(on) => Ok(on.clone()),
                 None => store.order(&self.place).await,
             };
+            let what = Release::Acquisition(self.mailbox.as_ref());
             let removed = match &order {
-                Ok(on) => store.release(on, &self.place, self.owner).await,
+                Ok(order) => store.release(order, &self.place, self.owner, what).await,
                 Err(error) => Err(error.clone()),
             };
             drop(order);
+            let is_in_order = on.as_ref().is_some_and(Order::is_open);
             let is_answer = match removed {
                 Ok(Changed::Done(())) if self.is_alone => return,
-                Ok(Changed::Done(()) | Changed::NotHeld) if is_settled || is_in_order => return,
+                Ok(Changed::Done(()) | Changed::NotHeld | Changed::NotHeldAnyMore)
+                    if is_settled || is_in_order =>
+                {
+                    return;
+                }
                 Err(error) if error.kind() == ErrorKind::Closed => return,
                 Err(error) => error.kind() != ErrorKind::Unavailable,
                 Ok(Changed::Blocked) => {
@@ -175,6 +222,9 @@ impl<S: LeaseStore> Rollback<S> {
                 if !mem::replace(&mut has_answered, true) {
                     until = until.min(options.clock.now() + lasting);
                 }
+            }
+            if is_settled {
+                on = None;
             }
             sleep(pause).await;
             pause = (pause * 2).min(LAST_PAUSE);

@@ -10,7 +10,8 @@ use futures_util::future::BoxFuture;
 
 use crate::error::NO_BACKEND;
 use crate::{
-    DoctorReport, Error, ErrorKind, LockName, LockState, Mode, Outcome, OwnerId, OwnerInfo, Result, Token,
+    BootInstant, DoctorReport, Error, ErrorKind, LockName, LockState, Mode, Outcome, OwnerId, OwnerInfo,
+    Result, Token, Validity,
 };
 
 /// A store of leases: what it answers to one request. [`Engine`](super::Engine) makes a [`Backend`](crate::Backend) of it.
@@ -21,7 +22,8 @@ use crate::{
 ///
 /// * **Bounded.** Each request ends within the [`command_timeout`](super::EngineOptions::command_timeout), or soon after.
 /// * **Outcomes.** An error says what became of the request by its [outcome](Error::outcome): [`Error::new`] says
-///   [`NotApplied`](Outcome::NotApplied), after which nothing is rolled back. An answer that did not come is
+///   [`NotApplied`](Outcome::NotApplied), after which nothing is rolled back. A request that was answered, and may have left something all
+///   the same, is [`Applied`](Outcome::Applied): it is rolled back, and not sent again. An answer that did not come is
 ///   [`Unknown`](Outcome::Unknown). One whose connection ended has the code `broken`: it is sent again, over another one, where that is
 ///   safe.
 /// * **Answered once.** A request that was answered is not executed again. A client that repeats requests by itself says nothing until the last
@@ -68,9 +70,10 @@ pub trait LeaseStore: Debug + Send + Sync + 'static {
         on: &Self::Order,
         place: &Self::Place,
         owner: OwnerId,
+        what: Release<'_, Self::Mailbox>,
     ) -> impl Future<Output = Result<Changed>> + Send;
 
-    /// Extends leases, all in one request. One answer to each, in the same order.
+    /// Extends leases, all in one request, or [makes shares](Hold::Downgrading) of their locks. One answer to each, in the same order.
     fn extend(
         &self,
         leases: &[Extension<'_, Self::Place>],
@@ -78,14 +81,6 @@ pub trait LeaseStore: Debug + Send + Sync + 'static {
 
     /// Whether this owner has the lock.
     fn holds(&self, place: &Self::Place, owner: OwnerId) -> impl Future<Output = Result<bool>> + Send;
-
-    /// Makes an exclusive lock a share of this owner, for at least this long from now on.
-    fn downgrade(
-        &self,
-        place: &Self::Place,
-        owner: OwnerId,
-        ttl: Duration,
-    ) -> impl Future<Output = Result<Changed>> + Send;
 
     /// Makes all later tokens larger than `floor`, if this owner has the lock.
     fn raise(
@@ -107,14 +102,26 @@ pub trait LeaseStore: Debug + Send + Sync + 'static {
     /// Reads the state of the lock, with its last token, and holders with the [public](Self::shown) form of their ids.
     fn inspect(&self, place: &Self::Place) -> impl Future<Output = Result<LockState>> + Send;
 
-    /// Removes the lock from these holders, and hands it over. [`Done`](Changed::Done) if there were any.
-    fn break_lock(&self, place: &Self::Place, which: Break) -> impl Future<Output = Result<Changed>> + Send;
+    /// Removes the lock from the holder with this token, or from all that have it now, and hands it over. [`Done`](Changed::Done) if there
+    /// were any. It breaks no later grant, whenever it is executed.
+    fn break_lock(
+        &self,
+        place: &Self::Place,
+        only: Option<Token>,
+    ) -> impl Future<Output = Result<Changed>> + Send;
 
     /// Closes the connections: requests fail with [`Closed`](ErrorKind::Closed) from now on.
     fn close(&self);
 
     /// A mailbox for an owner that waits if the lock is busy; `None` if it is not to be notified. The default has none.
     fn mailbox(&self, place: &Self::Place) -> Option<Self::Mailbox> {
+        let _ = place;
+        None
+    }
+
+    /// The server that has the lock, if there are several. Leases on one are extended together, and none waits for another server. The
+    /// default knows one server.
+    fn node(&self, place: &Self::Place) -> Option<String> {
         let _ = place;
         None
     }
@@ -169,8 +176,23 @@ pub trait LeaseStore: Debug + Send + Sync + 'static {
 
 /// The order in which a store executes requests.
 pub trait Order: Clone + Debug + Send + Sync + 'static {
-    /// Whether a request that is sent on it now is executed after all those that were sent on it before.
+    /// Whether a request that is sent on it now is executed after all those that were sent on it before; and one that was just answered
+    /// was.
     fn is_open(&self) -> bool;
+
+    /// How many requests for a lock were sent on this clone, or may have been. The default says one.
+    fn requests(&self) -> usize {
+        1
+    }
+
+    /// Keeps a request that was not sent yet from being sent: nobody waits for it. The default does nothing.
+    fn withdraw(&self) {}
+
+    /// When the first request was sent at the earliest, if it was asked for at this moment: its lease counts from then. The default says
+    /// at this moment.
+    fn counts_from(&self, asked: BootInstant) -> BootInstant {
+        asked
+    }
 }
 
 impl Order for () {
@@ -181,8 +203,9 @@ impl Order for () {
 
 /// Where a waiter is notified. Messages may be lost, repeated, late, or of somebody else: see [`Message`].
 pub trait Mailbox: Debug + Send + Sync + 'static {
-    /// Called when the lock was busy: whether the waiter will be notified. Else it asks now and then.
-    fn listens(&mut self) -> bool;
+    /// Called when the lock was busy, with the number of waiters that come before this one. For how long the waiter relies on being
+    /// notified; `None` if it is not, and asks now and then.
+    fn listens(&mut self, ahead: Option<usize>) -> Option<Duration>;
 
     /// The next message. It waits until there is one: a waiter asks the store at once.
     ///
@@ -190,15 +213,33 @@ pub trait Mailbox: Debug + Send + Sync + 'static {
     ///
     /// It has to be cancel safe.
     fn next(&mut self) -> impl Future<Output = Message> + Send;
+
+    /// Called when the acquisition is rolled back: whether its last request got no answer. The mailbox lives as long as that takes. The
+    /// default does nothing.
+    fn given_up(&mut self, in_doubt: bool) {
+        let _ = in_doubt;
+    }
+
+    /// Called when the acquisition has the lock. What it returns lives as long as the lease. The default keeps nothing.
+    fn held(self, validity: &Validity) -> Option<Box<dyn Kept>>
+    where
+        Self: Sized,
+    {
+        let _ = validity;
+        None
+    }
 }
+
+/// What a lease keeps of a [mailbox](Mailbox::held).
+pub trait Kept: Debug + Send + Sync {}
 
 /// A mailbox that there is none of.
 #[derive(Debug)]
 pub enum Unnotified {}
 
 impl Mailbox for Unnotified {
-    fn listens(&mut self) -> bool {
-        false
+    fn listens(&mut self, _: Option<usize>) -> Option<Duration> {
+        None
     }
 
     fn next(&mut self) -> impl Future<Output = Message> + Send {
@@ -213,8 +254,12 @@ pub enum Message {
     /// It was granted the lock, with this token. Only for a message that nobody but the store can have made: by a secret of the mailbox, for
     /// example. Else it is [`Ask`](Self::Ask).
     Granted(Token),
+    /// It was granted the lock, as it seems: it asks the store to confirm that.
+    Confirm,
     /// It is to ask again.
     Ask,
+    /// It is to ask again after this time.
+    AskIn(Duration),
 }
 
 /// A request for a lock.
@@ -228,7 +273,11 @@ pub struct Ask<'a, M> {
     /// For how long.
     pub ttl: Duration,
     /// What others are to see of the owner.
-    pub info: &'a OwnerInfo,
+    pub info: &'a Arc<OwnerInfo>,
+    /// Whether it is the first request of this owner.
+    pub is_first: bool,
+    /// Whether the owner was notified that it has the lock.
+    pub is_confirmation: bool,
     /// How it waits; `None` if it does not.
     pub queue: Option<QueueUp<'a, M>>,
 }
@@ -259,6 +308,33 @@ pub enum Answer {
     Blocked,
 }
 
+/// What is released.
+#[derive(Debug)]
+pub enum Release<'a, M> {
+    /// What an acquisition may have left: the lock, or an entry in the queue, with this mailbox if it waited.
+    Acquisition(Option<&'a M>),
+    /// A lock that is held.
+    Lock {
+        /// How.
+        hold: Hold,
+        /// Whether its owner had to wait. Then there are probably other waiters.
+        is_contended: bool,
+    },
+}
+
+/// How an owner has the lock, as far as is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// Exclusively.
+    Alone,
+    /// Exclusively, by a grant that it was notified of: this request confirms it.
+    Granted,
+    /// Shared, or perhaps shared.
+    Shared,
+    /// Exclusively until now, and shared from now on.
+    Downgrading,
+}
+
 /// The answer to a request that changes what an owner has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changed<T = ()> {
@@ -266,12 +342,14 @@ pub enum Changed<T = ()> {
     Done(T),
     /// The owner does not have the lock.
     NotHeld,
+    /// The owner does not have the lock; an earlier copy of this request may have removed it.
+    NotHeldAnyMore,
     /// Something else has the record of the lock: nothing was changed.
     Blocked,
 }
 
 /// An extension of a lease.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub struct Extension<'a, P> {
     /// Where.
@@ -282,16 +360,8 @@ pub struct Extension<'a, P> {
     pub ttl: Duration,
     /// Whether a longer one is to be shortened. Else it stays, so that a late request shortens no other.
     pub shortens: bool,
-}
-
-/// Which holders lose the lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Break {
-    /// Those up to this token.
-    UpTo(Token),
-    /// The one with this token.
-    Only(Token),
+    /// How the owner has the lock. No other extension of this lease is under way.
+    pub hold: Hold,
 }
 
 /// What has the record of a lock.
@@ -306,8 +376,8 @@ pub struct Blocker {
 impl<'a, M> Ask<'a, M> {
     /// A request of an owner that does not wait.
     #[must_use]
-    pub const fn new(owner: OwnerId, mode: Mode, ttl: Duration, info: &'a OwnerInfo) -> Self {
-        Self { owner, mode, ttl, info, queue: None }
+    pub const fn new(owner: OwnerId, mode: Mode, ttl: Duration, info: &'a Arc<OwnerInfo>) -> Self {
+        Self { owner, mode, ttl, info, is_first: true, is_confirmation: false, queue: None }
     }
 }
 
@@ -319,11 +389,30 @@ impl<'a, M> QueueUp<'a, M> {
     }
 }
 
+impl Hold {
+    /// How an owner has the lock that asked for this mode.
+    #[must_use]
+    pub const fn of(mode: Mode) -> Self {
+        match mode {
+            Mode::Exclusive => Self::Alone,
+            _ => Self::Shared,
+        }
+    }
+}
+
+impl<P> Clone for Extension<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P> Copy for Extension<'_, P> {}
+
 impl<'a, P> Extension<'a, P> {
     /// An extension that shortens nothing.
     #[must_use]
     pub const fn new(place: &'a P, owner: OwnerId, ttl: Duration) -> Self {
-        Self { place, owner, ttl, shortens: false }
+        Self { place, owner, ttl, shortens: false, hold: Hold::Alone }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Waits for a busy lock.
 
 use std::future::pending;
+use std::mem;
 use std::time::Duration;
 
 use tokio::task::yield_now;
@@ -12,12 +13,14 @@ use super::lease::EngineLease;
 use super::{Answer, LeaseStore, Mailbox, Message};
 use crate::drift::valid_until;
 use crate::waiting::{Tried, WaitState, is_silence, longest_pause, pause_between, poll_pause, within};
-use crate::{Acquired, BootInstant, Error, Result, Token, Wait};
+use crate::{Acquired, BootInstant, Error, Outcome, Result, Token, Wait};
 
 /// How long another request usually has the record of a lock, at most.
 const MOMENT: Duration = Duration::from_millis(100);
 /// How long a caller is kept whose time is over: the library grants 100 ms.
 const AT_THE_END: Duration = Duration::from_millis(50);
+/// A confirmation is sent and answered within this time, if the store answers as usual.
+const SOON: Duration = Duration::from_millis(500);
 /// Stores round the remaining time of a lease.
 const ROUNDING: Duration = Duration::from_millis(2);
 
@@ -37,8 +40,12 @@ pub(super) struct Waiting<'a, S: LeaseStore> {
     blocker: Option<String>,
     /// Whether there was another answer: the lock is busy.
     was_busy: bool,
-    /// The token of a grant that was notified.
+    /// Whether it was notified of a grant, and has not asked since.
+    was_granted: bool,
+    /// The token of that grant, if it can be taken over.
     granted: Option<Token>,
+    /// Whether an earlier request may still be executed.
+    in_doubt: bool,
     state: WaitState,
 }
 
@@ -55,7 +62,9 @@ impl<'a, S: LeaseStore> Waiting<'a, S> {
             blocked_until: now + MOMENT,
             blocker: None,
             was_busy: false,
+            was_granted: false,
             granted: None,
+            in_doubt: false,
             state: WaitState::default(),
         }
     }
@@ -67,7 +76,7 @@ impl<'a, S: LeaseStore> Waiting<'a, S> {
         sent: BootInstant,
         first: Result<Answer>,
     ) -> Result<Acquired> {
-        let asked = self.answered(attempt, sent, first).await?;
+        let asked = self.answered(attempt, sent, first, false).await?;
         let mut lease = self.once_more(asked).await?;
         loop {
             if let Some(lease) = lease {
@@ -100,8 +109,7 @@ impl<'a, S: LeaseStore> Waiting<'a, S> {
             // renewal task and once for the connection.
             yield_now().await;
             yield_now().await;
-            attempt.rollback.disarm();
-            return Ok(Some(lease));
+            return Ok(Some(lease.keeping(attempt.rollback.disarm())));
         }
         let deadline = self.state.deadline(self.what.request.wait).map(|end| self.end(end));
         match within(deadline, self.ask_twice()).await {
@@ -114,8 +122,27 @@ impl<'a, S: LeaseStore> Waiting<'a, S> {
     /// Waits until it is worth asking again, and reports whether there is time left.
     async fn wait(&mut self) -> bool {
         let end = self.what.request.wait.deadline().map(|end| self.end(end));
-        let at = end.map_or(self.again_at, |end| end.min(self.again_at));
-        let mailbox = self.attempt.as_mut().and_then(|attempt| attempt.mailbox.as_mut());
+        loop {
+            let at = end.map_or(self.again_at, |end| end.min(self.again_at));
+            let Some(message) = self.message(at).await else { break };
+            match message {
+                Message::Granted(token) => (self.was_granted, self.granted) = (true, Some(token)),
+                Message::Confirm => self.was_granted = true,
+                Message::Ask => {}
+                Message::AskIn(span) => {
+                    self.again_at = self.again_at.min(Instant::now() + span.min(longest_pause()) + ROUNDING);
+                    continue;
+                }
+            }
+            break;
+        }
+        let is_left = self.granted.is_some() || end.is_none_or(|end| Instant::now() < end);
+        is_left || self.asks_on().await
+    }
+
+    /// The next message until then.
+    async fn message(&mut self, at: Instant) -> Option<Message> {
+        let mailbox = self.attempt.as_mut().and_then(|attempt| attempt.rollback.mailbox.as_mut());
         let message = async {
             match mailbox {
                 Some(mailbox) => mailbox.next().await,
@@ -124,14 +151,9 @@ impl<'a, S: LeaseStore> Waiting<'a, S> {
         };
         tokio::select! {
             biased;
-            message = message => match message {
-                Message::Granted(token) => self.granted = Some(token),
-                Message::Ask => {}
-            },
-            () = sleep_until(at) => {}
+            message = message => Some(message),
+            () = sleep_until(at) => None,
         }
-        let is_left = self.granted.is_some() || end.is_none_or(|end| Instant::now() < end);
-        is_left || self.asks_on().await
     }
 
     /// Whether to ask again though the time is over, as nothing is known but that something else has the record.
@@ -166,17 +188,19 @@ impl<'a, S: LeaseStore> Waiting<'a, S> {
     /// grace period. After a longer wait the lock is asked for once more, which confirms the grant.
     fn take_over(&mut self) -> Option<(EngineLease<S>, Attempt<S>)> {
         let token = self.granted.take()?;
-        let (core, grace) = (self.what.core, self.what.grace());
-        let since = self.attempt.as_ref()?.since?;
-        let (until, now) = (valid_until(since, grace), core.options.clock.now());
-        if !self.what.request.lease.renewed || now + grace / 4 > until {
+        let core = self.what.core;
+        let Attempt { since, grace, .. } = *self.attempt.as_ref()?;
+        let (until, now) = (valid_until(since?, grace), core.options.clock.now());
+        let enough = (grace / 4).max(SOON.min(grace / 2)).max(core.round_trip.get() * 8);
+        if !self.what.request.lease.renewed || now + enough > until {
             return None;
         }
+        self.was_granted = false;
         let attempt = self.attempt.take()?;
         let grant = (attempt.rollback.owner, token);
         let lease = EngineLease::begin(core, &self.what.place, self.what.request, grant, (now, until));
         lease.confirm();
-        Some((lease, attempt))
+        Some((lease.contended(true), attempt))
     }
 
     async fn ask_twice(&mut self) -> Result<Option<EngineLease<S>>> {
@@ -195,8 +219,9 @@ impl<'a, S: LeaseStore> Waiting<'a, S> {
 
     async fn ask_once(&mut self) -> Result<Tried<EngineLease<S>>> {
         let mut attempt = self.attempt.take().unwrap_or_else(|| self.what.attempt());
-        let (sent, answer) = attempt.ask(&self.what).await;
-        self.answered(attempt, sent, answer).await
+        let was_granted = mem::take(&mut self.was_granted);
+        let (sent, answer) = attempt.ask(&self.what, was_granted).await;
+        self.answered(attempt, sent, answer, was_granted).await
     }
 
     async fn answered(
@@ -204,33 +229,62 @@ impl<'a, S: LeaseStore> Waiting<'a, S> {
         mut attempt: Attempt<S>,
         sent: BootInstant,
         answer: Result<Answer>,
+        was_granted: bool,
     ) -> Result<Tried<EngineLease<S>>> {
         self.is_blocked = matches!(answer, Ok(Answer::Blocked));
         match answer {
-            Ok(Answer::Granted(token)) => attempt.granted(&self.what, sent, token).map(Tried::Granted),
+            Ok(Answer::Granted(token)) => {
+                attempt.granted(&self.what, sent, token, self.state.is_contended()).map(Tried::Granted)
+            }
             Ok(Answer::Busy { ahead, ends_in }) => {
+                let core = self.what.core;
+                core.round_trip.note(core.options.clock.now().saturating_duration_since(sent));
                 self.busy(&mut attempt, ahead, ends_in);
-                self.attempt = Some(attempt);
+                if was_granted {
+                    // The confirmation came too late. The next attempt's grace period allows for slow answers.
+                    self.again_at = Instant::now();
+                } else {
+                    self.attempt = Some(attempt);
+                }
                 Ok(Tried::Busy)
             }
             Ok(Answer::Blocked) => {
-                self.attempt = Some(attempt);
+                (self.attempt, self.was_granted) = (Some(attempt), was_granted);
                 self.state.busy("", None);
                 self.again_at = Instant::now() + self.pauses.next();
                 Ok(Tried::Busy)
             }
             Err(error) if is_silence(&error) => {
-                // At once, so that it does not block the next attempt. If this fails, that one fails too, and reports why.
-                attempt.rollback.now().await;
-                Ok(Tried::Again(error))
+                // At once, so that it does not block the next attempt.
+                let rolled_back = attempt.rollback.now().await;
+                self.in_doubt |= !matches!(rolled_back, Ok(true));
+                match rolled_back {
+                    // It says more than that the connection broke.
+                    Err(unreached) if error.code() == "broken" => Err(self.doubted(unreached)),
+                    Err(_) => Err(error),
+                    Ok(_) => Ok(Tried::Again(error)),
+                }
+            }
+            Err(error) if error.outcome() == Outcome::Applied => {
+                // At once, so that it does not block a retry.
+                attempt.rollback.refused();
+                Err(match attempt.rollback.now().await {
+                    Ok(true) => error.with_outcome(Outcome::NotApplied),
+                    _ => error,
+                })
             }
             Err(error) => {
                 if attempt.failed(&error) {
-                    self.attempt = Some(attempt);
+                    (self.attempt, self.was_granted) = (Some(attempt), was_granted);
                 }
-                Err(error)
+                Err(self.doubted(error))
             }
         }
+    }
+
+    /// The error of an acquisition of which an earlier request may still be executed.
+    fn doubted(&self, error: Error) -> Error {
+        if self.in_doubt { error.with_outcome(Outcome::Unknown) } else { error }
     }
 
     fn busy(&mut self, attempt: &mut Attempt<S>, ahead: Option<usize>, ends_in: Option<Duration>) {
@@ -241,12 +295,12 @@ impl<'a, S: LeaseStore> Waiting<'a, S> {
             // The holder is not in the queue.
             self.what.request.report_position(ahead + 1);
         }
-        let listens = attempt.mailbox.as_mut().is_some_and(Mailbox::listens);
+        let relies = attempt.rollback.mailbox.as_mut().and_then(|mailbox| mailbox.listens(ahead));
         let poll = u64::try_from(self.what.core.options.poll.as_millis()).unwrap_or(u64::MAX).max(1);
-        let longest = match (listens, ahead) {
-            (true, _) => longest_pause(),
-            (false, Some(1..)) => pause_between(poll, poll.saturating_mul(4)),
-            (false, _) => pause_between(poll / 5, poll),
+        let longest = match (relies, ahead) {
+            (Some(pause), _) => pause,
+            (None, Some(1..)) => pause_between(poll, poll.saturating_mul(4)),
+            (None, _) => pause_between(poll / 5, poll),
         };
         // Not all at once: the first of those that ask then passes an expired lock on.
         let spread = ahead.map_or(Duration::ZERO, |ahead| Duration::from_millis(10) * ahead.min(50) as u32);

@@ -7,12 +7,13 @@ use futures_util::future::join_all;
 use lock_core::{ErrorKind, Outcome};
 use lock_postgres::Fence;
 use lock_testkit::postgres::PostgresServer;
-use lock_testkit::{acquiring, come, give_back, queue_up, take, until};
+use lock_testkit::proxy::{FaultProxy, Protocol};
+use lock_testkit::{acquiring, come, give_back, hand_over, queue_up, take, until};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::runtime::Builder;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::site::{SESSIONS, Site, connect};
+use crate::site::{LISTENERS, SESSIONS, Site, client, connect};
 
 #[tokio::test]
 async fn locks_that_are_dropped_leave_no_session() {
@@ -40,6 +41,46 @@ async fn a_held_lock_outlives_a_pause_of_the_server_in_which_all_connections_are
         give_back(come(task).await).await;
     }
     assert!(guard.is_valid());
+}
+
+/// A router has forgotten the connections. One of them has the call of a waiter, another one the roll-back of a waiter that left, and the
+/// one that listens its heartbeat.
+#[tokio::test]
+#[ignore = "full: such a call has a quarter of its time"]
+async fn silent_connections_are_left_once_a_later_one_is_answered() {
+    let site = Site::open().await;
+    let proxy = FaultProxy::start(site.server.addr(), Protocol::Postgres).unwrap();
+    let holder = site.locks("&ttl=60s").await;
+    // Time: a call is waited for longer than the test is patient.
+    let options = "ttl=60s&pool=3&command_timeout=60s";
+    let url = format!("postgres://postgres@{}/{}?{options}", proxy.addr(), site.database);
+    let locks = connect(&url).await.unwrap();
+    let (one, two) = (take(&holder, "one").await, take(&holder, "two").await);
+    let (waits, leaves) = (queue_up(&locks, "one").await, queue_up(&locks, "two").await);
+    // Later sessions cannot acquire a lock at first: the first of them makes the others distrusted, without a time limit.
+    let database = &site.database;
+    let admin = client(&site.server.connect_string()).await;
+    let set = async |value| {
+        let sql = format!("ALTER DATABASE {database} SET default_transaction_read_only = {value}");
+        admin.batch_execute(&sql).await.unwrap();
+    };
+    set("on").await;
+    proxy.forget();
+    // Time: each waiter asks once more within two seconds, and the listener within five.
+    sleep(Duration::from_secs(6)).await;
+    leaves.abort();
+    // Time: one that was idle is silent as well. The next call opens another one.
+    let _ = timeout(Duration::from_millis(500), locks.inspect("three")).await;
+    let error = locks.mutex("three").try_acquire().await.unwrap_err();
+    assert_eq!(error.code(), "replica", "{error}");
+    set("off").await;
+    give_back(take(&locks, "three").await).await;
+
+    // The server has not noticed that the session before is lost.
+    until("it listens over a later one", async || site.number(LISTENERS).await == 3).await;
+    until("it has left", async || holder.inspect("two").await.unwrap().waiters == 0).await;
+    give_back(hand_over(one, waits).await).await;
+    give_back(two).await;
 }
 
 /// Else the next call would wait for the answer to it.

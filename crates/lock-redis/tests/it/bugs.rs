@@ -17,8 +17,8 @@ async fn b01_no_renewal_outlives_the_release() {
     for on_its_way in [true, false] {
         let link = Link::with("ttl=5s&command_timeout=20s").await;
         let guard = take(&link.locks, "a").await;
+        link.proxy.hold(Direction::ToServer);
         if on_its_way {
-            link.proxy.hold(Direction::ToServer);
             until("a renewal is sent", async || link.proxy.queued(Direction::ToServer) > 0).await;
         }
         let mut releasing = pin!(guard.release());

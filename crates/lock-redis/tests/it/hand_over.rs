@@ -266,7 +266,8 @@ async fn a_lock_after_a_release_that_was_dropped_during_a_renewal_is_renewed() {
     let guard = take(&locks, "a").await;
     link.proxy.hold(Direction::ToServer);
     until("a renewal is on its way", async || link.proxy.queued(Direction::ToServer) > 0).await;
-    let next = acquiring(locks.mutex("a"));
+    // Another label: else the task would get it without a request.
+    let next = acquiring(locks.mutex_with("a", LockOptions::new().label("heir")).unwrap());
     assert!(pin!(guard.release()).now_or_never().is_none());
     link.proxy.heal();
     let guard = come(next).await;

@@ -1,49 +1,19 @@
-//! Inspects, breaks, lists and watches locks.
+//! Breaks locks.
 
-use lock_core::backend::MAX_LISTED;
 use lock_core::migration::Tombstone;
-use lock_core::{Capabilities, Error, ErrorKind, LockMode, LockName, LockState, OwnerId, Result, Token};
+use lock_core::{Error, ErrorKind, LockMode, OwnerId, Result, Token};
 use redis_link::error::not_a_lock;
 use redis_link::inspection::Inspection;
-use redis_link::key_watch::KeyWatch;
 use redis_link::keys::Keys;
-use redis_link::waiting::{ROUNDING, poll_pause};
-use tokio::time::sleep;
 
-use crate::context::Context;
 use crate::error::BACKEND;
+use crate::store::RedisStore;
 use crate::tombstone::moved;
 
-impl Context {
-    pub(crate) async fn inspect(&self, name: &LockName) -> Result<LockState> {
-        Ok(self.server.inspect(&self.keys(name)?, None).await?.state())
-    }
-
-    /// Waits until the lock has other holders. Each round arms the report of the server that the key has changed, then inspects
-    /// the lock, so that no change falls between. After a renewal the round ends in the same holders, and the next begins.
-    pub(crate) async fn await_change(&self, name: &LockName, seen: &LockState) -> Result<LockState> {
-        let keys = self.keys(name)?;
-        loop {
-            let watch = KeyWatch::arm(&self.push, &keys).await;
-            let state = self.inspect(name).await?;
-            if !state.has_holders_of(seen) {
-                return Ok(state);
-            }
-            let expires = state.holders.iter().filter_map(|holder| holder.remaining).min();
-            let again = match watch.is_armed() {
-                // A report that is lost, and the end of a lease, which the server may report late.
-                true => expires.map_or(self.ttl, |left| self.ttl.min(left + ROUNDING)),
-                false => poll_pause(),
-            };
-            tokio::select! {
-                () = watch.reported() => {}
-                () = sleep(again) => {}
-            }
-        }
-    }
-
-    pub(crate) async fn break_lock(&self, name: &LockName) -> Result<bool> {
-        match self.server.break_lock(&self.keys(name)?).await?.as_str() {
+impl RedisStore {
+    /// Removes the lock that there is now.
+    pub(crate) async fn break_seen(&self, keys: &Keys) -> Result<bool> {
+        match self.server.break_lock(keys).await?.as_str() {
             "string" => Ok(true),
             "none" => Ok(false),
             tombstone if Tombstone::is_one(tombstone) => Err(moved(tombstone)),
@@ -51,23 +21,16 @@ impl Context {
         }
     }
 
-    pub(crate) async fn break_lock_if(&self, name: &LockName, token: Token) -> Result<bool> {
-        let keys = self.keys(name)?;
-        let seen = self.server.inspect(&keys, None).await?;
+    /// Removes the lock from the holder with this token.
+    pub(crate) async fn break_one(&self, keys: &Keys, token: Token) -> Result<bool> {
+        let seen = self.server.inspect(keys, None).await?;
         if !matches!(seen.kind.as_str(), "string" | "none") {
             return Err(not_a_lock(BACKEND, &seen.kind));
         }
         let Some(owner) = holder_with(&seen, token)? else { return Ok(false) };
         // It compares the owner id, which is unique. `None`: the request was sent twice, and the first sending removed the
         // lock that was seen a moment ago.
-        Ok(self.server.release(&keys, owner, None).await?.unwrap_or(true))
-    }
-
-    pub(crate) async fn list(&self, prefix: &str, capabilities: &Capabilities) -> Result<Vec<LockName>> {
-        let beginning = format!("{}{prefix}", self.prefix);
-        let keys = self.server.client.keys_that_begin(&beginning, MAX_LISTED).await?;
-        capabilities.check_listed(keys.len())?;
-        Ok(Keys::names(&self.prefix, keys))
+        Ok(self.server.release(keys, owner, None).await?.unwrap_or(true))
     }
 }
 
