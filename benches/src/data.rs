@@ -3,6 +3,7 @@
 pub(crate) mod events;
 pub(crate) mod exclusion;
 mod failure;
+pub(crate) mod fault_table;
 mod figures;
 mod growth;
 pub(crate) mod holds;
@@ -10,23 +11,22 @@ mod latency;
 pub(crate) mod median;
 pub(crate) mod names;
 pub(crate) mod plan;
-pub(crate) mod promises;
 pub(crate) mod results;
 pub(crate) mod timeline;
 pub(crate) mod window;
 
-pub(crate) use self::events::{EventLog, GrantInfo, LiveEvents, TimedHold};
+pub(crate) use self::events::{EventLog, GrantInfo, TimedHold};
 pub(crate) use self::failure::{Failure, Outcome};
 pub(crate) use self::figures::Figures;
 pub(crate) use self::growth::Growth;
 pub(crate) use self::holds::Hold;
 pub(crate) use self::latency::{Compared, Latency, Times};
 pub(crate) use self::names::{
-    BackendName, FaultDefect, FaultKind, FaultName, Hits, Losses, Peer, ScenarioName, SoakBackend, SoakDefect,
+    BackendName, FaultDefect, FaultKind, FaultName, Hits, Losses, Peer, SoakBackend, SoakDefect,
 };
 pub(crate) use self::plan::{Load, Plan};
 pub(crate) use self::results::{
-    BaselineResult, ClaimResult, ExclusionVerdict, FaultResult, FaultVerdict, Figure, Lane, Meta, Mode,
-    Picture, PromiseResult, Results, Row, Scenario, Span, SpanKind, Spread, Verdict,
+    Bound, ClaimResult, ExclusionVerdict, ExperimentResult, FaultResult, FaultVerdict, Figure, Meta,
+    MetricResult, Mode, Part, Picture, Results, Row, Scenario, TargetResult, Verdict,
 };
 pub(crate) use self::window::Window;

@@ -1,15 +1,15 @@
-//! The experiments: scenarios, claims, the fault table and the soak. Each measures, and judges what it measured.
+//! The experiments: each measures rows and figures, and has a claim that judges these; and the fault table and the soak.
 
 mod advisory_locks;
 pub(crate) mod bench;
 pub(crate) mod claim;
-pub(crate) mod claims;
 mod client_death;
 mod command;
 mod contended;
-mod contention;
-mod crowd;
+mod crash;
 mod database;
+mod degraded;
+pub(crate) mod experiment;
 mod failover;
 mod fairness;
 mod faster;
@@ -17,18 +17,20 @@ pub(crate) mod faults;
 mod forgetful_masters;
 mod held;
 mod herd;
+pub(crate) mod list;
 mod migration;
 mod minority;
+mod moving;
 mod naive_recipes;
+mod one_node;
+mod parts;
 mod paused_holder;
 mod peers;
-mod request_count;
+pub(crate) mod runner;
 mod scale;
-pub(crate) mod scenarios;
-mod side_by_side;
 pub(crate) mod soak;
+pub(crate) mod target;
 mod tasks;
 mod throughput;
-mod trials;
 mod uncontended;
 mod waiting_cost;

@@ -24,7 +24,6 @@ pub(crate) use self::measured_lock::MeasuredLock;
 pub(crate) use self::peers::{Rslock, Sqlx, Subprocess};
 pub(crate) use self::progress::Progress;
 pub(crate) use self::proxies::{Counts, Proxies};
-pub(crate) use self::stuck::WatchedLock;
 pub(crate) use self::worker::fault_client::{ClientRole, FaultOrder, FaultTask};
 pub(crate) use self::worker::handle::WorkerHandle;
 pub(crate) use self::worker::held_locks::HeldLocksCost;

@@ -9,7 +9,7 @@ use crate::{peers, setup};
 
 const HELP: &str = "\
 cargo xtask compare: installs what is missing (redis-server, ZooKeeper, Java, PostgreSQL, PgBouncer; without --quick and
---faults also the peers and Chromium, of which some may be missing), builds the harness (and, without --quick and --faults, the
+--faults also the peers and etcd, of which some may be missing), builds the harness (and, without --quick and --faults, the
 command polylock, which the scenario `command` measures) and runs it with the arguments below. Without the set-up:
 cargo run --release -p lock-bench -- [ARGS...]
 

@@ -26,7 +26,6 @@ node         | nodejs                  | nodejs                | nodejs         
 npm          | npm                     | /usr/bin/npm          | npm                  | -          | -            | -     | npm --version
 go           | golang-go               | golang                | go                   | go         | -            | -     | go version
 etcd         | etcd-server             | etcd                  | -                    | etcd       | etcd         | -     | etcd --version
-chromium     | chromium                | chromium              | chromium             | -          | -            | -     | command -v chromium || command -v chromium-browser || command -v google-chrome || command -v google-chrome-stable
 "#;
 /// In the order of the columns.
 const SYSTEMS: [(&str, &str); 4] = [
@@ -54,10 +53,7 @@ Curator elsewhere than on Debian:
 /// The stores of locks, and what starts and ends them.
 const SERVERS: &str = "redis-server java ZooKeeper PostgreSQL pgbouncer setpriv";
 /// What the harness and its tests do without, and what is left out then.
-const OPTIONAL: &[(&str, &str)] = &[
-    ("chromium", "no screenshots of the report, and its tests in a browser are left out"),
-    ("etcd", "etcd is not measured"),
-];
+const OPTIONAL: &[(&str, &str)] = &[("etcd", "etcd is not measured")];
 /// How long a command may take that installs something optional.
 pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 

@@ -18,7 +18,7 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
     let mut interrupt = Interrupt::listen()?;
     let mut results = Results::new(Meta::of_this_run(options.mode()));
     let (folder, table_of) = (options.folder(), options.fault_table());
-    stuck::save_below(&folder);
+    stuck::log_below(&folder);
     let progress = Progress::new(table_of.expected_times());
     let interrupted = tokio::select! {
         biased;

@@ -8,15 +8,17 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Parser, Subcommand, ValueEnum};
 use polylock::backend::LockUrl;
 
 use self::faults::FaultOptions;
 use self::soak::SoakOptions;
-use crate::data::{BackendName, Mode, Plan, ScenarioName};
+use crate::data::{BackendName, Mode, Plan};
 use crate::experiments::claim::Claim;
-use crate::experiments::claims::{self, CLAIMS};
+use crate::experiments::experiment::Experiment;
 use crate::experiments::faults::FaultTable;
+use crate::experiments::list::EXPERIMENTS;
 use crate::rig::Wanted;
 
 /// Measures the lock backends against each other on real servers, and checks that they exclude.
@@ -41,8 +43,8 @@ pub(crate) struct Options {
     backends: Vec<BackendName>,
 
     /// Only this scenario; can be given several times
-    #[arg(long = "scenario", value_name = "NAME")]
-    scenarios: Vec<ScenarioName>,
+    #[arg(long = "scenario", value_name = "NAME", value_parser = PossibleValuesParser::new(scenario_names()))]
+    scenarios: Vec<String>,
 
     /// Only this claim, by its number, with the scenarios that it needs; can be given several times
     #[arg(long = "claim", value_name = "N", value_parser = clap::value_parser!(u8).range(1..=14))]
@@ -85,17 +87,9 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
 
-    /// Measure each scenario this often; the numbers are medians. Five or more can be compared with --baseline
+    /// Measure each scenario this often; the numbers are medians
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) repeat: u32,
-
-    /// Report what changed against an earlier results.json beyond the noise; can be given several times
-    #[arg(long = "baseline", value_name = "FILE")]
-    pub(crate) baselines: Vec<PathBuf>,
-
-    /// Look at the report with headless Chromium: screenshots and a PDF beside it. A full run does so when there is one
-    #[arg(long)]
-    pub(crate) screenshots: bool,
 
     /// Write the reports of an earlier run again, from its results.json, and measure nothing
     #[arg(long, value_name = "FILE")]
@@ -170,26 +164,33 @@ impl Options {
         chosen(&self.backends, BackendName::value_variants())
     }
 
-    /// The selected scenarios, in the order of the results.
-    pub(crate) fn scenarios(&self) -> Vec<ScenarioName> {
-        let all = ScenarioName::value_variants();
-        let by_default = if self.quick { &all[..IN_QUICK] } else { all };
-        if self.claims.is_empty() {
-            return chosen(&self.scenarios, by_default);
-        }
-        let needed = self.claims().into_iter().flat_map(|claim| claim.about().needs).copied();
-        let needed = needed.filter(|scenario| !self.quick || all[..IN_QUICK].contains(scenario));
-        chosen(&self.scenarios.iter().copied().chain(needed).collect::<Vec<_>>(), &[])
+    /// The experiments whose rows are measured, in the order of the results: the selected ones, and those that the selected claims
+    /// need.
+    pub(crate) fn experiments(&self) -> Vec<&'static Experiment> {
+        let is_chosen = |one: &Experiment| self.scenarios.iter().any(|name| name == one.name);
+        let is_needed =
+            |one: &Experiment| self.claims().iter().any(|(_, claim)| claim.needs.contains(&one.name));
+        let is_wanted = |one: &Experiment| {
+            let fits = !self.quick || one.in_quick;
+            match (&self.scenarios[..], &self.claims[..]) {
+                ([], []) => fits,
+                (_, []) => is_chosen(one),
+                _ => is_chosen(one) || fits && is_needed(one),
+            }
+        };
+        EXPERIMENTS.iter().copied().filter(|one| one.rows.is_some() && is_wanted(one)).collect()
     }
 
     /// The selected claims, in the order of their numbers.
-    pub(crate) fn claims(&self) -> Vec<&'static dyn Claim> {
-        let all = CLAIMS.iter().map(|claim| claim.about()).filter(|about| !self.quick || about.in_quick);
-        let by_default: Vec<u8> = match self.scenarios[..] {
-            [] => all.map(|about| about.id).collect(),
-            _ => Vec::new(),
+    pub(crate) fn claims(&self) -> Vec<(&'static Experiment, &'static Claim)> {
+        let is_wanted = |claim: &Claim| match (&self.claims[..], &self.scenarios[..]) {
+            ([], []) => !self.quick || claim.in_quick,
+            (ids, _) => ids.contains(&claim.id),
         };
-        chosen(&self.claims, &by_default).into_iter().filter_map(claims::of).collect()
+        let all = EXPERIMENTS.iter().filter_map(|experiment| Some((*experiment, experiment.claim.as_ref()?)));
+        let mut wanted: Vec<_> = all.filter(|(_, claim)| is_wanted(claim)).collect();
+        wanted.sort_by_key(|(_, claim)| claim.id);
+        wanted
     }
 
     /// The URL of the running servers to use for this backend, if any.
@@ -241,6 +242,11 @@ fn chosen<T: Copy + Ord>(wanted: &[T], by_default: &[T]) -> Vec<T> {
     chosen
 }
 
+/// The experiments that measure rows.
+fn scenario_names() -> impl Iterator<Item = &'static str> {
+    EXPERIMENTS.iter().filter(|one| one.rows.is_some()).map(|one| one.name)
+}
+
 fn watch(text: &str) -> Result<Duration, String> {
     in_range(humantime::parse_duration(text).map_err(|error| error.to_string())?)
 }
@@ -262,8 +268,6 @@ fn target_folder(name: &str) -> PathBuf {
     root.join("target").join(name)
 }
 
-/// How many scenarios, from the first, belong to a quick run.
-const IN_QUICK: usize = 4;
 const SHORTEST_WATCH: Duration = Duration::from_secs(1);
 const LONGEST_WATCH: Duration = Duration::from_secs(24 * 3600);
 
@@ -287,10 +291,13 @@ mod tests {
     fn everything_by_default_and_the_short_ones_in_quick() {
         let all = parse("").unwrap();
         assert_eq!(all.backends().len(), 5);
-        assert_eq!(all.scenarios().len(), 11);
-        assert_eq!(parse("--quick").unwrap().scenarios().len(), 4);
+        assert_eq!(all.experiments().len(), 11);
+        assert_eq!((all.claims().len(), parse("--quick").unwrap().claims().len()), (14, 7));
+        assert_eq!(parse("--quick").unwrap().experiments().len(), 4);
         let some = parse("--quick --scenario held --scenario crash --backend zk --backend memory").unwrap();
-        assert_eq!(some.scenarios(), [ScenarioName::Crash, ScenarioName::Held]);
+        let names: Vec<_> = some.experiments().iter().map(|one| one.name).collect();
+        assert_eq!(names, ["crash", "held"]);
+        assert!(some.claims().is_empty());
         assert_eq!(some.backends(), [BackendName::Memory, BackendName::Zk]);
     }
 
@@ -307,7 +314,7 @@ mod tests {
     #[test]
     fn repeats_are_at_least_one() {
         assert_eq!(parse("").unwrap().repeat, 1);
-        assert_eq!(parse("--repeat 5 --baseline a.json --baseline b.json").unwrap().baselines.len(), 2);
+        assert_eq!(parse("--repeat 5").unwrap().repeat, 5);
         assert!(parse("--repeat 0").is_err());
     }
 

@@ -1,7 +1,5 @@
 //! What one client did to one lock, recorded for the check of the history.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-
 use lock_testkit::history::{Event, EventKind, Mode, ReleaseOutcome};
 use lock_testkit::now_ns;
 use polylock::{Guard, Released};
@@ -12,12 +10,12 @@ pub(crate) struct EventLog {
     process: u32,
     client: u64,
     lock: String,
-    events: LiveEvents,
+    events: Vec<Event>,
 }
 
 impl EventLog {
     pub(crate) fn new(process: u32, client: u64, lock: &str) -> Self {
-        Self { process, client, lock: lock.to_owned(), events: LiveEvents::new() }
+        Self { process, client, lock: lock.to_owned(), events: Vec::new() }
     }
 
     pub(crate) fn acquire_called(&mut self) {
@@ -62,44 +60,14 @@ impl EventLog {
     }
 
     pub(crate) fn into_events(self) -> Vec<Event> {
-        std::mem::take(&mut *self.events.lock())
+        self.events
     }
 
-    #[expect(clippy::needless_pass_by_ref_mut, reason = "a log belongs to one client; others only read it")]
     fn add(&mut self, at_ns: u64, kind: EventKind) {
         let (process, client, lock) = (self.process, self.client, self.lock.clone());
-        self.events.lock().push(Event { process, client, lock, at_ns, kind });
+        self.events.push(Event { process, client, lock, at_ns, kind });
     }
 }
-
-/// Events that [`so_far`] finds, for as long as this value is kept.
-#[derive(Debug)]
-pub(crate) struct LiveEvents(Arc<Mutex<Vec<Event>>>);
-
-impl LiveEvents {
-    pub(crate) fn new() -> Self {
-        let events = Arc::default();
-        let mut live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
-        if live.len() == live.capacity() {
-            live.retain(|events| events.strong_count() > 0);
-        }
-        live.push(Arc::downgrade(&events));
-        Self(events)
-    }
-
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Vec<Event>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The events of all clients of this process, in no order.
-pub(crate) fn so_far() -> Vec<Event> {
-    let live: Vec<_> =
-        LIVE.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect();
-    live.into_iter().flat_map(|events| LiveEvents(events).lock().clone()).collect()
-}
-
-static LIVE: Mutex<Vec<Weak<Mutex<Vec<Event>>>>> = Mutex::new(Vec::new());
 
 /// One hold of a lock, for loops in which even an [`EventLog`] would cost too much.
 #[derive(Clone, Copy, Debug)]

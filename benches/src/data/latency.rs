@@ -102,27 +102,18 @@ impl Compared {
     }
 
     /// The rows of acquisition plus release, and `acquire_p50`, each with its floor.
-    pub(crate) fn rows(&self, scenario: &str, backend: &str) -> Vec<Row> {
-        let both = |(metric, part)| self.row(scenario, backend, metric, part, |times| &times.both);
+    pub(crate) fn rows(&self) -> Vec<Row> {
+        let both = |(metric, part)| self.row(metric, part, |times| &times.both);
         let mut rows: Vec<Row> = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)].into_iter().map(both).collect();
-        rows.push(self.row(scenario, backend, "acquire_p50", 0.5, |times| &times.acquire));
-        rows.push(Row::new(scenario, backend, "ops", "1/s", self.ours.both.per_second()));
+        rows.push(self.row("acquire_p50", 0.5, |times| &times.acquire));
+        rows.push(Row::of("ops", self.ours.both.per_second()));
         rows
     }
 
-    pub(crate) fn row(
-        &self,
-        scenario: &str,
-        backend: &str,
-        metric: &str,
-        part: f64,
-        of: fn(&Times) -> &Latency,
-    ) -> Row {
+    pub(crate) fn row(&self, metric: &str, part: f64, of: fn(&Times) -> &Latency) -> Row {
         let us = |times| of(times).quantile_us(part);
         let rounds = self.rounds.iter().map(|[ours, floor]| (us(ours), us(floor)));
-        Row::new(scenario, backend, metric, "us", us(&self.ours))
-            .with_floor(us(&self.floor))
-            .with_rounds(rounds)
+        Row::of(metric, us(&self.ours)).with_floor(us(&self.floor)).with_rounds(rounds)
     }
 }
 
@@ -154,12 +145,12 @@ mod tests {
             times
         };
         let rounds = [90, 95, 100, 105, 120].map(|ours| [times(ours), times(100)]);
-        let rows = Compared::of(rounds.to_vec()).rows("uncontended", "redis");
+        let rows = Compared::of(rounds.to_vec()).rows();
         let names: Vec<_> = rows.iter().map(|row| row.metric.as_str()).collect();
         assert_eq!(names, ["p50", "p90", "p99", "acquire_p50", "ops"]);
         let [least, most] = rows[0].interval.unwrap();
         assert!((least - 0.9).abs() < 0.01 && (most - 1.2).abs() < 0.01, "{rows:?}");
         assert!((rows[0].ratio.unwrap() - 1.0).abs() < 0.01, "{rows:?}");
-        assert_eq!(Compared::with(times(90), times(100)).rows("degraded", "redlock")[0].interval, None);
+        assert_eq!(Compared::with(times(90), times(100)).rows()[0].interval, None);
     }
 }

@@ -5,7 +5,6 @@ mod fault_kind;
 mod fault_name;
 mod peer;
 pub(crate) mod rung;
-mod scenario_name;
 mod soak_backend;
 
 use std::fmt;
@@ -16,7 +15,6 @@ pub(crate) use self::backend_name::BackendName;
 pub(crate) use self::fault_kind::{FaultKind, Hits, Losses};
 pub(crate) use self::fault_name::{FaultDefect, FaultName};
 pub(crate) use self::peer::Peer;
-pub(crate) use self::scenario_name::ScenarioName;
 pub(crate) use self::soak_backend::{SoakBackend, SoakDefect};
 
 /// Writes the name of a value on the command line.

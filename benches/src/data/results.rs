@@ -1,16 +1,14 @@
 //! The results of a run, in the shape of `results.json`.
 
-mod baseline;
 mod claim;
 mod exclusion_verdict;
+mod experiment;
 mod fault;
-pub(crate) mod labels;
 mod meta;
-mod promise_result;
+pub(crate) mod numbers;
 mod row;
-#[cfg(test)]
-mod sample;
 mod scenario;
+mod target;
 
 use std::fmt;
 use std::io;
@@ -18,18 +16,16 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::baseline::{BaselineResult, Spread};
 pub(crate) use self::claim::{ClaimResult, Figure, Lane, Picture, Span, SpanKind, Verdict};
 pub(crate) use self::exclusion_verdict::ExclusionVerdict;
+pub(crate) use self::experiment::{ExperimentResult, MetricResult};
 pub(crate) use self::fault::{FaultResult, FaultVerdict};
 pub(crate) use self::meta::{Meta, Mode};
-pub(crate) use self::promise_result::{Bound, Part, PromiseResult};
 pub(crate) use self::row::Row;
 use self::row::is_overlaps;
-#[cfg(test)]
-pub(crate) use self::sample::sample;
-pub(crate) use self::scenario::{Scenario, distinct, has_rivals};
+pub(crate) use self::scenario::{Scenario, distinct};
 use self::scenario::{backends, ordered};
+pub(crate) use self::target::{Bound, Part, TargetResult};
 
 /// The results of a run, in the shape of `results.json`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -42,16 +38,17 @@ pub(crate) struct Results {
     pub(crate) claims: Vec<ClaimResult>,
     /// The faults, and whether what happened was promised.
     pub(crate) faults: Vec<FaultResult>,
-    /// The promises, and what was measured of them.
-    pub(crate) promises: Vec<PromiseResult>,
+    /// Our targets, and what was measured of them.
+    #[serde(alias = "promises")]
+    pub(crate) targets: Vec<TargetResult>,
+    /// What the experiments are whose rows follow.
+    #[serde(default)]
+    pub(crate) experiments: Vec<ExperimentResult>,
     /// The measured numbers, in the order of measurement.
     pub(crate) rows: Vec<Row>,
     /// The parts of the run that failed. Their rows may be missing.
     #[serde(default)]
     pub(crate) failures: Vec<PartFailure>,
-    /// What changed against earlier runs, when some were given.
-    #[serde(default)]
-    pub(crate) baseline: Option<BaselineResult>,
 }
 
 /// A part of the run that failed.
@@ -77,10 +74,10 @@ impl Results {
             meta,
             claims: Vec::new(),
             faults: Vec::new(),
-            promises: Vec::new(),
+            targets: Vec::new(),
+            experiments: Vec::new(),
             rows: Vec::new(),
             failures: Vec::new(),
-            baseline: None,
         }
     }
 
@@ -133,22 +130,38 @@ impl Results {
 
     /// The rows by scenario.
     pub(crate) fn scenarios(&self) -> Vec<Scenario<'_>> {
-        Scenario::all_in(&self.rows)
+        self.scenarios_from(0)
     }
 
-    /// The promises of this backend.
-    pub(crate) fn promises_of(&self, backend: &str) -> impl Iterator<Item = &PromiseResult> {
-        self.promises.iter().filter(move |result| result.by == backend)
+    /// The rows from this one on, by scenario.
+    pub(crate) fn scenarios_from(&self, first: usize) -> Vec<Scenario<'_>> {
+        Scenario::all_in(&self.experiments, &self.rows[first..])
     }
 
-    /// The backends of all scenarios: the known ones first. The rows of `throughput` are about many subjects of a backend.
+    /// The targets of this backend.
+    pub(crate) fn targets_of(&self, backend: &str) -> impl Iterator<Item = &TargetResult> {
+        self.targets.iter().filter(move |result| result.by == backend)
+    }
+
+    /// The name of a metric for people, by the first experiment that has it.
+    pub(crate) fn title(&self, metric: &str) -> String {
+        let mut all = self.experiments.iter().flat_map(|one| &one.metrics);
+        let found = all.find(|described| described.name == metric);
+        found.map_or_else(|| metric.replace('_', " "), |described| described.title.clone())
+    }
+
+    /// The backends of all scenarios: the known ones first. Those without rivals are about many subjects of a backend.
     pub(crate) fn backends(&self) -> Vec<&str> {
         let known = backends();
         let names = self.rows.iter().filter_map(|row| match row.backend.as_str() {
-            name if has_rivals(&row.scenario) => Some(name),
+            name if self.has_rivals(&row.scenario) => Some(name),
             name => name.split_whitespace().next().filter(|first| known.contains(first)),
         });
         ordered(names, &known)
+    }
+
+    fn has_rivals(&self, scenario: &str) -> bool {
+        self.experiments.iter().find(|one| one.name == scenario).is_none_or(|one| one.has_rivals)
     }
 
     /// The verdict on all scenarios: broken if any part is, and held only if every part was checked.
@@ -187,7 +200,13 @@ pub(crate) fn write_file(folder: &Path, name: &str, text: &str) -> io::Result<Pa
     Ok(path)
 }
 
-const SCHEMA: u32 = 1;
+/// Realistic results, for the tests of everything that shows results.
+#[cfg(test)]
+pub(crate) fn sample() -> Results {
+    serde_json::from_str(include_str!("results/sample.json")).expect("it was written by hand")
+}
+
+const SCHEMA: u32 = 2;
 
 #[cfg(test)]
 mod tests {
@@ -214,7 +233,7 @@ mod tests {
         assert_eq!(json["rows"][0]["floor"], json!(null));
         assert_eq!(json["rows"][0]["ratio"], json!(null));
         let top: Vec<&String> = json.as_object().unwrap().keys().collect();
-        assert_eq!(top, ["baseline", "claims", "failures", "faults", "meta", "promises", "rows", "schema"]);
+        assert_eq!(top, ["claims", "experiments", "failures", "faults", "meta", "rows", "schema", "targets"]);
         let meta: Vec<&str> = json["meta"].as_object().unwrap().keys().map(String::as_str).collect();
         let expected = "command cores cpu date duration_s interrupted kernel mode note postgres redis repeats settings version zookeeper";
         assert_eq!(meta.join(" "), expected);
@@ -225,7 +244,9 @@ mod tests {
     fn every_field_is_documented() {
         let document = include_str!("../../../docs/RESULTS.md");
         let mut names = std::collections::BTreeSet::new();
-        collect(&serde_json::to_value(sample::with_every_field()).unwrap(), &mut names);
+        let mut results = sample();
+        results.fail("crash on zk", "stuck");
+        collect(&serde_json::to_value(results).unwrap(), &mut names);
         assert!(names.len() > 60, "{names:?}");
         let undocumented: Vec<_> =
             names.into_iter().filter(|name| !document.contains(&format!("`{name}`"))).collect();
@@ -279,10 +300,10 @@ mod tests {
         let scenarios = results.scenarios();
         assert_eq!(
             scenarios.iter().map(|scenario| scenario.name).collect::<Vec<_>>(),
-            ["crash", "zeal_of_all"]
+            ["zeal_of_all", "crash"]
         );
-        assert_eq!(scenarios[1].backends(), ["redis", "etcd", "aaa"]);
-        assert_eq!(scenarios[1].metrics(), ["p50", "ops", "zeal"]);
+        assert_eq!(scenarios[0].backends(), ["redis", "etcd", "aaa"]);
+        assert_eq!(scenarios[0].metrics(), ["zeal", "p50", "ops"]);
         assert_eq!(results.backends(), ["redis", "zk", "etcd", "aaa"]);
     }
 

@@ -9,7 +9,7 @@ use polylock::Locks;
 use crate::data::{FaultDefect, Outcome, Plan, Row};
 use crate::rig::Target;
 
-/// What all scenarios of a run have in common.
+/// What all experiments of a run have in common.
 #[derive(Clone, Debug)]
 pub(crate) struct Bench {
     /// The name of the run, part of every lock name: runs do not meet on a server, and what they leave can be found.
@@ -21,16 +21,22 @@ pub(crate) struct Bench {
     pub(crate) broken: Option<FaultDefect>,
 }
 
-/// What a scenario measured of one backend or peer.
+/// What an experiment measured of one backend or peer.
 #[derive(Debug, Default)]
 pub(crate) struct Measured {
-    pub(crate) backend: &'static str,
+    pub(crate) backend: String,
     pub(crate) rows: Vec<Row>,
     pub(crate) events: Vec<Event>,
     /// Additions to the settings of the report, by name.
     pub(crate) notes: Vec<(&'static str, String)>,
     /// Failures that left some numbers.
     pub(crate) complaints: Vec<String>,
+}
+
+impl Measured {
+    pub(super) fn of(backend: &str, rows: Vec<Row>) -> Self {
+        Self { backend: backend.to_owned(), rows, ..Self::default() }
+    }
 }
 
 impl Bench {

@@ -1,48 +1,55 @@
-//! A claim: how it is measured and how it is judged.
+//! A claim: what people say, and the rule that judges it by figures alone.
 //!
-//! A claim measures figures first; its rule then judges the figures alone. So a verdict can be checked by hand, and a test can
-//! show that other figures give another one.
+//! A claim measures nothing: its experiment does. So a verdict can be checked by hand, and a test can show that other figures give
+//! another one.
 
 use std::fmt::Display;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use futures_util::future::join_all;
 
 use super::bench::Bench;
-use crate::data::{
-    ClaimResult, Figure, Figures, Mode, Outcome, Picture, Results, Row, ScenarioName, Verdict,
-};
-
+use crate::data::{ClaimResult, Failure, Figure, Figures, Mode, Outcome, Picture, Results, Row, Verdict};
 use crate::rig::{Target, stuck, url};
 
-/// A claim, how it is measured and how it is judged.
-#[async_trait(?Send)]
-pub(crate) trait Claim: Sync {
-    fn about(&self) -> About;
-
-    /// Measures the figures. A part that fails is left out: see [`Measuring::part`].
-    async fn measure(&self, run: &mut Measuring<'_>);
-
-    /// Judges the figures by the rule. Fails when one is missing.
-    fn judge(&self, figures: &Figures) -> Outcome<Judgement>;
-
-    /// What polylock did, by these figures, that its documentation rules out.
-    fn broken_promise(&self, _figures: &Figures) -> Option<String> {
-        None
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct About {
+#[derive(Clone, Copy)]
+pub(crate) struct Claim {
     pub(crate) id: u8,
     pub(crate) says: &'static str,
     pub(crate) how: &'static str,
     pub(crate) rule: &'static str,
-    /// The scenarios whose rows it uses.
-    pub(crate) needs: &'static [ScenarioName],
+    /// The experiments whose rows it uses.
+    pub(crate) needs: &'static [&'static str],
     /// Whether it belongs to a quick run.
     pub(crate) in_quick: bool,
+    /// After those that were drawn while it was measured.
+    pub(crate) pictures: &'static [Draw],
+    /// Judges the figures by the rule. Fails when one is missing.
+    pub(crate) judge: fn(&Figures) -> Outcome<Judgement>,
+    /// What polylock did, by these figures, that its documentation rules out.
+    pub(crate) broken_promise: fn(&Figures) -> Option<String>,
+}
+
+/// A claim without words, to begin with.
+pub(super) const CLAIM: Claim = Claim {
+    id: 0,
+    says: "",
+    how: "",
+    rule: "",
+    needs: &[],
+    in_quick: false,
+    pictures: &[],
+    judge: |_| Err(Failure::new("the claim has no rule")),
+    broken_promise: |_| None,
+};
+
+/// A picture of the figures: its title and its metric, of a curve also the name of what grows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Draw {
+    Bars(&'static str, &'static str),
+    Curve(&'static str, &'static str, &'static str),
+    /// Upright bars of these subjects, and lines to compare them with.
+    Steps(&'static str, &'static str, &'static [&'static str], &'static [&'static str]),
 }
 
 /// A verdict and its reason, with the figures that decided.
@@ -58,10 +65,60 @@ impl Judgement {
     }
 }
 
+impl Claim {
+    /// The verdict of the rule, unless a part is missing that it needs.
+    fn judged(&self, figures: &Figures, missing: &[String], is_incomplete: bool) -> Judgement {
+        match (self.judge)(figures) {
+            Ok(judged) if !is_incomplete => judged,
+            Ok(_) => Judgement::new(Verdict::NotJudged, missing.join("; ")),
+            Err(failure) => {
+                let reasons = [failure.to_string()].into_iter().chain(missing.iter().cloned());
+                Judgement::new(Verdict::NotJudged, reasons.collect::<Vec<_>>().join("; "))
+            }
+        }
+    }
+
+    pub(crate) fn not_measured(&self, why: String) -> ClaimResult {
+        let [claim, how, rule] = [self.says, self.how, self.rule].map(str::to_owned);
+        ClaimResult {
+            id: self.id,
+            claim,
+            verdict: Verdict::NotJudged,
+            because: why,
+            broken_promise: None,
+            rule,
+            how,
+            figures: Vec::new(),
+            pictures: Vec::new(),
+            missing: Vec::new(),
+            command: format!("cargo xtask compare --claim {}", self.id),
+        }
+    }
+}
+
+impl Draw {
+    fn picture(&self) -> Picture {
+        let all = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        match *self {
+            Self::Bars(title, metric) => Picture::Bars { title: title.into(), metric: metric.into() },
+            Self::Curve(title, metric, x) => {
+                Picture::Curve { title: title.into(), metric: metric.into(), x: x.into() }
+            }
+            Self::Steps(title, metric, steps, lines) => Picture::Steps {
+                title: title.into(),
+                metric: metric.into(),
+                steps: all(steps),
+                lines: all(lines),
+            },
+        }
+    }
+}
+
+/// What an experiment measures figures with.
 pub(crate) struct Measuring<'a> {
     pub(crate) bench: &'a Bench,
     pub(crate) mode: Mode,
-    /// The rows of the scenarios that ran before.
+    /// The rows that were measured before.
     pub(crate) rows: &'a Results,
     pub(super) targets: &'a [Target],
     figures: Vec<Figure>,
@@ -72,6 +129,23 @@ pub(crate) struct Measuring<'a> {
 }
 
 impl<'a> Measuring<'a> {
+    pub(super) fn new(bench: &'a Bench, targets: &'a [Target], rows: &'a Results) -> Self {
+        let (mode, figures, pictures, missing) = (rows.meta.mode, Vec::new(), Vec::new(), Vec::new());
+        Self { bench, mode, rows, targets, figures, pictures, missing, is_incomplete: false }
+    }
+
+    /// The claim by these figures.
+    pub(super) fn judged(self, claim: &Claim) -> ClaimResult {
+        let Self { figures, mut pictures, missing, is_incomplete, .. } = self;
+        let figures = Figures::from(figures);
+        let Judgement { verdict, because } = claim.judged(&figures, &missing, is_incomplete);
+        let broken_promise = (claim.broken_promise)(&figures);
+        pictures.extend(claim.pictures.iter().map(Draw::picture));
+        let figures = figures.into_inner();
+        let result = claim.not_measured(because);
+        ClaimResult { verdict, broken_promise, figures, pictures, missing, ..result }
+    }
+
     /// The running servers of a subject, such as `redis wait=poll`, when its backend was selected.
     pub(crate) fn target_of(&self, subject: &str) -> Option<&'a Target> {
         let backend = subject.split_whitespace().next()?;
@@ -106,7 +180,7 @@ impl<'a> Measuring<'a> {
         patience: Duration,
         part: impl Future<Output = Outcome<T>>,
     ) -> Option<T> {
-        let ended = stuck::within(name, patience, part).await;
+        let ended = stuck::within(patience, part).await;
         self.note(&name, ended)
     }
 
@@ -121,10 +195,8 @@ impl<'a> Measuring<'a> {
         patience: Duration,
         parts: impl IntoIterator<Item = (N, F)>,
     ) -> Vec<(N, T)> {
-        let running = parts.into_iter().map(|(name, part)| {
-            let part = stuck::within(name.to_string(), patience, part);
-            async { (name, part.await) }
-        });
+        let running =
+            parts.into_iter().map(|(name, part)| async move { (name, stuck::within(patience, part).await) });
         let mut measured = Vec::new();
         for (name, ended) in join_all(running).await {
             match self.note(&name, ended) {
@@ -150,7 +222,7 @@ impl<'a> Measuring<'a> {
         rows.find(|row| row.scenario == scenario && row.backend == backend && row.metric == metric)
     }
 
-    /// Adds a number of a scenario's row as a figure. A row of a selected backend must be there.
+    /// Adds a number of a row as a figure. A row of a selected backend must be there.
     pub(crate) fn add_row(&mut self, scenario: &str, backend: &str, metric: &str) {
         if let Some(row) = self.row(scenario, backend, metric) {
             self.figures.push(Figure::new(backend, metric, &row.unit, row.value));
@@ -159,84 +231,52 @@ impl<'a> Measuring<'a> {
         }
     }
 
-    /// Adds bars for each of these titles and metrics.
-    pub(crate) fn bars(&mut self, pictures: &[(&str, &str)]) {
-        for (title, metric) in pictures {
-            self.draw(Picture::Bars { title: (*title).into(), metric: (*metric).into() });
-        }
-    }
-
-    /// Adds a curve for each of these titles and metrics.
-    pub(crate) fn curves(&mut self, x: &str, pictures: &[(&str, &str)]) {
-        for (title, metric) in pictures {
-            self.draw(Picture::Curve { title: (*title).into(), metric: (*metric).into(), x: x.into() });
-        }
-    }
-
     pub(crate) fn draw(&mut self, picture: Picture) {
         self.pictures.push(picture);
     }
 }
 
-#[expect(clippy::future_not_send, reason = "the main thread runs it")]
-pub(crate) async fn run(
-    claim: &dyn Claim,
-    bench: &Bench,
-    mode: Mode,
-    targets: &[Target],
-    rows: &Results,
-) -> ClaimResult {
-    let (figures, pictures, missing) = (Vec::new(), Vec::new(), Vec::new());
-    let is_incomplete = false;
-    let mut run = Measuring { bench, mode, rows, targets, figures, pictures, missing, is_incomplete };
-    stuck::part_of_run(&format!("claim {}", claim.about().id), claim.measure(&mut run)).await;
-    let Measuring { figures, pictures, missing, is_incomplete, .. } = run;
-    let figures = Figures::from(figures);
-    let result = not_measured(claim, String::new());
-    let Judgement { verdict, because } = judge(claim, &figures, &missing, is_incomplete);
-    let broken_promise = claim.broken_promise(&figures);
-    ClaimResult {
-        verdict,
-        because,
-        broken_promise,
-        figures: figures.into_inner(),
-        pictures,
-        missing,
-        ..result
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiments::list::EXPERIMENTS;
 
-/// The verdict of the rule, unless a part is missing that it needs.
-pub(super) fn judge(
-    claim: &dyn Claim,
-    figures: &Figures,
-    missing: &[String],
-    is_incomplete: bool,
-) -> Judgement {
-    match claim.judge(figures) {
-        Ok(judged) if !is_incomplete => judged,
-        Ok(_) => Judgement::new(Verdict::NotJudged, missing.join("; ")),
-        Err(failure) => {
-            let reasons = [failure.to_string()].into_iter().chain(missing.iter().cloned());
-            Judgement::new(Verdict::NotJudged, reasons.collect::<Vec<_>>().join("; "))
+    fn claims() -> Vec<Claim> {
+        EXPERIMENTS.iter().filter_map(|experiment| experiment.claim).collect()
+    }
+
+    #[test]
+    fn claims_are_numbered_and_say_how_they_are_judged() {
+        let mut ids: Vec<u8> = claims().iter().map(|claim| claim.id).collect();
+        ids.sort_unstable();
+        assert_eq!(ids, (1..=14).collect::<Vec<_>>());
+        for claim in claims() {
+            for text in [claim.says, claim.how, claim.rule] {
+                assert!(text.len() > 10 && text.ends_with('.'), "{text}");
+            }
+            let is_known =
+                |name: &&str| EXPERIMENTS.iter().any(|one| one.name == *name && one.rows.is_some());
+            assert!(claim.needs.iter().all(is_known), "{:?}", claim.needs);
         }
     }
-}
 
-pub(crate) fn not_measured(claim: &dyn Claim, why: String) -> ClaimResult {
-    let About { id, says, how, rule, .. } = claim.about();
-    let [claim, how, rule] = [says, how, rule].map(str::to_owned);
-    ClaimResult {
-        id,
-        claim,
-        verdict: Verdict::NotJudged,
-        because: why,
-        broken_promise: None,
-        rule,
-        how,
-        figures: Vec::new(),
-        pictures: Vec::new(),
-        missing: Vec::new(),
-        command: format!("cargo xtask compare --claim {id}"),
+    #[test]
+    fn a_missing_part_leaves_no_verdict() {
+        let rates = [("zk", 0.0), ("redis wait=poll", 7.0)];
+        let figures = rates.map(|(subject, rate)| Figure::new(subject, "idle_requests", "1/s", rate).at(64));
+        let all = claims();
+        let (claim, figures) =
+            (all.iter().find(|claim| claim.id == 2).unwrap(), Figures::from(figures.to_vec()));
+        assert_eq!(claim.judged(&figures, &[], false).verdict, Verdict::Holds);
+        let missing = ["64 waiters of redis wait=queue: stuck".to_owned()];
+        let judged = claim.judged(&figures, &missing, true);
+        assert_eq!((judged.verdict, judged.because), (Verdict::NotJudged, missing[0].clone()));
+    }
+
+    #[test]
+    fn no_claim_is_judged_without_figures() {
+        for claim in claims() {
+            assert!((claim.judge)(&Figures::default()).is_err(), "{}", claim.says);
+        }
     }
 }

@@ -8,31 +8,59 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use super::bench::{Bench, Measured};
-use crate::data::{Failure, Latency, Outcome, Plan, Row};
+use super::experiment::{EXPERIMENT, Experiment, metric};
+use super::target::{REDIS, value};
+use crate::data::{BackendName, Failure, Latency, Outcome, Plan, Row};
 use crate::rig::Target;
 
-pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
-    vec![
-        ("command", "polylock run --url URL NAME -- true, from its start to its end".into()),
-        ("floor", "true, started by the same call, in turn".into()),
-        ("commands", format!("{} of each", plan.commands)),
-        ("added", "the median of the differences between a run and the floor right after it".into()),
-        ("binary", "as `cargo build --release --package lock-cli` makes it, without symbols".into()),
-    ]
+pub(super) static THIS: Experiment = Experiment {
+    name: "command",
+    about: "`polylock run NAME -- true` against `true` alone, from start to end",
+    has_rivals: false,
+    fits: |backend| backend == BackendName::Redis,
+    settings,
+    metrics: &[
+        metric("p50", "ms", "p50").floor("true", FLOOR),
+        metric("p99", "ms", "p99").floor("true", FLOOR),
+        metric("added", "ms", "added to the command").targets(&[value(
+            REDIS,
+            "`polylock run` against the command alone",
+        )
+        .at_most(25.0)]),
+        metric("binary", "MB", "binary").targets(&[value(REDIS, "the command `polylock`").at_most(15.0)]),
+    ],
+    takes: |plan| Duration::from_millis(40) * commands(plan),
+    rows: Some(|bench, target| Box::pin(measure(bench, target))),
+    ..EXPERIMENT
+};
+
+fn settings(plan: &Plan) -> String {
+    format!(
+        "command: polylock run --url URL NAME -- true, from its start to its end
+         floor: true, started by the same call, in turn
+         commands: {} of each
+         added: the median of the differences between a run and the floor right after it
+         binary: as `cargo build --release --package lock-cli` makes it, without symbols",
+        commands(plan)
+    )
 }
 
-pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
+fn commands(plan: &Plan) -> u32 {
+    plan.by_mode(20, 200)
+}
+
+async fn measure(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>> {
     let polylock = polylock()?;
     let lock = bench.lock("command");
     let run = ["run", "--url", target.url(), &lock, "--", "true"];
-    let times = take_turns((&polylock, &run), (Path::new("true"), &[]), bench.plan.commands).await?;
-    let mut rows = times.rows(target.name());
+    let times = take_turns((&polylock, &run), (Path::new("true"), &[]), commands(&bench.plan)).await?;
+    let mut rows = times.rows();
     // A debug build is no measure.
     if !cfg!(debug_assertions) {
         let megabytes = std::fs::metadata(&polylock)?.len() as f64 / 1e6;
-        rows.push(Row::new("command", target.name(), "binary", "MB", megabytes));
+        rows.push(Row::of("binary", megabytes));
     }
-    Ok(Measured { backend: target.name(), rows, ..Measured::default() })
+    Ok(vec![Measured::of(target.name(), rows)])
 }
 
 /// The command, which is built beside this program.
@@ -93,16 +121,16 @@ async fn spent((program, args): Program<'_>) -> Outcome<u64> {
 }
 
 impl Times {
-    fn rows(&self, backend: &str) -> Vec<Row> {
+    fn rows(&self) -> Vec<Row> {
         let row = |metric, part| {
-            Row::new("command", backend, metric, "ms", self.run.quantile_us(part) / 1e3)
-                .with_floor(self.floor.quantile_us(part) / 1e3)
+            Row::of(metric, self.run.quantile_us(part) / 1e3).with_floor(self.floor.quantile_us(part) / 1e3)
         };
         let added = self.added.get(self.added.len() / 2).map_or(0.0, |&ns| ns as f64 / 1e6);
-        vec![row("p50", 0.5), row("p99", 0.99), Row::new("command", backend, "added", "ms", added)]
+        vec![row("p50", 0.5), row("p99", 0.99), Row::of("added", added)]
     }
 }
 
+const FLOOR: &str = "command without a lock";
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
@@ -116,7 +144,7 @@ mod tests {
     #[tokio::test]
     async fn the_difference_is_what_the_program_adds() {
         let sleep: Program<'_> = (Path::new("sleep"), &["0.05"]);
-        let rows = take_turns(sleep, nothing(), 3).await.unwrap().rows("redis");
+        let rows = take_turns(sleep, nothing(), 3).await.unwrap().rows();
         let row = |metric: &str| rows.iter().find(|row| row.metric == metric).unwrap();
         assert!(row("p50").value >= 50.0 && row("p50").floor.unwrap() < row("p50").value, "{rows:?}");
         let added = row("added").value;

@@ -2,84 +2,79 @@
 
 use std::time::Duration;
 
-use async_trait::async_trait;
 use lock_testkit::{RedisServer, ZooKeeper};
 
-use super::claim::{About, Claim, Judgement, Measuring};
-use super::throughput::{PAIRS, alone_us, pairs_per_s};
+use super::claim::{CLAIM, Claim, Draw, Judgement, Measuring};
+use super::experiment::{EXPERIMENT, Experiment};
+use super::parts::teams::{PAIRS, alone_us, pairs_per_s};
 use crate::data::{Failure, Figure, Figures, Mode, Outcome, Verdict};
 use crate::rig::backends::postgres;
 
-#[derive(Debug)]
-pub(super) struct Database;
+pub(super) static THIS: Experiment = Experiment {
+    name: "database",
+    figures: Some(|run| Box::pin(figures(run))),
+    claim: Some(Claim {
+        id: 13,
+        says: "A database is too slow for locks.",
+        how: "One client acquires and releases a free lock, and 256 tasks of one process do so with a lock each, as fast as \
+              they can: on PostgreSQL where a grant waits for the disk (sync=on) and where it does not (sync=off), on Redis \
+              and on one ZooKeeper server; in full runs also on Redis with appendfsync=always and on ZooKeeper with \
+              forced sync. Beside it the size of the tables of the locks after many pairs on 100 names.",
+        rule: "PostgreSQL is too slow in a comparison where it is slower than both Redis and ZooKeeper, by a factor of 1.2 \
+               or more. Compared are the median and the pairs per second without waiting for a disk (sync=off), and in full \
+               runs with waiting for it (sync=on). Holds when it is too slow in all comparisons, does not hold when it is so \
+               in none; otherwise it depends on durability and load.",
+        pictures: &[
+            Draw::Bars("Acquire + release of a free lock, median", LATENCY),
+            Draw::Bars("Pairs of acquire and release per second of 256 tasks", PAIRS),
+            Draw::Curve("Tables and indexes after pairs on 100 names", TABLES, "pairs"),
+        ],
+        judge,
+        ..CLAIM
+    }),
+    ..EXPERIMENT
+};
 
-#[async_trait(?Send)]
-impl Claim for Database {
-    fn about(&self) -> About {
-        About {
-            id: 13,
-            says: "A database is too slow for locks.",
-            how: "One client acquires and releases a free lock, and 256 tasks of one process do so with a lock each, as fast as \
-                  they can: on PostgreSQL where a grant waits for the disk (sync=on) and where it does not (sync=off), on Redis \
-                  and on one ZooKeeper server; in full runs also on Redis with appendfsync=always and on ZooKeeper with \
-                  forced sync. Beside it the size of the tables of the locks after many pairs on 100 names.",
-            rule: "PostgreSQL is too slow in a comparison where it is slower than both Redis and ZooKeeper, by a factor of 1.2 \
-                   or more. Compared are the median and the pairs per second without waiting for a disk (sync=off), and in full \
-                   runs with waiting for it (sync=on). Holds when it is too slow in all comparisons, does not hold when it is so \
-                   in none; otherwise it depends on durability and load.",
-            needs: &[],
-            in_quick: false,
+async fn figures(run: &mut Measuring<'_>) {
+    if run.target_of("postgres").is_none() {
+        return;
+    }
+    for subject in [ASYNCHRONOUS, DURABLE, "redis", "zk"] {
+        if let Some(url) = run.url(subject) {
+            measure_speed(run, subject, &url).await;
         }
     }
-
-    async fn measure(&self, run: &mut Measuring<'_>) {
-        if run.target_of("postgres").is_none() {
-            return;
-        }
-        for subject in [ASYNCHRONOUS, DURABLE, "redis", "zk"] {
-            if let Some(url) = run.url(subject) {
-                measure_speed(run, subject, &url).await;
-            }
-        }
-        if run.mode == Mode::Full {
-            measure_durable(run).await;
-        }
-        measure_tables(run).await;
-        run.bars(&[
-            ("Acquire + release of a free lock, median", LATENCY),
-            ("Pairs of acquire and release per second of 256 tasks", PAIRS),
-        ]);
-        run.curves("pairs", &[("Tables and indexes after pairs on 100 names", TABLES)]);
+    if run.mode == Mode::Full {
+        measure_durable(run).await;
     }
+    measure_tables(run).await;
+}
 
-    fn judge(&self, figures: &Figures) -> Outcome<Judgement> {
-        let mut comparisons = Vec::new();
-        for (ours, others, what) in COMPARISONS {
-            for (metric, unit, how) in [(LATENCY, "us", "alone"), (PAIRS, "pairs/s", "with 256 tasks")] {
-                let of = |subject| figures.get(subject, metric);
-                // The durable servers run in full runs only.
-                let (Ok(ours), Ok(redis), Ok(zk)) = (of(ours), of(others[0]), of(others[1])) else {
-                    continue;
-                };
-                let slower = match metric {
-                    LATENCY => ours / redis.max(zk),
-                    _ => redis.min(zk) / ours,
-                };
-                let text = format!("{what}, {how} ({ours:.0} against {redis:.0} and {zk:.0} {unit})");
-                comparisons.push((slower, text));
-            }
+fn judge(figures: &Figures) -> Outcome<Judgement> {
+    let mut comparisons = Vec::new();
+    for (ours, others, what) in COMPARISONS {
+        for (metric, unit, how) in [(LATENCY, "us", "alone"), (PAIRS, "pairs/s", "with 256 tasks")] {
+            let of = |subject| figures.get(subject, metric);
+            // The durable servers run in full runs only.
+            let (Ok(ours), Ok(redis), Ok(zk)) = (of(ours), of(others[0]), of(others[1])) else {
+                continue;
+            };
+            let slower = match metric {
+                LATENCY => ours / redis.max(zk),
+                _ => redis.min(zk) / ours,
+            };
+            let text = format!("{what}, {how} ({ours:.0} against {redis:.0} and {zk:.0} {unit})");
+            comparisons.push((slower, text));
         }
-        let slow = comparisons.iter().filter(|(slower, _)| *slower >= CLEARLY).count();
-        let verdict = Verdict::of(slow, comparisons.len(), "durability and load")
-            .ok_or_else(|| Failure::new("PostgreSQL, Redis and ZooKeeper were not measured side by side"))?;
-        let texts: Vec<_> =
-            comparisons.iter().map(|(slower, what)| format!("{slower:.2} times that {what}")).collect();
-        let because = format!(
-            "the time of PostgreSQL against the slower of Redis and ZooKeeper is {}",
-            texts.join(", ")
-        );
-        Ok(Judgement::new(verdict, because))
     }
+    let slow = comparisons.iter().filter(|(slower, _)| *slower >= CLEARLY).count();
+    let verdict = Verdict::of(slow, comparisons.len(), "durability and load")
+        .ok_or_else(|| Failure::new("PostgreSQL, Redis and ZooKeeper were not measured side by side"))?;
+    let texts: Vec<_> =
+        comparisons.iter().map(|(slower, what)| format!("{slower:.2} times that {what}")).collect();
+    let because =
+        format!("the time of PostgreSQL against the slower of Redis and ZooKeeper is {}", texts.join(", "));
+    Ok(Judgement::new(verdict, because))
 }
 
 /// One client, and many tasks.
@@ -163,7 +158,7 @@ mod tests {
                 figures.push(Figure::new(subject, PAIRS, "1/s", pairs));
             }
         }
-        Database.judge(&Figures::from(figures)).map(|judged| judged.verdict)
+        judge(&Figures::from(figures)).map(|judged| judged.verdict)
     }
 
     #[test]

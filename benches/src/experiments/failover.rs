@@ -2,143 +2,98 @@
 
 use std::time::Duration;
 
-use async_trait::async_trait;
-use lock_testkit::RedisSentinel;
-use polylock::Locks;
-use tokio::time::timeout;
-
-use super::claim::{About, Claim, Judgement, Measuring};
-use super::trials::{OUTAGE, OVERLAPS, add_trial, counted, two_valid};
+use super::claim::{CLAIM, Claim, Draw, Judgement, Measuring};
+use super::experiment::{EXPERIMENT, Experiment};
+use super::parts::replica::{ReplicaGuard, is_granted_alone};
+use super::parts::trials::{OUTAGE, OVERLAPS, add_trial, counted, two_valid};
 use crate::data::{BackendName, FaultName, Figure, Figures, Outcome, Verdict};
-use crate::experiments::faults::{Trial, cut_off_replica};
-use crate::rig::url;
+use crate::experiments::faults::Trial;
 
-#[derive(Debug)]
-pub(super) struct Failover;
+pub(super) static THIS: Experiment = Experiment {
+    name: "failover",
+    figures: Some(|run| Box::pin(figures(run))),
+    claim: Some(Claim {
+        id: 6,
+        says: "One Redis is a single point of failure; with a replica a failover gives the lock to two.",
+        how: "A process holds the lock and others try to acquire it. One Redis server is stopped for longer than a lease; a Redis \
+              master is killed, and sentinels promote a replica that has not received the lock; the leader of three \
+              ZooKeeper servers is killed, and cut off from the other two while its clients still reach it; one of five \
+              Redlock masters is killed and restarted, with and without its data. Counted are overlapping holds, those \
+              of two valid guards, and the longest time in which nobody could get the lock. The replica that receives \
+              nothing once more, with `wait_replicas=1` or the server's `min-replicas-to-write 1`: is the lock granted at \
+              all, which a failover would then give to two? That is about the grant: that a replica misses later renewals, \
+              `wait_replicas` does not see, and the server only after `min-replicas-max-lag`.",
+        rule: "Holds when the stopped Redis server is an outage of at least a second, the failover to the replica gives two \
+               valid guards, and neither ZooKeeper nor Redlock does; does not hold when the failover gives no two guards; \
+               otherwise it depends on the backend. Two valid guards on ZooKeeper or Redlock break what polylock promises, and \
+               so does a lock that is granted with `wait_replicas` although no replica has it.",
+        pictures: &[
+            Draw::Bars("Holds that overlap by wall time", OVERLAPS),
+            Draw::Bars("The longest time without a holder", OUTAGE),
+        ],
+        judge,
+        broken_promise,
+        ..CLAIM
+    }),
+    ..EXPERIMENT
+};
 
-#[async_trait(?Send)]
-impl Claim for Failover {
-    fn about(&self) -> About {
-        About {
-            id: 6,
-            says: "One Redis is a single point of failure; with a replica a failover gives the lock to two.",
-            how: "A process holds the lock and others try to acquire it. One Redis server is stopped for longer than a lease; a Redis \
-                  master is killed, and sentinels promote a replica that has not received the lock; the leader of three \
-                  ZooKeeper servers is killed, and cut off from the other two while its clients still reach it; one of five \
-                  Redlock masters is killed and restarted, with and without its data. Counted are overlapping holds, those \
-                  of two valid guards, and the longest time in which nobody could get the lock. The replica that receives \
-                  nothing once more, with `wait_replicas=1` or the server's `min-replicas-to-write 1`: is the lock granted at \
-                  all, which a failover would then give to two? That is about the grant: that a replica misses later renewals, \
-                  `wait_replicas` does not see, and the server only after `min-replicas-max-lag`.",
-            rule: "Holds when the stopped Redis server is an outage of at least a second, the failover to the replica gives two \
-                   valid guards, and neither ZooKeeper nor Redlock does; does not hold when the failover gives no two guards; \
-                   otherwise it depends on the backend. Two valid guards on ZooKeeper or Redlock break what polylock promises, and \
-                   so does a lock that is granted with `wait_replicas` although no replica has it.",
-            needs: &[],
-            in_quick: false,
+async fn figures(run: &mut Measuring<'_>) {
+    for (subject, backend, fault) in TRIALS {
+        if run.target_of(backend.as_str()).is_some() {
+            add_trial(run, subject, Trial::of(backend, fault)).await;
         }
     }
-
-    async fn measure(&self, run: &mut Measuring<'_>) {
-        for (subject, backend, fault) in TRIALS {
-            if run.target_of(backend.as_str()).is_some() {
-                add_trial(run, subject, Trial::of(backend, fault)).await;
+    if run.target_of("redis").is_some() {
+        for (subject, guard) in GUARDED {
+            if let Some(granted) = run.part(subject, PATIENCE, is_granted_alone(guard)).await {
+                run.add(Figure::new(subject, GRANTED, "", f64::from(u8::from(granted))));
             }
         }
-        if run.target_of("redis").is_some() {
-            for (subject, guard) in GUARDED {
-                if let Some(granted) = run.part(subject, PATIENCE, is_granted_alone(guard)).await {
-                    run.add(Figure::new(subject, GRANTED, "", f64::from(u8::from(granted))));
-                }
-            }
-        }
-        run.bars(&[
-            ("Holds that overlap by wall time", OVERLAPS),
-            ("The longest time without a holder", OUTAGE),
-        ]);
-    }
-
-    fn judge(&self, figures: &Figures) -> Outcome<Judgement> {
-        let (mut texts, mut others) = (Vec::new(), 0.0);
-        for (subject, ..) in TRIALS {
-            let (valid, outage) = (counted(figures, subject)?.valid, figures.get(subject, OUTAGE)?);
-            if !subject.starts_with("redis ") {
-                others += valid;
-            }
-            texts.push(format!(
-                "{subject}: {valid:.0} times two valid guards, {:.1} s without a holder",
-                outage / 1e3
-            ));
-        }
-        for (subject, _) in GUARDED {
-            let granted = figures.get(subject, GRANTED)? > 0.0;
-            texts.push(format!(
-                "{subject}: {} without the replica",
-                if granted { "granted" } else { "not granted" }
-            ));
-        }
-        let promoted = counted(figures, PROMOTED)?.valid;
-        let verdict = match (promoted > 0.0, others > 0.0) {
-            (false, _) => Verdict::DoesNotHold,
-            (true, false) if figures.get(STOPPED, OUTAGE)? >= LONG_MS => Verdict::Holds,
-            (true, _) => Verdict::DependsOn("the backend".into()),
-        };
-        Ok(Judgement::new(verdict, texts.join("; ")))
-    }
-
-    fn broken_promise(&self, figures: &Figures) -> Option<String> {
-        let subjects = TRIALS.map(|(subject, ..)| subject).into_iter().filter(|subject| *subject != PROMOTED);
-        let granted_alone = || {
-            let granted = figures.get(WAITING, GRANTED).is_ok_and(|granted| granted > 0.0);
-            granted.then(|| format!("{WAITING}: a lock was granted that no replica had"))
-        };
-        two_valid(figures, subjects).or_else(granted_alone)
     }
 }
 
-/// What is to keep a master from granting a lock that its replica does not receive.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum ReplicaGuard {
-    /// The option `wait_replicas` of the URL.
-    Wait,
-    /// The setting `min-replicas-to-write` of the master.
-    MinReplicas,
+fn judge(figures: &Figures) -> Outcome<Judgement> {
+    let (mut texts, mut others) = (Vec::new(), 0.0);
+    for (subject, ..) in TRIALS {
+        let (valid, outage) = (counted(figures, subject)?.valid, figures.get(subject, OUTAGE)?);
+        if !subject.starts_with("redis ") {
+            others += valid;
+        }
+        texts.push(format!(
+            "{subject}: {valid:.0} times two valid guards, {:.1} s without a holder",
+            outage / 1e3
+        ));
+    }
+    for (subject, _) in GUARDED {
+        let granted = figures.get(subject, GRANTED)? > 0.0;
+        texts.push(format!(
+            "{subject}: {} without the replica",
+            if granted { "granted" } else { "not granted" }
+        ));
+    }
+    let promoted = counted(figures, PROMOTED)?.valid;
+    let verdict = match (promoted > 0.0, others > 0.0) {
+        (false, _) => Verdict::DoesNotHold,
+        (true, false) if figures.get(STOPPED, OUTAGE)? >= LONG_MS => Verdict::Holds,
+        (true, _) => Verdict::DependsOn("the backend".into()),
+    };
+    Ok(Judgement::new(verdict, texts.join("; ")))
 }
 
-async fn is_granted_alone(guard: ReplicaGuard) -> Outcome<bool> {
-    let sentinel = RedisSentinel::start().await?;
-    let mut url = sentinel.url();
-    match guard {
-        ReplicaGuard::Wait => {
-            // On a busy machine a sound replica may take longer than the default of 100 ms.
-            for (name, value) in [("wait_replicas", "1"), ("wait_replicas_timeout", "1s")] {
-                url = url::with_option(&url, name, value);
-            }
-        }
-        ReplicaGuard::MinReplicas => {
-            let order = ["CONFIG", "SET", "min-replicas-to-write", "1"];
-            sentinel.servers()[0].command(&order).await?;
-        }
-    }
-    let locks = Locks::connect(&url).await?;
-    let mutex = locks.mutex("failover");
-    // The servers grant it while the replica is there.
-    mutex.acquire().await?.release().await?;
-    cut_off_replica(&sentinel).await?;
-    // An error and a wait without end are both no grant.
-    let asked = mutex.try_acquire_for(ASK).await;
-    let granted = matches!(asked, Ok(Some(_)));
-    drop(asked);
-    // While the servers refuse writes an orderly end takes long.
-    let _ = timeout(ASK, locks.close()).await;
-    Ok(granted)
+fn broken_promise(figures: &Figures) -> Option<String> {
+    let subjects = TRIALS.map(|(subject, ..)| subject).into_iter().filter(|subject| *subject != PROMOTED);
+    let granted_alone = || {
+        let granted = figures.get(WAITING, GRANTED).is_ok_and(|granted| granted > 0.0);
+        granted.then(|| format!("{WAITING}: a lock was granted that no replica had"))
+    };
+    two_valid(figures, subjects).or_else(granted_alone)
 }
 
 const GUARDED: [(&str, ReplicaGuard); 2] =
     [(WAITING, ReplicaGuard::Wait), ("redis min-replicas-to-write=1", ReplicaGuard::MinReplicas)];
 const WAITING: &str = "redis wait_replicas=1";
 const GRANTED: &str = "granted_without_replica";
-const ASK: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const STOPPED: &str = "redis stopped";
@@ -157,7 +112,7 @@ const LONG_MS: f64 = 1000.0;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiments::trials::figures_of;
+    use crate::experiments::parts::trials::figures_of;
 
     /// The verdict, and whether polylock kept its promise.
     fn judged(promoted: f64, leader: f64, alone: f64) -> (Verdict, bool) {
@@ -176,7 +131,7 @@ mod tests {
                 .map(|(subject, granted)| Figure::new(subject, GRANTED, "", granted)),
         );
         let figures = Figures::from(figures);
-        (Failover.judge(&figures).unwrap().verdict, Failover.broken_promise(&figures).is_none())
+        (judge(&figures).unwrap().verdict, broken_promise(&figures).is_none())
     }
 
     #[test]

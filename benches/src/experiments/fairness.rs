@@ -2,77 +2,76 @@
 
 use std::time::Duration;
 
-use async_trait::async_trait;
 use lock_testkit::history::{Event, History};
 use polylock::Locks;
 
-use super::claim::{About, Claim, Judgement, Measuring};
-use crate::data::{EventLog, Failure, Figure, Figures, Mode, Outcome, Peer, ScenarioName, Verdict, Window};
+use super::claim::{CLAIM, Claim, Draw, Judgement, Measuring};
+use super::experiment::{EXPERIMENT, Experiment};
+use crate::data::{EventLog, Failure, Figure, Figures, Mode, Outcome, Peer, Verdict, Window};
 use crate::rig::worker::contend::contend;
 
-#[derive(Debug)]
-pub(super) struct Fairness;
+pub(super) static THIS: Experiment = Experiment {
+    name: "fairness",
+    figures: Some(|run| Box::pin(figures(run))),
+    claim: Some(Claim {
+        id: 4,
+        says: "ZooKeeper locks are fair.",
+        how: "Clients contend for one lock, each holds it for a millisecond and tries to acquire it again at once: the default recipes and \
+              the peers as processes in `contended` and `peers`, other recipes as tasks with connections of their own. \
+              Inversions are pairs of grants in the opposite order of their calls, per grant; Jain's index is 1 when all \
+              clients have equally many grants.",
+        rule: "A lock is fair when it has fewer than one inversion per grant and Jain's index is at least 0.95. Holds when \
+               all locks over ZooKeeper are fair, does not hold when none is; otherwise it depends on the recipe.",
+        needs: &["contended", "peers"],
+        in_quick: true,
+        pictures: &[
+            Draw::Bars("Pairs of grants in the opposite order of their calls, per grant", INVERSIONS),
+            Draw::Bars("Jain's index: 1 is fair", JAIN),
+            Draw::Bars("The longest wait", LONGEST_WAIT),
+        ],
+        judge,
+        ..CLAIM
+    }),
+    ..EXPERIMENT
+};
 
-#[async_trait(?Send)]
-impl Claim for Fairness {
-    fn about(&self) -> About {
-        About {
-            id: 4,
-            says: "ZooKeeper locks are fair.",
-            how: "Clients contend for one lock, each holds it for a millisecond and tries to acquire it again at once: the default recipes and \
-                  the peers as processes in `contended` and `peers`, other recipes as tasks with connections of their own. \
-                  Inversions are pairs of grants in the opposite order of their calls, per grant; Jain's index is 1 when all \
-                  clients have equally many grants.",
-            rule: "A lock is fair when it has fewer than one inversion per grant and Jain's index is at least 0.95. Holds when \
-                   all locks over ZooKeeper are fair, does not hold when none is; otherwise it depends on the recipe.",
-            needs: &[ScenarioName::Contended, ScenarioName::Peers],
-            in_quick: true,
+async fn figures(run: &mut Measuring<'_>) {
+    let backends = ["memory", "redis", "redlock", "zk", "postgres"].map(|backend| ("contended", backend));
+    let peers = Peer::all().iter().map(|peer| ("peers", peer.as_str()));
+    for (scenario, name) in backends.into_iter().chain(peers) {
+        for metric in [INVERSIONS, JAIN, LONGEST_WAIT] {
+            run.add_row(scenario, name, metric);
         }
     }
-
-    async fn measure(&self, run: &mut Measuring<'_>) {
-        let backends = ["memory", "redis", "redlock", "zk", "postgres"].map(|backend| ("contended", backend));
-        let peers = Peer::all().iter().map(|peer| ("peers", peer.as_str()));
-        for (scenario, name) in backends.into_iter().chain(peers) {
-            for metric in [INVERSIONS, JAIN, LONGEST_WAIT] {
-                run.add_row(scenario, name, metric);
-            }
-        }
-        for &subject in OTHER_RECIPES {
-            let Some(url) = run.url(subject) else { continue };
-            let lock = run.bench.lock(&format!("fair-{}", subject.replace([' ', '='], "-")));
-            let span = match run.mode {
-                Mode::Quick => Duration::from_millis(700),
-                Mode::Full => Duration::from_secs(5),
-            };
-            if let Some(events) = run.part(subject, PATIENCE, contention(&url, &lock, span)).await {
-                add(run, subject, events);
-            }
-        }
-        run.bars(&[
-            ("Pairs of grants in the opposite order of their calls, per grant", INVERSIONS),
-            ("Jain's index: 1 is fair", JAIN),
-            ("The longest wait", LONGEST_WAIT),
-        ]);
-    }
-
-    fn judge(&self, figures: &Figures) -> Outcome<Judgement> {
-        let (mut fair, mut unfair) = (Vec::new(), Vec::new());
-        for subject in figures.subjects(INVERSIONS).into_iter().filter(|name| is_zookeeper(name)) {
-            let (inversions, jain) = (figures.get(subject, INVERSIONS)?, figures.get(subject, JAIN)?);
-            let text = format!("{subject} {inversions:.2} and {jain:.3}");
-            let is_fair = inversions < MOST_INVERSIONS && jain >= LEAST_JAIN;
-            if is_fair { fair.push(text) } else { unfair.push(text) }
-        }
-        let verdict = Verdict::of(fair.len(), fair.len() + unfair.len(), "the recipe")
-            .ok_or_else(|| Failure::new("no lock over ZooKeeper was measured"))?;
-        let list = |what: &str, names: Vec<String>| match names.is_empty() {
-            true => None,
-            false => Some(format!("{what}: {}", names.join(", "))),
+    for &subject in OTHER_RECIPES {
+        let Some(url) = run.url(subject) else { continue };
+        let lock = run.bench.lock(&format!("fair-{}", subject.replace([' ', '='], "-")));
+        let span = match run.mode {
+            Mode::Quick => Duration::from_millis(700),
+            Mode::Full => Duration::from_secs(5),
         };
-        let lists = [list("fair", fair), list("not fair", unfair)].into_iter().flatten().collect::<Vec<_>>();
-        Ok(Judgement::new(verdict, format!("inversions per grant and Jain's index; {}", lists.join("; "))))
+        if let Some(events) = run.part(subject, PATIENCE, contention(&url, &lock, span)).await {
+            add(run, subject, events);
+        }
     }
+}
+
+fn judge(figures: &Figures) -> Outcome<Judgement> {
+    let (mut fair, mut unfair) = (Vec::new(), Vec::new());
+    for subject in figures.subjects(INVERSIONS).into_iter().filter(|name| is_zookeeper(name)) {
+        let (inversions, jain) = (figures.get(subject, INVERSIONS)?, figures.get(subject, JAIN)?);
+        let text = format!("{subject} {inversions:.2} and {jain:.3}");
+        let is_fair = inversions < MOST_INVERSIONS && jain >= LEAST_JAIN;
+        if is_fair { fair.push(text) } else { unfair.push(text) }
+    }
+    let verdict = Verdict::of(fair.len(), fair.len() + unfair.len(), "the recipe")
+        .ok_or_else(|| Failure::new("no lock over ZooKeeper was measured"))?;
+    let list = |what: &str, names: Vec<String>| match names.is_empty() {
+        true => None,
+        false => Some(format!("{what}: {}", names.join(", "))),
+    };
+    let lists = [list("fair", fair), list("not fair", unfair)].into_iter().flatten().collect::<Vec<_>>();
+    Ok(Judgement::new(verdict, format!("inversions per grant and Jain's index; {}", lists.join("; "))))
 }
 
 /// Has tasks contend, each with connections of its own.
@@ -131,7 +130,7 @@ mod tests {
             [Figure::new(subject, INVERSIONS, "", inversions), Figure::new(subject, JAIN, "", jain)]
         };
         let figures = Figures::from(locks.iter().flat_map(of).collect::<Vec<_>>());
-        Fairness.judge(&figures).map(|judged| judged.verdict)
+        judge(&figures).map(|judged| judged.verdict)
     }
 
     #[test]

@@ -1,144 +1,89 @@
 //! Claim 1: Redis is faster.
 
-use std::time::Duration;
-
-use async_trait::async_trait;
-use lock_testkit::{RedisServer, ZooKeeper};
-use tokio::time::timeout;
-
-use super::claim::{About, Claim, Judgement, Measuring};
-use super::scenarios::fits;
-use super::throughput::{self, CLIENT_CPU, PAIRS, SERVER_CPU, alone_us};
-use crate::data::{BackendName, Failure, Figure, Figures, Load, Mode, Outcome, ScenarioName, Verdict};
+use super::claim::{CLAIM, Claim, Draw, Judgement, Measuring};
+use super::experiment::{EXPERIMENT, Experiment};
+use super::parts::durable::add_durable;
+use super::parts::teams::{CLIENT_CPU, PAIRS, SERVER_CPU, label, subject_name, subjects};
+use super::throughput::{self, loads, peers};
+use crate::data::{BackendName, Failure, Figure, Figures, Load, Mode, Outcome, Verdict};
 use crate::rig::Subject;
 
-#[derive(Debug)]
-pub(super) struct Faster;
+pub(super) static THIS: Experiment = Experiment {
+    name: "faster",
+    figures: Some(|run| Box::pin(figures(run))),
+    claim: Some(Claim {
+        id: 1,
+        says: "Redis is faster.",
+        how: "One client acquires and releases a free lock: the median of `uncontended`, where nothing waits for a disk; and \
+              the same with appendfsync no, everysec and always, and with ZooKeeper, one server and three, with and \
+              without forced sync (all on this machine: the network between servers costs nothing). Then `throughput`: \
+              many tasks of one process, and of eight, each with a lock of its own, as fast as they can, in turn with the \
+              bare commands (`floor`), those of a lock with fencing tokens (`minting floor`) and other libraries.",
+        rule: "Holds when Redis is at least 1.2 times as fast as one ZooKeeper server in every comparison that was \
+               measured: the median without waiting for a disk (no append-only file against no forced sync), the median \
+               with waiting for it (appendfsync always against forced sync; full runs only), and pairs per second at \
+               every number of tasks, in one process and in eight. Does not hold when it is so in none; otherwise it depends on durability and load.",
+        needs: &["uncontended", "throughput"],
+        in_quick: true,
+        pictures: &[
+            Draw::Bars("Acquire + release of a free lock, median", LATENCY),
+            Draw::Bars("Pairs per second of 8 processes with 64 tasks each", PAIRS_OF_PROCESSES),
+            Draw::Curve("Pairs of acquire and release per second", PAIRS, "tasks"),
+            Draw::Curve("Client CPU per pair", CLIENT_CPU, "tasks"),
+            Draw::Curve("Server CPU per pair", SERVER_CPU, "tasks"),
+        ],
+        judge,
+        ..CLAIM
+    }),
+    ..EXPERIMENT
+};
 
-#[async_trait(?Send)]
-impl Claim for Faster {
-    fn about(&self) -> About {
-        About {
-            id: 1,
-            says: "Redis is faster.",
-            how: "One client acquires and releases a free lock: the median of `uncontended`, where nothing waits for a disk; and \
-                  the same with appendfsync no, everysec and always, and with ZooKeeper, one server and three, with and \
-                  without forced sync (all on this machine: the network between servers costs nothing). Then `throughput`: \
-                  many tasks of one process, and of eight, each with a lock of its own, as fast as they can, in turn with the \
-                  bare commands (`floor`), those of a lock with fencing tokens (`minting floor`) and other libraries.",
-            rule: "Holds when Redis is at least 1.2 times as fast as one ZooKeeper server in every comparison that was \
-                   measured: the median without waiting for a disk (no append-only file against no forced sync), the median \
-                   with waiting for it (appendfsync always against forced sync; full runs only), and pairs per second at \
-                   every number of tasks, in one process and in eight. Does not hold when it is so in none; otherwise it depends on durability and load.",
-            needs: &[ScenarioName::Uncontended, ScenarioName::Throughput],
-            in_quick: true,
-        }
+async fn figures(run: &mut Measuring<'_>) {
+    for backend in ["memory", "redis", "redlock", "zk", "postgres"] {
+        run.add_row("uncontended", backend, LATENCY);
     }
-
-    async fn measure(&self, run: &mut Measuring<'_>) {
-        for backend in ["memory", "redis", "redlock", "zk", "postgres"] {
-            run.add_row("uncontended", backend, LATENCY);
-        }
-        if run.mode == Mode::Full {
-            durable(run).await;
-        }
-        for target in run.targets.iter().filter(|target| fits(ScenarioName::Throughput, target.backend())) {
-            for &load in run.bench.plan.loads {
-                add_throughput(run, target.backend(), load);
-            }
-        }
-        run.bars(&[
-            ("Acquire + release of a free lock, median", LATENCY),
-            ("Pairs per second of 8 processes with 64 tasks each", PAIRS_OF_PROCESSES),
-        ]);
-        run.curves(
-            "tasks",
-            &[
-                ("Pairs of acquire and release per second", PAIRS),
-                ("Client CPU per pair", CLIENT_CPU),
-                ("Server CPU per pair", SERVER_CPU),
-            ],
-        );
+    if run.mode == Mode::Full {
+        add_durable(run, LATENCY).await;
     }
-
-    fn judge(&self, figures: &Figures) -> Outcome<Judgement> {
-        let latencies =
-            [("redis", "zk", "without waiting for a disk"), (ALWAYS, FORCED, "with waiting for it")];
-        let mut comparisons = Vec::new();
-        for (redis, zk, what) in latencies {
-            // The durable servers run in full runs only.
-            if let (Ok(redis), Ok(zk)) = (figures.get(redis, LATENCY), figures.get(zk, LATENCY)) {
-                comparisons.push((zk / redis, format!("{what} ({redis:.0} against {zk:.0} us)")));
-            }
+    for target in run.targets.iter().filter(|target| (throughput::THIS.fits)(target.backend())) {
+        for &load in loads(&run.bench.plan) {
+            add_throughput(run, target.backend(), load);
         }
-        for (tasks, redis) in figures.curve("redis", PAIRS) {
-            let zk = figures.at("zk", PAIRS, tasks)?;
-            comparisons
-                .push((redis / zk, format!("with {tasks} at a time ({redis:.0} against {zk:.0} pairs/s)")));
-        }
-        let of = |backend| figures.get(backend, PAIRS_OF_PROCESSES);
-        if let (Ok(redis), Ok(zk)) = (of("redis"), of("zk")) {
-            comparisons.push((redis / zk, format!("with 8 processes ({redis:.0} against {zk:.0} pairs/s)")));
-        }
-        let faster = comparisons.iter().filter(|(times, _)| *times >= CLEARLY).count();
-        let verdict = Verdict::of(faster, comparisons.len(), "durability and load")
-            .ok_or_else(|| Failure::new("Redis and ZooKeeper were not measured side by side"))?;
-        let texts: Vec<_> =
-            comparisons.iter().map(|(times, what)| format!("{times:.1} times {what}")).collect();
-        Ok(Judgement::new(verdict, format!("Redis is as fast as ZooKeeper {}", texts.join(", "))))
     }
 }
 
-/// One client of servers that do and do not wait for the disk.
-async fn durable(run: &mut Measuring<'_>) {
-    for policy in ["no", "everysec", "always"] {
-        let subject = format!("redis appendfsync={policy}");
-        let measuring = async {
-            let options = RedisServer::builder().appendonly(true).config("appendfsync", policy);
-            let server = options.start().await?;
-            alone(&server.url(), &run.bench.lock("durable")).await
-        };
-        let measured = measuring.await;
-        add_alone(run, &subject, measured);
+fn judge(figures: &Figures) -> Outcome<Judgement> {
+    let latencies = [("redis", "zk", "without waiting for a disk"), (ALWAYS, FORCED, "with waiting for it")];
+    let mut comparisons = Vec::new();
+    for (redis, zk, what) in latencies {
+        // The durable servers run in full runs only.
+        if let (Ok(redis), Ok(zk)) = (figures.get(redis, LATENCY), figures.get(zk, LATENCY)) {
+            comparisons.push((zk / redis, format!("{what} ({redis:.0} against {zk:.0} us)")));
+        }
     }
-    for forced in [false, true] {
-        let sync = if forced { "forced sync" } else { "no forced sync" };
-        let lock = run.bench.lock("durable");
-        let one = async {
-            let server = ZooKeeper::builder().for_load(true).force_sync(forced).start().await?;
-            alone(&server.url(), &lock).await
-        };
-        let measured = one.await;
-        add_alone(run, &format!("zk one server, {sync}"), measured);
-        let three = async {
-            let ensemble = ZooKeeper::builder().for_load(true).force_sync(forced).start_ensemble(3).await?;
-            alone(&ensemble.url(), &lock).await
-        };
-        let measured = three.await;
-        add_alone(run, &format!("zk three servers, {sync}"), measured);
+    for (tasks, redis) in figures.curve("redis", PAIRS) {
+        let zk = figures.at("zk", PAIRS, tasks)?;
+        comparisons
+            .push((redis / zk, format!("with {tasks} at a time ({redis:.0} against {zk:.0} pairs/s)")));
     }
-}
-
-fn add_alone(run: &mut Measuring<'_>, subject: &str, measured: Outcome<f64>) {
-    match measured {
-        Ok(us) => run.add(Figure::new(subject, LATENCY, "us", us)),
-        Err(failure) => run.leave_out(subject, failure),
+    let of = |backend| figures.get(backend, PAIRS_OF_PROCESSES);
+    if let (Ok(redis), Ok(zk)) = (of("redis"), of("zk")) {
+        comparisons.push((redis / zk, format!("with 8 processes ({redis:.0} against {zk:.0} pairs/s)")));
     }
-}
-
-/// One client that acquires and releases a free lock.
-async fn alone(url: &str, lock: &str) -> Outcome<f64> {
-    timeout(PATIENCE, alone_us(url, lock, ALONE))
-        .await
-        .unwrap_or_else(|_| Err(Failure::new(format!("stuck for {PATIENCE:?}"))))
+    let faster = comparisons.iter().filter(|(times, _)| *times >= CLEARLY).count();
+    let verdict = Verdict::of(faster, comparisons.len(), "durability and load")
+        .ok_or_else(|| Failure::new("Redis and ZooKeeper were not measured side by side"))?;
+    let texts: Vec<_> =
+        comparisons.iter().map(|(times, what)| format!("{times:.1} times as fast {what}")).collect();
+    Ok(Judgement::new(verdict, format!("Redis against ZooKeeper: {}", texts.join(", "))))
 }
 
 /// Adds what `throughput` measured of all subjects of a backend at this load. Ours must be there.
 fn add_throughput(run: &mut Measuring<'_>, backend: BackendName, load: Load) {
-    for subject in throughput::subjects(backend, run.bench.plan.throughput_peers) {
-        let label = throughput::label(subject, backend, load);
+    for subject in subjects(backend, peers(&run.bench.plan)) {
+        let label = label(subject, backend, load);
         for metric in [PAIRS, CLIENT_CPU, SERVER_CPU, "p50", "p99"] {
-            let Some(row) = run.row(throughput::SCENARIO, &label, metric) else {
+            let Some(row) = run.row(throughput::THIS.name, &label, metric) else {
                 if subject == Subject::Ours && metric == PAIRS {
                     run.leave_out(&label, "`throughput` did not measure it");
                 }
@@ -148,9 +93,8 @@ fn add_throughput(run: &mut Measuring<'_>, backend: BackendName, load: Load) {
                 "p50" | "p99" => format!("pair_{metric}"),
                 other => other.to_owned(),
             };
-            let figure = |metric: &str| {
-                Figure::new(&throughput::subject_name(subject, backend), metric, &row.unit, row.value)
-            };
+            let figure =
+                |metric: &str| Figure::new(&subject_name(subject, backend), metric, &row.unit, row.value);
             run.add(match load.processes {
                 1 => figure(&metric).at(load.tasks),
                 // No point of a curve over the tasks of one process.
@@ -167,8 +111,6 @@ const LATENCY: &str = "p50";
 const PAIRS_OF_PROCESSES: &str = "pairs_per_s_of_8_processes";
 /// How many times as fast is clearly faster.
 const CLEARLY: f64 = 1.2;
-const ALONE: Duration = Duration::from_secs(2);
-const PATIENCE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
@@ -181,7 +123,7 @@ mod tests {
             figures.push(Figure::new(subject, PAIRS, "1/s", pairs).at(256));
             figures.push(Figure::new(subject, PAIRS_OF_PROCESSES, "1/s", pairs_of_8));
         }
-        Faster.judge(&Figures::from(figures)).map(|judged| judged.verdict)
+        judge(&Figures::from(figures)).map(|judged| judged.verdict)
     }
 
     #[test]

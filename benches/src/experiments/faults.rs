@@ -3,7 +3,6 @@
 mod crew;
 mod docs;
 mod effect;
-mod expectation;
 mod inject;
 mod judge;
 mod record;
@@ -20,10 +19,10 @@ use lock_testkit::history::History;
 use rand::Rng;
 
 pub(crate) use self::docs::update as update_docs;
-use self::expectation::Cell;
 pub(crate) use self::inject::cut_off_replica;
 use self::record::FaultRecord;
 use self::trial::Trials;
+use crate::data::fault_table::Cell;
 use crate::data::{BackendName, FaultDefect, FaultName, FaultResult, Outcome, Results};
 use crate::rig::{Progress, stuck};
 
@@ -116,12 +115,12 @@ async fn one_backend(
 ) {
     let mut trials = Trials::new(backend, seed, table.broken);
     for &fault in &table.faults {
-        add(match expectation::of(fault, backend) {
+        add(match fault.on(backend) {
             Cell::NoMeaning(why) => judge::no_meaning(fault, backend, why),
             Cell::Expected(_) => {
-                let name = expectation::name(fault, backend);
+                let name = fault.name_on(backend);
                 progress.begin(&name);
-                let judged = stuck::within(&name, STUCK, trials.run(fault)).await.and_then(|record| {
+                let judged = stuck::within(STUCK, trials.run(fault)).await.and_then(|record| {
                     let file = format!("faults/{fault}-{backend}.jsonl");
                     record.write(&table.folder.join(&file))?;
                     judge::judge(&record, &file)

@@ -1,34 +1,57 @@
 //! `held`: what many held locks cost their process in memory and renewals, and what the renewals cost the servers.
 
 use super::bench::{Bench, Measured, time};
+use super::experiment::{EXPERIMENT, Experiment, metric};
+use super::target::{POSTGRES, REDIS, Size, ZK, value};
+use crate::data::plan::PATIENCE_PER_LOCK;
 use crate::data::{BackendName, Failure, Outcome, Plan, Row};
 use crate::rig::backends::postgres;
 use crate::rig::worker::handle::unexpected;
 use crate::rig::worker::held_locks::RIVALS;
 use crate::rig::{Job, Order, Target, Task, WorkerHandle, WorkerReport};
 
-pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
-    vec![
-        ("locks", format!("{}, in a separate process", plan.held_locks)),
-        ("lease", "the default: a ttl of 30 s, renewed every 10 s; zk: the session".into()),
-        ("memory", "growth of the anonymous resident memory of that process, per lock".into()),
-        (
-            "renewal",
-            format!(
-                "CPU time of that process, and of the servers, over {}, in percent of one core",
-                time(plan.held)
-            ),
-        ),
-        ("sessions", "postgres: those of all clients of locks, while the locks are held".into()),
-        ("lost", "locks whose guards reported a loss meanwhile".into()),
-        (
-            "verdict",
-            format!("another client tries to acquire {RIVALS} of the locks, whose history is checked"),
-        ),
-    ]
+pub(super) static THIS: Experiment = Experiment {
+    name: "held",
+    about: "one process holds many locks at once; their memory and renewals",
+    settings,
+    metrics: &[
+        metric("bytes_per_lock", "B", "memory/lock").targets(&[
+            value(REDIS, "client memory per lock").at_most(1.2 * KB).at(MANY),
+            value(ZK, "client memory per lock").at_most(2.0 * KB).at(MANY),
+        ]),
+        metric("renew_cpu_percent", "%", "renewal, client")
+            .targets(&[value(ZK, "at rest, of one core").at_most(5.0)]),
+        metric("server_cpu_percent", "%", "server"),
+        metric("both_cpu_percent", "%", "both, one core").targets(&[
+            value(REDIS, "renewal, client and server, of one core").at_most(25.0).at(MANY),
+            value(POSTGRES, "renewal, client and server, of one core").at_most(5.0).at(FEW),
+        ]),
+        metric("sessions", "", "sessions").targets(&[value(POSTGRES, "sessions").at_most(5.0).at(FEW)]),
+        metric("lost", "", "lost").targets(&[
+            value(REDIS, "locks lost").at_most(0.0).at(Size::Watch(100_000, 300)),
+            value(POSTGRES, "locks lost").at_most(0.0).at(FEW),
+        ]),
+        metric("acquire_all", "ms", "acquire all"),
+    ],
+    takes: |plan| plan.held + PATIENCE_PER_LOCK * plan.held_locks as u32,
+    rows: Some(|bench, target| Box::pin(measure(bench, target))),
+    ..EXPERIMENT
+};
+
+fn settings(plan: &Plan) -> String {
+    let (locks, held) = (plan.held_locks, time(plan.held));
+    format!(
+        "locks: {locks}, in a separate process
+         lease: the default: a ttl of 30 s, renewed every 10 s; zk: the session
+         memory: growth of the anonymous resident memory of that process, per lock
+         renewal: CPU time of that process, and of the servers, over {held}, in percent of one core
+         sessions: postgres: those of all clients of locks, while the locks are held
+         lost: locks whose guards reported a loss meanwhile
+         verdict: another client tries to acquire {RIVALS} of the locks, whose history is checked"
+    )
 }
 
-pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
+async fn measure(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>> {
     let plan = &bench.plan;
     let lock = bench.lock("held");
     let task = Task::Many { count: plan.held_locks, watch: plan.held, servers: target.processes() };
@@ -45,21 +68,24 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     };
     worker.send(Order::Go).await?;
     let events = worker.events(plan.patience).await?;
-    let row = |metric, unit, value| Row::new("held", target.name(), metric, unit, value);
     let mut rows = vec![
-        row("bytes_per_lock", "B", cost.bytes_per_lock),
-        row("renew_cpu_percent", "%", cost.client_percent),
+        Row::of("bytes_per_lock", cost.bytes_per_lock),
+        Row::of("renew_cpu_percent", cost.client_percent),
     ];
     if let Some(percent) = cost.servers_percent {
-        rows.push(row("server_cpu_percent", "%", percent));
-        rows.push(row("both_cpu_percent", "%", cost.client_percent + percent));
+        rows.push(Row::of("server_cpu_percent", percent));
+        rows.push(Row::of("both_cpu_percent", cost.client_percent + percent));
     }
-    rows.extend(sessions.map(|sessions| row("sessions", "", sessions as f64)));
-    rows.push(row("lost", "", cost.lost as f64));
-    rows.push(row("acquire_all", "ms", cost.acquire_all.as_secs_f64() * 1e3));
+    rows.extend(sessions.map(|sessions| Row::of("sessions", sessions as f64)));
+    rows.push(Row::of("lost", cost.lost as f64));
+    rows.push(Row::of("acquire_all", cost.acquire_all.as_secs_f64() * 1e3));
     let complaints = match cost.lost {
         0 => Vec::new(),
         lost => vec![format!("{lost} of {} locks were lost", plan.held_locks)],
     };
-    Ok(Measured { backend: target.name(), rows, events, complaints, ..Measured::default() })
+    Ok(vec![Measured { events, complaints, ..Measured::of(target.name(), rows) }])
 }
+
+const MANY: Size = Size::Locks(100_000);
+const FEW: Size = Size::JustLocks(10_000);
+const KB: f64 = 1024.0;

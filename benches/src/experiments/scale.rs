@@ -2,86 +2,74 @@
 
 use std::time::Duration;
 
-use async_trait::async_trait;
-
-use super::claim::{About, Claim, Judgement, Measuring};
-use super::crowd::Crowd;
+use super::claim::{CLAIM, Claim, Draw, Judgement, Measuring};
+use super::experiment::{EXPERIMENT, Experiment};
+use super::parts::crowd::Crowd;
 use crate::data::{Failure, Figure, Figures, Growth, Mode, Outcome, Verdict};
-use crate::experiments::throughput::alone_us;
+use crate::experiments::parts::teams::alone_us;
 use crate::rig::worker::handle::unexpected;
 use crate::rig::{HeldLocksCost, Job, Order, Target, Task, WorkerHandle, WorkerReport};
 
-#[derive(Debug)]
-pub(super) struct Scale;
+pub(super) static THIS: Experiment = Experiment {
+    name: "scale",
+    figures: Some(|run| Box::pin(figures(run))),
+    claim: Some(Claim {
+        id: 11,
+        says: "It scales: a grant costs the same however many wait, and a lock however many are held.",
+        how: "Waiters: as claim 2, the time from one grant to the next and the memory of the servers, over the number of \
+              waiters (up to a thousand have connections of their own, more are tasks of these). Held locks: a process \
+              holds many; the time to acquire each, its memory, the CPU time of client and servers for its renewals, and \
+              the time of acquire + release of one more name meanwhile.",
+        rule: "Growth is the exponent of the power law that fits best: below 0.15 constant, below 0.6 logarithmic, below \
+               1.3 linear, else worse. Holds when the time between grants, the time to acquire, the memory of a lock \
+               and the time of one more name grow less than linearly on every backend; does not hold when one of them \
+               does not on every backend; otherwise it depends on the backend.",
+        pictures: &[
+            Draw::Curve("From one grant to the next", BETWEEN_GRANTS, "waiters"),
+            Draw::Curve("Server memory per waiter", "server_bytes_per_waiter", "waiters"),
+            Draw::Curve("Time to acquire each of many locks", ACQUIRE, "held locks"),
+            Draw::Curve("Client memory per held lock", BYTES, "held locks"),
+            Draw::Curve("CPU of client and servers for renewals", "renewal_cpu", "held locks"),
+            Draw::Curve("Acquire + release of one more name", ONE_MORE, "held locks"),
+        ],
+        judge,
+        ..CLAIM
+    }),
+    ..EXPERIMENT
+};
 
-#[async_trait(?Send)]
-impl Claim for Scale {
-    fn about(&self) -> About {
-        About {
-            id: 11,
-            says: "It scales: a grant costs the same however many wait, and a lock however many are held.",
-            how: "Waiters: as claim 2, the time from one grant to the next and the memory of the servers, over the number of \
-                  waiters (up to a thousand have connections of their own, more are tasks of these). Held locks: a process \
-                  holds many; the time to acquire each, its memory, the CPU time of client and servers for its renewals, and \
-                  the time of acquire + release of one more name meanwhile.",
-            rule: "Growth is the exponent of the power law that fits best: below 0.15 constant, below 0.6 logarithmic, below \
-                   1.3 linear, else worse. Holds when the time between grants, the time to acquire, the memory of a lock \
-                   and the time of one more name grow less than linearly on every backend; does not hold when one of them \
-                   does not on every backend; otherwise it depends on the backend.",
-            needs: &[],
-            in_quick: false,
+async fn figures(run: &mut Measuring<'_>) {
+    let (waiters, locks): (&[u32], &[u32]) = match run.mode {
+        Mode::Quick => (&[1, 100], &[100, 1000]),
+        Mode::Full => (&[1, 10, 100, 1000, 10_000], &[1000, 10_000, 100_000]),
+    };
+    for backend in BACKENDS {
+        // Five connections of each waiter are too many for one machine.
+        let most = if backend == "redlock" { 100 } else { u32::MAX };
+        for &waiters in waiters.iter().filter(|waiters| **waiters <= most) {
+            measure_waiters(run, backend, waiters).await;
+        }
+        for &count in locks {
+            measure_held(run, backend, count).await;
         }
     }
+}
 
-    async fn measure(&self, run: &mut Measuring<'_>) {
-        let (waiters, locks): (&[u32], &[u32]) = match run.mode {
-            Mode::Quick => (&[1, 100], &[100, 1000]),
-            Mode::Full => (&[1, 10, 100, 1000, 10_000], &[1000, 10_000, 100_000]),
-        };
-        for backend in BACKENDS {
-            // Five connections of each waiter are too many for one machine.
-            let most = if backend == "redlock" { 100 } else { u32::MAX };
-            for &waiters in waiters.iter().filter(|waiters| **waiters <= most) {
-                measure_waiters(run, backend, waiters).await;
-            }
-            for &count in locks {
-                measure_held(run, backend, count).await;
-            }
+fn judge(figures: &Figures) -> Outcome<Judgement> {
+    let (mut well, mut all, mut texts) = (0, 0, Vec::new());
+    for backend in BACKENDS {
+        let mut grown = Vec::new();
+        for (metric, name) in JUDGED {
+            let Some(growth) = Growth::of(&figures.curve(backend, metric)) else { continue };
+            texts.push(format!("{backend} {name} {growth}"));
+            grown.push(growth.is_linear_or_worse());
         }
-        run.curves(
-            "waiters",
-            &[
-                ("From one grant to the next", BETWEEN_GRANTS),
-                ("Server memory per waiter", "server_bytes_per_waiter"),
-            ],
-        );
-        run.curves(
-            "held locks",
-            &[
-                ("Time to acquire each of many locks", ACQUIRE),
-                ("Client memory per held lock", BYTES),
-                ("CPU of client and servers for renewals", "renewal_cpu"),
-                ("Acquire + release of one more name", ONE_MORE),
-            ],
-        );
+        all += usize::from(!grown.is_empty());
+        well += usize::from(!grown.is_empty() && !grown.contains(&true));
     }
-
-    fn judge(&self, figures: &Figures) -> Outcome<Judgement> {
-        let (mut well, mut all, mut texts) = (0, 0, Vec::new());
-        for backend in BACKENDS {
-            let mut grown = Vec::new();
-            for (metric, name) in JUDGED {
-                let Some(growth) = Growth::of(&figures.curve(backend, metric)) else { continue };
-                texts.push(format!("{backend} {name} {growth}"));
-                grown.push(growth.is_linear_or_worse());
-            }
-            all += usize::from(!grown.is_empty());
-            well += usize::from(!grown.is_empty() && !grown.contains(&true));
-        }
-        let verdict = Verdict::of(well, all, "the backend")
-            .ok_or_else(|| Failure::new("no backend was measured at two sizes"))?;
-        Ok(Judgement::new(verdict, texts.join(", ")))
-    }
+    let verdict = Verdict::of(well, all, "the backend")
+        .ok_or_else(|| Failure::new("no backend was measured at two sizes"))?;
+    Ok(Judgement::new(verdict, texts.join(", ")))
 }
 
 async fn measure_waiters(run: &mut Measuring<'_>, backend: &str, waiters: u32) {
@@ -162,7 +150,7 @@ mod tests {
                 }
             }
         }
-        Scale.judge(&Figures::from(figures)).unwrap().verdict
+        judge(&Figures::from(figures)).unwrap().verdict
     }
 
     #[test]

@@ -2,66 +2,58 @@
 
 use std::time::Duration;
 
-use async_trait::async_trait;
-
-use super::claim::{About, Claim, Judgement, Measuring};
-use super::crowd::{Crowd, WaitingCost};
+use super::claim::{CLAIM, Claim, Draw, Judgement, Measuring};
+use super::experiment::{EXPERIMENT, Experiment};
+use super::parts::crowd::{Crowd, WaitingCost};
 use crate::data::{Failure, Figure, Figures, Mode, Outcome, Verdict};
 
-#[derive(Debug)]
-pub(super) struct WaitingCosts;
+pub(super) static THIS: Experiment = Experiment {
+    name: "waiting-cost",
+    figures: Some(|run| Box::pin(figures(run))),
+    claim: Some(Claim {
+        id: 2,
+        says: "A Redis waiter must keep polling, and that costs; a ZooKeeper waiter just watches.",
+        how: "One client holds a lock, others wait for it, each with a connection of its own through a proxy that counts \
+              requests, notifications and bytes. First nothing happens for a while: what each waiter costs per second. \
+              Then the lock is released, and every waiter that gets it releases it at once and waits again: what each \
+              grant costs. Server CPU is the time of the server processes, counted in ticks of 10 ms; heartbeats of ZooKeeper's sessions count as \
+              bytes, not as requests.",
+        rule: "Holds when a waiter of every Redis recipe sends more than one request in two seconds while nothing happens, \
+               and one of ZooKeeper's queue less; does not hold when none of Redis' does, or when ZooKeeper's does, \
+               too; otherwise it depends on the recipe. The largest number of waiters decides.",
+        in_quick: true,
+        pictures: &[
+            Draw::Curve("Requests per waiter and second while nothing happens", IDLE_REQUESTS, "waiters"),
+            Draw::Curve("Requests per grant", GRANT_REQUESTS, "waiters"),
+        ],
+        judge,
+        ..CLAIM
+    }),
+    ..EXPERIMENT
+};
 
-#[async_trait(?Send)]
-impl Claim for WaitingCosts {
-    fn about(&self) -> About {
-        About {
-            id: 2,
-            says: "A Redis waiter must keep polling, and that costs; a ZooKeeper waiter just watches.",
-            how: "One client holds a lock, others wait for it, each with a connection of its own through a proxy that counts \
-                  requests, notifications and bytes. First nothing happens for a while: what each waiter costs per second. \
-                  Then the lock is released, and every waiter that gets it releases it at once and waits again: what each \
-                  grant costs. Server CPU is the time of the server processes, counted in ticks of 10 ms; heartbeats of ZooKeeper's sessions count as \
-                  bytes, not as requests.",
-            rule: "Holds when a waiter of every Redis recipe sends more than one request in two seconds while nothing happens, \
-                   and one of ZooKeeper's queue less; does not hold when none of Redis' does, or when ZooKeeper's does, \
-                   too; otherwise it depends on the recipe. The largest number of waiters decides.",
-            needs: &[],
-            in_quick: true,
-        }
-    }
+async fn figures(run: &mut Measuring<'_>) {
+    measure_crowds(run, "waiting", subjects(run.mode), crowds(run.mode)).await;
+}
 
-    async fn measure(&self, run: &mut Measuring<'_>) {
-        measure_crowds(run, "waiting", subjects(run.mode), crowds(run.mode)).await;
-        run.curves(
-            "waiters",
-            &[
-                ("Requests per waiter and second while nothing happens", IDLE_REQUESTS),
-                ("Requests per grant", GRANT_REQUESTS),
-            ],
-        );
+fn judge(figures: &Figures) -> Outcome<Judgement> {
+    let (zk, waiters) = last(figures, "zk")?;
+    let mut redis = Vec::new();
+    for subject in figures.subjects(IDLE_REQUESTS).into_iter().filter(|name| name.starts_with("redis")) {
+        redis.push((subject, last(figures, subject)?.0));
     }
-
-    fn judge(&self, figures: &Figures) -> Outcome<Judgement> {
-        let (zk, waiters) = last(figures, "zk")?;
-        let mut redis = Vec::new();
-        for subject in figures.subjects(IDLE_REQUESTS).into_iter().filter(|name| name.starts_with("redis")) {
-            redis.push((subject, last(figures, subject)?.0));
-        }
-        let polls = |rate: f64| rate > POLLING;
-        let polling: Vec<_> = redis.iter().filter(|(_, rate)| polls(*rate)).map(|(name, _)| *name).collect();
-        let verdict = match polling.len() {
-            _ if redis.is_empty() => return Err(Failure::new("no waiter of Redis was measured")),
-            none if none == 0 || polls(zk) => Verdict::DoesNotHold,
-            all if all == redis.len() => Verdict::Holds,
-            _ => Verdict::DependsOn("the recipe".into()),
-        };
-        let rates: Vec<_> = redis.iter().map(|(name, rate)| format!("{name} {rate:.1}")).collect();
-        let because = format!(
-            "with {waiters} waiters, requests per waiter and second: zk {zk:.1}, {}",
-            rates.join(", ")
-        );
-        Ok(Judgement::new(verdict, because))
-    }
+    let polls = |rate: f64| rate > POLLING;
+    let polling: Vec<_> = redis.iter().filter(|(_, rate)| polls(*rate)).map(|(name, _)| *name).collect();
+    let verdict = match polling.len() {
+        _ if redis.is_empty() => return Err(Failure::new("no waiter of Redis was measured")),
+        none if none == 0 || polls(zk) => Verdict::DoesNotHold,
+        all if all == redis.len() => Verdict::Holds,
+        _ => Verdict::DependsOn("the recipe".into()),
+    };
+    let rates: Vec<_> = redis.iter().map(|(name, rate)| format!("{name} {rate:.1}")).collect();
+    let because =
+        format!("with {waiters} waiters, requests per waiter and second: zk {zk:.1}, {}", rates.join(", "));
+    Ok(Judgement::new(verdict, because))
 }
 
 /// Measures crowds of these subjects and sizes, as figures over the number of waiters. The names of the locks begin with `of`.
@@ -162,7 +154,7 @@ mod tests {
     fn verdict(rates: &[(&str, f64)]) -> Outcome<Verdict> {
         let figures =
             rates.iter().map(|(subject, rate)| Figure::new(subject, IDLE_REQUESTS, "", *rate).at(64));
-        let judged = WaitingCosts.judge(&Figures::from(figures.collect::<Vec<_>>()))?;
+        let judged = judge(&Figures::from(figures.collect::<Vec<_>>()))?;
         Ok(judged.verdict)
     }
 

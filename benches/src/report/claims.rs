@@ -3,11 +3,10 @@
 use std::fmt::Write as _;
 
 use super::html::{capitalised, escape};
-use super::picture::pictures;
 use super::sheet::{Cell, Sheet};
 use super::tone::Tone;
 use crate::data::results::distinct;
-use crate::data::results::labels::{number, quantity, title};
+use crate::data::results::numbers::{number, quantity};
 use crate::data::{ClaimResult, Figure, Results};
 
 /// All claims with their verdicts, linked to their sections.
@@ -61,7 +60,7 @@ fn section(page: &mut String, results: &Results, claim: &ClaimResult) {
         }
         page.push_str("</ul>\n");
     }
-    pictures(page, results, claim);
+    let _ = writeln!(page, "<div class=\"charts\" data-claim=\"{}\"></div>", claim.id);
     let _ = writeln!(
         page,
         "<details>\n<summary>The rule, and how it was measured</summary>\n\
@@ -69,7 +68,7 @@ fn section(page: &mut String, results: &Results, claim: &ClaimResult) {
         escape(&claim.rule),
         escape(&claim.how)
     );
-    figures(page, claim);
+    figures(page, results, claim);
     let _ = writeln!(
         page,
         "<p class=\"soft\">To measure it again: <code>{}</code></p>\n</section>",
@@ -78,7 +77,7 @@ fn section(page: &mut String, results: &Results, claim: &ClaimResult) {
 }
 
 /// A row per subject and place on the curve, a column per metric.
-fn figures(page: &mut String, claim: &ClaimResult) {
+fn figures(page: &mut String, results: &Results, claim: &ClaimResult) {
     let figures = &claim.figures;
     if figures.is_empty() {
         return;
@@ -91,7 +90,7 @@ fn figures(page: &mut String, claim: &ClaimResult) {
         sheet = sheet.number(claim.x_name(), "");
     }
     for (metric, unit) in &columns {
-        sheet = sheet.number(&title(metric), shown(unit));
+        sheet = sheet.number(&results.title(metric), shown(unit));
     }
     for (subject, x) in rows {
         let of = |(metric, unit): &(&str, &str)| {

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use super::sheet::{Cell, Look, Sheet};
-use super::{baseline, claims, promises, scenario};
-use crate::data::results::labels::number;
-use crate::data::{ExclusionVerdict, Peer, Results, Scenario};
+use super::{claims, scenario, targets as our_targets};
+use crate::data::results::numbers::number;
+use crate::data::{ExclusionVerdict, Peer, Results};
 
 /// How many of the targets that were missed are shown.
 const MOST_MISSED: usize = 10;
@@ -21,19 +21,15 @@ pub(crate) fn render(results: &Results, look: Look) -> String {
     if let Some(claims) = claims::sheet(results, false) {
         let _ = writeln!(text, "{}\n", claims.text(look));
     }
-    if let Some(baseline) = &results.baseline {
-        let changes = baseline::sheet(baseline).map_or_else(String::new, |sheet| sheet.text(look) + "\n");
-        let _ = writeln!(text, "{}\n{changes}", baseline.summary());
-    }
-    let missed: Vec<_> = results.promises.iter().filter(|promise| promise.is_missed()).collect();
-    for promise in missed.iter().take(MOST_MISSED) {
+    let missed: Vec<_> = results.targets.iter().filter(|target| target.is_missed()).collect();
+    for target in missed.iter().take(MOST_MISSED) {
         let _ = writeln!(
             text,
             "missed: {}: {}: {}, not {}",
-            promise.by,
-            promise.about(),
-            promise.seen(),
-            promise.target()
+            target.by,
+            target.about(),
+            target.seen(),
+            target.target()
         );
     }
     if missed.len() > MOST_MISSED {
@@ -130,8 +126,8 @@ fn times(ratio: Option<f64>) -> Cell {
 pub(crate) fn targets(results: &Results, look: Look) -> String {
     let mut text = String::new();
     for backend in results.backends() {
-        if let Some((sheet, note)) = promises::sheet(results, backend, false) {
-            let _ = writeln!(text, "promises of {backend}\n{}\n{note}\n", sheet.text(look));
+        if let Some((sheet, note)) = our_targets::sheet(results, backend, false) {
+            let _ = writeln!(text, "targets of {backend}\n{}\n{note}\n", sheet.text(look));
         }
     }
     text
@@ -140,7 +136,7 @@ pub(crate) fn targets(results: &Results, look: Look) -> String {
 /// The tables of the scenarios that have rows from this one on.
 pub(crate) fn measured(results: &Results, from: usize, look: Look) -> String {
     let mut text = String::new();
-    for scenario in Scenario::all_in(&results.rows[from..]) {
+    for scenario in results.scenarios_from(from) {
         let about = scenario.about();
         let colon = if about.is_empty() { "" } else { ": " };
         let sheet = scenario::sheet(results, &scenario);
@@ -152,87 +148,28 @@ pub(crate) fn measured(results: &Results, from: usize, look: Look) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::Row;
     use crate::data::results::sample;
-    use crate::data::{Mode, Plan, Row, promises};
 
     #[test]
-    fn plain_tables_have_every_number_and_fit_120_columns() {
-        let text = measured(&sample(), 0, Look::Plain);
-        let line = |scenario: &str, backend: &str| {
-            text.lines()
-                .skip_while(|line| !line.starts_with(&format!("{scenario}:")))
-                .find(|line| line.starts_with(&format!("| {backend} ")))
-                .unwrap_or_else(|| panic!("no {backend} in {scenario}:\n{text}"))
-                .split_whitespace()
-                .collect::<Vec<_>>()
-                .join(" ")
-        };
-        assert_eq!(
-            line("uncontended", "redis"),
-            "| redis | 88.2 | 78.1 | 1.13x | 113 | 97.4 | 1.16x | 241 | 204 | 1.18x | 10,904 | held (0 overlaps) |"
-        );
-        assert_eq!(
-            line("uncontended", "memory"),
-            "| memory | 0.610 | - | - | 0.740 | - | - | 2.20 | - | - | 1,420,113 | held (0 overlaps) |"
-        );
-        assert_eq!(
-            line("contended", "zk"),
-            "| zk | 289 | 1,960 | 5,400 | 29,800 | 1.00 | 4.01 | held (0 overlaps) |"
-        );
-        assert_eq!(line("crash", "zk"), "| zk | 1,605 | 4,000 | 0.40x | held (0 overlaps) |");
-        assert!(!text.contains('\u{1b}'), "{text}");
-        let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > 120).collect();
-        assert_eq!(wide, Vec::<&str>::new());
-    }
-
-    #[test]
-    fn wide_tables_are_split_and_narrow_ones_are_not() {
+    fn one_screen_has_each_backend_each_claim_and_what_was_missed() {
         let mut results = sample();
-        for metric in ["one_more", "and_another", "and_the_last_one_of_all"] {
-            results.push(Row::new("contended", "redis", metric, "us", 1e7).with_floor(1e6));
+        results.targets[0].met = Some(false);
+        results.targets[0].too_short = false;
+        let text = render(&results, Look::Plain);
+        let redis = text.lines().find(|line| line.starts_with("| redis ")).expect("a row");
+        assert!(redis.contains("88.2") && redis.contains("1.13x"), "{redis}");
+        for claim in &results.claims {
+            assert!(text.contains(&claim.claim), "{text}");
         }
-        let text = measured(&results, 0, Look::Plain);
-        let heads = text.lines().filter(|line| line.starts_with("| backend ")).count();
-        assert_eq!(heads, 5, "{text}");
-        assert!(text.contains("and the last one of all"), "{text}");
-        assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
-        assert_eq!(measured(&sample(), 0, Look::Plain).matches("| backend ").count(), 3);
-    }
-
-    #[test]
-    fn promises_are_shown_with_the_measured_numbers() {
-        let mut results = sample();
-        assert!(!targets(&results, Look::Plain).contains("promises"));
-        // The longest promise, and the longest verdict.
-        let row = Row::new("throughput", "redis 256 tasks", "pairs_per_s_minting", "1/s", 1.0);
-        results.push(row.with_floor(2.0));
-        results.promises = promises::judge(&results, &Plan::new(Mode::Quick));
-        let text = targets(&results, Look::Plain);
-        let line = text.lines().find(|line| line.contains("requests per grant")).expect("a line");
-        assert_eq!(
-            line.split_whitespace().collect::<Vec<_>>().join(" "),
-            "| requests per grant | contended | <= 4.20 | 3.42 | yes (8 processes) |"
-        );
-        assert!(text.contains(" were not measured in this run"), "{text}");
-        assert!(text.contains(" too short to tell "), "{text}");
-        assert_eq!(text.matches("\n| promise ").count(), text.matches("promises of ").count(), "{text}");
-        assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
-    }
-
-    #[test]
-    fn each_claim_has_a_line_with_its_verdict() {
-        let text = render(&sample(), Look::Plain);
-        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
-        let claims: Vec<String> =
-            text.lines().filter(|line| line.starts_with("| ") && line.contains(". ")).map(words).collect();
-        let expected = [
-            "| 2 | A Redis waiter must keep polling. | holds |",
-            "| 3 | Without sequential nodes there is a herd. | holds |",
-            "| 4 | ZooKeeper locks are fair. | depends on how many clocks jump, and on the quarantine |",
-            "| 8 | ZooKeeper is not absolutely safe either. | does not hold |",
-            "| 12 | A fleet can move. | not judged |",
-        ];
-        assert_eq!(claims, expected, "{text}");
+        assert!(text.contains("missed: redis: p50 against the bare commands: "), "{text}");
+        for text in [text, measured(&results, 0, Look::Plain), targets(&results, Look::Plain)] {
+            let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > 120).collect();
+            assert_eq!(wide, Vec::<&str>::new());
+            assert!(!text.contains('\u{1b}'), "{text}");
+        }
+        assert!(render(&results, Look::Plain).lines().count() <= 60);
+        assert!(render(&results, Look::Terminal).contains("\u{1b}["));
     }
 
     #[test]
@@ -240,64 +177,17 @@ mod tests {
         let mut results = sample();
         results.push(Row::overlaps("crash", "zk", 3));
         assert!(measured(&results, 0, Look::Plain).contains("| BROKEN (3) "));
-        let text = render(&results, Look::Plain);
-        assert!(text.contains("| BROKEN (3) "), "{text}");
-        assert!(text.contains("\nMutual exclusion: BROKEN (3)\n"), "{text}");
+        assert!(render(&results, Look::Plain).contains("\nMutual exclusion: BROKEN (3)\n"));
     }
 
     #[test]
-    fn unknown_names_and_missing_numbers_are_shown() {
+    fn a_table_that_is_too_wide_is_split_and_an_unknown_metric_is_shown() {
         let mut results = sample();
-        results.push(Row::new("zeal_of_all", "etcd", "wake_ups", "", 7.0));
-        results.push(Row::new("zeal_of_all", "redis", "p50", "ms", 7.5));
-        let text = measured(&results, 0, Look::Plain);
-        let zeal_of_all =
-            text.lines().skip_while(|line| *line != "zeal_of_all").filter(|line| line.starts_with('|'));
-        let zeal_of_all: Vec<String> =
-            zeal_of_all.take(4).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
-        let expected = [
-            "| backend | p50 | wake ups | mutual exclusion |",
-            "| | ms | | |",
-            "| redis | 7.50 | - | not checked |",
-            "| etcd | - | 7 | not checked |",
-        ];
-        assert_eq!(zeal_of_all, expected, "{text}");
-    }
-
-    #[test]
-    fn one_screen_has_each_backend_with_its_ratios() {
-        let mut results = sample();
-        for (metric, floor) in
-            [("pairs_per_s", 50_000.0), ("pairs_per_s_minting", 45_000.0), ("pairs_per_s_rslock", 32_000.0)]
-        {
-            let row = Row::new("throughput", "redis 256 tasks", metric, "1/s", 40_000.0);
-            results.push(row.with_floor(floor));
+        for metric in ["one_more", "and_another", "and_the_last_one_of_all"] {
+            results.push(Row::new("contended", "redis", metric, "us", 1e7).with_floor(1e6));
         }
-        let text = render(&results, Look::Plain);
-        let redis = text.lines().find(|line| line.starts_with("| redis ")).expect("a row");
-        assert_eq!(
-            redis.split_whitespace().collect::<Vec<_>>().join(" "),
-            "| redis | 88.2 | 1.13x | 241 | 1.18x | 702 | - | 40,000 | 0.80x | 1.25x | held |"
-        );
-        assert!(text.contains("\nMutual exclusion: held (0 overlaps)\n"), "{text}");
-        let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > 120).collect();
-        assert_eq!(wide, Vec::<&str>::new());
-        assert!(text.lines().count() <= 60, "{text}");
-    }
-
-    #[test]
-    fn targets_that_were_missed_are_named() {
-        let mut results = sample();
-        results.meta.mode = Mode::Full;
-        results.push(Row::new("uncontended", "redis", "p50", "us", 900.0).with_floor(100.0));
-        results.promises = promises::judge(&results, &Plan::new(Mode::Full));
-        let text = render(&results, Look::Plain);
-        assert!(text.contains("missed: redis: "), "{text}");
-        assert!(text.contains(": 9.00x, not <= "), "{text}");
-    }
-
-    #[test]
-    fn terminal_tables_have_colours() {
-        assert!(render(&sample(), Look::Terminal).contains("\u{1b}["));
+        let text = measured(&results, 0, Look::Plain);
+        assert!(text.contains("and the last one of all"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
     }
 }

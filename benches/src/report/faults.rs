@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::html::{capitalised, escape};
 use super::sheet::{Cell, Sheet};
 use crate::data::results::distinct;
-use crate::data::results::labels::quantity;
+use crate::data::results::numbers::quantity;
 use crate::data::{FaultResult, FaultVerdict, Results};
 
 /// What each fault did, one below the other.

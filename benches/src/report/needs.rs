@@ -1,7 +1,9 @@
 //! What a user may need of a lock, and what a run measured of it for each backend.
 
+use clap::ValueEnum;
+
 use super::sheet::Cell;
-use crate::data::results::labels::quantity;
+use crate::data::results::numbers::quantity;
 use crate::data::{FaultName, FaultResult, FaultVerdict, Results};
 
 /// A need: a row of the table at the top of the page.
@@ -237,9 +239,7 @@ impl Source {
 
 /// Whether servers fail by this fault, but no majority of them.
 fn fails_servers(title: &str) -> bool {
-    use FaultName::{Failover, LeaderCutOff, RestartWithData, RestartWithoutData, ServerPaused};
-    let all = [ServerPaused, RestartWithData, RestartWithoutData, LeaderCutOff, Failover];
-    all.into_iter().any(|fault| fault.title() == title)
+    FaultName::value_variants().iter().any(|fault| fault.title() == title && fault.row().fails_servers)
 }
 
 fn faults<'a>(results: &'a Results, backend: &str) -> Vec<&'a FaultResult> {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::colour::colour;
 use super::html::escape;
-use crate::data::results::labels::quantity;
+use crate::data::results::numbers::quantity;
 use crate::data::{ExclusionVerdict, Peer, Results};
 
 pub(super) fn headline(results: &Results) -> String {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::data::results::labels::quantity;
+use crate::data::results::numbers::quantity;
 
 /// A bar on a terminal, plain lines otherwise.
 #[derive(Debug)]

@@ -7,12 +7,12 @@
 pub(crate) mod bare_hand_over;
 pub(crate) mod client_runtimes;
 pub(crate) mod contend;
-pub(crate) mod dump;
 pub(crate) mod fault_client;
 mod forked_child;
 pub(crate) mod handle;
 pub(crate) mod held_locks;
 mod journal;
+mod log;
 mod orders;
 pub(crate) mod ping;
 pub(crate) mod process;

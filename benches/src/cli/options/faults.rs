@@ -39,17 +39,8 @@ pub(crate) struct FaultOptions {
 impl FaultOptions {
     /// The selected faults, in the order of the table.
     pub(crate) fn faults(&self, quick: bool) -> Vec<FaultName> {
-        chosen(&self.faults, if quick { IN_QUICK } else { FaultName::value_variants() })
+        let all = FaultName::value_variants().iter().copied();
+        let by_default: Vec<_> = all.filter(|fault| !quick || fault.row().in_quick).collect();
+        chosen(&self.faults, &by_default)
     }
 }
-
-/// The faults of a quick run: clients, connections, and data that is lost.
-const IN_QUICK: &[FaultName] = &[
-    FaultName::ClientPaused,
-    FaultName::ClientKilled,
-    FaultName::ClientCutOff,
-    FaultName::ReplyLate,
-    FaultName::ConnectionsReset,
-    FaultName::RestartWithoutData,
-    FaultName::KeyEnded,
-];

@@ -5,9 +5,9 @@ use std::fmt;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use super::write_name;
+use super::{BackendName, write_name};
 
-/// A fault of the table.
+/// A fault of the table, whose rows are in `fault_table`.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum FaultName {
@@ -76,30 +76,12 @@ pub(crate) enum FaultDefect {
 impl FaultName {
     /// The fault in words.
     pub(crate) const fn title(self) -> &'static str {
-        match self {
-            Self::ClientPaused => "client paused",
-            Self::ClientKilled => "client killed",
-            Self::ClientCutOff => "client cut off",
-            Self::RequestsLost => "client's requests lost",
-            Self::AnswersLost => "answers to the client lost",
-            Self::RepliesSwallowed => "replies swallowed",
-            Self::ReplyLate => "reply late, then cut off",
-            Self::ConnectionsReset => "connections reset",
-            Self::ConnectionsEnded => "connections ended by the server",
-            Self::NoConnectionLeft => "no connection left",
-            Self::ServerPaused => "server paused",
-            Self::RestartWithData => "restart with data",
-            Self::RollingRestart => "rolling restart with data",
-            Self::DiskFull => "disk full",
-            Self::RestartWithoutData => "restart without data",
-            Self::MajorityPaused => "majority paused",
-            Self::LeaderCutOff => "leader cut off",
-            Self::Failover => "failover",
-            Self::SynchronousFailover => "failover, synchronous",
-            Self::KeyEndedOnMinority => "key ended on a minority",
-            Self::KeyEnded => "key ended early",
-            Self::Flushall => "`FLUSHALL`",
-        }
+        self.row().title
+    }
+
+    /// Its name with that of a backend, which is that of the expectation in a record.
+    pub(crate) fn name_on(self, backend: BackendName) -> String {
+        format!("{self} on {backend}")
     }
 }
 

@@ -27,13 +27,14 @@ impl Row {
         Self { scenario, backend, metric, unit, value, floor, ratio, interval, samples }
     }
 
+    /// A number of an experiment, which knows the unit and its own name.
+    pub(crate) fn of(metric: &str, value: f64) -> Self {
+        Self::new("", "", metric, "", value)
+    }
+
     /// The number of overlapping holds: the verdict of a scenario on a backend.
     pub(crate) fn overlaps(scenario: &str, backend: &str, overlaps: u64) -> Self {
         Self::new(scenario, backend, OVERLAPS, "", overlaps as f64)
-    }
-
-    pub(crate) fn repeats(&self) -> Vec<f64> {
-        if self.samples.is_empty() { vec![self.value] } else { self.samples.clone() }
     }
 
     /// The row of several repeats: medians of values and floors.

@@ -1,24 +1,36 @@
-//! The rows of one scenario, and the order of names.
+//! The rows of one experiment, and the order of names.
 
 use clap::ValueEnum;
 
 use super::exclusion_verdict::ExclusionVerdict;
+use super::experiment::{ExperimentResult, MetricResult};
 use super::row::{OVERLAPS, Row};
-use crate::data::names::{BackendName, ScenarioName, rung};
+use crate::data::names::{BackendName, rung};
 
+/// The rows of one experiment.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario<'a> {
     pub(crate) name: &'a str,
-    pub(super) rows: Vec<&'a Row>,
+    described: Option<&'a ExperimentResult>,
+    rows: Vec<&'a Row>,
 }
 
 impl<'a> Scenario<'a> {
-    /// The scenarios of these rows: the known ones first, then any other in the order of their first row.
-    pub(crate) fn all_in(rows: &'a [Row]) -> Vec<Self> {
-        let known: Vec<_> = ScenarioName::value_variants().iter().map(ScenarioName::to_string).collect();
+    /// The scenarios of these rows: those that are described first, then any other in the order of their first row.
+    pub(super) fn all_in(described: &'a [ExperimentResult], rows: &'a [Row]) -> Vec<Self> {
+        let known: Vec<_> = described.iter().map(|one| &one.name).collect();
         let names = ordered(rows.iter().map(|row| row.scenario.as_str()), &known);
-        let of = |name| Self { name, rows: rows.iter().filter(|row| row.scenario == name).collect() };
+        let of = |name| Self {
+            name,
+            described: described.iter().find(|one| one.name == name),
+            rows: rows.iter().filter(|row| row.scenario == name).collect(),
+        };
         names.into_iter().map(of).collect()
+    }
+
+    /// One line about the scenario; empty when it is not described.
+    pub(crate) fn about(&self) -> &'a str {
+        self.described.map_or("", |one| &one.about)
     }
 
     /// The backends: the known ones first.
@@ -26,10 +38,11 @@ impl<'a> Scenario<'a> {
         ordered(self.rows.iter().map(|row| row.backend.as_str()), &backends())
     }
 
-    /// The metrics, the known ones first, without the overlaps, which are the verdict.
+    /// The metrics, those that are described first, without the overlaps, which are the verdict.
     pub(crate) fn metrics(&self) -> Vec<&'a str> {
         let measured = self.rows.iter().map(|row| row.metric.as_str()).filter(|name| *name != OVERLAPS);
-        ordered(measured, &METRICS.split(' ').collect::<Vec<_>>())
+        let known = self.described.map_or(&[][..], |one| &one.metrics);
+        ordered(measured, &known.iter().map(|metric| &metric.name).collect::<Vec<_>>())
     }
 
     /// The row of a metric; the last one when it was measured more than once.
@@ -43,7 +56,20 @@ impl<'a> Scenario<'a> {
 
     /// Whether clients want the same lock, so that there is a verdict.
     pub(crate) fn has_rivals(&self) -> bool {
-        has_rivals(self.name)
+        self.described.is_none_or(|one| one.has_rivals)
+    }
+
+    /// The name of a metric for people.
+    pub(crate) fn title(&self, metric: &str) -> String {
+        self.metric(metric).map_or_else(|| metric.replace('_', " "), |metric| metric.title.clone())
+    }
+
+    pub(crate) fn floor_name(&self, metric: &str) -> &'a str {
+        self.metric(metric).map_or("floor", |metric| &metric.floor_name)
+    }
+
+    fn metric(&self, name: &str) -> Option<&'a MetricResult> {
+        self.described?.metrics.iter().find(|metric| metric.name == name)
     }
 
     pub(crate) fn verdict(&self, backend: &str) -> ExclusionVerdict {
@@ -54,11 +80,6 @@ impl<'a> Scenario<'a> {
             _ => ExclusionVerdict::Unchecked,
         }))
     }
-}
-
-/// Whether clients want the same lock in this scenario.
-pub(crate) fn has_rivals(scenario: &str) -> bool {
-    !["throughput", "command"].contains(&scenario)
 }
 
 /// The distinct `names`: first those of `known`, in its order, then the others in theirs.
@@ -84,10 +105,3 @@ pub(crate) fn distinct<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T>
 pub(super) fn backends() -> Vec<&'static str> {
     BackendName::value_variants().iter().map(|backend| backend.as_str()).chain(rung::ALL).collect()
 }
-
-/// The known metrics, in the order of the results.
-const METRICS: &str = "p50 p90 p99 acquire_p50 p50_with_tokens acquire_with_tokens p50_one_server alone_p50 ops \
-                       grants_per_s pairs_per_s pairs_per_s_minting pairs_per_s_rslock pairs_per_s_sqlx client_cpu server_cpu \
-                       handoff_p50 handoff_p95 handoff_p99 handoff_p50_bare handoff_p95_bare waiter_p50 \
-                       longest_wait jain inversions requests_per_grant notifications first_try split_votes takeover \
-                       bytes_per_lock renew_cpu_percent server_cpu_percent both_cpu_percent sessions lost acquire_all";

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::store::FencedStore;
-use crate::data::{Failure, LiveEvents, Outcome};
+use crate::data::{Failure, Outcome};
 use crate::rig::{ClientRole, FaultOrder, Job, Order, Task, WorkerHandle, WorkerReport, stuck};
 
 /// The process of the holder; with the memory backend, that of all clients.
@@ -33,7 +33,7 @@ pub(super) struct Crew {
 /// What the readers of all workers write.
 struct Shared {
     lock: String,
-    events: LiveEvents,
+    events: StdMutex<Vec<Event>>,
     store: StdMutex<FencedStore>,
     changed: Notify,
 }
@@ -44,7 +44,7 @@ impl Crew {
         let lock = jobs.first().map(|job| job.recorded_as.clone()).unwrap_or_default();
         let clients = jobs.iter().flat_map(clients_of).collect();
         let workers = WorkerHandle::start_all(jobs).await?;
-        let (events, store) = (LiveEvents::new(), StdMutex::new(store));
+        let (events, store) = (StdMutex::default(), StdMutex::new(store));
         let shared = Arc::new(Shared { lock, events, store, changed: Notify::new() });
         let (mut handles, mut readers) = (Vec::new(), JoinSet::new());
         for worker in workers {
@@ -103,7 +103,7 @@ impl Crew {
     }
 
     pub(super) fn was_silent_since(&self, since_ns: u64) -> bool {
-        self.shared.events.lock().iter().all(|event| event.at_ns <= since_ns)
+        self.shared.events().iter().all(|event| event.at_ns <= since_ns)
     }
 
     /// Waits until the lock was granted. Whether that came in time.
@@ -139,7 +139,7 @@ impl Crew {
                 && event.at_ns >= since_ns
                 && wanted((event.process, event.client))
         };
-        self.shared.until(patience, || self.shared.events.lock().iter().any(is_one)).await
+        self.shared.until(patience, || self.shared.events().iter().any(is_one)).await
     }
 
     pub(super) async fn end(mut self) -> Outcome<History> {
@@ -149,27 +149,31 @@ impl Crew {
             complaints.extend(ended?);
         }
         if !complaints.is_empty() {
-            return Err(Failure::new(complaints.join("; ") + &stuck::save().await));
+            return Err(Failure::new(complaints.join("; ") + &stuck::see_logs()));
         }
-        let events = std::mem::take(&mut *self.shared.events.lock());
+        let events = std::mem::take(&mut *self.shared.events());
         Ok(History::new(events))
     }
 }
 
 impl Shared {
+    fn events(&self) -> MutexGuard<'_, Vec<Event>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn add(&self, event: Event) {
-        self.events.lock().push(event);
+        self.events().push(event);
         self.changed.notify_waiters();
     }
 
     fn has_died(&self, process: u32) -> bool {
-        let events = self.events.lock();
+        let events = self.events();
         events.iter().any(|event| event.process == process && event.kind == EventKind::Died)
     }
 
     /// The clients that the lock was granted to since then.
     fn granted(&self, since_ns: u64) -> BTreeSet<(u32, u64)> {
-        let events = self.events.lock();
+        let events = self.events();
         let grants = events.iter().filter(|event| matches!(event.kind, EventKind::Acquired { .. }));
         let since = grants.filter(|event| event.at_ns >= since_ns);
         since.map(|event| (event.process, event.client)).collect()

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
-use super::expectation::{self, Cell, Promise};
+use crate::data::fault_table::{Cell, Promise};
 use crate::data::{BackendName, Failure, FaultName, FaultResult, FaultVerdict, Outcome};
 
 /// Writes the table into the documentation. Fails when a cell is missing or differs from its expectation.
@@ -37,11 +37,11 @@ fn render(results: &[FaultResult]) -> Outcome<String> {
 
 /// The text of a cell: what was promised and happened, and how long the outage was.
 fn cell(fault: FaultName, backend: BackendName, results: &[FaultResult]) -> Outcome<String> {
-    let expected = match expectation::of(fault, backend) {
+    let expected = match fault.on(backend) {
         Cell::NoMeaning(why) => return Ok(why.to_owned()),
         Cell::Expected(expected) => expected,
     };
-    let name = expectation::name(fault, backend);
+    let name = fault.name_on(backend);
     let result =
         results.iter().find(|result| result.fault == fault.title() && result.backend == backend.as_str());
     let result = result.ok_or_else(|| Failure::new(format!("{name} was not run")))?;
@@ -88,7 +88,7 @@ mod tests {
         let (mut run, mut missing) = (0, Vec::new());
         for &fault in FaultName::value_variants() {
             for &backend in BackendName::value_variants() {
-                let Cell::Expected(expected) = expectation::of(fault, backend) else { continue };
+                let Cell::Expected(expected) = fault.on(backend) else { continue };
                 run += 1;
                 if !text.contains(&normalized(expected.sentence)) {
                     missing.push(format!("{fault} on {backend}: {}", expected.sentence));
@@ -113,7 +113,7 @@ mod tests {
         for (row, &fault) in rows.iter().zip(FaultName::value_variants()) {
             assert_eq!(row[0], fault.title());
             for (cell, &backend) in row[1..].iter().zip(BackendName::value_variants()) {
-                let allowed: &[&str] = match expectation::of(fault, backend) {
+                let allowed: &[&str] = match fault.on(backend) {
                     Cell::NoMeaning(why) => {
                         assert_eq!(*cell, why, "{fault} on {backend}");
                         continue;

@@ -5,16 +5,16 @@ use std::time::Duration;
 use lock_testkit::check;
 use lock_testkit::history::{Event, EventKind};
 
-use super::expectation::{self, Cell, Expectation, Promise};
 use super::record::{FaultRecord, RecordHead};
+use crate::data::fault_table::{Cell, Expectation, Promise};
 use crate::data::holds::free;
 use crate::data::{BackendName, Failure, FaultName, FaultResult, FaultVerdict, Outcome};
 
 /// Judges a record. Fails when the record names an expectation that is not in the table.
 pub(super) fn judge(record: &FaultRecord, file: &str) -> Outcome<FaultResult> {
     let RecordHead { fault, backend, lease, from_ns, until_ns, all_served, ref effect, .. } = record.head;
-    let expected = match expectation::of(fault, backend) {
-        Cell::Expected(expected) if record.head.expectation == expectation::name(fault, backend) => expected,
+    let expected = match fault.on(backend) {
+        Cell::Expected(expected) if record.head.expectation == fault.name_on(backend) => expected,
         _ => return Err(Failure::new(format!("there is no expectation `{}`", record.head.expectation))),
     };
     let report = check(&record.history);
@@ -177,7 +177,7 @@ mod tests {
             head: RecordHead {
                 fault,
                 backend,
-                expectation: expectation::name(fault, backend),
+                expectation: fault.name_on(backend),
                 servers: None,
                 seed: 7,
                 broken: None,

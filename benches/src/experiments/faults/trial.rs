@@ -8,7 +8,6 @@ use rand::rngs::StdRng;
 use tokio::time::sleep;
 
 use super::crew::{Crew, HOLDER, HOLDERS_ROUTE, OTHERS_ROUTE};
-use super::expectation;
 use super::inject::{self, Stage};
 use super::record::{FaultRecord, RecordHead};
 use super::store::FencedStore;
@@ -75,7 +74,7 @@ impl Trials {
         let mut from_ns = now_ns();
         inject::before(&stage).await?;
         if !stage.crew.granted(CALM_PATIENCE).await {
-            return Err(Failure::new(format!("the holder did not get the lock{}", stuck::save().await)));
+            return Err(Failure::new(format!("the holder did not get the lock{}", stuck::see_logs())));
         }
         stage.crew.order(FaultOrder::Contend).await;
         if fault != FaultName::ReplyLate {
@@ -92,13 +91,13 @@ impl Trials {
         stage.crew.order(FaultOrder::Release).await;
         let all_served = stage.crew.granted_to_all(release_ns, lease + PATIENCE).await;
         let end_ns = now_ns();
-        let stuck = if all_served { None } else { Some(stuck::save().await) };
+        let stuck = if all_served { None } else { Some(stuck::see_logs()) };
         let Stage { crew, stopped, .. } = stage;
         let history = crew.end().await?;
         let head = RecordHead {
             fault,
             backend: self.backend,
-            expectation: expectation::name(fault, self.backend),
+            expectation: fault.name_on(self.backend),
             servers: self.servers(fault),
             seed: self.seed,
             broken: self.broken,
@@ -145,20 +144,10 @@ impl Trials {
     }
 }
 
-/// Longer where the fault does not end before the lease, so that the lease ends long after what happens.
 fn lease(fault: FaultName, backend: BackendName) -> Duration {
-    use FaultName as F;
-    match (backend, fault) {
-        (BackendName::Zk, _) => ZK_LEASE,
-        (
-            _,
-            F::RestartWithoutData
-            | F::Failover
-            | F::SynchronousFailover
-            | F::KeyEndedOnMinority
-            | F::KeyEnded
-            | F::Flushall,
-        ) => LONG_LEASE,
+    match backend {
+        BackendName::Zk => ZK_LEASE,
+        _ if fault.row().has_long_lease => LONG_LEASE,
         _ => TTL,
     }
 }

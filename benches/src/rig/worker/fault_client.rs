@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::orders::{Orders, send};
-use super::{Job, Order, WorkerReport, dump};
+use super::{Job, Order, WorkerReport};
 use crate::data::events::outcome;
 use crate::data::{FaultDefect, GrantInfo, Outcome};
 
@@ -252,7 +252,6 @@ impl Client {
     }
 
     fn note(&self, kind: EventKind) -> Outcome<()> {
-        dump::note(format!("client {}: {kind:?}", self.number));
         let (process, client, lock) = (self.job.process, self.number, self.job.recorded_as.clone());
         send(&WorkerReport::Events(vec![Event { process, client, lock, at_ns: now_ns(), kind }]))
     }

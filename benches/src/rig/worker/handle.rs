@@ -1,7 +1,6 @@
 //! The parent's side of a worker.
 
 use std::process::Command;
-use std::sync::Arc;
 use std::time::Duration;
 
 use lock_testkit::history::Event;
@@ -9,13 +8,12 @@ use lock_testkit::{Error as TestkitError, Worker};
 
 use super::{Job, Order, WorkerReport};
 use crate::data::{Failure, Outcome};
-use crate::rig::stuck::{self, WatchedLock, WatchedWorker};
+use crate::rig::stuck;
 
 /// A worker process. It is killed when this is dropped, and when this process dies.
 #[derive(Debug)]
 pub(crate) struct WorkerHandle {
     inner: Worker,
-    _watched: Arc<WatchedLock>,
     process: u32,
     /// The ttl or session timeout of its locks.
     pub(crate) lease: Duration,
@@ -27,21 +25,18 @@ impl WorkerHandle {
         let mut started = Vec::new();
         for job in jobs {
             let process = job.process;
-            let (url, names) = (job.url.clone(), [job.lock.clone(), job.recorded_as.clone()]);
             let mut command = Command::new(std::env::current_exe()?);
             command.arg("worker");
+            if let Some(folder) = stuck::logs() {
+                command.env(stuck::LOGS, folder);
+            }
             let worker = Worker::spawn(&command)?;
             worker.send(&serde_json::to_value(job)?).await?;
-            let watched = WatchedWorker { process, pid: worker.pid() };
-            started.push((
-                worker,
-                process,
-                stuck::watch_worker(&url, names.each_ref().map(String::as_str), Some(watched)),
-            ));
+            started.push((worker, process));
         }
         let mut workers = Vec::new();
-        for (inner, process, watched) in started {
-            let mut worker = Self { inner, _watched: watched, process, lease: Duration::ZERO };
+        for (inner, process) in started {
+            let mut worker = Self { inner, process, lease: Duration::ZERO };
             worker.lease = match worker.receive(CONNECT_DEADLINE).await? {
                 WorkerReport::Ready { lease } => lease,
                 other => return Err(unexpected(&other)),
@@ -77,7 +72,7 @@ impl WorkerHandle {
     pub(crate) async fn receive(&self, patience: Duration) -> Outcome<WorkerReport> {
         let received = match self.inner.recv_deadline(patience).await {
             Err(silent @ TestkitError::WorkerSilent { .. }) => {
-                return Err(Failure::new(format!("{silent}{}", stuck::save().await)));
+                return Err(Failure::new(format!("{silent}{}", stuck::see_logs())));
             }
             received => received?,
         };

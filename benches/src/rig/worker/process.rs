@@ -45,7 +45,7 @@ fn done() -> Outcome<()> {
     let job: Job = serde_json::from_str(&line)?;
     // Before any thread is started: a child has only the one that forked.
     let child = ForkedChild::of(&job)?;
-    super::dump::answer_requests()?;
+    super::log::start(job.process);
     if let Task::Soak(_) = job.task {
         return with_client_runtimes(|runtimes| soak(job, runtimes, child))?;
     }

@@ -7,26 +7,26 @@ use lock_testkit::now_ns;
 use polylock::{Locks, Mutex};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::bench::Bench;
 use crate::data::{Compared, EventLog, Outcome, Plan, TimedHold, Times};
+use crate::experiments::bench::Bench;
 use crate::rig::Floor;
 use crate::rig::measured_lock::{challenge, hold_once};
 
 /// A client of the lock, and a rival that challenges it now and then.
 #[derive(Debug)]
-pub(super) struct MeasuredClient {
+pub(crate) struct MeasuredClient {
     mutex: Mutex,
     rival: Mutex,
     lock: String,
     holds: Vec<TimedHold>,
     logs: [EventLog; 2],
     /// The latencies of this round.
-    pub(super) times: Times,
+    pub(crate) times: Times,
 }
 
 impl MeasuredClient {
     /// A client of `locks`, and a rival on another connection.
-    pub(super) fn new(locks: &Locks, rival: &Locks, bench: &Bench, lock: &str) -> Self {
+    pub(crate) fn new(locks: &Locks, rival: &Locks, bench: &Bench, lock: &str) -> Self {
         Self {
             mutex: locks.mutex(lock),
             rival: rival.mutex(bench.lock_of(lock, "rival")),
@@ -38,7 +38,7 @@ impl MeasuredClient {
     }
 
     /// Acquires and releases once; `counts` says whether the times are recorded.
-    pub(super) async fn operate(&mut self, counts: bool) -> Outcome<TimedHold> {
+    pub(crate) async fn operate(&mut self, counts: bool) -> Outcome<TimedHold> {
         let hold = hold_once(&self.mutex).await?;
         self.holds.push(hold);
         if counts {
@@ -48,7 +48,7 @@ impl MeasuredClient {
     }
 
     /// Has the rival try to acquire the lock while the client holds it.
-    pub(super) async fn challenge(&mut self) -> Outcome<()> {
+    pub(crate) async fn challenge(&mut self) -> Outcome<()> {
         let [ours, theirs] = &mut self.logs;
         ours.acquire_called();
         let guard = self.mutex.acquire().await?;
@@ -60,7 +60,7 @@ impl MeasuredClient {
     }
 
     /// The history of the lock.
-    pub(super) fn into_events(self) -> Vec<Event> {
+    pub(crate) fn into_events(self) -> Vec<Event> {
         let mut log = EventLog::new(0, 0, &self.lock);
         self.holds.iter().for_each(|hold| log.hold(hold));
         let mut events = log.into_events();
@@ -70,15 +70,15 @@ impl MeasuredClient {
 }
 
 /// What was measured by turns.
-pub(super) struct Measurement {
-    pub(super) client: MeasuredClient,
-    pub(super) times: Compared,
+pub(crate) struct Measurement {
+    pub(crate) client: MeasuredClient,
+    pub(crate) times: Compared,
     /// The median of the differences between an operation and that of the floor right after it.
-    pub(super) added_us: f64,
+    pub(crate) added_us: f64,
 }
 
 /// Measures on a worker thread of the runtime, as the tasks of a service.
-pub(super) async fn side_by_side(
+pub(crate) async fn side_by_side(
     client: MeasuredClient,
     floor: impl Floor + 'static,
     plan: Plan,
@@ -126,4 +126,4 @@ async fn take_turns(mut client: MeasuredClient, mut floor: impl Floor, plan: Pla
     Ok(Measurement { client, times: Compared::of(rounds), added_us })
 }
 
-pub(super) const CHALLENGE_EVERY: u64 = 128;
+pub(crate) const CHALLENGE_EVERY: u64 = 128;

@@ -2,27 +2,27 @@
 
 use std::time::Duration;
 
-use super::claim::Measuring;
 use crate::data::timeline::timeline;
 use crate::data::{Figure, Figures, Outcome};
+use crate::experiments::claim::Measuring;
 use crate::experiments::faults::{Happened, Trial, happen};
 
 /// What a trial counts, as a claim judges it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Counted {
+pub(crate) struct Counted {
     /// Holds that overlapped by wall time.
-    pub(super) overlaps: f64,
+    pub(crate) overlaps: f64,
     /// Of these, where both guards were valid.
-    pub(super) valid: f64,
+    pub(crate) valid: f64,
     /// Writes of an earlier holder that a store which compares tokens accepted.
-    pub(super) stale: f64,
+    pub(crate) stale: f64,
     /// And one that does not.
-    pub(super) stale_without_tokens: f64,
+    pub(crate) stale_without_tokens: f64,
 }
 
 /// Runs faults at the same time, and adds what happened as figures of their subjects. Each has servers of its own, and
 /// waits most of the time.
-pub(super) async fn add_trials(run: &mut Measuring<'_>, trials: &[(&str, Trial)]) {
+pub(crate) async fn add_trials(run: &mut Measuring<'_>, trials: &[(&str, Trial)]) {
     let broken = run.bench.broken;
     let all = trials.iter().map(|(subject, trial)| {
         let trial = broken.map_or(*trial, |defect| trial.or_broken_by(defect));
@@ -34,7 +34,7 @@ pub(super) async fn add_trials(run: &mut Measuring<'_>, trials: &[(&str, Trial)]
 }
 
 /// Runs one fault, and adds what happened as figures of this subject.
-pub(super) async fn add_trial(run: &mut Measuring<'_>, subject: &str, trial: Trial) {
+pub(crate) async fn add_trial(run: &mut Measuring<'_>, subject: &str, trial: Trial) {
     add_trials(run, &[(subject, trial)]).await;
 }
 
@@ -54,7 +54,7 @@ fn add(run: &mut Measuring<'_>, subject: &str, happened: &Happened) {
     run.draw(timeline(subject, happened.history.events(), from_ns, until_ns));
 }
 
-pub(super) fn counted(figures: &Figures, subject: &str) -> Outcome<Counted> {
+pub(crate) fn counted(figures: &Figures, subject: &str) -> Outcome<Counted> {
     Ok(Counted {
         overlaps: figures.get(subject, OVERLAPS)?,
         valid: figures.get(subject, VALID_OVERLAPS)?,
@@ -63,7 +63,7 @@ pub(super) fn counted(figures: &Figures, subject: &str) -> Outcome<Counted> {
     })
 }
 
-pub(super) fn two_valid<'a>(
+pub(crate) fn two_valid<'a>(
     figures: &Figures,
     subjects: impl IntoIterator<Item = &'a str>,
 ) -> Option<String> {
@@ -72,7 +72,7 @@ pub(super) fn two_valid<'a>(
 }
 
 /// A late write that a store took from one of these subjects although it compares tokens, if any.
-pub(super) fn stale_writes<'a>(
+pub(crate) fn stale_writes<'a>(
     figures: &Figures,
     subjects: impl IntoIterator<Item = &'a str>,
 ) -> Option<String> {
@@ -90,16 +90,16 @@ fn broken<'a>(
 
 /// Figures of a subject, for tests of claims: overlaps, those of valid guards, and stale writes with and without tokens.
 #[cfg(test)]
-pub(super) fn figures_of(subject: &str, [l1, l2, l3, unfenced]: [f64; 4]) -> Vec<Figure> {
+pub(crate) fn figures_of(subject: &str, [l1, l2, l3, unfenced]: [f64; 4]) -> Vec<Figure> {
     let numbers = [(OVERLAPS, l1), (VALID_OVERLAPS, l2), (STALE_WRITES, l3), (UNFENCED, unfenced)];
     numbers.into_iter().map(|(metric, value)| Figure::new(subject, metric, "", value)).collect()
 }
 
-pub(super) const OVERLAPS: &str = "overlaps";
+pub(crate) const OVERLAPS: &str = "overlaps";
 const VALID_OVERLAPS: &str = "valid_overlaps";
 const STALE_WRITES: &str = "stale_writes";
-pub(super) const UNFENCED: &str = "stale_writes_without_tokens";
-pub(super) const OUTAGE: &str = "outage";
+pub(crate) const UNFENCED: &str = "stale_writes_without_tokens";
+pub(crate) const OUTAGE: &str = "outage";
 /// How much of the time before the fault is drawn.
 const BEFORE_NS: u64 = 500_000_000;
 const PATIENCE: Duration = Duration::from_secs(90);

@@ -1,16 +1,18 @@
-//! A promise, and what a run measured of it.
+//! A target, and what a run measured of it.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::labels::number;
+use super::numbers::number;
 
-/// A promise, and what a run measured of it.
+/// A target, and what a run measured of it.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub(crate) struct PromiseResult {
+pub(crate) struct TargetResult {
     pub(crate) by: String,
-    pub(crate) promise: String,
+    /// The target in words.
+    #[serde(alias = "promise")]
+    pub(crate) what: String,
     pub(crate) scenario: String,
     pub(crate) backend: String,
     pub(crate) metric: String,
@@ -27,14 +29,10 @@ pub(crate) struct PromiseResult {
     pub(crate) interval: Option<[f64; 2]>,
 }
 
-impl PromiseResult {
-    /// The promise in words, with the name of the peer.
+impl TargetResult {
+    /// The target in words, with the name of the peer.
     pub(crate) fn about(&self) -> String {
-        if self.backend == self.by {
-            self.promise.clone()
-        } else {
-            format!("{}: {}", self.backend, self.promise)
-        }
+        if self.backend == self.by { self.what.clone() } else { format!("{}: {}", self.backend, self.what) }
     }
 
     /// The target with its bound: `<= 1.15x`.
@@ -60,7 +58,7 @@ impl PromiseResult {
     pub(crate) fn met(&self) -> String {
         let word = match self.met {
             Some(true) => "yes",
-            // A smaller run is not what was promised.
+            // A smaller run is not what the target is about.
             Some(false) if self.smaller.is_some() => "too small to tell",
             Some(false) if self.too_short => "too short to tell",
             Some(false) => "NO",

@@ -5,20 +5,25 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use lock_testkit::history::Event;
 
-use super::bench::{Bench, Measured, time};
 use crate::data::holds::holds;
 use crate::data::{Failure, FaultDefect, Hold, Latency, Outcome, Row, Window};
+use crate::experiments::bench::{Bench, Measured, time};
 use crate::rig::worker::contend::GRACE;
 use crate::rig::{Job, Order, Task, WorkerHandle};
 
 /// How long a client holds the lock.
-pub(super) const HOLD: Duration = Duration::from_millis(1);
+pub(crate) const HOLD: Duration = Duration::from_millis(1);
 
 /// Longer than any run.
 const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
 
+/// Until all clients contend again, in a slice of this length.
+pub(crate) fn ramp(span: Duration) -> Duration {
+    span / 4
+}
+
 /// The jobs of processes that contend for `lock`.
-pub(super) fn jobs(bench: &Bench, url: &str, lock: &str) -> impl Iterator<Item = Job> {
+pub(crate) fn jobs(bench: &Bench, url: &str, lock: &str) -> impl Iterator<Item = Job> {
     (0..bench.plan.processes).map(move |process| {
         let keeps = process == 0 && bench.broken == Some(FaultDefect::NeverReleases);
         let hold = if keeps { FOR_EVER } else { HOLD };
@@ -30,7 +35,7 @@ pub(super) fn jobs(bench: &Bench, url: &str, lock: &str) -> impl Iterator<Item =
 }
 
 /// Has all workers contend in this window. Fails when any of them does, with what each of these reports.
-pub(super) async fn let_contend(workers: &[WorkerHandle], window: Window) -> Outcome<Vec<Event>> {
+pub(crate) async fn let_contend(workers: &[WorkerHandle], window: Window) -> Outcome<Vec<Event>> {
     for worker in workers {
         worker.send(Order::Contend(window)).await?;
     }
@@ -58,7 +63,7 @@ fn together(reports: Vec<Outcome<Vec<Event>>>) -> Outcome<Vec<Event>> {
 }
 
 /// The holds that were released, in the order of their grants.
-pub(super) fn grants(events: &[Event]) -> Vec<Hold<'_>> {
+pub(crate) fn grants(events: &[Event]) -> Vec<Hold<'_>> {
     let mut grants = holds(events);
     grants.retain(|hold| hold.end_ns < u64::MAX);
     grants
@@ -66,12 +71,12 @@ pub(super) fn grants(events: &[Event]) -> Vec<Hold<'_>> {
 
 /// The statistics of a contended lock, over one window or several.
 #[derive(Debug)]
-pub(super) struct Contention {
+pub(crate) struct Contention {
     /// From the call of release to the return of the next acquire.
-    pub(super) handoff: Latency,
+    pub(crate) handoff: Latency,
     /// The same, until a process that waited at the time of the release has the lock. Where a releaser may acquire the
     /// lock again at once, hand-offs are fast but waiters starve.
-    pub(super) to_waiter: Latency,
+    pub(crate) to_waiter: Latency,
     hold: Latency,
     span: Duration,
     longest_wait_ns: u64,
@@ -81,7 +86,7 @@ pub(super) struct Contention {
 }
 
 impl Contention {
-    pub(super) fn new(processes: u32) -> Self {
+    pub(crate) fn new(processes: u32) -> Self {
         Self {
             handoff: Latency::new(),
             to_waiter: Latency::new(),
@@ -94,14 +99,14 @@ impl Contention {
     }
 
     /// Evaluates the history of one window. Fails when the lock was hardly granted.
-    pub(super) fn of(events: Vec<Event>, window: Window, processes: u32) -> Outcome<Self> {
+    pub(crate) fn of(events: Vec<Event>, window: Window, processes: u32) -> Outcome<Self> {
         let mut contention = Self::new(processes);
         contention.add(events, window)?;
         Ok(contention)
     }
 
     /// Adds the history of a window, and returns its hand-offs. Fails when the lock was hardly granted.
-    pub(super) fn add(&mut self, events: Vec<Event>, window: Window) -> Outcome<Latency> {
+    pub(crate) fn add(&mut self, events: Vec<Event>, window: Window) -> Outcome<Latency> {
         let all = grants(&events);
         let counted: Vec<&Hold<'_>> = all.iter().filter(|grant| window.contains(grant.begin_ns)).collect();
         let span = Duration::from_nanos(window.until_ns - window.from_ns);
@@ -132,23 +137,18 @@ impl Contention {
         Ok(handoff)
     }
 
-    /// The rows without those of the hand-off, which each scenario compares with something else.
-    pub(super) fn into_measured(self, scenario: &str, backend: &'static str) -> Measured {
-        let row = |metric, unit, value| Row::new(scenario, backend, metric, unit, value);
+    /// The rows without those of the hand-off, which each experiment compares with something else.
+    pub(crate) fn into_measured(self, backend: &str) -> Measured {
         let (hold_us, handoff_us) = (self.hold.quantile_us(0.5), self.handoff.quantile_us(0.5));
         let grants: u32 = self.shares.iter().sum();
         let ideal_us = ideal_rotation(self.shares.len(), hold_us, handoff_us);
-        Measured {
-            backend,
-            rows: vec![
-                row("grants_per_s", "1/s", f64::from(grants) / self.span.as_secs_f64()),
-                row("longest_wait", "us", self.longest_wait_ns as f64 / 1e3).with_floor(ideal_us),
-                row("jain", "", jain(&self.shares)),
-            ],
-            events: self.events,
-            notes: vec![("hold_median", format!("{:.2} ms", hold_us / 1e3))],
-            ..Measured::default()
-        }
+        let rows = vec![
+            Row::of("grants_per_s", f64::from(grants) / self.span.as_secs_f64()),
+            Row::of("longest_wait", self.longest_wait_ns as f64 / 1e3).with_floor(ideal_us),
+            Row::of("jain", jain(&self.shares)),
+        ];
+        let notes = vec![("hold_median", format!("{:.2} ms", hold_us / 1e3))];
+        Measured { events: self.events, notes, ..Measured::of(backend, rows) }
     }
 }
 
@@ -163,7 +163,7 @@ fn waits_behind(grants: &[Hold<'_>], window: Window) -> impl Iterator<Item = u64
 }
 
 /// The times from one acquisition to the next of a single client: they include what a release leaves for later.
-pub(super) fn rounds(events: &[Event], window: Window) -> Latency {
+pub(crate) fn rounds(events: &[Event], window: Window) -> Latency {
     let mut rounds = Latency::new();
     for pair in grants(events).windows(2).filter(|pair| window.contains(pair[0].called_ns)) {
         rounds.record(pair[1].called_ns - pair[0].called_ns);
@@ -184,17 +184,12 @@ fn jain(shares: &[u32]) -> f64 {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::data::GrantInfo;
     use crate::data::events::sample_hold;
 
-    pub(in crate::experiments) fn held(
-        process: u32,
-        called_ms: u64,
-        from_ms: u64,
-        until_ms: u64,
-    ) -> Vec<Event> {
+    pub(crate) fn held(process: u32, called_ms: u64, from_ms: u64, until_ms: u64) -> Vec<Event> {
         let grant = GrantInfo { token: Some(from_ms), until_ns: None };
         sample_hold(process, [called_ms, from_ms, until_ms].map(|ms| ms * 1_000_000), grant)
     }

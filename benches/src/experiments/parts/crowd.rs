@@ -10,11 +10,10 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::data::{Failure, Outcome};
-use crate::rig::stuck;
-use crate::rig::{Counts, Proxies, Target, WatchedLock, cpu_time, memory};
+use crate::rig::{Counts, Proxies, Target, cpu_time, memory};
 
 /// Clients that wait for one lock, each with connections of its own, which go through counting proxies.
-pub(super) struct Crowd {
+pub(crate) struct Crowd {
     meter: Meter,
     holder: Locks,
     guard: Guard,
@@ -24,36 +23,34 @@ pub(super) struct Crowd {
     /// What the servers used before anybody waited.
     memory: u64,
     grants: Arc<AtomicU64>,
-    _watched: Arc<WatchedLock>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct WaitingCost {
+pub(crate) struct WaitingCost {
     /// While nothing happens, per waiter and second.
-    pub(super) idle: Cost,
+    pub(crate) idle: Cost,
     /// While the lock goes from one waiter to the next, per grant.
-    pub(super) grant: Cost,
-    pub(super) between_grants: Duration,
+    pub(crate) grant: Cost,
+    pub(crate) between_grants: Duration,
     /// Memory of our own servers, per waiter.
-    pub(super) server_bytes: f64,
+    pub(crate) server_bytes: f64,
 }
 
 /// Requests and what comes with them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cost {
-    pub(super) requests: f64,
+pub(crate) struct Cost {
+    pub(crate) requests: f64,
     /// Pushes and watch events.
-    pub(super) notifications: f64,
-    pub(super) bytes: f64,
+    pub(crate) notifications: f64,
+    pub(crate) bytes: f64,
     /// CPU time of our own servers.
-    pub(super) server_us: Option<f64>,
+    pub(crate) server_us: Option<f64>,
 }
 
 impl Crowd {
     /// Acquires the lock, and lets this many clients wait for it: each with connections of its own up to a thousand, more as
     /// tasks of these.
-    pub(super) async fn gather(target: &Target, url: &str, lock: &str, waiters: usize) -> Outcome<Self> {
-        let watched = stuck::watch(url, lock);
+    pub(crate) async fn gather(target: &Target, url: &str, lock: &str, waiters: usize) -> Outcome<Self> {
         let counters = Proxies::start(target.backend(), url).await?;
         let servers = target.processes();
         let memory = memory::of(&servers)?;
@@ -74,11 +71,11 @@ impl Crowd {
         // Until all wait, and none is about to send the requests of a beginner.
         sleep(SETTLE + SETTLE_PER_WAITER * waiters as u32).await;
         let meter = Meter { counters, servers };
-        Ok(Self { meter, holder, guard, clients, connected, waiters, memory, grants, _watched: watched })
+        Ok(Self { meter, holder, guard, clients, connected, waiters, memory, grants })
     }
 
     /// Measures for this long while nothing happens, and as long while the lock is handed over.
-    pub(super) async fn measure(mut self, span: Duration) -> Outcome<WaitingCost> {
+    pub(crate) async fn measure(mut self, span: Duration) -> Outcome<WaitingCost> {
         let server_bytes =
             memory::of(&self.meter.servers)?.saturating_sub(self.memory) as f64 / self.waiters as f64;
         let before = self.meter.totals()?;

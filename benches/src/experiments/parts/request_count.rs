@@ -2,23 +2,23 @@
 
 use lock_testkit::history::Event;
 
-use super::bench::Bench;
 use super::contention::{grants, jobs, let_contend};
 use crate::data::{BackendName, Failure, Outcome, Window};
+use crate::experiments::bench::Bench;
 use crate::rig::{Counts, Proxies, WorkerHandle};
 
 /// What each grant cost the servers.
 #[derive(Debug)]
-pub(super) struct RequestsPerGrant {
-    pub(super) requests: f64,
+pub(crate) struct RequestsPerGrant {
+    pub(crate) requests: f64,
     /// Pushes and watch events.
-    pub(super) notifications: f64,
-    pub(super) events: Vec<Event>,
+    pub(crate) notifications: f64,
+    pub(crate) events: Vec<Event>,
 }
 
 impl RequestsPerGrant {
     /// Divides what was counted by the grants in `span`. Fails when there were none.
-    pub(super) fn of(counts: Counts, events: Vec<Event>, span: Window) -> Outcome<Self> {
+    pub(crate) fn of(counts: Counts, events: Vec<Event>, span: Window) -> Outcome<Self> {
         let grants = grants(&events).iter().filter(|grant| span.contains(grant.begin_ns)).count();
         if grants == 0 {
             return Err(Failure::new("no lock was granted while requests were counted"));
@@ -29,7 +29,7 @@ impl RequestsPerGrant {
 }
 
 /// Counts while processes contend.
-pub(super) async fn count_requests(
+pub(crate) async fn count_requests(
     bench: &Bench,
     backend: BackendName,
     url: &str,

@@ -1,0 +1,222 @@
+//! The targets of the backends, which every run checks.
+//!
+//! A missed target is reported but does not fail the run: machines are noisy, and small ones have no room for twenty
+//! processes.
+
+use super::experiment::{Experiment, Metric};
+use crate::data::{Bound, Mode, Part, Plan, Results, Row, TargetResult};
+
+/// What a metric of a backend has to reach.
+#[derive(Clone, Copy)]
+pub(crate) struct Target {
+    /// The backend whose target it is.
+    by: &'static str,
+    what: &'static str,
+    /// The backend of the row, which may be a peer, or a subject with its load.
+    of: &'static str,
+    part: Part,
+    bound: Bound,
+    limit: f64,
+    size: Size,
+}
+
+/// The size of the run that a target is about.
+#[derive(Clone, Copy)]
+pub(super) enum Size {
+    Any,
+    /// At least so many processes contend.
+    Processes(u32),
+    /// Exactly so many processes contend, as hand-offs take longer with more.
+    JustProcesses(u32),
+    /// At least so many tasks.
+    Tasks(u32),
+    /// At least so many locks.
+    Locks(usize),
+    /// Exactly so many locks are held.
+    JustLocks(usize),
+    /// At least so many locks, whose renewal is measured for so many seconds.
+    Watch(usize, u64),
+    /// That of a full run; a quick one has this size.
+    Full(&'static str),
+}
+
+/// The ratio of a row of this backend to its floor.
+pub(super) const fn ratio(by: &'static str, what: &'static str) -> Target {
+    let (part, bound) = (Part::Ratio, Bound::AtMost);
+    Target { by, what, of: by, part, bound, limit: 1.0, size: Size::Any }
+}
+
+/// The value of a row of this backend.
+pub(super) const fn value(by: &'static str, what: &'static str) -> Target {
+    Target { part: Part::Value, ..ratio(by, what) }
+}
+
+impl Target {
+    /// The target is about a row of this name, not about that of the backend.
+    pub(super) const fn of(self, row: &'static str) -> Self {
+        Self { of: row, ..self }
+    }
+
+    pub(super) const fn at_most(self, limit: f64) -> Self {
+        Self { bound: Bound::AtMost, limit, ..self }
+    }
+
+    pub(super) const fn at_least(self, limit: f64) -> Self {
+        Self { bound: Bound::AtLeast, limit, ..self }
+    }
+
+    pub(super) const fn at(self, size: Size) -> Self {
+        Self { size, ..self }
+    }
+
+    fn judge(&self, of: &Experiment, metric: &Metric, results: &Results, plan: &Plan) -> TargetResult {
+        let is_about =
+            |row: &&Row| row.scenario == of.name && row.backend == self.of && row.metric == metric.name;
+        let row = results.rows.iter().rev().find(is_about);
+        let is_ratio = self.part == Part::Ratio;
+        let seen = row.and_then(|row| if is_ratio { row.ratio } else { Some(row.value) });
+        let interval = row.and_then(|row| row.interval).filter(|_| is_ratio);
+        let too_short = self.is_too_short(seen, interval, results.meta.mode);
+        let unit = if is_ratio { "x" } else { metric.unit };
+        let [by, what, scenario, backend, metric, unit] =
+            [self.by, self.what, of.name, self.of, metric.name, unit].map(str::to_owned);
+        let (met, smaller) = (seen.map(|seen| self.is_met_by(seen, 1.0)), self.size.missing_in(plan));
+        let (of, bound, target) = (self.part, self.bound, self.limit);
+        TargetResult {
+            by,
+            what,
+            scenario,
+            backend,
+            metric,
+            of,
+            bound,
+            target,
+            unit,
+            seen,
+            met,
+            smaller,
+            too_short,
+            interval,
+        }
+    }
+
+    /// Whether the run cannot tell that the target is missed: an end of the interval meets it. What a quick run measured may be off
+    /// by a quarter, whatever its few rounds agree on; one short reading of two times says nothing.
+    fn is_too_short(&self, seen: Option<f64>, interval: Option<[f64; 2]>, mode: Mode) -> bool {
+        let margin = mode.pick(1.25, 1.0);
+        match (interval, seen) {
+            (Some(ends), _) => ends.into_iter().any(|end| self.is_met_by(end, margin)),
+            (None, _) if self.part == Part::Ratio => mode == Mode::Quick,
+            (None, Some(seen)) => mode == Mode::Quick && self.is_met_by(seen, margin),
+            (None, None) => false,
+        }
+    }
+
+    fn is_met_by(&self, seen: f64, margin: f64) -> bool {
+        match self.bound {
+            Bound::AtMost => seen <= self.limit * margin,
+            Bound::AtLeast => seen >= self.limit / margin,
+        }
+    }
+}
+
+impl Size {
+    /// The size of the plan, if it differs.
+    fn missing_in(self, plan: &Plan) -> Option<String> {
+        let locks = || format!("{} locks", plan.held_locks);
+        let (fits, seen) = match self {
+            Self::Any => return None,
+            Self::Processes(least) => (plan.processes >= least, format!("{} processes", plan.processes)),
+            Self::JustProcesses(just) => (plan.processes == just, format!("{} processes", plan.processes)),
+            Self::Tasks(least) => (plan.tasks >= least, format!("{} tasks", plan.tasks)),
+            Self::Locks(least) => (plan.held_locks >= least, locks()),
+            Self::JustLocks(just) => (plan.held_locks == just, locks()),
+            Self::Watch(least, seconds) => {
+                let held_s = plan.held.as_secs();
+                (plan.held_locks >= least && held_s >= seconds, format!("{}, {held_s} s", locks()))
+            }
+            Self::Full(quick) => (plan.mode == Mode::Full, quick.to_owned()),
+        };
+        (!fits).then_some(seen)
+    }
+}
+
+/// All targets of these experiments, with what the run measured of them.
+pub(crate) fn judge(experiments: &[&Experiment], results: &Results, plan: &Plan) -> Vec<TargetResult> {
+    let mut judged = Vec::new();
+    for of in experiments {
+        for metric in of.metrics {
+            judged.extend(metric.targets.iter().map(|target| target.judge(of, metric, results, plan)));
+        }
+    }
+    judged
+}
+
+pub(super) const REDIS: &str = "redis";
+pub(super) const REDLOCK: &str = "redlock";
+pub(super) const ZK: &str = "zk";
+pub(super) const POSTGRES: &str = "postgres";
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::data::Meta;
+    use crate::experiments::list::EXPERIMENTS;
+
+    fn judged(mode: Mode, row: Row) -> TargetResult {
+        let mut results = Results::new(Meta::of_this_run(mode));
+        let [scenario, backend, metric] = [&row.scenario, &row.backend, &row.metric].map(Clone::clone);
+        results.push(row);
+        let all = judge(EXPERIMENTS, &results, &Plan::new(mode));
+        let is_it =
+            |one: &TargetResult| [&one.scenario, &one.backend, &one.metric] == [&scenario, &backend, &metric];
+        all.into_iter().find(is_it).unwrap()
+    }
+
+    #[test]
+    fn what_was_measured_is_judged() {
+        let of = |backend, value: f64| Row::new("uncontended", backend, "p50", "us", value).with_floor(100.0);
+        let met = |value| judged(Mode::Full, of("redis", value)).met();
+        assert_eq!([met(113.0), met(116.0)], ["yes", "NO"]);
+        let jain = Row::new("contended", "redis", "jain", "", 0.993);
+        let jain = judged(Mode::Full, jain);
+        assert_eq!([jain.target(), jain.seen(), jain.met()], [">= 0.990", "0.993", "yes"].map(String::from));
+        let nothing =
+            judge(EXPERIMENTS, &Results::new(Meta::of_this_run(Mode::Full)), &Plan::new(Mode::Full));
+        assert_eq!(nothing.len(), 59);
+        assert!(nothing.iter().all(|one| one.met() == "not measured" && !one.is_missed()));
+    }
+
+    #[test]
+    fn a_run_that_is_too_small_says_so() {
+        let plan = Plan { held_locks: 100_000, ..Plan::new(Mode::Full) };
+        assert_eq!(Size::Locks(100_000).missing_in(&plan), None);
+        assert_eq!(Size::Watch(100_000, 300).missing_in(&plan).as_deref(), Some("100000 locks, 11 s"));
+        let plan = Plan { held: Duration::from_secs(300), ..plan };
+        assert_eq!(Size::Watch(100_000, 300).missing_in(&plan), None);
+        assert_eq!(Size::Processes(20).missing_in(&plan), None);
+        assert_eq!(Size::JustProcesses(8).missing_in(&plan).as_deref(), Some("20 processes"));
+        assert_eq!(Size::Full("1200 names").missing_in(&plan), None);
+        let few = judged(Mode::Quick, Row::new("contended", "redis", "requests_per_grant", "", 9.0));
+        assert_eq!((few.met(), few.is_missed()), ("too small to tell".into(), false));
+    }
+
+    #[test]
+    fn a_target_is_missed_where_all_of_the_interval_misses_it() {
+        let met = |mode, rounds: [f64; 5]| {
+            let row = Row::new("throughput", "redis 256 tasks", "pairs_per_s_rslock", "1/s", 0.7);
+            judged(mode, row.with_floor(1.0).with_rounds(rounds.map(|rate| (rate, 1.0)))).met()
+        };
+        let noisy = [0.6, 0.7, 0.9, 1.0, 1.1];
+        assert_eq!([met(Mode::Quick, noisy), met(Mode::Full, noisy)], ["too short to tell"; 2]);
+        // A longer run may find otherwise, unless it is far away.
+        let near = [0.7, 0.9, 0.9, 0.95, 0.98];
+        assert_eq!([met(Mode::Quick, near), met(Mode::Full, near)], ["too short to tell", "NO"]);
+        assert_eq!(met(Mode::Quick, [0.5, 0.5, 0.6, 0.6, 0.7]), "NO");
+        // Too few rounds for an interval.
+        let few = [f64::NAN, f64::NAN, 0.9, 0.9, 0.9];
+        assert_eq!([met(Mode::Quick, few), met(Mode::Full, few)], ["too short to tell", "NO"]);
+    }
+}
