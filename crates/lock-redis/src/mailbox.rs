@@ -169,7 +169,7 @@ impl Queued {
         match &mut self.mailbox {
             Some(mailbox) if mailbox.is_of(push, &inbox) => mailbox.mark_seen(),
             // Another node of the cluster has the lock now.
-            _ => self.mailbox = push.mailbox(&inbox, owner).or(self.mailbox.take()),
+            _ => self.mailbox = push.mailbox(&inbox, owner).or_else(|| self.mailbox.take()),
         }
     }
 }
