@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::future::poll_fn;
-use std::mem;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -297,9 +296,11 @@ impl Link {
         self.is_warned.store(false, Ordering::Relaxed);
         let answer = request.await;
         self.answered.fetch_max(number, Ordering::Relaxed);
-        if answer.is_ok() {
+        if answer.is_ok() && self.trust.borrow().awaits(self) {
             self.trust.send_if_modified(|trust| {
-                trust.covers(self) && !mem::replace(&mut trust.later_answers, true)
+                let awaited = trust.awaits(self);
+                trust.later_answers |= awaited;
+                awaited
             });
         }
         answer
@@ -348,6 +349,11 @@ impl Link {
 }
 
 impl Trust {
+    /// Whether an answer on this connection would be the first on a later one.
+    fn awaits(&self, link: &Link) -> bool {
+        self.distrusted.is_some() && !self.later_answers && self.covers(link)
+    }
+
     fn covers(&self, link: &Link) -> bool {
         self.distrusted.is_none_or(|before| link.opened > before)
     }

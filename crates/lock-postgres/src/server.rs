@@ -314,7 +314,8 @@ impl Server {
     pub(crate) async fn downgrade(&self, name: &str, owner: OwnerId, ttl: Duration) -> Result<Changed> {
         const SQL: &str =
             "SELECT {s}downgrade($1, $2::pg_catalog.text::pg_catalog.uuid, $3, $4)::pg_catalog.text";
-        let (on, ttl) = (self.connection().await?, millis(ttl));
+        // It is sent among the renewals, which do not wait for it.
+        let (on, ttl) = (self.connection_of_renewals().await?, millis(ttl));
         let more = [(&ttl as Value<'_>, Type::INT8), (&self.sync.as_str(), Type::TEXT)];
         self.change(&on, SQL, name, owner, &more).await
     }

@@ -71,17 +71,17 @@ impl Redis {
         config.check()?;
         runtime::current(BACKEND)?;
         let capabilities = capabilities(&config);
-        let (wait, requests, clock) = (config.wait_by(), config.requests(), config.lease_clock());
+        let (wait, requests) = (config.wait_by(), config.requests());
         if let Some(danger) = requests.danger() {
             tracing::warn!("{}; {}", danger.what, danger.advice);
         }
         let mut options = EngineOptions::new(config.command_timeout);
         (options.grace, options.local_handovers) = (SHORTEST_GRACE, config.handovers());
-        (options.skew, options.clock) = (requests.skew(), clock.clone());
+        (options.skew, options.clock) = (requests.skew(), config.clock.clone());
         let identity = config.topology.identity(&config.prefix);
         config.check_credentials().await?;
         let mut client = ClientOptions::new(BACKEND, SCRIPTS, config.topology);
-        (client.pool, client.dial, client.clock) = (config.pool, config.dial, clock);
+        (client.pool, client.dial, client.clock) = (config.pool, config.dial, config.clock);
         (client.credentials, client.sentinel_credentials) = (config.credentials, config.sentinel_credentials);
         (client.connect_timeout, client.command_timeout) = (config.connect_timeout, config.command_timeout);
         let client = Arc::new(RedisClient::new(client)?);

@@ -18,7 +18,7 @@ use redis_link::wire::TokenTtl;
 use crate::error::{BACKEND, check_ttl};
 use crate::recipe::{Recipe, RedisRecipe};
 use crate::set_nx_px::SetNxPx;
-use crate::setnx_timestamp::{CLOCK_SKEW, RecipeUnit, SetnxTimestamp, lease_clock};
+use crate::setnx_timestamp::{CLOCK_SKEW, RecipeUnit, SetnxTimestamp};
 
 /// The default timeout for replicas.
 const WAIT_REPLICAS_TIMEOUT: Duration = Duration::from_millis(100);
@@ -315,8 +315,8 @@ impl RedisConfig {
         self
     }
 
-    /// Leaves the lock free for a moment after this percentage of all releases, chosen at random, so that clients of other
-    /// libraries can acquire it. The default is 0.
+    /// Leaves the lock free for a moment after this percentage of all releases that reach the server, chosen at random, so that
+    /// clients of other libraries can acquire it. The default is 0.
     ///
     /// A release hands the lock over to the next waiter of this library, and the key is never free while there is one.
     /// Clients of other libraries, which poll, may never find it free. With this option, waiters of this library hold back
@@ -480,14 +480,6 @@ impl RedisConfig {
                 let skew = self.clock_skew.unwrap_or(CLOCK_SKEW);
                 Box::new(SetnxTimestamp::new(unit, skew, self.wall_clock.clone(), self.token_ttl))
             }
-        }
-    }
-
-    /// The clock of the leases.
-    pub(crate) fn lease_clock(&self) -> Clock {
-        match self.recipe {
-            RedisRecipe::SetNxPx => self.clock.clone(),
-            RedisRecipe::SetnxTimestamp => lease_clock(self.clock.clone(), self.wall_clock.clone()),
         }
     }
 

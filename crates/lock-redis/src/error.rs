@@ -38,6 +38,17 @@ pub(crate) fn lost_before_replicated(server: &Endpoint) -> Error {
         .with_outcome(Outcome::Applied)
 }
 
+/// The clock of this host was stepped forward while a request was under way that says when its lease ends.
+pub(crate) fn stepped(server: &Endpoint) -> Error {
+    server
+        .error(
+            ErrorKind::Unavailable,
+            "the clock of this host was set forward while the request was under way",
+        )
+        .with_hint("it is sent again; check the time synchronisation (chrony, ntpd) of all hosts")
+        .with_outcome(Outcome::Unknown)
+}
+
 /// Whether a script that writes several keys has surely written none. A script that fails halfway, for want of a right or
 /// of memory, keeps its earlier writes. One whose keys are in several slots does not begin.
 pub(crate) fn changed_nothing(error: &Error) -> bool {

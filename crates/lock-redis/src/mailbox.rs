@@ -1,5 +1,6 @@
 //! Where a waiter is notified.
 
+use std::fmt;
 use std::future::pending;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,11 +50,11 @@ enum Reaches {
     Queue(Box<Queued>),
 }
 
-#[derive(Debug)]
 struct Queued {
-    /// As it was sent.
+    /// As it was sent, with its secret.
     entry: Arc<str>,
-    mailbox: Mailbox,
+    /// `None` once it is given up: a grant is returned then.
+    mailbox: Option<Mailbox>,
     /// From before the entry is sent, until its lock has ended.
     registration: Registration,
 }
@@ -160,17 +161,22 @@ impl Queued {
         let inbox = push.inbox(keys);
         let mailbox = push.mailbox(&inbox, owner)?;
         let entry = entry(&push.secret(owner), &inbox).into();
-        Some(Self { entry, mailbox, registration: pushes.acquisitions().register(owner) })
+        Some(Self { entry, mailbox: Some(mailbox), registration: pushes.acquisitions().register(owner) })
     }
 
     fn is_asking(&mut self, push: &Push, keys: &Keys, owner: OwnerId) {
         let inbox = push.inbox(keys);
-        if self.mailbox.is_of(push, &inbox) {
-            self.mailbox.mark_seen();
-        } else if let Some(mailbox) = push.mailbox(&inbox, owner) {
+        match &mut self.mailbox {
+            Some(mailbox) if mailbox.is_of(push, &inbox) => mailbox.mark_seen(),
             // Another node of the cluster has the lock now.
-            self.mailbox = mailbox;
+            _ => self.mailbox = push.mailbox(&inbox, owner).or_else(|| self.mailbox.take()),
         }
+    }
+}
+
+impl fmt::Debug for Queued {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queued").finish_non_exhaustive()
     }
 }
 
@@ -195,7 +201,7 @@ impl engine::Mailbox for WaiterMailbox {
             }
             Reaches::Queue(queued) => queued,
         };
-        let mailbox = &mut queued.mailbox;
+        let Some(mailbox) = &mut queued.mailbox else { return pending().await };
         let message = |notification| match notification {
             Notification::Ask => Message::Ask,
             Notification::Granted => Message::Confirm,
@@ -215,7 +221,10 @@ impl engine::Mailbox for WaiterMailbox {
         let watching = mailbox.watch(keys.lock());
         let exists = tokio::select! {
             biased;
-            notification = mailbox.next() => return message(notification),
+            notification = mailbox.next() => {
+                *is_first = matches!(notification, Notification::AskIn(_));
+                return message(notification);
+            }
             exists = watching => exists,
         };
         match exists {
@@ -232,9 +241,10 @@ impl engine::Mailbox for WaiterMailbox {
     }
 
     fn given_up(&mut self, in_doubt: bool) {
-        if let Reaches::Queue(queued) = &*self.reaches() {
+        if let Reaches::Queue(queued) = &mut *self.reaches() {
             let sent = if in_doubt { Sent::InDoubt { connection: None } } else { Sent::Answered };
             queued.registration.ends(sent);
+            queued.mailbox = None;
         }
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use lock_core::migration::{Removal, Tombstone};
-use lock_core::{Clock, Finding, OwnerId, Token};
+use lock_core::{BootInstant, Clock, Finding, OwnerId, Token};
 use redis::{Pipeline, Value};
 use redis_link::keys::Keys;
 use redis_link::scan::Beside;
@@ -129,6 +129,12 @@ pub(crate) trait Recipe: fmt::Debug + Send + Sync {
 
     /// Whether a request says when its lease ends: the lease counts from before it, though it may be sent later.
     fn says_the_end(&self) -> bool {
+        false
+    }
+
+    /// Whether the wall clock was stepped forward since a request was sent then, which says when its lease ends: by that clock, others
+    /// take the lease for ended too early.
+    fn was_stepped(&self, _sent: Moment, _now: BootInstant) -> bool {
         false
     }
 

@@ -18,7 +18,7 @@ use redis_link::take_back::{Sent, TakeBack};
 use redis_link::unclaimed_grant::{ReturnGrant, UnclaimedGrant};
 use redis_link::wire::{self, TokenTtl};
 
-use crate::error::{BACKEND, lost_before_replicated, not_replicated};
+use crate::error::{BACKEND, lost_before_replicated, not_replicated, stepped};
 use crate::recipe::Recipe;
 use crate::request::{Ask, Claimed, Extension, Moment, Release, Rotated};
 use crate::set_nx_px::{self, RARE_SCRIPTS, SCRIPTS, SetNxPx};
@@ -91,7 +91,11 @@ impl Server {
     /// When the future is dropped, the lock may have been granted: [take it back](RedisClient::take_back).
     pub async fn ask(&self, sent: Moment, ask: &Ask<'_>, dispatch: &Arc<Dispatch>) -> Result<LockAnswer> {
         let call = self.recipe.ask(ask, sent);
-        self.client.request_lock(&call, dispatch, |answer| self.recipe.answered(sent, answer)).await
+        let answered = |answer: &Value| self.recipe.answered(sent, answer);
+        match self.client.request_lock(&call, dispatch, answered).await {
+            Ok(LockAnswer::Granted(_)) if self.was_stepped(sent) => Err(stepped(self.client.endpoint())),
+            answer => answer,
+        }
     }
 
     /// Claims a lock that is probably free, by plain commands: one round trip. The lease counts from before. With `keeps`, a
@@ -204,7 +208,17 @@ impl Server {
     /// When the future is dropped, any of them may have been extended.
     pub async fn extend(&self, sent: Moment, leases: &[Extension<'_>]) -> Result<Vec<Result<bool>>> {
         let calls: Vec<_> = leases.iter().map(|lease| self.recipe.extend(lease, sent)).collect();
-        self.client.read_all(&calls, wire::flag).await
+        let mut ours = self.client.read_all(&calls, wire::flag).await?;
+        if self.was_stepped(sent) {
+            ours.iter_mut()
+                .filter(|ours| matches!(ours, Ok(true)))
+                .for_each(|ours| *ours = Err(stepped(self.client.endpoint())));
+        }
+        Ok(ours)
+    }
+
+    fn was_stepped(&self, sent: Moment) -> bool {
+        self.recipe.was_stepped(sent, self.client.clock().now())
     }
 
     /// Releases a lock, a share of it, or the entry of the wait queue. Reports whether the owner held the lock; `None` if it

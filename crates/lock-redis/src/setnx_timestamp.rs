@@ -1,8 +1,8 @@
 //! The legacy recipe `SETNX key time`, which depends on the clients' clocks: its scripts, times and limits.
 
 use std::ops::Range;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use lock_core::migration::{Removal, Tombstone};
@@ -41,7 +41,7 @@ pub(crate) const ONE_TIME: &str = "a key of the recipe setnx-timestamp stores th
 const MOVED: u64 = 95_617_584_000_000;
 /// From here on, in milliseconds, the time of a lock means that it has moved. As in setnx_moved.lua.
 const MOVED_FROM: f64 = 9e13;
-/// From this on, a difference between two readings of two clocks is a step of one.
+/// From this on, a difference between the spans of two clocks is a step of one.
 const A_STEP: Duration = Duration::from_millis(1);
 /// What the scripts take for times, in milliseconds. As in setnx.lua.
 const TIMES: Range<f64> = 1e11..1e14;
@@ -231,6 +231,13 @@ impl Recipe for SetnxTimestamp {
         true
     }
 
+    fn was_stepped(&self, sent: Moment, now: BootInstant) -> bool {
+        // Pauses between the readings of both clocks, here and at the sending, hide a step of this size, and make none.
+        let (by_wall, by_clock) =
+            (self.clock.now().saturating_sub(sent.wall), now.saturating_duration_since(sent.at));
+        by_wall >= by_clock + A_STEP
+    }
+
     fn skew(&self) -> Duration {
         self.skew
     }
@@ -249,43 +256,6 @@ impl Recipe for SetnxTimestamp {
         if let Some(server) = servers_clock(answer) {
             self.compare(sent, server);
         }
-    }
-}
-
-/// A clock of leases that goes on with each step forward of the wall clock: by that one, others take a lease for ended.
-pub(crate) fn lease_clock(clock: Clock, wall: WallClock) -> Clock {
-    let read = move || {
-        // In this order: a pause between the two readings makes a lease end early, not late.
-        let at = clock.now();
-        (at, wall.now())
-    };
-    let steps = Mutex::new(Steps::default());
-    Clock::from_fn(move || {
-        let mut steps = steps.lock().unwrap_or_else(PoisonError::into_inner);
-        let (at, wall) = read();
-        at + steps.until(at, wall)
-    })
-}
-
-/// The steps forward of a wall clock.
-#[derive(Debug, Default)]
-struct Steps {
-    /// By how many nanoseconds it was ahead of the other clock.
-    ahead: Option<i128>,
-    sum: Duration,
-}
-
-impl Steps {
-    /// The sum of all steps until both clocks showed this.
-    fn until(&mut self, at: BootInstant, wall: Duration) -> Duration {
-        let now = wall.as_nanos().cast_signed() - at.since_boot().as_nanos().cast_signed();
-        let before = *self.ahead.get_or_insert(now);
-        let step = Duration::from_nanos(u64::try_from(now - before).unwrap_or(0));
-        if now < before || step >= A_STEP {
-            self.ahead = Some(now);
-            self.sum += step;
-        }
-        self.sum
     }
 }
 
@@ -360,23 +330,15 @@ mod tests {
     }
 
     #[test]
-    fn a_step_forward_uses_up_a_lease_and_a_step_back_does_not_prolong_it() {
-        let mut steps = Steps::default();
-        let mut sum = |at: u64, wall: u64| {
-            steps.until(BootInstant::from_boot(Duration::from_secs(at)), Duration::from_secs(wall)).as_secs()
+    fn a_step_forward_is_noticed_and_a_step_back_is_not() {
+        let (timestamps, sent) = timestamps(RecipeUnit::Millis);
+        let after = |passed: u64, stepped: u64| {
+            let sent = Moment { wall: sent.wall - Duration::from_millis(passed + stepped), ..sent };
+            timestamps.was_stepped(sent, sent.at + Duration::from_millis(passed))
         };
-        assert_eq!([sum(10, 1_000), sum(20, 1_010)], [0, 0], "no step");
-        assert_eq!([sum(30, 1_024), sum(40, 1_034)], [4, 4], "one of four seconds");
-        assert_eq!([sum(50, 984), sum(60, 994)], [4, 4], "one back");
-        assert_eq!(sum(70, 1_064), 64, "and forward again");
-    }
-
-    #[test]
-    fn the_readings_of_two_clocks_differ_by_less_than_a_step() {
-        let mut steps = Steps::default();
-        for reading in 0..10_000_u64 {
-            let (at, apart) = (Duration::from_millis(reading), Duration::from_micros(reading % 2 * 500));
-            assert_eq!(steps.until(BootInstant::from_boot(at), NOW + at + apart), Duration::ZERO);
-        }
+        assert!(!after(0, 0) && !after(700, 0), "time passes by both clocks");
+        assert!(after(700, 2) && after(700, 5_000));
+        let back = Moment { wall: sent.wall + TTL, ..sent };
+        assert!(!timestamps.was_stepped(back, sent.at + TTL / 2));
     }
 }

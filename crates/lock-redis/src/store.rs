@@ -133,7 +133,14 @@ impl LeaseStore for RedisStore {
             refused.into_iter().zip(again).for_each(|(number, again)| extended[number] = again);
         }
         let changed = |ours| if ours { Changed::Done(()) } else { Changed::NotHeld };
-        extended.into_iter().map(|ours| ours.map(changed).map_err(perhaps_applied)).collect()
+        let answer = |(ours, lease): (Result<bool>, &Extension<'_, _>)| {
+            ours.map(changed).map_err(|error| match lease.hold {
+                // A part of it may have made the lock a share.
+                Hold::Downgrading => perhaps_applied(error),
+                _ => error,
+            })
+        };
+        extended.into_iter().zip(leases).map(answer).collect()
     }
 
     async fn holds(&self, keys: &Arc<Keys>, owner: OwnerId) -> Result<bool> {

@@ -253,6 +253,7 @@ impl<S: LeaseStore> EngineLease<S> {
                 Ok(None)
             }
             Err(error) if error.outcome() == Outcome::Applied => {
+                rollback.refused();
                 self.cell.lose(LossReason::Released);
                 Ok(Some(taken_back(rollback, release).await))
             }

@@ -74,7 +74,8 @@ pub trait LeaseStore: Debug + Send + Sync + 'static {
         what: Release<'_, Self::Mailbox>,
     ) -> impl Future<Output = Result<Changed>> + Send;
 
-    /// Extends leases, all in one request, or [makes shares](Hold::Downgrading) of their locks. One answer to each, in the same order.
+    /// Extends leases, all in one request. Of those that are [`Downgrading`](Hold::Downgrading), it makes the lock a share of its owner; a
+    /// store that only extends them lets no reader in. One answer to each, in the same order.
     fn extend(
         &self,
         leases: &[Extension<'_, Self::Place>],

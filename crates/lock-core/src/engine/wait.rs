@@ -269,7 +269,7 @@ impl<'a, S: LeaseStore> Waiting<'a, S> {
                 // At once, so that it does not block a retry.
                 attempt.rollback.refused();
                 Err(match attempt.rollback.now().await {
-                    Ok(true) => error.with_outcome(Outcome::NotApplied),
+                    Ok(true) => self.doubted(error.with_outcome(Outcome::NotApplied)),
                     _ => error,
                 })
             }
