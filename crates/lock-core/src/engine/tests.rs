@@ -1,0 +1,173 @@
+//! What the engine asks of a store, whose answers each test sets.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::{Holder, HolderInfo, LeaseKind, LockMode, OwnerInfo, Wait};
+
+/// Longer than the requests of a test are repeated.
+const TTL: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A store that answers what it is told to. Without more answers, it grants and does everything.
+#[derive(Debug, Default)]
+struct Scripted(Arc<Mutex<Script>>);
+
+#[derive(Debug, Default)]
+struct Script {
+    answers: VecDeque<Answer>,
+    /// How long it takes to answer.
+    takes: Duration,
+    messages: Option<mpsc::UnboundedReceiver<Message>>,
+    /// The hold of extensions that are blocked.
+    blocks: Option<Hold>,
+    /// How many more requests that break the lock are blocked.
+    blocks_breaks: usize,
+    state: LockState,
+    seen: Seen,
+}
+
+/// What it was asked for.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    /// Who asked, and whether that was a confirmation.
+    asked: Vec<(OwnerId, bool)>,
+    graces: Vec<Duration>,
+    released: usize,
+    extended: Vec<Hold>,
+    broken: Vec<Option<Token>>,
+}
+
+#[derive(Debug)]
+struct Messages(mpsc::UnboundedReceiver<Message>);
+
+impl Mailbox for Messages {
+    fn listens(&mut self, _: Option<usize>) -> Option<Duration> {
+        Some(TTL)
+    }
+
+    async fn next(&mut self) -> Message {
+        match self.0.recv().await {
+            Some(message) => message,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Scripted {
+    fn script(&self) -> MutexGuard<'_, Script> {
+        self.0.lock().unwrap()
+    }
+}
+
+impl LeaseStore for Scripted {
+    type Place = ();
+    type Order = ();
+    type Mailbox = Messages;
+
+    fn place(&self, _: &LockName) -> Result<()> {
+        Ok(())
+    }
+
+    async fn order(&self, (): &()) -> Result<()> {
+        Ok(())
+    }
+
+    async fn ask(&self, (): &(), (): &(), ask: &Ask<'_, Messages>) -> Result<Answer> {
+        let takes = self.script().takes;
+        sleep(takes).await;
+        let mut script = self.script();
+        script.seen.asked.push((ask.owner, ask.is_confirmation));
+        script.seen.graces.extend(ask.queue.as_ref().map(|queue| queue.grace));
+        Ok(script.answers.pop_front().unwrap_or(Answer::Granted(Token::new(1 << 10))))
+    }
+
+    async fn release(&self, (): &(), (): &(), _: OwnerId, _: Release<'_, Messages>) -> Result<Changed> {
+        self.script().seen.released += 1;
+        Ok(Changed::Done(()))
+    }
+
+    async fn extend(&self, leases: &[Extension<'_, ()>]) -> Vec<Result<Changed>> {
+        let mut script = self.script();
+        let answer = |lease: &Extension<'_, ()>| {
+            script.seen.extended.push(lease.hold);
+            Ok(if script.blocks == Some(lease.hold) { Changed::Blocked } else { Changed::Done(()) })
+        };
+        leases.iter().map(answer).collect()
+    }
+
+    async fn holds(&self, (): &(), _: OwnerId) -> Result<bool> {
+        Ok(true)
+    }
+
+    async fn raise(&self, (): &(), _: OwnerId, _: Token) -> Result<Changed> {
+        Ok(Changed::Done(()))
+    }
+
+    async fn hand_over(&self, (): &(), (): &(), _: OwnerId, _: &Ask<'_, Messages>) -> Result<Changed<Token>> {
+        Ok(Changed::Blocked)
+    }
+
+    async fn inspect(&self, (): &()) -> Result<LockState> {
+        Ok(self.script().state.clone())
+    }
+
+    async fn break_lock(&self, (): &(), only: Option<Token>) -> Result<Changed> {
+        let mut script = self.script();
+        script.seen.broken.push(only);
+        if script.blocks_breaks == 0 {
+            return Ok(Changed::Done(()));
+        }
+        script.blocks_breaks -= 1;
+        Ok(Changed::Blocked)
+    }
+
+    fn close(&self) {}
+
+    fn mailbox(&self, (): &()) -> Option<Messages> {
+        self.script().messages.take().map(Messages)
+    }
+}
+
+fn engine(script: Script) -> (Engine<Scripted>, Arc<Mutex<Script>>) {
+    let capabilities = Capabilities::new("scripted", LeaseKind::ttl(TTL, Duration::from_millis(10)));
+    let mut options = EngineOptions::new(TIMEOUT);
+    options.clock = Clock::tokio();
+    let script = Arc::new(Mutex::new(script));
+    (Engine::new(Scripted(Arc::clone(&script)), capabilities, options).unwrap(), script)
+}
+
+fn request(wait: Wait, ttl: Duration) -> AcquireRequest {
+    let lease = LeasePolicy { ttl: Some(ttl), ..LeasePolicy::default() };
+    AcquireRequest::exclusive(name(), wait, lease, Arc::new(OwnerInfo::this_process()))
+}
+
+fn name() -> LockName {
+    LockName::new("orders/42").unwrap()
+}
+
+fn held_with(tokens: &[u64]) -> LockState {
+    LockState::held(tokens.iter().map(|token| {
+        let mut holder = HolderInfo::new(Holder::Unknown(String::new()), LockMode::Shared);
+        holder.token = Some(Token::new(*token));
+        holder
+    }))
+}
+
+fn seen(script: &Mutex<Script>) -> Seen {
+    script.lock().unwrap().seen.clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_break_that_is_repeated_breaks_no_later_holder() {
+    let (engine, script) =
+        engine(Script { blocks_breaks: 3, state: held_with(&[1024, 1040]), ..Script::default() });
+    assert!(engine.break_lock(&name()).await.unwrap());
+    // All that had it then, and their tokens were read once.
+    let repeated = [None, Some(1024), Some(1024), Some(1024), Some(1040)].map(|only| only.map(Token::new));
+    assert_eq!(seen(&script).broken, repeated);
+}
