@@ -171,3 +171,32 @@ async fn a_break_that_is_repeated_breaks_no_later_holder() {
     let repeated = [None, Some(1024), Some(1024), Some(1024), Some(1040)].map(|only| only.map(Token::new));
     assert_eq!(seen(&script).broken, repeated);
 }
+
+/// A fence keeps the row of the lock from a downgrade, and not that of the lease.
+#[tokio::test(start_paused = true)]
+async fn a_lease_whose_downgrade_is_blocked_is_extended() {
+    let (engine, script) = engine(Script { blocks: Some(Hold::Downgrading), ..Script::default() });
+    // Time: it ends while the downgrade is repeated, unless it is extended.
+    let ttl = TIMEOUT / 5;
+    let mut lease = held(engine.acquire(request(Wait::Never, ttl)).await);
+    let error = lease.downgrade().await.unwrap_err();
+    assert_eq!((error.code(), error.outcome()), ("locked", Outcome::NotApplied), "{error}");
+    assert!(lease.validity().is_valid());
+    let extended = seen(&script).extended;
+    for (at, hold) in extended.iter().enumerate() {
+        // Nothing was changed: it is still held alone.
+        assert_eq!(*hold, if at % 2 == 0 { Hold::Downgrading } else { Hold::Alone }, "{at}");
+    }
+    assert!(extended.len() > 4, "{extended:?}");
+
+    script.lock().unwrap().blocks = None;
+    lease.downgrade().await.unwrap();
+    assert_eq!(seen(&script).extended.last(), Some(&Hold::Downgrading));
+}
+
+fn held(acquired: Result<Acquired>) -> Box<dyn Lease> {
+    match acquired.unwrap() {
+        Acquired::Held(lease) => lease,
+        other => panic!("{other:?}"),
+    }
+}
