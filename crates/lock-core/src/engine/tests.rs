@@ -194,6 +194,19 @@ async fn a_lease_whose_downgrade_is_blocked_is_extended() {
     assert_eq!(seen(&script).extended.last(), Some(&Hold::Downgrading));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_gives_up_leaves_the_queue_if_it_is_in_one() {
+    for (ahead, released) in [(None, 0), (Some(1), 1)] {
+        let answers = std::iter::repeat_n(Answer::Busy { ahead, ends_in: None }, 1000);
+        let (engine, script) = engine(Script { answers: answers.collect(), ..Script::default() });
+        let wait = Wait::Until(tokio::time::Instant::now() + TIMEOUT);
+        assert!(matches!(engine.acquire(request(wait, TTL)).await.unwrap(), Acquired::Busy));
+        engine.settle().await;
+        let seen = seen(&script);
+        assert!(seen.asked.len() > 1 && seen.released == released, "{ahead:?}: {seen:?}");
+    }
+}
+
 fn held(acquired: Result<Acquired>) -> Box<dyn Lease> {
     match acquired.unwrap() {
         Acquired::Held(lease) => lease,
