@@ -38,8 +38,12 @@ impl<'a, S: LeaseStore> Acquisition<'a, S> {
     /// A new attempt, with its own owner id.
     pub(super) fn attempt(&self) -> Attempt<S> {
         let rollback = RollbackGuard::new(self.core, &self.place, self.ttl);
-        let grace = self.core.options.grace.max(self.core.round_trip.get() * 4).min(self.ttl);
-        Attempt { rollback, since: None, grace, is_queued: false }
+        Attempt { rollback, since: None, grace: self.grace(), is_queued: false }
+    }
+
+    /// How long a grant has to be kept until it is confirmed, as slowly as the store answers now.
+    pub(super) fn grace(&self) -> Duration {
+        self.core.options.grace.max(self.core.round_trip.get() * 4).min(self.ttl)
     }
 }
 

@@ -207,6 +207,52 @@ async fn a_waiter_that_gives_up_leaves_the_queue_if_it_is_in_one() {
     }
 }
 
+/// One that came while the waiter asked again: the store has queued it up since.
+#[tokio::test(start_paused = true)]
+async fn a_late_message_of_a_grant_costs_no_place_in_the_queue() {
+    for message in [Message::Confirm, Message::Granted(Token::new(16))] {
+        for (ahead, stays) in [(Some(0), true), (None, false)] {
+            let busy = |ahead| Answer::Busy { ahead, ends_in: None };
+            let (sender, messages) = mpsc::unbounded_channel();
+            let answers = VecDeque::from([busy(Some(0)), busy(ahead)]);
+            let (engine, script) = engine(Script { answers, messages: Some(messages), ..Script::default() });
+            // What is not renewed is not taken over, but confirmed first.
+            let mut request = request(Wait::Forever, TTL);
+            request.lease.renewed = false;
+            sender.send(message).unwrap();
+            let second = async {
+                while seen(&script).asked.len() < 2 {
+                    tokio::task::yield_now().await;
+                }
+                sender.send(Message::Ask)
+            };
+            let (acquired, _) = tokio::join!(engine.acquire(request), second);
+            held(acquired);
+            engine.settle().await;
+            let Seen { asked, released, .. } = seen(&script);
+            let [(first, false), (confirms, true), (last, false)] = asked[..] else { panic!("{asked:?}") };
+            assert!(first == confirms && (first == last) == stays, "{ahead:?}: {asked:?}");
+            assert_eq!(released, usize::from(!stays), "{ahead:?}");
+        }
+    }
+}
+
+/// A grant would be over each time before such a store is asked to confirm it.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_of_a_store_that_became_slow_queues_up_with_more_time_to_confirm() {
+    let busy = Answer::Busy { ahead: Some(0), ends_in: None };
+    let (sender, messages) = mpsc::unbounded_channel();
+    let (engine, script) =
+        engine(Script { answers: [busy, busy].into(), messages: Some(messages), ..Script::default() });
+    // Time: four of these round trips are longer than the usual grace.
+    script.lock().unwrap().takes = Duration::from_secs(2);
+    sender.send(Message::Confirm).unwrap();
+    held(engine.acquire(request(Wait::Forever, TTL)).await);
+    let Seen { asked, graces, .. } = seen(&script);
+    assert!(asked[0].0 == asked[1].0 && asked[1].0 != asked[2].0, "{asked:?}");
+    assert!(graces[2] > graces[1], "{graces:?}");
+}
+
 fn held(acquired: Result<Acquired>) -> Box<dyn Lease> {
     match acquired.unwrap() {
         Acquired::Held(lease) => lease,
