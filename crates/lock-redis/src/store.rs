@@ -148,7 +148,7 @@ impl LeaseStore for RedisStore {
     }
 
     async fn raise(&self, keys: &Arc<Keys>, owner: OwnerId, floor: Token) -> Result<Changed> {
-        // The last token of a lock with a long ttl is kept for longer already, and stays so.
+        // The last token of a lock with a long ttl is kept for longer already, and stays so: the script shortens nothing.
         let ours = self.server.raise(keys, owner, floor, Duration::ZERO).await?;
         Ok(if ours { Changed::Done(()) } else { Changed::NotHeld })
     }
