@@ -22,6 +22,8 @@ struct Script {
     answers: VecDeque<Answer>,
     /// How long it takes to answer.
     takes: Duration,
+    /// How many requests it sends for one that asks for the lock, if not one.
+    requests: Option<usize>,
     messages: Option<mpsc::UnboundedReceiver<Message>>,
     /// The hold of extensions that are blocked.
     blocks: Option<Hold>,
@@ -40,10 +42,13 @@ struct Seen {
     released: usize,
     extended: Vec<Hold>,
     broken: Vec<Option<Token>>,
+    withdrawn: usize,
+    /// Whether each acquisition that was given up was in doubt.
+    given_up: Vec<bool>,
 }
 
 #[derive(Debug)]
-struct Messages(mpsc::UnboundedReceiver<Message>);
+struct Messages(mpsc::UnboundedReceiver<Message>, Arc<Mutex<Script>>);
 
 impl Mailbox for Messages {
     fn listens(&mut self, _: Option<usize>) -> Option<Duration> {
@@ -56,6 +61,28 @@ impl Mailbox for Messages {
             None => std::future::pending().await,
         }
     }
+
+    fn given_up(&mut self, in_doubt: bool) {
+        self.1.lock().unwrap().seen.given_up.push(in_doubt);
+    }
+}
+
+/// An order of which nothing is known.
+#[derive(Clone, Debug)]
+struct Line(Arc<Mutex<Script>>);
+
+impl Order for Line {
+    fn is_open(&self) -> bool {
+        false
+    }
+
+    fn requests(&self) -> usize {
+        self.0.lock().unwrap().requests.unwrap_or(1)
+    }
+
+    fn withdraw(&self) {
+        self.0.lock().unwrap().seen.withdrawn += 1;
+    }
 }
 
 impl Scripted {
@@ -66,27 +93,30 @@ impl Scripted {
 
 impl LeaseStore for Scripted {
     type Place = ();
-    type Order = ();
+    type Order = Line;
     type Mailbox = Messages;
 
     fn place(&self, _: &LockName) -> Result<()> {
         Ok(())
     }
 
-    async fn order(&self, (): &()) -> Result<()> {
-        Ok(())
+    async fn order(&self, (): &()) -> Result<Line> {
+        Ok(Line(Arc::clone(&self.0)))
     }
 
-    async fn ask(&self, (): &(), (): &(), ask: &Ask<'_, Messages>) -> Result<Answer> {
-        let takes = self.script().takes;
+    async fn ask(&self, _: &Line, (): &(), ask: &Ask<'_, Messages>) -> Result<Answer> {
+        let takes = {
+            let mut script = self.script();
+            script.seen.asked.push((ask.owner, ask.is_confirmation));
+            script.seen.graces.extend(ask.queue.as_ref().map(|queue| queue.grace));
+            script.takes
+        };
         sleep(takes).await;
         let mut script = self.script();
-        script.seen.asked.push((ask.owner, ask.is_confirmation));
-        script.seen.graces.extend(ask.queue.as_ref().map(|queue| queue.grace));
         Ok(script.answers.pop_front().unwrap_or(Answer::Granted(Token::new(1 << 10))))
     }
 
-    async fn release(&self, (): &(), (): &(), _: OwnerId, _: Release<'_, Messages>) -> Result<Changed> {
+    async fn release(&self, _: &Line, (): &(), _: OwnerId, _: Release<'_, Messages>) -> Result<Changed> {
         self.script().seen.released += 1;
         Ok(Changed::Done(()))
     }
@@ -108,7 +138,13 @@ impl LeaseStore for Scripted {
         Ok(Changed::Done(()))
     }
 
-    async fn hand_over(&self, (): &(), (): &(), _: OwnerId, _: &Ask<'_, Messages>) -> Result<Changed<Token>> {
+    async fn hand_over(
+        &self,
+        _: &Line,
+        (): &(),
+        _: OwnerId,
+        _: &Ask<'_, Messages>,
+    ) -> Result<Changed<Token>> {
         Ok(Changed::Blocked)
     }
 
@@ -129,7 +165,8 @@ impl LeaseStore for Scripted {
     fn close(&self) {}
 
     fn mailbox(&self, (): &()) -> Option<Messages> {
-        self.script().messages.take().map(Messages)
+        let messages = self.script().messages.take()?;
+        Some(Messages(messages, Arc::clone(&self.0)))
     }
 }
 
@@ -251,6 +288,44 @@ async fn a_waiter_of_a_store_that_became_slow_queues_up_with_more_time_to_confir
     let Seen { asked, graces, .. } = seen(&script);
     assert!(asked[0].0 == asked[1].0 && asked[1].0 != asked[2].0, "{asked:?}");
     assert!(graces[2] > graces[1], "{graces:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_asks_again_when_it_is_told_to() {
+    let (sender, messages) = mpsc::unbounded_channel();
+    let answers = [Answer::Busy { ahead: Some(0), ends_in: None }].into();
+    let (engine, _script) = engine(Script { answers, messages: Some(messages), ..Script::default() });
+    let (began, after) = (tokio::time::Instant::now(), TTL / 10);
+    sender.send(Message::AskIn(Duration::from_secs(1))).unwrap();
+    sender.send(Message::AskIn(after)).unwrap();
+    held(engine.acquire(request(Wait::Forever, TTL)).await);
+    // The earlier of both.
+    assert!(began.elapsed() < after / 2);
+}
+
+/// The answer has not come, or has not been waited for.
+#[tokio::test(start_paused = true)]
+async fn an_acquisition_that_is_dropped_is_rolled_back_as_far_as_it_was_sent() {
+    for (requests, times, given_up) in [(0, 0..=0, None), (1, 1..=1, Some(true)), (2, 2..=1000, Some(true))] {
+        let (_sender, messages) = mpsc::unbounded_channel();
+        let script =
+            Script { takes: TTL, requests: Some(requests), messages: Some(messages), ..Script::default() };
+        let (engine, script) = engine(script);
+        tokio::time::timeout(TIMEOUT, engine.acquire(request(Wait::Forever, TTL))).await.unwrap_err();
+        sleep(TTL * 2).await;
+        let seen = seen(&script);
+        assert_eq!((seen.withdrawn, seen.asked.len()), (1, 1));
+        // What was found once does not come again, unless there was another request.
+        assert!(times.contains(&seen.released), "{requests}: {seen:?}");
+        assert_eq!(seen.given_up, Vec::from_iter(given_up), "{requests}");
+    }
+    let (_sender, messages) = mpsc::unbounded_channel();
+    let answers = [Answer::Busy { ahead: Some(0), ends_in: None }].into();
+    let (engine, script) = engine(Script { answers, messages: Some(messages), ..Script::default() });
+    tokio::time::timeout(TIMEOUT, engine.acquire(request(Wait::Forever, TTL))).await.unwrap_err();
+    sleep(TTL).await;
+    let seen = seen(&script);
+    assert_eq!((seen.withdrawn, seen.released, seen.given_up), (0, 1, vec![false]));
 }
 
 fn held(acquired: Result<Acquired>) -> Box<dyn Lease> {
