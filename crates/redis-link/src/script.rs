@@ -98,14 +98,17 @@ impl Script {
     }
 
     /// Whether the script has surely written nothing when its call in this line is refused: there is no other call in it, and only
-    /// commands that read before it. A function that is defined before it may be called after a later line.
+    /// commands that read before it. A function that is defined before it may be called after a later line, and a loop repeats it.
     pub(crate) fn begins_with(&self, line: usize) -> bool {
+        let is_once =
+            |line: &str| !["function", "for ", "while ", "repeat"].iter().any(|word| line.contains(word));
         let only_reads = |line: &str| {
             let calls = line.matches("redis.call(").count() + line.matches("redis.pcall(").count();
-            let reads = commands(line).filter(|command| READS.contains(command)).count();
-            !line.contains("function") && reads == calls
+            calls == commands(line).filter(|command| READS.contains(command)).count()
         };
-        self.commands_at(line).len() == 1 && self.lines().take(line.saturating_sub(1)).all(only_reads)
+        self.commands_at(line).len() == 1
+            && self.lines().take(line).all(is_once)
+            && self.lines().take(line.saturating_sub(1)).all(only_reads)
     }
 
     /// The lines without their comments.
@@ -206,6 +209,7 @@ mod tests {
             "local function later()",
             "redis.pcall(publish, '', '')",
             "redis.call('TIME', redis.call('DEL'))",
+            "for _, key in ipairs(KEYS) do",
         ] {
             assert!(!Script::of("", &[before, "\nredis.call('TIME')"]).begins_with(3), "{before}");
         }
