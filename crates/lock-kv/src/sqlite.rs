@@ -13,8 +13,8 @@ use sqlx::Row;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
-use tokio::runtime::Handle;
 use tokio::sync::Mutex;
+use tokio::task::JoinSet;
 
 use crate::registers::{About, Registers, Version, Versioned};
 
@@ -50,10 +50,12 @@ impl Sqlite {
             .synchronous(SqliteSynchronous::Full)
             .busy_timeout(timeout);
         let pool = SqlitePoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(timeout);
-        let pool = pool.test_before_acquire(false).connect_with(options).await;
+        let pool = pool.test_before_acquire(false).connect_with(options.clone()).await;
         let pool = pool.map_err(|error| failed(error, Outcome::NotApplied))?;
         let table = "CREATE TABLE IF NOT EXISTS polylock (key TEXT PRIMARY KEY, version INTEGER NOT NULL, value BLOB NOT NULL)";
         sqlx::query(table).execute(&pool).await.map_err(|error| failed(error, Outcome::NotApplied))?;
+        // A later connection must not make a new file in place of one that was deleted.
+        pool.set_connect_options(options.create_if_missing(false));
         let file = file_at(&path);
         Ok(Self { pool, writer: Arc::default(), path, file })
     }
@@ -127,11 +129,13 @@ pub(crate) fn about() -> About {
     About::new(NAME, POLL)
 }
 
-/// Awaits a request as a task of its own: a connection that its caller drops, perhaps outside of a runtime, cannot be given back.
+/// Awaits a request as a task, which ends with its caller. The runtime drops it: outside of one, a connection cannot be given back.
 async fn as_task<T: Send + 'static>(
     request: impl Future<Output = Result<T, sqlx::Error>> + Send + 'static,
 ) -> Result<T, sqlx::Error> {
-    Handle::current().spawn(request).await.unwrap_or(Err(sqlx::Error::WorkerCrashed))
+    let mut task = JoinSet::new();
+    task.spawn(request);
+    task.join_next().await.and_then(|ended| ended.ok()).unwrap_or(Err(sqlx::Error::WorkerCrashed))
 }
 
 #[cfg(unix)]
