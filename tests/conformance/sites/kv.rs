@@ -1,8 +1,6 @@
 //! Stores that can compare and swap: a map of this process, from the examples, and a SQLite file.
 
-use std::env;
 use std::fmt;
-use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -16,7 +14,7 @@ use serde_json::Value;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
 use tempfile::TempDir;
 
-use super::{Flavour, connect, worker};
+use super::{Flavour, connect, directory_in_memory, worker};
 
 #[allow(dead_code, reason = "the example shows more than the suite needs")]
 #[path = "../../../examples/own_registers.rs"]
@@ -41,10 +39,7 @@ pub struct SqliteHarness {
 
 impl SqliteHarness {
     pub fn new(flavour: Flavour) -> Self {
-        // In memory where that is possible: every case writes to one file, and each of its writes would wait for the disk.
-        let memory = Path::new("/dev/shm");
-        let parent = if memory.is_dir() { memory.to_owned() } else { env::temp_dir() };
-        let directory = Arc::new(tempfile::tempdir_in(parent).expect("a directory can be made"));
+        let directory = Arc::new(directory_in_memory());
         Self { name: format!("sqlite::{flavour}"), flavour, directory }
     }
 
