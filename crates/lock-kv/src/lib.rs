@@ -13,6 +13,7 @@
 //! | `mailbox` | when a waiter reads again |
 //! | `probe` | whether the store refuses a swap on an old version |
 //! | `sqlite`, `sqlite_config` | registers in a SQLite file, and their options |
+//! | `own_thread` | the thread that runs the requests of a file |
 //!
 //! # The protocol
 //!
@@ -32,6 +33,8 @@ mod backend;
 mod error;
 mod mailbox;
 mod observed;
+#[cfg(feature = "sqlite")]
+mod own_thread;
 mod probe;
 mod registers;
 #[cfg(feature = "sqlite")]
