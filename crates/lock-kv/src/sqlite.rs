@@ -146,7 +146,7 @@ impl Registers for Sqlite {
 
     async fn close(&self) {
         let pool = self.pool.clone();
-        let _ = self.run(async move { Ok(pool.close().await) }).await;
+        self.thread.run(async move { pool.close().await }).await;
     }
 }
 
