@@ -10,6 +10,7 @@
 //! | `store` | a store of leases, for the engine of lock-core |
 //! | `stored` | the record of a lock, as it is stored |
 //! | `observed` | what a client has seen, and since when |
+//! | `boot` | which processes share a clock |
 //! | `mailbox` | when a waiter reads again |
 //! | `probe` | whether the store refuses a swap on an old version |
 //! | `sqlite`, `sqlite_config` | registers in a SQLite file, and their options |
@@ -30,6 +31,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod backend;
+mod boot;
 mod error;
 mod mailbox;
 mod observed;
