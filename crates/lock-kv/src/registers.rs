@@ -144,7 +144,7 @@ pub struct About {
     /// What errors and logs call it.
     pub name: &'static str,
     /// How long the first waiter pauses before it reads again; those behind it up to four times as long. By what a read costs: some
-    /// milliseconds for a file, a second for a bucket.
+    /// milliseconds for a file, a second for a bucket. The shortest ttl is ten of them.
     pub poll: Duration,
     /// The longest key in bytes. The usual is 1 040, for names of [`LockName::MAX_BYTES`](lock_core::LockName::MAX_BYTES).
     pub longest_key: usize,

@@ -238,6 +238,11 @@ fn ask_for(
     waiter_lasts: Duration,
 ) -> (record::Answer, BootInstant) {
     let (owner, ttl) = (ask.owner, ask.ttl);
+    if record.queue().len() >= MOST_WAITERS {
+        // Those that have gone take up the room of others.
+        let alive = record.queue().iter().filter(|waiter| now.lives(waiter)).cloned();
+        *record = Record::of(record.last(), record.holders().iter().cloned(), alive);
+    }
     let mut beat = now.time() + waiter_lasts / 3;
     match record.queue().iter().find(|waiter| waiter.owner == owner) {
         Some(waiter) if now.lives(waiter) => {

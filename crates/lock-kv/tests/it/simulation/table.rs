@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::future::pending;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -24,11 +23,20 @@ pub(crate) enum Versions {
     Hashes,
 }
 
+/// Which conditions of swaps are ignored.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Ignored {
+    Nothing,
+    /// Those that the version is an old one; keys that exist are not created.
+    Versions,
+    All,
+}
+
 /// The values of the store.
 #[derive(Debug)]
 pub(crate) struct Table {
     versions: Versions,
-    ignores_conditions: AtomicBool,
+    ignored: Mutex<Ignored>,
     /// All values that each key has had.
     values: Mutex<BTreeMap<String, Vec<Versioned>>>,
 }
@@ -54,16 +62,16 @@ pub(crate) struct Client {
     table: Arc<Table>,
     link: Arc<Link>,
     longest_key: usize,
+    poll: Duration,
 }
 
 impl Table {
     pub(crate) fn new(versions: Versions) -> Self {
-        Self { versions, ignores_conditions: AtomicBool::new(false), values: Mutex::default() }
+        Self { versions, ignored: Mutex::new(Ignored::Nothing), values: Mutex::default() }
     }
 
-    /// Has swaps write whatever the version is.
-    pub(crate) fn ignore_conditions(&self, ignores: bool) {
-        self.ignores_conditions.store(ignores, Ordering::Relaxed);
+    pub(crate) fn ignore(&self, ignored: Ignored) {
+        *self.ignored() = ignored;
     }
 
     /// How many have the lock, or wait for it.
@@ -91,7 +99,12 @@ impl Table {
         let mut values = self.values();
         let values = values.entry(key.to_owned()).or_default();
         let present = values.last().map(|value| &value.version);
-        if present != expected && !self.ignores_conditions.load(Ordering::Relaxed) {
+        let is_ignored = match *self.ignored() {
+            Ignored::Nothing => false,
+            Ignored::Versions => expected.is_some(),
+            Ignored::All => true,
+        };
+        if present != expected && !is_ignored {
             return None;
         }
         let version = match self.versions {
@@ -104,6 +117,10 @@ impl Table {
         };
         values.push(Versioned::new(version.clone(), value));
         Some(version)
+    }
+
+    fn ignored(&self) -> MutexGuard<'_, Ignored> {
+        self.ignored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn values(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Versioned>>> {
@@ -163,11 +180,16 @@ impl Link {
 
 impl Client {
     pub(crate) fn new(table: &Arc<Table>, link: &Arc<Link>) -> Self {
-        Self { table: Arc::clone(table), link: Arc::clone(link), longest_key: 1_040 }
+        let (table, link) = (Arc::clone(table), Arc::clone(link));
+        Self { table, link, longest_key: 1_040, poll: Duration::from_millis(10) }
     }
 
     pub(crate) fn with_longest_key(self, longest_key: usize) -> Self {
         Self { longest_key, ..self }
+    }
+
+    pub(crate) fn with_poll(self, poll: Duration) -> Self {
+        Self { poll, ..self }
     }
 
     fn check_refused(&self) -> Result<()> {
@@ -180,7 +202,7 @@ impl Client {
 
 impl Registers for Client {
     fn about(&self) -> About {
-        let mut about = About::new(NAME, Duration::from_millis(10));
+        let mut about = About::new(NAME, self.poll);
         (about.longest_key, about.one_host) = (self.longest_key, true);
         about
     }
