@@ -77,3 +77,22 @@ async fn keys_that_are_too_long_are_refused() {
     assert!(error.message().contains("room for 95"), "{error}");
     take(&locks, &"x".repeat(95)).await.release().await.unwrap();
 }
+
+/// The store gives ten names at a time, and most are of locks that nobody has any more.
+#[tokio::test(start_paused = true)]
+async fn a_list_shows_the_locks_in_use_among_many_others() {
+    let (_, client) = store();
+    let locks = KvConfig::new().connect(client).await.unwrap();
+    let mut held = Vec::new();
+    for number in 0..50 {
+        let guard = take(&locks, &format!("job/{number:02}")).await;
+        match number % 20 {
+            0 => held.push(guard),
+            _ => drop(guard.release().await.unwrap()),
+        }
+    }
+    let mut names = locks.list("job/").await.unwrap();
+    names.sort();
+    let names: Vec<_> = names.iter().map(|name| name.as_str()).collect();
+    assert_eq!(names, ["job/00", "job/20", "job/40"]);
+}

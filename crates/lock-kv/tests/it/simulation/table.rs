@@ -15,6 +15,9 @@ use tokio::time::sleep;
 
 const NAME: &str = "simulated";
 
+/// How many keys it lists at a time.
+const PAGE: usize = 10;
+
 /// What the versions of a store are.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Versions {
@@ -257,7 +260,9 @@ impl Registers for Client {
         answered.await.map_err(broken)
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<String>> {
-        Ok(self.table.values().keys().filter(|key| key.starts_with(prefix)).cloned().collect())
+    async fn list(&self, prefix: &str, after: &str) -> Result<Vec<String>> {
+        let values = self.table.values();
+        let keys = values.keys().filter(|key| key.starts_with(prefix) && key.as_str() > after);
+        Ok(keys.take(PAGE).cloned().collect())
     }
 }
