@@ -32,6 +32,7 @@ impl Registers for Map {
         Ok(found.map(|(version, value)| Versioned::new(version.into(), value)))
     }
 
+    /// Over a network, one that got no answer is an error with the [outcome](polylock::Error::with_outcome) `Unknown`, and is not sent again.
     async fn swap(&self, key: &str, expected: Option<&Version>, value: &[u8]) -> Result<Option<Version>> {
         self.with(|(writes, map)| {
             let present = map.get(key).map(|(version, _)| *version);
@@ -44,8 +45,9 @@ impl Registers for Map {
         })
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<String>> {
-        Ok(self.with(|(_, map)| map.keys().filter(|key| key.starts_with(prefix)).cloned().collect()))
+    async fn list(&self, prefix: &str, after: &str) -> Result<Vec<String>> {
+        let is_next = |key: &&String| key.starts_with(prefix) && key.as_str() > after;
+        Ok(self.with(|(_, map)| map.keys().filter(is_next).take(1_000).cloned().collect()))
     }
 }
 

@@ -10,9 +10,11 @@
 //! | `store` | a store of leases, for the engine of lock-core |
 //! | `stored` | the record of a lock, as it is stored |
 //! | `observed` | what a client has seen, and since when |
+//! | `boot` | which processes share a clock |
 //! | `mailbox` | when a waiter reads again |
 //! | `probe` | whether the store refuses a swap on an old version |
 //! | `sqlite`, `sqlite_config` | registers in a SQLite file, and their options |
+//! | `own_thread` | the thread that runs the requests of a file |
 //!
 //! # The protocol
 //!
@@ -29,9 +31,12 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod backend;
+mod boot;
 mod error;
 mod mailbox;
 mod observed;
+#[cfg(feature = "sqlite")]
+mod own_thread;
 mod probe;
 mod registers;
 #[cfg(feature = "sqlite")]

@@ -19,6 +19,9 @@ use tokio::time::sleep;
 /// * **Outcomes.** An error of [`swap`](Self::swap) says by its [outcome](lock_core::Error::outcome) whether the value may have been written, now or
 ///   later: [`Unknown`](lock_core::Outcome::Unknown) unless the store has refused it. A swap that is executed at any later time is
 ///   harmless: its version has moved.
+/// * **A swap is sent once.** Turn off the retries of a client that repeats requests by itself (those of S3 do), or report
+///   [`Unknown`](lock_core::Outcome::Unknown) after one: the second copy is refused because the first was executed, and `Ok(None)` would deny
+///   what has happened. Locks recognize a value of their own among the last few, and no others.
 /// * **Cancel safety.** A swap whose future is dropped may be executed all the same. Nothing else may happen.
 ///
 /// # Examples
@@ -57,8 +60,10 @@ use tokio::time::sleep;
 ///         Ok(Some(next.into()))
 ///     }
 ///
-///     async fn list(&self, prefix: &str) -> Result<Vec<String>> {
-///         Ok(self.0.lock().unwrap().keys().filter(|key| key.starts_with(prefix)).cloned().collect())
+///     async fn list(&self, prefix: &str, after: &str) -> Result<Vec<String>> {
+///         let map = self.0.lock().unwrap();
+///         let keys = map.keys().filter(|key| key.starts_with(prefix) && key.as_str() > after);
+///         Ok(keys.take(1_000).cloned().collect())
 ///     }
 /// }
 ///
@@ -69,6 +74,21 @@ use tokio::time::sleep;
 /// guard.release().await?;
 /// # Ok(())
 /// # }
+/// ```
+///
+/// The error of a swap that got no answer, in a store behind a network. One of a read leaves the outcome as it is:
+///
+/// ```
+/// use lock_core::{Error, ErrorKind, Outcome};
+///
+/// fn no_answer_to_swap(cause: std::io::Error) -> Error {
+///     Error::new(ErrorKind::Unavailable, "bucket")
+///         .with_message("the bucket did not answer")
+///         .with_hint("check that it is reachable")
+///         .with_outcome(Outcome::Unknown)
+///         .caused_by(cause)
+/// }
+/// # assert_eq!(no_answer_to_swap(std::io::Error::other("reset")).outcome(), Outcome::Unknown);
 /// ```
 pub trait Registers: Debug + Send + Sync + 'static {
     /// What the store is called, how often to look, and its limits.
@@ -94,12 +114,13 @@ pub trait Registers: Debug + Send + Sync + 'static {
         value: &[u8],
     ) -> impl Future<Output = Result<Option<Version>>> + Send;
 
-    /// The keys that begin so, at least [`MAX_LISTED`](lock_core::backend::MAX_LISTED) and one more, if there are so many.
+    /// The first of the keys that begin so and come after another one, in the order of their bytes: as many as the store gives at a time; none
+    /// if there are no more. `after` is empty at first.
     ///
     /// # Errors
     ///
     /// When the store does not answer, or refuses.
-    fn list(&self, prefix: &str) -> impl Future<Output = Result<Vec<String>>> + Send;
+    fn list(&self, prefix: &str, after: &str) -> impl Future<Output = Result<Vec<String>>> + Send;
 
     /// Returns when the key may have another version than this; it may return for no reason. The default waits for about
     /// [`poll`](About::poll).
@@ -126,12 +147,16 @@ pub struct About {
     /// What errors and logs call it.
     pub name: &'static str,
     /// How long the first waiter pauses before it reads again; those behind it up to four times as long. By what a read costs: some
-    /// milliseconds for a file, a second for a bucket.
+    /// milliseconds for a file, a second for a bucket. The shortest ttl is ten of them.
     pub poll: Duration,
     /// The longest key in bytes. The usual is 1 040, for names of [`LockName::MAX_BYTES`](lock_core::LockName::MAX_BYTES).
     pub longest_key: usize,
     /// Whether other processes use the same values. The usual is `true`.
     pub cross_process: bool,
+    /// Whether all processes that use the values run on one host, as those of a file do. Then an entry counts from when it was written, on
+    /// the clock of that host, if [the kernel is the same](crate::KvConfig::connect). The usual is `false`. It has to be `false` if
+    /// copies of a running virtual machine may use the values: their clocks differ, and nothing shows it.
+    pub one_host: bool,
 }
 
 /// A value, as it was read.
@@ -152,7 +177,7 @@ impl About {
     /// A store of this name, which waiters read so often.
     #[must_use]
     pub const fn new(name: &'static str, poll: Duration) -> Self {
-        Self { name, poll, longest_key: 1_040, cross_process: true }
+        Self { name, poll, longest_key: 1_040, cross_process: true, one_host: false }
     }
 }
 

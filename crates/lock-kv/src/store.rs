@@ -8,20 +8,21 @@ use std::time::Duration;
 use futures_util::stream::{StreamExt, iter};
 use lock_core::backend::MAX_LISTED;
 use lock_core::engine::{Answer, Ask, Changed, Extension, Hold, LeaseStore, Order, Release};
-use lock_core::record::{self, Now, Record, Turn};
+use lock_core::record::{self, Holding, Now, Record, Turn};
 use lock_core::{
     BootInstant, Clock, DoctorReport, Error, ErrorKind, Finding, FindingLevel, LockName, LockState, Outcome,
     OwnerId, Result, Token, random,
 };
 use rand::Rng;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use crate::boot::BootId;
 use crate::error::{contended, silent};
 use crate::mailbox::KvMailbox;
 use crate::observed::{Known, Observed};
 use crate::probe;
 use crate::registers::{About, Registers, Version, Versioned};
-use crate::stored::{Moment, Party, Stored};
+use crate::stored::{Identity, Moment, Party, Stored};
 
 /// Before the names of locks, so that no lock has the key that is used for trials.
 const LOCKS: &str = "lock/";
@@ -40,10 +41,10 @@ pub struct KvStore<R> {
     about: About,
     timeout: Duration,
     clock: Clock,
+    /// The boot whose clock it is, if all processes that use the values run on one host.
+    boot: Option<BootId>,
     /// For how long a waiter lives after it has said so.
     waiter_lasts: Duration,
-    /// Who writes a value, as text.
-    writer: String,
     observed: Observed,
     is_closed: AtomicBool,
 }
@@ -72,14 +73,19 @@ struct Done<T> {
 }
 
 impl<R: Registers> KvStore<R> {
-    pub(crate) fn new(registers: R, timeout: Duration, clock: Clock, waiter_lasts: Duration) -> Self {
+    pub(crate) fn new(
+        registers: R,
+        timeout: Duration,
+        (clock, boot): (Clock, Option<BootId>),
+        waiter_lasts: Duration,
+    ) -> Self {
         Self {
             about: registers.about(),
             registers: Arc::new(registers),
             timeout,
             clock,
+            boot,
             waiter_lasts,
-            writer: format!("{:08x}", random::rng().random::<u32>()),
             observed: Observed::default(),
             is_closed: AtomicBool::new(false),
         }
@@ -89,11 +95,32 @@ impl<R: Registers> KvStore<R> {
         if self.is_closed.load(Ordering::Relaxed) { Err(Error::closed(self.about.name)) } else { Ok(()) }
     }
 
+    fn moment(&self) -> Moment {
+        Moment::new(self.clock.now(), self.boot.clone())
+    }
+
+    fn record(&self, known: &Known, stored: &Stored) -> Record<Party> {
+        stored.record(|owner, beat| known.since(owner, beat), self.boot.as_ref())
+    }
+
     /// Changes the record of a lock by a swap on the version that was read. It is tried again while others come first.
     async fn change<T: Send>(
         &self,
         key: &Arc<str>,
+        change: impl FnMut(&mut Record<Party>, &mut Moment) -> (T, Counts) + Send,
+    ) -> Result<Done<T>> {
+        let mut refused = Vec::new();
+        let changed = self.try_change(key, change, &mut refused).await;
+        // One of those may have been executed, and refused when it was sent again.
+        changed.map_err(|error| if refused.is_empty() { error } else { error.with_outcome(Outcome::Unknown) })
+    }
+
+    /// Leaves the swaps that were refused, if nothing that was read since tells that they were not executed.
+    async fn try_change<T: Send>(
+        &self,
+        key: &Arc<str>,
         mut change: impl FnMut(&mut Record<Party>, &mut Moment) -> (T, Counts) + Send,
+        refused: &mut Vec<(Identity, T)>,
     ) -> Result<Done<T>> {
         let deadline = Instant::now() + self.timeout;
         // What is remembered may be as good as what a read would return: the swap tells.
@@ -107,21 +134,28 @@ impl<R: Registers> KvStore<R> {
             };
             let (version, before) = match &known.value {
                 Some((version, stored)) => (Some(version), stored.clone()),
-                None => (None, Stored::new(&self.writer)),
+                None => (None, Stored::new()),
             };
-            let mut moment = Moment::new(self.clock.now());
-            let mut record = before.record(|owner, beat| known.since(owner, beat));
+            // A store whose client has sent a swap twice refuses the second one, as the first was executed.
+            if let Some(own) = refused.iter().position(|(value, _)| before.tells(*value) == Some(true)) {
+                return Ok(Done { answer: refused.swap_remove(own).1, version: version.cloned() });
+            }
+            refused.retain(|(value, _)| before.tells(*value).is_none());
+            let mut moment = self.moment();
+            let mut record = self.record(&known, &before);
             let (answer, counts) = change(&mut record, &mut moment);
-            let next = before.followed_by(&record, &moment, &self.writer);
+            let next = before.followed_by(&record, &moment);
             if matches!(counts, Counts::Read) && next.says_the_same_as(&before) {
                 if is_read {
                     return Ok(Done { answer, version: version.cloned() });
                 }
                 continue;
             }
+            let value = next.identity();
             if let Some(version) = self.swap(key, version, next, deadline).await? {
                 return Ok(Done { answer, version: Some(version) });
             }
+            refused.push((value, answer));
             if is_read {
                 if Instant::now() + pause >= deadline {
                     return Err(contended(self.about.name, self.timeout));
@@ -218,6 +252,11 @@ fn ask_for(
     waiter_lasts: Duration,
 ) -> (record::Answer, BootInstant) {
     let (owner, ttl) = (ask.owner, ask.ttl);
+    if record.queue().len() >= MOST_WAITERS {
+        // Those that have gone take up the room of others.
+        let alive = record.queue().iter().filter(|waiter| now.lives(waiter)).cloned();
+        *record = Record::of(record.last(), record.holders().iter().cloned(), alive);
+    }
     let mut beat = now.time() + waiter_lasts / 3;
     match record.queue().iter().find(|waiter| waiter.owner == owner) {
         Some(waiter) if now.lives(waiter) => {
@@ -330,7 +369,11 @@ impl<R: Registers> LeaseStore for KvStore<R> {
     ) -> Result<Changed<Token>> {
         let to = self.record_of(to);
         let handed_over = self.change(key, |record, now| {
-            let token = record.hand_over(now, from, to.clone());
+            let of_next = |record: &Record<Party>| {
+                let is_next = |holder: &&Holding<Party>| holder.owner == to.owner;
+                record.holders().iter().find(is_next).map(|holder| holder.token)
+            };
+            let token = of_next(record).or_else(|| record.hand_over(now, from, to.clone()));
             (token.map_or(Changed::NotHeld, Changed::Done), Counts::Swapped)
         });
         Ok(handed_over.await?.answer)
@@ -339,8 +382,8 @@ impl<R: Registers> LeaseStore for KvStore<R> {
     async fn inspect(&self, key: &Arc<str>) -> Result<LockState> {
         let known = self.read(key, Instant::now() + self.timeout).await?;
         let Some((_, stored)) = &known.value else { return Ok(LockState::default()) };
-        let record = stored.record(|owner, beat| known.since(owner, beat));
-        let mut state = record.state(&Moment::new(self.clock.now()));
+        let record = self.record(&known, stored);
+        let mut state = record.state(&self.moment());
         for holder in &mut state.holders {
             // Without the margin of this observer.
             let lasts = holder.id.and_then(|id| stored.lasts(id));
@@ -371,25 +414,29 @@ impl<R: Registers> LeaseStore for KvStore<R> {
         Some(KvMailbox::new(&self.registers, &self.clock, key))
     }
 
-    /// Those that are held or waited for.
+    /// Those that are held or waited for. Records of others stay, and are read for that.
     async fn list(&self, prefix: &str) -> Result<Option<Vec<LockName>>> {
         self.check_open()?;
-        let (prefix, deadline) = (format!("{LOCKS}{prefix}"), Instant::now() + self.timeout);
-        let keys = timeout_at(deadline, self.registers.list(&prefix)).await;
-        let keys = keys.map_err(|_| silent(self.about.name, self.timeout, Outcome::NotApplied))??;
-        let names: Vec<_> =
-            keys.iter().filter_map(|key| LockName::new(key.strip_prefix(LOCKS)?).ok()).collect();
-        if names.len() > MAX_LISTED {
-            // Too many to look at: this is reported.
-            return Ok(Some(names));
+        let (prefix, mut in_use) = (format!("{LOCKS}{prefix}"), Vec::new());
+        let mut last = String::new();
+        // More than that are reported as too many.
+        while in_use.len() <= MAX_LISTED {
+            let page = timeout(self.timeout, self.registers.list(&prefix, &last)).await;
+            let page = page.map_err(|_| silent(self.about.name, self.timeout, Outcome::NotApplied))??;
+            let Some(last_of_page) = page.iter().max().filter(|key| **key > last) else { break };
+            last.clone_from(last_of_page);
+            let names: Vec<_> =
+                page.iter().filter_map(|key| LockName::new(key.strip_prefix(LOCKS)?).ok()).collect();
+            let looks = names.into_iter().map(async |name| {
+                let state = self.inspect(&self.place(&name)?).await?;
+                Ok((!state.holders.is_empty() || state.waiters > 0).then_some(name))
+            });
+            let looks: Vec<Result<_>> = iter(looks).buffer_unordered(AT_A_TIME).collect().await;
+            for name in looks {
+                in_use.extend(name?);
+            }
         }
-        let in_use = names.into_iter().map(async |name| {
-            let state = self.inspect(&self.place(&name)?).await?;
-            Ok((!state.holders.is_empty() || state.waiters > 0).then_some(name))
-        });
-        let in_use: Vec<Result<_>> = iter(in_use).buffer_unordered(AT_A_TIME).collect().await;
-        let in_use: Result<Vec<_>> = in_use.into_iter().collect();
-        Ok(Some(in_use?.into_iter().flatten().collect()))
+        Ok(Some(in_use))
     }
 
     async fn doctor(&self) -> Result<DoctorReport> {

@@ -1,29 +1,43 @@
 //! The record of a lock, as it is stored: without times, as no two clients share a clock.
 
+use std::iter;
 use std::time::{Duration, SystemTime};
 
 use lock_core::record::{Holding, Now, Record, Shown, Turn, Waiting};
-use lock_core::{BootInstant, Mode, OwnerId, OwnerInfo, Result, Token, TokenBlock};
+use lock_core::{BootInstant, Mode, OwnerId, OwnerInfo, Result, Token, TokenBlock, random};
 use rand::Rng;
 use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
 
+use crate::boot::{BootId, BootTime};
 use crate::error::{not_a_record, other_format};
 
 const FORMAT: u32 = 1;
+/// How many values a client looks back for one of its own, whose swap was refused.
+const EARLIER: usize = 8;
 /// Far beyond all that is counted or minted, and so far from the end that nothing overflows.
 const LARGEST: u64 = 1 << 62;
 
-/// One value of a lock. Each that is ever written differs from all others, as its number does, and its writer.
+/// One value of a lock. Each that is ever written differs from all others, as its number does, and its mark.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Stored {
     format: u32,
     /// How many values there were before it, from a random number on.
     number: u64,
-    writer: String,
+    /// A random number, by which a client knows a value as its own.
+    mark: u32,
+    /// The marks of the values before it, the last one first.
+    earlier: Vec<u32>,
     last: Token,
     holders: Vec<Holder>,
     queue: Vec<Waiter>,
+}
+
+/// What tells one value from all others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Identity {
+    number: u64,
+    mark: u32,
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -54,6 +68,9 @@ pub(crate) struct Party {
     beat: u64,
     /// For how long it lives after that.
     lasts_ms: u64,
+    /// When that was, where processes share a clock: before the value was sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    at: Option<BootTime>,
     /// When this client counts it dead.
     #[serde(skip, default = "never")]
     dead_at: BootInstant,
@@ -63,16 +80,18 @@ pub(crate) struct Party {
 #[derive(Debug)]
 pub(crate) struct Moment {
     now: BootInstant,
+    /// The boot whose clock this is.
+    boot: Option<BootId>,
     /// Those that say that they live, for so long at least.
     alive: Vec<(OwnerId, Duration)>,
 }
 
 impl Stored {
     /// The record of a lock that nobody has had.
-    pub(crate) fn new(writer: &str) -> Self {
-        let number = lock_core::random::rng().random_range(1..1 << 40);
-        let (writer, last) = (writer.to_owned(), Token::new(0));
-        Self { format: FORMAT, number, writer, last, holders: Vec::new(), queue: Vec::new() }
+    pub(crate) fn new() -> Self {
+        let number = random::rng().random_range(1..1 << 40);
+        let (earlier, holders, queue) = (Vec::new(), Vec::new(), Vec::new());
+        Self { format: FORMAT, number, mark: 0, earlier, last: Token::new(0), holders, queue }
     }
 
     /// Parses a value.
@@ -115,11 +134,17 @@ impl Stored {
         self.holders.is_empty() && self.queue.is_empty()
     }
 
-    /// The record, with the ends that this client observes: `seen` is when a read returned that showed this beat of the owner first.
-    pub(crate) fn record(&self, seen: impl Fn(OwnerId, u64) -> BootInstant) -> Record<Party> {
+    /// The record, with the ends that this client observes: `seen` is when a read returned that showed this beat of the owner first. It was
+    /// written before, and a process of the same boot knows when.
+    pub(crate) fn record(
+        &self,
+        seen: impl Fn(OwnerId, u64) -> BootInstant,
+        boot: Option<&BootId>,
+    ) -> Record<Party> {
         let observed = |owner, party: &Party| {
-            let lasts = party.lasts();
-            Party { dead_at: seen(owner, party.beat) + lasts + drift(lasts), ..party.clone() }
+            let (lasts, seen) = (party.lasts(), seen(owner, party.beat));
+            let written = party.at.as_ref().and_then(|at| at.on(boot)).unwrap_or(seen);
+            Party { dead_at: seen.min(written) + lasts + drift(lasts), ..party.clone() }
         };
         let holders = self.holders.iter().map(|holder| {
             let party = observed(holder.owner, &holder.party);
@@ -133,8 +158,9 @@ impl Stored {
     }
 
     /// The next value, if this record follows.
-    pub(crate) fn followed_by(&self, record: &Record<Party>, moment: &Moment, writer: &str) -> Self {
-        let number = self.number + 1;
+    pub(crate) fn followed_by(&self, record: &Record<Party>, moment: &Moment) -> Self {
+        let (number, mark) = (self.number + 1, random::rng().random());
+        let earlier = iter::once(self.mark).chain(self.earlier.iter().copied()).take(EARLIER).collect();
         let holders = record.holders().iter().map(|holder| {
             let &Holding { owner, mode, token, until, .. } = holder;
             let mut party = moment.beat_of(owner, &holder.party, Some(until), number);
@@ -154,10 +180,24 @@ impl Stored {
             party: moment.beat_of(waiter.owner, &waiter.party, None, number),
         });
         let (holders, queue) = (holders.collect(), queue.collect());
-        Self { format: FORMAT, number, writer: writer.to_owned(), last: record.last(), holders, queue }
+        Self { format: FORMAT, number, mark, earlier, last: record.last(), holders, queue }
     }
 
-    /// Whether it says the same as this one, but for its number and its writer.
+    /// What tells this value from all others.
+    pub(crate) fn identity(&self) -> Identity {
+        Identity { number: self.number, mark: self.mark }
+    }
+
+    /// Whether the record was ever this value. `None` if this does not tell: it is earlier, or much later.
+    pub(crate) fn tells(&self, value: Identity) -> Option<bool> {
+        let mark = match self.number.checked_sub(value.number)? {
+            0 => &self.mark,
+            ago => self.earlier.get(usize::try_from(ago - 1).ok()?)?,
+        };
+        Some(*mark == value.mark)
+    }
+
+    /// Whether it says the same as this one, but for what tells them apart.
     pub(crate) fn says_the_same_as(&self, before: &Self) -> bool {
         let Self { last, holders, queue, .. } = before;
         self.last == *last && self.holders == *holders && self.queue == *queue
@@ -172,7 +212,8 @@ impl Stored {
 impl Party {
     /// A new one, which lasts for so long after each beat.
     pub(crate) fn new(info: &OwnerInfo, lasts: Duration) -> Self {
-        Self { info: info.clone(), since: wall_clock(), beat: 0, lasts_ms: millis(lasts), dead_at: never() }
+        let (since, lasts_ms) = (wall_clock(), millis(lasts));
+        Self { info: info.clone(), since, beat: 0, lasts_ms, at: None, dead_at: never() }
     }
 
     fn lasts(&self) -> Duration {
@@ -187,8 +228,8 @@ impl Party {
 }
 
 impl Moment {
-    pub(crate) const fn new(now: BootInstant) -> Self {
-        Self { now, alive: Vec::new() }
+    pub(crate) const fn new(now: BootInstant, boot: Option<BootId>) -> Self {
+        Self { now, boot, alive: Vec::new() }
     }
 
     /// Notes that this owner lives, for so long at least: whoever observes it waits anew.
@@ -210,7 +251,8 @@ impl Moment {
             Some(until) => until.saturating_duration_since(self.now),
         };
         let lasts = lasts.max(heard.unwrap_or_default());
-        Party { beat: number, lasts_ms: millis(lasts), dead_at: never(), ..party.clone() }
+        let at = self.boot.as_ref().map(|boot| BootTime::new(boot, self.now));
+        Party { beat: number, lasts_ms: millis(lasts), at, dead_at: never(), ..party.clone() }
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod models;
+mod repeats;
 mod simulation;
 #[cfg(feature = "sqlite")]
 mod sqlite;

@@ -18,7 +18,7 @@ use lock_testkit::simulation::{
 };
 use tokio::time::sleep;
 
-use self::table::{Link, Table, Versions};
+use self::table::{Ignored, Link, Table, Versions};
 
 const SEED_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/simulation.seeds");
 /// For what is done in the background.
@@ -40,6 +40,11 @@ fn an_observer_whose_clock_is_fast_is_found() {
     find::<Scenario>(Mode::FastObservers, |outcome| outcome.report.l2.count > 0);
 }
 
+#[test]
+fn clocks_that_differ_within_a_boot_are_found() {
+    find::<Scenario>(Mode::OffsetClocks, |outcome| outcome.report.l2.count > 0);
+}
+
 /// What the run is to show.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum Mode {
@@ -50,6 +55,8 @@ enum Mode {
     IgnoresConditions,
     /// Clients observe others by clocks that are far too fast.
     FastObservers,
+    /// Clients say that they share a clock, and do not.
+    OffsetClocks,
 }
 
 /// One run, as its seed determines it.
@@ -67,6 +74,10 @@ struct Scenario {
     locks: usize,
     limited: bool,
     faults: Faults,
+    /// How often a swap is sent twice.
+    repeats: f64,
+    /// How often a client is on the host whose clock several share.
+    local: f64,
     /// For how long things go wrong.
     chaos: Duration,
 }
@@ -89,6 +100,8 @@ impl simulation::Scenario for Scenario {
             limited: dice.chance(0.5),
             faults: Faults::some(&mut dice),
             chaos: dice.millis(2_000..=6_000),
+            repeats: *dice.pick(&[0.0, 0.0, 0.3]),
+            local: *dice.pick(&[0.0, 0.7, 1.0]),
         }
     }
 
@@ -114,10 +127,18 @@ impl Scenario {
             // A holder counts on its lease for 1 % less, and observers wait for 1 % more.
             _ => 1.0 + dice.below(20) as f64 / 1_000.0,
         };
-        let config = KvConfig::new().ttl(self.ttl).command_timeout(self.timeout);
-        let machine = Clock::tokio();
-        let observer = move || BootInstant::from_boot(machine.now().since_boot().mul_f64(rate));
-        let config = config.clock(clock.clone()).observer_clock(Clock::from_fn(observer));
+        let (config, machine) = (KvConfig::new().ttl(self.ttl).command_timeout(self.timeout), Clock::tokio());
+        let config = match self.mode {
+            Mode::OffsetClocks => {
+                let (clock, offset) = (clock.clone(), dice.millis(0..=60_000));
+                config.clock(Clock::from_fn(move || clock.now() + offset)).boot_id("one")
+            }
+            Mode::Sound if dice.chance(self.local) => config.clock(clock.clone()).boot_id("one"),
+            _ => {
+                let observer = move || BootInstant::from_boot(machine.now().since_boot().mul_f64(rate));
+                config.clock(clock.clone()).observer_clock(Clock::from_fn(observer))
+            }
+        };
         config.connect(table::Client::new(table, link)).await.expect("nothing goes wrong yet")
     }
 
@@ -130,9 +151,12 @@ impl Scenario {
             let link = Link::new(dice.number());
             clients.push(self.connect(&table, &link, &clock, &mut dice).await);
             link.set(self.faults.clone(), self.stale, self.ttl * 2);
+            link.repeat_swaps(self.repeats);
             links.push(link);
         }
-        table.ignore_conditions(self.mode == Mode::IgnoresConditions);
+        if self.mode == Mode::IgnoresConditions {
+            table.ignore(Ignored::All);
+        }
         let stage = Arc::new(Stage::new(self.habits(), clock, with_log.then(Trace::new)));
         let calm = tokio::spawn(calm(links, self.chaos, Arc::clone(&stage)));
         let mut faults = stage.play(&clients, self.tasks, &mut dice).await;
@@ -162,4 +186,5 @@ async fn calm(links: Vec<Arc<Link>>, at: Duration, stage: Arc<Stage>) {
     stage.note(|| "all is well again".to_owned());
     let well = Faults { delay_ms: 0..=2, ..Faults::default() };
     links.iter().for_each(|link| link.set(well.clone(), 0.0, Duration::ZERO));
+    links.iter().for_each(|link| link.repeat_swaps(0.0));
 }

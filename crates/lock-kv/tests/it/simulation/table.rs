@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::future::pending;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +15,9 @@ use tokio::time::sleep;
 
 const NAME: &str = "simulated";
 
+/// How many keys it lists at a time.
+const PAGE: usize = 10;
+
 /// What the versions of a store are.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Versions {
@@ -24,11 +26,20 @@ pub(crate) enum Versions {
     Hashes,
 }
 
+/// Which conditions of swaps are ignored.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Ignored {
+    Nothing,
+    /// Those that the version is an old one; keys that exist are not created.
+    Versions,
+    All,
+}
+
 /// The values of the store.
 #[derive(Debug)]
 pub(crate) struct Table {
     versions: Versions,
-    ignores_conditions: AtomicBool,
+    ignored: Mutex<Ignored>,
     /// All values that each key has had.
     values: Mutex<BTreeMap<String, Vec<Versioned>>>,
 }
@@ -44,6 +55,8 @@ struct Trouble {
     stale: f64,
     /// By how much a swap may be late that was given up.
     late: Duration,
+    /// How often the way sends a swap twice, and answers what became of the second one.
+    repeats: f64,
 }
 
 /// The registers of one client.
@@ -52,16 +65,16 @@ pub(crate) struct Client {
     table: Arc<Table>,
     link: Arc<Link>,
     longest_key: usize,
+    poll: Duration,
 }
 
 impl Table {
     pub(crate) fn new(versions: Versions) -> Self {
-        Self { versions, ignores_conditions: AtomicBool::new(false), values: Mutex::default() }
+        Self { versions, ignored: Mutex::new(Ignored::Nothing), values: Mutex::default() }
     }
 
-    /// Has swaps write whatever the version is.
-    pub(crate) fn ignore_conditions(&self, ignores: bool) {
-        self.ignores_conditions.store(ignores, Ordering::Relaxed);
+    pub(crate) fn ignore(&self, ignored: Ignored) {
+        *self.ignored() = ignored;
     }
 
     /// How many have the lock, or wait for it.
@@ -89,7 +102,12 @@ impl Table {
         let mut values = self.values();
         let values = values.entry(key.to_owned()).or_default();
         let present = values.last().map(|value| &value.version);
-        if present != expected && !self.ignores_conditions.load(Ordering::Relaxed) {
+        let is_ignored = match *self.ignored() {
+            Ignored::Nothing => false,
+            Ignored::Versions => expected.is_some(),
+            Ignored::All => true,
+        };
+        if present != expected && !is_ignored {
             return None;
         }
         let version = match self.versions {
@@ -104,6 +122,10 @@ impl Table {
         Some(version)
     }
 
+    fn ignored(&self) -> MutexGuard<'_, Ignored> {
+        self.ignored.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn values(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Versioned>>> {
         self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -113,12 +135,21 @@ impl Link {
     /// One on which nothing goes wrong yet.
     pub(crate) fn new(seed: u64) -> Arc<Self> {
         let (dice, faults) = (Dice::new(seed), Faults::default());
-        Arc::new(Self(Mutex::new(Trouble { dice, faults, stale: 0.0, late: Duration::ZERO })))
+        Arc::new(Self(Mutex::new(Trouble { dice, faults, stale: 0.0, late: Duration::ZERO, repeats: 0.0 })))
     }
 
     pub(crate) fn set(&self, faults: Faults, stale: f64, late: Duration) {
         let trouble = &mut *self.trouble();
         (trouble.faults, trouble.stale, trouble.late) = (faults, stale, late);
+    }
+
+    pub(crate) fn repeat_swaps(&self, repeats: f64) {
+        self.trouble().repeats = repeats;
+    }
+
+    fn repeats(&self) -> bool {
+        let Trouble { dice, repeats, .. } = &mut *self.trouble();
+        dice.chance(*repeats)
     }
 
     fn delay(&self) -> Duration {
@@ -152,11 +183,16 @@ impl Link {
 
 impl Client {
     pub(crate) fn new(table: &Arc<Table>, link: &Arc<Link>) -> Self {
-        Self { table: Arc::clone(table), link: Arc::clone(link), longest_key: 1_040 }
+        let (table, link) = (Arc::clone(table), Arc::clone(link));
+        Self { table, link, longest_key: 1_040, poll: Duration::from_millis(10) }
     }
 
     pub(crate) fn with_longest_key(self, longest_key: usize) -> Self {
         Self { longest_key, ..self }
+    }
+
+    pub(crate) fn with_poll(self, poll: Duration) -> Self {
+        Self { poll, ..self }
     }
 
     fn check_refused(&self) -> Result<()> {
@@ -169,8 +205,8 @@ impl Client {
 
 impl Registers for Client {
     fn about(&self) -> About {
-        let mut about = About::new(NAME, Duration::from_millis(10));
-        about.longest_key = self.longest_key;
+        let mut about = About::new(NAME, self.poll);
+        (about.longest_key, about.one_host) = (self.longest_key, true);
         about
     }
 
@@ -201,7 +237,11 @@ impl Registers for Client {
                 is_answered = false;
                 sleep(link.lateness()).await;
             }
-            let version = table.swap(&key, expected.as_ref(), value);
+            let mut version = table.swap(&key, expected.as_ref(), value.clone());
+            if link.repeats() {
+                sleep(link.delay()).await;
+                version = table.swap(&key, expected.as_ref(), value);
+            }
             drop(table);
             if link.chance(|faults| faults.reset_after) {
                 return;
@@ -220,7 +260,9 @@ impl Registers for Client {
         answered.await.map_err(broken)
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<String>> {
-        Ok(self.table.values().keys().filter(|key| key.starts_with(prefix)).cloned().collect())
+    async fn list(&self, prefix: &str, after: &str) -> Result<Vec<String>> {
+        let values = self.table.values();
+        let keys = values.keys().filter(|key| key.starts_with(prefix) && key.as_str() > after);
+        Ok(keys.take(PAGE).cloned().collect())
     }
 }
