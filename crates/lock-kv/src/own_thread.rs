@@ -1,9 +1,10 @@
 //! A thread that runs the requests of a file: a runtime that is not polled keeps no connection, and no turn, from the others.
 
 use std::io;
+use std::sync::mpsc;
 use std::thread;
 
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
@@ -16,10 +17,13 @@ pub(crate) struct OwnThread {
 
 impl OwnThread {
     pub(crate) fn start() -> io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        let (handle, (_ends, ended)) = (runtime.handle().clone(), oneshot::channel());
+        let ((give, given), (_ends, ended)) = (mpsc::channel::<Runtime>(), oneshot::channel());
         let thread = thread::Builder::new().name("polylock-file".to_owned());
-        thread.spawn(move || drop(runtime.block_on(ended)))?;
+        // Given later: a runtime that is dropped where another one runs, as when there is no room for a thread, would panic.
+        thread.spawn(move || given.recv().map(|runtime| runtime.block_on(ended)))?;
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        _ = give.send(runtime);
         Ok(Self { runtime: handle, _ends })
     }
 

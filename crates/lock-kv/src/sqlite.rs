@@ -13,7 +13,7 @@ use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
 use tokio::sync::Mutex;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::own_thread::OwnThread;
 use crate::registers::{About, Registers, Version, Versioned};
@@ -26,9 +26,8 @@ const CONNECTIONS: u32 = 4;
 /// How many keys are listed at a time.
 const PAGE: i64 = 10_000;
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS polylock (key TEXT PRIMARY KEY, version INTEGER NOT NULL, value BLOB NOT NULL)";
-/// Parts of the timeout for which a write waits for its turn, and then for the file. What is left is for the write itself: an answer after
-/// the timeout says nothing of the outcome.
-const PART: u32 = 3;
+/// The part of the timeout for which SQLite waits for the file at a time.
+const BUSY: u32 = 6;
 /// Until a file that is just being made is opened again.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -39,7 +38,7 @@ pub struct Sqlite {
     pool: SqlitePool,
     /// One writes at a time. SQLite lets others try again now and then; tasks of a process wait in order here.
     writer: Arc<Mutex<()>>,
-    /// How long a write waits for its turn.
+    /// How long a write may wait until it begins: see [`patience`].
     patience: Duration,
     path: PathBuf,
     /// The file that was opened: another one may come to be at its path.
@@ -54,29 +53,34 @@ impl Sqlite {
     pub(crate) async fn open(path: &Path, timeout: Duration) -> Result<Self> {
         // The process may change its directory.
         let path = absolute(path).unwrap_or_else(|_| path.to_owned());
-        let patience = timeout / PART;
         let options = SqliteConnectOptions::new()
             .filename(&path)
             .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
-            .busy_timeout(patience);
+            .busy_timeout(timeout / BUSY);
         let thread = OwnThread::start().map_err(|error| {
             let error = failed(sqlx::Error::Io(error), Outcome::NotApplied);
             error.with_message("a thread for the file cannot be started")
         })?;
+        let before = file_at(&path);
         let pool = thread.run(open_pool(options, timeout)).await.unwrap_or(Err(sqlx::Error::WorkerCrashed));
         let pool = pool.map_err(|error| failed(error, Outcome::NotApplied))?;
         let file = file_at(&path);
-        Ok(Self { thread, pool, writer: Arc::default(), patience, path, file })
+        if (cfg!(unix) && file.is_none()) || (before.is_some() && before != file) {
+            return Err(moved(Outcome::NotApplied));
+        }
+        Ok(Self { thread, pool, writer: Arc::default(), patience: patience(timeout), path, file })
     }
 
     /// Runs a request to its end, or for as long as its caller waits.
     async fn run<T: Send + 'static>(
         &self,
-        request: impl Future<Output = Result<T, sqlx::Error>> + Send + 'static,
-    ) -> Result<T, sqlx::Error> {
-        self.thread.run(request).await.unwrap_or(Err(sqlx::Error::WorkerCrashed))
+        otherwise: Outcome,
+        request: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let ended = self.thread.run(request).await;
+        ended.unwrap_or_else(|| Err(failed(sqlx::Error::WorkerCrashed, otherwise)))
     }
 
     /// Whether the file is still at its path. SQLite would go on writing to one that was deleted, while others lock a new one.
@@ -93,13 +97,13 @@ impl Registers for Sqlite {
     async fn read(&self, key: &str) -> Result<Option<Versioned>> {
         let row = sqlx::query("SELECT version, value FROM polylock WHERE key = ?").bind(key.to_owned());
         let pool = self.pool.clone();
-        let row = self.run(async move { row.fetch_optional(&pool).await }).await;
-        let row = row.map_err(|error| failed(error, Outcome::NotApplied))?;
         let read = |row: sqlx::sqlite::SqliteRow| {
             let version = row.try_get::<i64, _>(0)?.cast_unsigned();
             Ok(Versioned::new(version.into(), row.try_get(1)?))
         };
-        row.map(read).transpose().map_err(|error| failed(error, Outcome::NotApplied))
+        let read = async move { row.fetch_optional(&pool).await?.map(read).transpose() };
+        let read = async { read.await.map_err(|error| failed(error, Outcome::NotApplied)) };
+        self.run(Outcome::NotApplied, read).await
     }
 
     async fn swap(&self, key: &str, expected: Option<&Version>, value: &[u8]) -> Result<Option<Version>> {
@@ -118,21 +122,31 @@ impl Registers for Sqlite {
             }
         };
         if !self.is_in_place() {
-            return Err(moved());
+            return Err(moved(Outcome::NotApplied));
         }
-        let swap = sqlx::query(swap).bind(new.cast_signed()).bind(value.to_owned()).bind(key.to_owned());
+        let (key, value) = (key.to_owned(), value.to_owned());
         let (pool, writer, patience) = (self.pool.clone(), Arc::clone(&self.writer), self.patience);
-        let swapped = self.run(async move {
+        let swapped = self.run(Outcome::Unknown, async move {
+            let deadline = Instant::now() + patience;
             let turn = async {
                 let turn = writer.lock().await;
                 pool.acquire().await.map(|connection| (turn, connection))
             };
-            let Ok(turn) = timeout(patience, turn).await else { return Ok(None) };
-            let (_turn, mut connection) = turn?;
-            swap.execute(&mut *connection).await.map(Some)
+            let turn = timeout_at(deadline, turn).await.map_err(|_| no_turn())?;
+            let (_turn, mut connection) = turn.map_err(|error| failed(error, Outcome::NotApplied))?;
+            loop {
+                let swap = sqlx::query(swap).bind(new.cast_signed()).bind(&*value).bind(&*key);
+                match swap.execute(&mut *connection).await {
+                    Err(error) if is_busy(&error) && Instant::now() < deadline => {}
+                    swapped => return swapped.map_err(|error| failed(error, Outcome::Unknown)),
+                }
+            }
         });
-        let swapped = swapped.await.map_err(|error| failed(error, Outcome::Unknown))?;
-        let swapped = swapped.ok_or_else(no_turn)?;
+        let swapped = swapped.await?;
+        // The write may have waited.
+        if !self.is_in_place() {
+            return Err(moved(Outcome::Unknown));
+        }
         Ok((swapped.rows_affected() == 1).then(|| new.into()))
     }
 
@@ -140,8 +154,9 @@ impl Registers for Sqlite {
         let sql = "SELECT key FROM polylock WHERE key >= ? AND key > ? ORDER BY key LIMIT ?";
         let rows = sqlx::query_scalar(sql).bind(prefix.to_owned()).bind(after.to_owned()).bind(PAGE);
         let pool = self.pool.clone();
-        let rows = self.run(async move { rows.fetch_all(&pool).await }).await;
-        let keys: Vec<String> = rows.map_err(|error| failed(error, Outcome::NotApplied))?;
+        let rows = async move { rows.fetch_all(&pool).await };
+        let rows = async { rows.await.map_err(|error| failed(error, Outcome::NotApplied)) };
+        let keys: Vec<String> = self.run(Outcome::NotApplied, rows).await?;
         Ok(keys.into_iter().take_while(|key| key.starts_with(prefix)).collect())
     }
 
@@ -155,10 +170,15 @@ pub(crate) fn about() -> About {
     About { one_host: true, ..About::new(NAME, POLL) }
 }
 
+/// What is left of the timeout is for the last try, which waits up to twice for the file: an answer after the timeout says nothing of the
+/// outcome.
+fn patience(timeout: Duration) -> Duration {
+    timeout - timeout / BUSY * 2
+}
+
 /// Opens the file. SQLite may refuse that at once, whatever its own timeout, while another process makes the file.
 async fn open_pool(options: SqliteConnectOptions, timeout: Duration) -> Result<SqlitePool, sqlx::Error> {
-    // The last try may wait for a part of its own.
-    let deadline = Instant::now() + timeout - timeout / PART;
+    let deadline = Instant::now() + patience(timeout);
     let connect = async || {
         let pool = SqlitePoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(timeout);
         let pool = pool.test_before_acquire(false).connect_with(options.clone()).await?;
@@ -188,11 +208,11 @@ fn file_at(_: &Path) -> Option<FileId> {
     None
 }
 
-fn moved() -> Error {
+fn moved(outcome: Outcome) -> Error {
     Error::new(ErrorKind::Unavailable, NAME)
         .with_message("the file was deleted, moved or replaced while its locks were in use")
         .with_hint("nobody may do that while a process uses them; connect again once all have ended")
-        .with_outcome(Outcome::NotApplied)
+        .with_outcome(outcome)
 }
 
 fn no_turn() -> Error {
@@ -236,8 +256,7 @@ fn failed(error: sqlx::Error, otherwise: Outcome) -> Error {
         }
         _ => (ErrorKind::Unavailable, "the file cannot be used", "see the cause"),
     };
-    let is_known = matches!(code, Some(3 | 5 | 6 | 8 | 11 | 13 | 14 | 23 | 26))
-        || matches!(error, sqlx::Error::PoolTimedOut);
+    let is_known = matches!(code, Some(3 | 5 | 6 | 8 | 11 | 13 | 14 | 23 | 26));
     let outcome = if is_known { Outcome::NotApplied } else { otherwise };
     Error::new(kind, NAME).with_message(message).with_hint(hint).with_outcome(outcome).caused_by(error)
 }
