@@ -12,6 +12,7 @@
 //! | `observed` | what a client has seen, and since when |
 //! | `mailbox` | when a waiter reads again |
 //! | `probe` | whether the store refuses a swap on an old version |
+//! | `etcd`, `etcd_config` | registers in etcd, and their options |
 //! | `sqlite`, `sqlite_config` | registers in a SQLite file, and their options |
 //!
 //! # The protocol
@@ -30,6 +31,10 @@
 
 mod backend;
 mod error;
+#[cfg(feature = "etcd")]
+mod etcd;
+#[cfg(feature = "etcd")]
+mod etcd_config;
 mod mailbox;
 mod observed;
 mod probe;
@@ -42,6 +47,10 @@ mod store;
 mod stored;
 
 pub use backend::{Kv, KvConfig};
+#[cfg(feature = "etcd")]
+pub use etcd::Etcd;
+#[cfg(feature = "etcd")]
+pub use etcd_config::EtcdConfig;
 pub use registers::{About, Registers, Version, Versioned};
 #[cfg(feature = "sqlite")]
 pub use sqlite::Sqlite;

@@ -1,0 +1,122 @@
+//! What a failed request means.
+
+use std::error::Error as StdError;
+
+use lock_core::{Error, ErrorKind, Outcome};
+use tonic::{Code, ConnectError, Status};
+
+use super::NAME;
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// The store has refused it, and would again.
+    Refused,
+    /// It was not executed, as this member could not do it now.
+    NotExecuted,
+    /// The member was not reached.
+    NotSent,
+    /// It was not executed: the login does not count any more.
+    LoggedOut,
+    /// It may be executed, now or later.
+    Unknown,
+}
+
+/// What became of a request with this answer.
+///
+/// The store refuses requests before they are in its log, or when it executes them, with one exception: it reports that it is full also
+/// for the transaction that filled it.
+pub(crate) fn fate_of(status: &Status) -> Fate {
+    match status.code() {
+        Code::Unauthenticated => Fate::LoggedOut,
+        // A login that is older than a change of users or roles, and none where one is wanted since.
+        Code::InvalidArgument
+            if ["auth store is old", "user name is empty"]
+                .iter()
+                .any(|why| status.message().contains(why)) =>
+        {
+            Fate::LoggedOut
+        }
+        Code::ResourceExhausted if status.message().contains("too many requests") => Fate::NotExecuted,
+        Code::ResourceExhausted if !is_full(status) => Fate::Unknown,
+        Code::ResourceExhausted
+        | Code::PermissionDenied
+        | Code::InvalidArgument
+        | Code::FailedPrecondition
+        | Code::Unimplemented => Fate::Refused,
+        Code::Unavailable if status.message() == "etcdserver: no leader" => Fate::NotExecuted,
+        Code::Unavailable if was_not_sent(status) => Fate::NotSent,
+        _ => Fate::Unknown,
+    }
+}
+
+pub(crate) fn is_full(status: &Status) -> bool {
+    status.message().contains("database space exceeded")
+}
+
+/// The store wants no login.
+pub(crate) fn is_open(status: &Status) -> bool {
+    status.message().contains("authentication is not enabled")
+}
+
+/// The error of a request that failed like this at one of these members.
+pub(crate) fn failed(members: &str, status: Status, outcome: Outcome) -> Error {
+    let said = status.message().trim_start_matches("etcdserver: ").to_owned();
+    let (kind, message, hint) = match status.code() {
+        Code::ResourceExhausted if is_full(&status) => (
+            ErrorKind::Exhausted,
+            "the store is full".to_owned(),
+            "compact and defragment it, or raise --quota-backend-bytes; then etcdctl alarm disarm",
+        ),
+        Code::PermissionDenied => (
+            ErrorKind::Denied,
+            format!("the user has no rights: {said}"),
+            "grant its role readwrite on the prefix: etcdctl role grant-permission ROLE --prefix=true readwrite PREFIX/",
+        ),
+        Code::Unauthenticated => (
+            ErrorKind::Denied,
+            format!("the store refuses the login: {said}"),
+            "check the user and the clocks of the members",
+        ),
+        Code::InvalidArgument if said.contains("user name is empty") => (
+            ErrorKind::Denied,
+            "the store wants a user and a password".to_owned(),
+            "write them into the URL: etcd://user:password@host, or use password_file=",
+        ),
+        Code::InvalidArgument if said.contains("authentication failed") => (
+            ErrorKind::Denied,
+            "the user or the password is wrong".to_owned(),
+            "check both: etcdctl --user USER user get USER",
+        ),
+        Code::InvalidArgument if said.contains("too large") => (
+            ErrorKind::Exhausted,
+            "the record is larger than a request may be".to_owned(),
+            "let fewer share or wait for the lock, or raise --max-request-bytes",
+        ),
+        Code::InvalidArgument | Code::FailedPrecondition | Code::Unimplemented => {
+            (ErrorKind::Unexpected, format!("the store refuses the request: {said}"), "use etcd 3.4 or newer")
+        }
+        _ if was_not_sent(&status) => (
+            ErrorKind::Unavailable,
+            format!("no member of {members} can be reached"),
+            "check that they run, and the hosts, the ports and TLS in the URL",
+        ),
+        _ => (
+            ErrorKind::Unavailable,
+            format!("no member of {members} answers: {said}"),
+            "check that a majority of them runs, and is not overloaded: etcdctl endpoint status --cluster",
+        ),
+    };
+    Error::new(kind, NAME).with_message(message).with_hint(hint).with_outcome(outcome).caused_by(status)
+}
+
+fn was_not_sent(status: &Status) -> bool {
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        if error.is::<ConnectError>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}

@@ -1,0 +1,262 @@
+//! The members of a cluster: a request goes to one of them, and to the next one if that does not answer.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::{iter, pending};
+use lock_core::secret::Unreadable;
+use lock_core::tls::TlsFiles;
+use lock_core::{Error, ErrorKind, Outcome, Password, Result, random};
+use prost::Message;
+use rand::Rng;
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::Channel;
+use tonic::{Request, Status, Streaming};
+use tonic_prost::ProstCodec;
+
+use super::NAME;
+use super::dial::Member;
+use super::error::{Fate, failed, fate_of, is_open};
+use super::messages::{AUTHENTICATE, LoggedIn, Login};
+
+/// Before all members are asked once more.
+const PAUSE: Duration = Duration::from_millis(50);
+/// A list of keys is the longest answer.
+const LONGEST_ANSWER: usize = 64 << 20;
+
+type LoginToken = MetadataValue<Ascii>;
+
+/// The members, and the login that is good for all of them.
+#[derive(Debug)]
+pub(crate) struct Members {
+    /// As errors name them.
+    names: String,
+    /// None after the connections were closed.
+    channels: Mutex<Vec<Channel>>,
+    /// The one that answered last.
+    preferred: AtomicUsize,
+    /// How long a request takes at most, and how long one member is waited for.
+    limit: Duration,
+    attempt: Duration,
+    user: Option<(String, Password)>,
+    /// Locked while somebody logs in. `None` inside: the store wants no login.
+    login: AsyncMutex<Option<Option<LoginToken>>>,
+}
+
+/// An answer.
+pub(crate) struct Answer<A> {
+    pub(crate) answer: A,
+    /// Whether the request was sent before, and may have been executed then.
+    pub(crate) is_repeated: bool,
+}
+
+/// Why an attempt failed.
+enum Failed {
+    Request(Status),
+    /// The request was not sent.
+    Login(Status),
+    Password(Unreadable),
+}
+
+impl From<Status> for Failed {
+    fn from(status: Status) -> Self {
+        Self::Request(status)
+    }
+}
+
+impl Members {
+    /// Connects by the runtime of the caller, and when it is needed. A request takes at most so long.
+    pub(crate) fn new(
+        names: &str,
+        members: &[Member],
+        tls: Option<&TlsFiles>,
+        user: Option<(String, Password)>,
+        limit: Duration,
+    ) -> Result<Self> {
+        // Shorter than the limit of the caller, who would not know why it passed.
+        let limit = limit * 9 / 10;
+        let attempt = limit / members.len().clamp(1, 3) as u32;
+        let channels: Result<Vec<_>> =
+            members.iter().map(|member| member.channel(tls, attempt * 3 / 4)).collect();
+        Ok(Self {
+            names: names.to_owned(),
+            channels: Mutex::new(channels?),
+            preferred: AtomicUsize::new(random::rng().random_range(0..members.len())),
+            limit,
+            attempt,
+            user,
+            login: AsyncMutex::default(),
+        })
+    }
+
+    /// Sends a request that may be sent twice, until a member answers.
+    pub(crate) async fn call<Q, A>(&self, path: &'static str, request: &Q) -> Result<Answer<A>>
+    where
+        Q: Message + Clone + 'static,
+        A: Message + Default + 'static,
+    {
+        let end = Instant::now() + self.limit;
+        let (mut is_repeated, mut not_sent, mut has_logged_in) = (false, 0, false);
+        loop {
+            let (at, channel, count) = self.channel()?;
+            let attempt =
+                timeout_at(end.min(Instant::now() + self.attempt), self.unary(channel, path, request));
+            let (fate, status) = match attempt
+                .await
+                .unwrap_or_else(|_| Err(Status::deadline_exceeded("it is silent").into()))
+            {
+                Ok(answer) => return Ok(Answer { answer, is_repeated }),
+                Err(Failed::Password(why)) => {
+                    return Err(why.error(ErrorKind::Unavailable, NAME).with_outcome(outcome(is_repeated)));
+                }
+                Err(Failed::Request(status)) => (fate_of(&status), status),
+                Err(Failed::Login(status)) => match fate_of(&status) {
+                    Fate::Unknown => (Fate::NotExecuted, status),
+                    fate => (fate, status),
+                },
+            };
+            is_repeated |= fate == Fate::Unknown;
+            not_sent = if fate == Fate::NotSent { not_sent + 1 } else { 0 };
+            let is_final = match fate {
+                Fate::Refused => true,
+                // Once more, with a new login.
+                Fate::LoggedOut => std::mem::replace(&mut has_logged_in, true) || self.user.is_none(),
+                Fate::NotSent => not_sent >= count,
+                Fate::NotExecuted | Fate::Unknown => false,
+            };
+            if is_final || Instant::now() + PAUSE >= end {
+                return Err(failed(&self.names, status, outcome(is_repeated)));
+            }
+            if fate != Fate::LoggedOut {
+                tracing::debug!(%status, members = self.names, "a member of etcd does not answer; the next one is asked");
+                self.pass_over(at, count);
+                if fate != Fate::NotSent {
+                    sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Opens a stream of answers to one request, at one member.
+    pub(crate) async fn stream<Q, A>(&self, path: &'static str, request: Q) -> Result<Streaming<A>, Status>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let closed = |_| Status::cancelled("the locks were closed");
+        let (at, channel, count) = self.channel().map_err(closed)?;
+        let open = async {
+            let request = self.with_login(&channel, iter([request]).chain(pending())).await?;
+            let mut grpc = ready(channel).await?;
+            let codec = ProstCodec::<Q, A>::default();
+            Ok::<_, Failed>(
+                grpc.streaming(request, PathAndQuery::from_static(path), codec).await?.into_inner(),
+            )
+        };
+        match timeout(self.attempt, open).await {
+            Ok(Ok(stream)) => Ok(stream),
+            Ok(Err(Failed::Request(status) | Failed::Login(status))) if fate_of(&status) == Fate::Refused => {
+                Err(status)
+            }
+            _ => {
+                self.pass_over(at, count);
+                Err(Status::unavailable("it is silent"))
+            }
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        self.channels.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    async fn unary<Q, A>(&self, channel: Channel, path: &'static str, request: &Q) -> Result<A, Failed>
+    where
+        Q: Message + Clone + 'static,
+        A: Message + Default + 'static,
+    {
+        let mut request = self.with_login(&channel, request.clone()).await?;
+        request.set_timeout(self.attempt);
+        let sent = send(channel, path, request).await;
+        if let Err(status) = &sent
+            && fate_of(status) == Fate::LoggedOut
+        {
+            // Those that send a request meanwhile log in as well.
+            *self.login.lock().await = None;
+        }
+        Ok(sent?)
+    }
+
+    /// A request that a member without a leader refuses, with the token of the login.
+    async fn with_login<Q>(&self, channel: &Channel, request: Q) -> Result<Request<Q>, Failed> {
+        let mut request = Request::new(request);
+        request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
+        if let Some((user, password)) = &self.user {
+            let mut login = self.login.lock().await;
+            let token = match &*login {
+                Some(token) => token.clone(),
+                None => login.insert(log_in(channel, user, password).await?).clone(),
+            };
+            if let Some(token) = token {
+                request.metadata_mut().insert("token", token);
+            }
+        }
+        Ok(request)
+    }
+
+    /// The member that is asked next, its place, and how many there are.
+    fn channel(&self) -> Result<(usize, Channel, usize)> {
+        let at = self.preferred.load(Ordering::Relaxed);
+        let channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        let channel = channels.get(at).ok_or_else(|| Error::closed(NAME))?;
+        Ok((at, channel.clone(), channels.len()))
+    }
+
+    /// Prefers the next one, unless somebody else does already.
+    fn pass_over(&self, at: usize, count: usize) {
+        let next = (at + 1) % count;
+        // Mostly the others were waiting for the same one.
+        let _ = self.preferred.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+/// The token of a new login; none if the store wants no login, as clients of etcd do.
+async fn log_in(channel: &Channel, user: &str, password: &Password) -> Result<Option<LoginToken>, Failed> {
+    let password = password.read().await.map_err(Failed::Password)?;
+    let login = Login { name: user.to_owned(), password };
+    match send::<_, LoggedIn>(channel.clone(), AUTHENTICATE, Request::new(login)).await {
+        Ok(LoggedIn { token }) => {
+            let token = token.parse::<LoginToken>();
+            let mut token = token.map_err(|_| Status::internal("the token of the login is no text"))?;
+            token.set_sensitive(true);
+            Ok(Some(token))
+        }
+        Err(status) if is_open(&status) => Ok(None),
+        Err(status) => Err(Failed::Login(status)),
+    }
+}
+
+async fn send<Q, A>(channel: Channel, path: &'static str, request: Request<Q>) -> Result<A, Status>
+where
+    Q: Message + 'static,
+    A: Message + Default + 'static,
+{
+    let mut grpc = ready(channel).await?;
+    let codec = ProstCodec::<Q, A>::default();
+    Ok(grpc.unary(request, PathAndQuery::from_static(path), codec).await?.into_inner())
+}
+
+async fn ready(channel: Channel) -> Result<Grpc<Channel>, Status> {
+    let mut grpc = Grpc::new(channel).max_decoding_message_size(LONGEST_ANSWER);
+    grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
+    Ok(grpc)
+}
+
+const fn outcome(is_repeated: bool) -> Outcome {
+    if is_repeated { Outcome::Unknown } else { Outcome::NotApplied }
+}
