@@ -167,7 +167,7 @@ impl EtcdConfig {
         self.kv.capabilities(&about())?;
         runtime::current(NAME)?;
         let limit = self.kv.timeout();
-        let members = Members::new(&self.members, &members, self.tls.as_ref(), self.user, limit)?;
+        let members = Members::new(&self.members, members, self.tls, self.user, limit)?;
         let prefix = format!("{}/", self.prefix.trim_end_matches('/'));
         Kv::connect(Etcd::new(members, prefix), self.kv).await
     }

@@ -1,11 +1,12 @@
 //! The members of a cluster: a request goes to one of them, and to the next one if that does not answer.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::{iter, pending};
+use lock_core::runtime::Home;
 use lock_core::secret::Unreadable;
 use lock_core::tls::TlsFiles;
 use lock_core::{Error, ErrorKind, Outcome, Password, Result, random};
@@ -17,7 +18,7 @@ use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
-use tonic::{Request, Status, Streaming};
+use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::NAME;
@@ -37,8 +38,12 @@ type LoginToken = MetadataValue<Ascii>;
 pub(crate) struct Members {
     /// As errors name them.
     names: String,
-    /// None after the connections were closed.
-    channels: Mutex<Vec<Channel>>,
+    members: Vec<Member>,
+    tls: Option<TlsFiles>,
+    /// One of each member; none after they were closed.
+    connections: Mutex<Vec<Connection>>,
+    /// By which they are driven.
+    home: Home,
     /// The one that answered last.
     preferred: AtomicUsize,
     /// How long a request takes at most, and how long one member is waited for.
@@ -47,6 +52,16 @@ pub(crate) struct Members {
     user: Option<(String, Password)>,
     /// Locked while somebody logs in. `None` inside: the store wants no login.
     login: AsyncMutex<Option<Option<LoginToken>>>,
+}
+
+/// The connection to a member.
+#[derive(Clone, Debug)]
+struct Connection {
+    /// The place of the member.
+    at: usize,
+    /// How many there were before it.
+    number: u64,
+    channel: Channel,
 }
 
 /// An answer.
@@ -74,25 +89,29 @@ impl Members {
     /// Connects by the runtime of the caller, and when it is needed. A request takes at most so long.
     pub(crate) fn new(
         names: &str,
-        members: &[Member],
-        tls: Option<&TlsFiles>,
+        members: Vec<Member>,
+        tls: Option<TlsFiles>,
         user: Option<(String, Password)>,
         limit: Duration,
     ) -> Result<Self> {
         // Shorter than the limit of the caller, who would not know why it passed.
         let limit = limit * 9 / 10;
-        let attempt = limit / members.len().clamp(1, 3) as u32;
-        let channels: Result<Vec<_>> =
-            members.iter().map(|member| member.channel(tls, attempt * 3 / 4)).collect();
-        Ok(Self {
+        let preferred = AtomicUsize::new(random::rng().random_range(0..members.len()));
+        let all = Self {
             names: names.to_owned(),
-            channels: Mutex::new(channels?),
-            preferred: AtomicUsize::new(random::rng().random_range(0..members.len())),
+            members,
+            tls,
+            connections: Mutex::default(),
+            home: Home::here(),
+            preferred,
             limit,
-            attempt,
+            attempt: limit / 3,
             user,
             login: AsyncMutex::default(),
-        })
+        };
+        let connections: Result<Vec<_>> = (0..all.members.len()).map(|at| all.connection(at, 0)).collect();
+        *all.connections() = connections?;
+        Ok(all)
     }
 
     /// Sends a request that may be sent twice, until a member answers.
@@ -104,9 +123,11 @@ impl Members {
         let end = Instant::now() + self.limit;
         let (mut is_repeated, mut not_sent, mut has_logged_in) = (false, 0, false);
         loop {
-            let (at, channel, count) = self.channel()?;
-            let attempt =
-                timeout_at(end.min(Instant::now() + self.attempt), self.unary(channel, path, request));
+            let connection = self.preferred()?;
+            let attempt = timeout_at(
+                end.min(Instant::now() + self.attempt),
+                self.unary(&connection.channel, path, request),
+            );
             let (fate, status) = match attempt
                 .await
                 .unwrap_or_else(|_| Err(Status::deadline_exceeded("it is silent").into()))
@@ -127,7 +148,7 @@ impl Members {
                 Fate::Refused => true,
                 // Once more, with a new login.
                 Fate::LoggedOut => std::mem::replace(&mut has_logged_in, true) || self.user.is_none(),
-                Fate::NotSent => not_sent >= count,
+                Fate::NotSent => not_sent >= self.members.len(),
                 Fate::NotExecuted | Fate::Unknown => false,
             };
             if is_final || Instant::now() + PAUSE >= end {
@@ -135,7 +156,7 @@ impl Members {
             }
             if fate != Fate::LoggedOut {
                 tracing::debug!(%status, members = self.names, "a member of etcd does not answer; the next one is asked");
-                self.pass_over(at, count);
+                self.pass_over(&connection, status.code() == Code::DeadlineExceeded);
                 if fate != Fate::NotSent {
                     sleep(PAUSE).await;
                 }
@@ -150,10 +171,10 @@ impl Members {
         A: Message + Default + 'static,
     {
         let closed = |_| Status::cancelled("the locks were closed");
-        let (at, channel, count) = self.channel().map_err(closed)?;
+        let connection = self.preferred().map_err(closed)?;
         let open = async {
-            let request = self.with_login(&channel, iter([request]).chain(pending())).await?;
-            let mut grpc = ready(channel).await?;
+            let request = self.with_login(&connection.channel, iter([request]).chain(pending())).await?;
+            let mut grpc = ready(&connection.channel).await?;
             let codec = ProstCodec::<Q, A>::default();
             Ok::<_, Failed>(
                 grpc.streaming(request, PathAndQuery::from_static(path), codec).await?.into_inner(),
@@ -164,23 +185,27 @@ impl Members {
             Ok(Err(Failed::Request(status) | Failed::Login(status))) if fate_of(&status) == Fate::Refused => {
                 Err(status)
             }
-            _ => {
-                self.pass_over(at, count);
-                Err(Status::unavailable("it is silent"))
+            Ok(Err(_)) => {
+                self.pass_over(&connection, false);
+                Err(Status::unavailable("the member does not answer"))
+            }
+            Err(_) => {
+                self.pass_over(&connection, true);
+                Err(Status::unavailable("the member is silent"))
             }
         }
     }
 
     pub(crate) fn close(&self) {
-        self.channels.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.connections().clear();
     }
 
-    async fn unary<Q, A>(&self, channel: Channel, path: &'static str, request: &Q) -> Result<A, Failed>
+    async fn unary<Q, A>(&self, channel: &Channel, path: &'static str, request: &Q) -> Result<A, Failed>
     where
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
     {
-        let mut request = self.with_login(&channel, request.clone()).await?;
+        let mut request = self.with_login(channel, request.clone()).await?;
         request.set_timeout(self.attempt);
         let sent = send(channel, path, request).await;
         if let Err(status) = &sent
@@ -209,19 +234,35 @@ impl Members {
         Ok(request)
     }
 
-    /// The member that is asked next, its place, and how many there are.
-    fn channel(&self) -> Result<(usize, Channel, usize)> {
-        let at = self.preferred.load(Ordering::Relaxed);
-        let channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
-        let channel = channels.get(at).ok_or_else(|| Error::closed(NAME))?;
-        Ok((at, channel.clone(), channels.len()))
+    /// The member that is asked next.
+    fn preferred(&self) -> Result<Connection> {
+        let connections = self.connections();
+        connections.get(self.preferred.load(Ordering::Relaxed)).cloned().ok_or_else(|| Error::closed(NAME))
     }
 
-    /// Prefers the next one, unless somebody else does already.
-    fn pass_over(&self, at: usize, count: usize) {
-        let next = (at + 1) % count;
-        // Mostly the others were waiting for the same one.
-        let _ = self.preferred.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
+    /// Prefers the next one, unless somebody else does already. A silent connection may be one that the network has forgotten: the next
+    /// request to the member opens another one.
+    fn pass_over(&self, failed: &Connection, is_silent: bool) {
+        let next = (failed.at + 1) % self.members.len();
+        // Mostly others were waiting for the same one.
+        let _ = self.preferred.compare_exchange(failed.at, next, Ordering::Relaxed, Ordering::Relaxed);
+        if let Some(connection) = self.connections().get_mut(failed.at)
+            && is_silent
+            && connection.number == failed.number
+            && let Ok(new) = self.connection(failed.at, failed.number + 1)
+        {
+            *connection = new;
+        }
+    }
+
+    fn connection(&self, at: usize, number: u64) -> Result<Connection> {
+        let _here = self.home.driver().enter();
+        let channel = self.members[at].channel(self.tls.as_ref(), self.attempt * 3 / 4)?;
+        Ok(Connection { at, number, channel })
+    }
+
+    fn connections(&self) -> MutexGuard<'_, Vec<Connection>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -229,7 +270,7 @@ impl Members {
 async fn log_in(channel: &Channel, user: &str, password: &Password) -> Result<Option<LoginToken>, Failed> {
     let password = password.read().await.map_err(Failed::Password)?;
     let login = Login { name: user.to_owned(), password };
-    match send::<_, LoggedIn>(channel.clone(), AUTHENTICATE, Request::new(login)).await {
+    match send::<_, LoggedIn>(channel, AUTHENTICATE, Request::new(login)).await {
         Ok(LoggedIn { token }) => {
             let token = token.parse::<LoginToken>();
             let mut token = token.map_err(|_| Status::internal("the token of the login is no text"))?;
@@ -241,7 +282,7 @@ async fn log_in(channel: &Channel, user: &str, password: &Password) -> Result<Op
     }
 }
 
-async fn send<Q, A>(channel: Channel, path: &'static str, request: Request<Q>) -> Result<A, Status>
+async fn send<Q, A>(channel: &Channel, path: &'static str, request: Request<Q>) -> Result<A, Status>
 where
     Q: Message + 'static,
     A: Message + Default + 'static,
@@ -251,8 +292,8 @@ where
     Ok(grpc.unary(request, PathAndQuery::from_static(path), codec).await?.into_inner())
 }
 
-async fn ready(channel: Channel) -> Result<Grpc<Channel>, Status> {
-    let mut grpc = Grpc::new(channel).max_decoding_message_size(LONGEST_ANSWER);
+async fn ready(channel: &Channel) -> Result<Grpc<Channel>, Status> {
+    let mut grpc = Grpc::new(channel.clone()).max_decoding_message_size(LONGEST_ANSWER);
     grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
     Ok(grpc)
 }
