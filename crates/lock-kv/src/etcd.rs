@@ -88,7 +88,7 @@ impl Registers for Etcd {
             Err(error) => return Err(error),
         };
         match found {
-            Some(found) if found.value == value => Ok(Some(version(found.revision))),
+            Some(found) if was_sent && found.value == value => Ok(Some(version(found.revision))),
             _ if was_sent => Err(overtaken()),
             _ => Ok(None),
         }

@@ -18,6 +18,7 @@ use super::NAME;
 const DEFAULT_PORT: u16 = 2_379;
 /// Servers close connections that are checked more often than every five seconds.
 const CHECKED_EVERY: Duration = Duration::from_secs(10);
+const CHECK_TAKES: Duration = Duration::from_secs(5);
 
 /// An address of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +67,7 @@ impl Member {
         let endpoint = Endpoint::from(uri("http")?)
             .origin(uri(if tls.is_some() { "https" } else { "http" })?)
             .http2_keep_alive_interval(CHECKED_EVERY)
-            .keep_alive_timeout(limit);
+            .keep_alive_timeout(CHECK_TAKES);
         let (member, tls) = (self.clone(), tls.cloned());
         let connect = move |_| {
             let (member, tls) = (member.clone(), tls.clone());

@@ -83,6 +83,11 @@ pub(crate) fn failed(members: &str, status: Status, outcome: Outcome) -> Error {
             "the store wants a user and a password".to_owned(),
             "write them into the URL: etcd://user:password@host, or use password_file=",
         ),
+        Code::InvalidArgument if said.contains("auth store is old") => (
+            ErrorKind::Denied,
+            "users and roles change while requests are under way".to_owned(),
+            "try again when they stay the same",
+        ),
         Code::InvalidArgument if said.contains("authentication failed") => (
             ErrorKind::Denied,
             "the user or the password is wrong".to_owned(),
@@ -104,7 +109,7 @@ pub(crate) fn failed(members: &str, status: Status, outcome: Outcome) -> Error {
         _ => (
             ErrorKind::Unavailable,
             format!("no member of {members} answers: {said}"),
-            "check that a majority of them runs, and is not overloaded: etcdctl endpoint status --cluster",
+            "check that a majority of them runs and is not overloaded (etcdctl endpoint status --cluster), and that the URL has TLS where they want it",
         ),
     };
     Error::new(kind, NAME).with_message(message).with_hint(hint).with_outcome(outcome).caused_by(status)
@@ -119,4 +124,59 @@ fn was_not_sent(status: &Status) -> bool {
         cause = error.source();
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_say_what_became_of_a_request() {
+        use Code::*;
+        for (code, message, fate, kind) in [
+            (PermissionDenied, "etcdserver: permission denied", Fate::Refused, ErrorKind::Denied),
+            (Unauthenticated, "etcdserver: invalid auth token", Fate::LoggedOut, ErrorKind::Denied),
+            (
+                InvalidArgument,
+                "etcdserver: revision of auth store is old",
+                Fate::LoggedOut,
+                ErrorKind::Denied,
+            ),
+            (InvalidArgument, "etcdserver: user name is empty", Fate::LoggedOut, ErrorKind::Denied),
+            (
+                InvalidArgument,
+                "etcdserver: authentication failed, invalid user ID or password",
+                Fate::Refused,
+                ErrorKind::Denied,
+            ),
+            (InvalidArgument, "etcdserver: request is too large", Fate::Refused, ErrorKind::Exhausted),
+            (Unimplemented, "unknown service", Fate::Refused, ErrorKind::Unexpected),
+            (
+                ResourceExhausted,
+                "etcdserver: mvcc: database space exceeded",
+                Fate::Refused,
+                ErrorKind::Exhausted,
+            ),
+            (ResourceExhausted, "etcdserver: too many requests", Fate::NotExecuted, ErrorKind::Unavailable),
+            (Unavailable, "etcdserver: no leader", Fate::NotExecuted, ErrorKind::Unavailable),
+            (Unavailable, "etcdserver: leader changed", Fate::Unknown, ErrorKind::Unavailable),
+            (Unavailable, "etcdserver: request timed out", Fate::Unknown, ErrorKind::Unavailable),
+            (
+                Unavailable,
+                "etcdserver: request timed out, possibly due to previous leader failure",
+                Fate::Unknown,
+                ErrorKind::Unavailable,
+            ),
+            (Unavailable, "etcdserver: server stopped", Fate::Unknown, ErrorKind::Unavailable),
+            (DeadlineExceeded, "context deadline exceeded", Fate::Unknown, ErrorKind::Unavailable),
+            (Cancelled, "Timeout expired", Fate::Unknown, ErrorKind::Unavailable),
+            (Internal, "h2 protocol error", Fate::Unknown, ErrorKind::Unavailable),
+            (Unknown, "transport error", Fate::Unknown, ErrorKind::Unavailable),
+        ] {
+            let status = Status::new(code, message);
+            assert_eq!(fate_of(&status), fate, "{message}");
+            let error = failed("h1,h2", status, Outcome::NotApplied);
+            assert!(error.kind() == kind && error.hint().is_some(), "{message}: {error}");
+        }
+    }
 }

@@ -206,13 +206,15 @@ impl Members {
         A: Message + Default + 'static,
     {
         let mut request = self.with_login(channel, request.clone()).await?;
-        request.set_timeout(self.attempt);
+        let login = request.metadata().get("token").cloned();
+        // For the server: nobody listens any more.
+        request.set_timeout(self.limit);
         let sent = send(channel, path, request).await;
         if let Err(status) = &sent
             && fate_of(status) == Fate::LoggedOut
         {
-            // Those that send a request meanwhile log in as well.
-            *self.login.lock().await = None;
+            // Another request may have logged in meanwhile.
+            self.login.lock().await.take_if(|known| *known == login);
         }
         Ok(sent?)
     }

@@ -2,6 +2,8 @@
 //!
 //! <https://github.com/etcd-io/etcd/blob/main/api/etcdserverpb/rpc.proto>. Unknown fields of answers are skipped.
 
+use std::fmt::{self, Debug};
+
 use prost::Message;
 
 /// Where requests go.
@@ -14,6 +16,7 @@ pub(crate) const WATCH: &str = "/etcdserverpb.Watch/Watch";
 const BY_REVISION: i32 = 2;
 
 #[derive(Clone, PartialEq, Message)]
+#[prost(skip_debug)]
 pub(crate) struct Login {
     #[prost(string, tag = "1")]
     pub(crate) name: String,
@@ -22,6 +25,7 @@ pub(crate) struct Login {
 }
 
 #[derive(Clone, PartialEq, Message)]
+#[prost(skip_debug)]
 pub(crate) struct LoggedIn {
     #[prost(string, tag = "2")]
     pub(crate) token: String,
@@ -144,6 +148,20 @@ pub(crate) struct Watched {
 /// That it came is enough.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Event {}
+
+/// Without the password.
+impl Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Login").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Without the token.
+impl Debug for LoggedIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoggedIn").finish_non_exhaustive()
+    }
+}
 
 impl Range {
     pub(crate) fn one(key: &[u8]) -> Self {
