@@ -118,11 +118,18 @@ impl EtcdServer {
     ///
     /// [`Error::Protocol`] with what the server says.
     pub async fn ask(&self, path: &str, body: Value) -> Result<Value> {
+        self.ask_as("", path, body).await
+    }
+
+    /// The same with the token of a login.
+    async fn ask_as(&self, token: &str, path: &str, body: Value) -> Result<Value> {
         let (inner, path) = (Arc::clone(&self.inner), path.to_owned());
+        let login = if token.is_empty() { String::new() } else { format!("Authorization: {token}\r\n") };
         off_thread(move || {
             let refused = |what: String| Error::Protocol { peer: inner.process.name().to_owned(), what };
             let body = body.to_string();
-            let request = format!("POST /v3/{path} HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+            let request =
+                format!("POST /v3/{path} HTTP/1.0\r\n{login}Content-Length: {}\r\n\r\n{body}", body.len());
             let said = ask(inner.clients.addr(), &request).map_err(|error| refused(error.to_string()))?;
             let (head, answer) = said.split_once("\r\n\r\n").unwrap_or((&said, ""));
             match serde_json::from_str(answer) {
@@ -163,6 +170,18 @@ impl EtcdServer {
     /// As [`ask`](Self::ask).
     pub async fn delete(&self, key: &str) -> Result<bool> {
         Ok(self.ask("kv/deleterange", json!({"key": base64(key)})).await?["deleted"] == "1")
+    }
+
+    /// Changes the password of a user, who has to log in again, where `root` has this one.
+    ///
+    /// # Errors
+    ///
+    /// As [`ask`](Self::ask).
+    pub async fn change_password(&self, root: &str, user: &str, password: &str) -> Result<()> {
+        let login = self.ask("auth/authenticate", json!({"name": "root", "password": root})).await?;
+        let token = login["token"].as_str().unwrap_or_default();
+        let change = json!({"name": user, "password": password});
+        self.ask_as(token, "auth/user/changepw", change).await.map(drop)
     }
 
     /// Makes a user who may read and write what begins so, and demands a password of all clients from then on. That of `root` is the same.

@@ -53,8 +53,8 @@ pub enum Protocol {
     /// PostgreSQL's protocol, without TLS. A request is what ends with Sync, or a simple query; a reply what ends with
     /// ReadyForQuery. Notifications are pushes.
     Postgres,
-    /// HTTP/2 without TLS, as of gRPC. A request is what ends a stream of the client, a reply what ends one of the server: a stream that the
-    /// client leaves open has neither.
+    /// HTTP/2 without TLS, as of gRPC. A request is a frame with data, as servers answer before the client ends its stream; so its message has
+    /// less than 16 KiB. A reply is what ends the stream of the server.
     Http2,
     /// Anything else: bytes are forwarded as they come, without requests.
     Opaque,

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use lock_core::{ErrorKind, Guard, Locks, Outcome, Result};
+use lock_core::{ErrorKind, Guard, Locks, Outcome, Released, Result};
 use lock_kv::EtcdConfig;
 use lock_testkit::proxy::{FaultProxy, Protocol, Then};
 use lock_testkit::{
-    Certificates, EtcdCluster, EtcdServer, by_tier, hand_over, is_renewed, queue_up, soon, take, until,
+    Certificates, EtcdCluster, EtcdServer, SecretFile, by_tier, hand_over, is_renewed, queue_up, soon, take,
+    until,
 };
 use serde_json::json;
 
@@ -58,7 +59,9 @@ async fn a_swap_whose_answer_is_lost_is_found_by_its_value() {
     let server = EtcdServer::start().await.unwrap();
     let proxy = FaultProxy::start(server.addr(), Protocol::Http2).unwrap();
     let locks = connect(&format!("etcd://{}", proxy.addr())).await;
-    let token = take(&locks, "a").await.token();
+    let guard = take(&locks, "a").await;
+    let token = guard.token();
+    guard.release().await.unwrap();
     // The record is remembered: the next request is the swap.
     proxy.swallow_reply(1, Then::Reset);
     let guard = locks.mutex("a").acquire().await.unwrap();
@@ -80,12 +83,27 @@ async fn users_need_a_password_and_rights() {
     refused(&format!("etcd://you:{PASSWORD}@{addr}/app"), ErrorKind::Denied, "check both").await;
     refused(&format!("etcd://me:{PASSWORD}@{addr}/other"), ErrorKind::Denied, "grant-permission").await;
     let locks = connect(&format!("etcd://me:{PASSWORD}@{addr}/app")).await;
+    take(&locks, "a").await.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_login_that_does_not_count_any_more_is_made_again() {
+    if EtcdServer::is_missing() {
+        return;
+    }
+    let server = EtcdServer::start().await.unwrap();
+    server.demand_password("me", PASSWORD, "app/").await.unwrap();
+    let file = SecretFile::new(PASSWORD);
+    let locks =
+        connect(&format!("etcd://me@{}/app?password_file={}", server.addr(), file.path().display())).await;
     let guard = take(&locks, "a").await;
-    // It forgets who has logged in.
-    server.kill();
-    server.start_again().await.unwrap();
-    guard.release().await.unwrap();
-    take(&locks, "b").await.release().await.unwrap();
+    file.change("another-password");
+    server.change_password(PASSWORD, "me", "another-password").await.unwrap();
+    assert!(guard.release().await.is_ok_and(|released| released == Released::Released));
+    file.change("a-wrong-one");
+    server.change_password(PASSWORD, "me", PASSWORD).await.unwrap();
+    let error = locks.mutex("a").acquire().await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Denied, Outcome::NotApplied), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -84,8 +84,10 @@ impl Requests {
                 _ => Request::Other,
             },
             Protocol::Http2 => match std::mem::replace(&mut self.connected, true) {
-                true => h2_end(frame).map_or(Request::Other, Request::Numbered),
-                false => Request::Other,
+                true if frame[3] == H2_DATA && frame.len() > H2_HEAD => {
+                    int(frame, 5).map_or(Request::Other, Request::Numbered)
+                }
+                _ => Request::Other,
             },
         };
         Some((length, request))
@@ -455,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_of_http2_are_requests_when_they_end() {
+    fn messages_of_http2_are_requests_and_ends_of_streams_are_replies() {
         fn frame(kind: u8, flags: u8, stream: u8) -> Vec<u8> {
             [&[0, 0, 2, kind, flags, 0, 0, 0, stream][..], b"xx"].concat()
         }
@@ -465,7 +467,9 @@ mod tests {
         assert_eq!(requests.next(preface), Some((24, Request::Other)));
         assert_eq!(requests.next(&frame(H2_HEADERS, 4, 1)[..10]), None);
         assert_eq!(requests.next(&frame(H2_HEADERS, 4, 1)), Some((11, Request::Other)));
-        assert_eq!(requests.next(&frame(H2_DATA, 1, 1)), Some((11, Request::Numbered(1))));
+        assert_eq!(requests.next(&frame(H2_DATA, 0, 1)), Some((11, Request::Numbered(1))));
+        assert_eq!(requests.next(&[0, 0, 0, H2_DATA, 1, 0, 0, 0, 1]), Some((9, Request::Other)));
+        assert_eq!(requests.next(&frame(H2_RESET, 0, 3)), Some((11, Request::Other)));
         let mut replies = Replies::new(Protocol::Http2);
         assert_eq!(replies.next(&frame(4, 1, 0)), Some((11, Reply::Other)));
         assert_eq!(replies.next(&frame(H2_DATA, 0, 1)), Some((11, Reply::Other)));
