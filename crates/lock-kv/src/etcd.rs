@@ -40,13 +40,19 @@ impl Etcd {
     }
 
     /// Returns after a change of the key, or a reason to look.
-    async fn watch(&self, key: &str, start: i64) -> Result<(), Status> {
-        let mut watched =
-            self.members.stream::<_, Watched>(WATCH, Watch::from(&self.key(key), start)).await?;
-        // The first message says that the watch exists. One is cancelled if its revision was compacted.
-        while let Some(Watched { canceled, events }) = watched.message().await? {
+    ///
+    /// From now on, and a read once that is: a watch from an earlier revision waits for up to 100 ms until etcd has caught up.
+    async fn watch(&self, key: &str, seen: Option<&Version>) -> Result<(), Status> {
+        let mut watched = self.members.stream::<_, Watched>(WATCH, Watch::new(&self.key(key))).await?;
+        while let Some(Watched { created, canceled, events }) = watched.message().await? {
             if canceled || !events.is_empty() {
                 return Ok(());
+            }
+            if created {
+                let found = self.read(key).await.map_err(|error| Status::unavailable(error.message()))?;
+                if found.map(|found| found.version).as_ref() != seen {
+                    return Ok(());
+                }
             }
         }
         Err(Status::unavailable("the watch has ended"))
@@ -102,10 +108,9 @@ impl Registers for Etcd {
         Ok(keys.filter_map(|key| key.strip_prefix(&self.prefix).map(str::to_owned)).collect())
     }
 
-    /// By a watch from the version on, so that no change is missed; by a pause where there is none.
+    /// By a watch; by a pause where there is none.
     async fn changed(&self, key: &str, seen: Option<&Version>) {
-        let start = revision(seen).filter(|seen| *seen > 0).map_or(0, |seen| seen + 1);
-        if let Ok(Err(lost)) = timeout(WATCHED, self.watch(key, start)).await {
+        if let Ok(Err(lost)) = timeout(WATCHED, self.watch(key, seen)).await {
             tracing::debug!(%lost, key, "a watch of etcd is lost");
             sleep(POLL).await;
         }

@@ -132,13 +132,12 @@ pub(crate) struct Watch {
 struct WatchCreate {
     #[prost(bytes = "vec", tag = "1")]
     key: Vec<u8>,
-    /// From this revision on; zero: from now on.
-    #[prost(int64, tag = "3")]
-    start: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Watched {
+    #[prost(bool, tag = "3")]
+    pub(crate) created: bool,
     #[prost(bool, tag = "4")]
     pub(crate) canceled: bool,
     #[prost(message, repeated, tag = "11")]
@@ -201,7 +200,8 @@ impl Executed {
 }
 
 impl Watch {
-    pub(crate) fn from(key: &[u8], start: i64) -> Self {
-        Self { create: Some(WatchCreate { key: key.to_vec(), start }) }
+    /// From now on.
+    pub(crate) fn new(key: &[u8]) -> Self {
+        Self { create: Some(WatchCreate { key: key.to_vec() }) }
     }
 }
