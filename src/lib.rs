@@ -21,7 +21,7 @@ pub use lock_core::{
 pub use lock_flock as flock;
 #[cfg(all(feature = "flock", unix))]
 pub use lock_flock::{Flock, FlockConfig};
-/// Locks in any store that can compare and swap: implement [`Registers`](kv::Registers), and pass it to [`Locks::on`].
+/// Locks in any store that can compare and swap: implement [`Registers`], and pass it to [`Locks::on`].
 #[cfg(feature = "kv")]
 pub use lock_kv as kv;
 #[cfg(feature = "etcd")]

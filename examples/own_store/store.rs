@@ -6,7 +6,10 @@
 //! Leases count by the clock since boot, which the processes of one host share: the directory has to end with it, as one in `/run`.
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind::NotFound};
+use std::io::{
+    self,
+    ErrorKind::{NotFound, TimedOut},
+};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -18,8 +21,8 @@ use polylock::backend::engine::{
 use polylock::backend::record::{self, Now, Record, Shown, Turn, Waiting};
 use polylock::backend::{Locks, Support, TokenBlock};
 use polylock::{
-    BootInstant, Capabilities, Clock, Error, ErrorKind, LeaseKind, LockName, LockState, OwnerId, OwnerInfo,
-    Result, Token,
+    BootInstant, Capabilities, Clock, Error, ErrorKind, LeaseKind, LockName, LockState, Outcome, OwnerId,
+    OwnerInfo, Result, Token,
 };
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -130,6 +133,9 @@ fn lock(file: &Path) -> io::Result<File> {
         match flock(&beside, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(beside),
             Err(Errno::WOULDBLOCK) if began.elapsed() < TIMEOUT => thread::sleep(Duration::from_millis(1)),
+            Err(Errno::WOULDBLOCK) => {
+                return Err(io::Error::new(TimedOut, "others had the file locked all the time"));
+            }
             Err(error) => return Err(error.into()),
         }
     }
@@ -145,9 +151,14 @@ fn read(file: &Path) -> io::Result<Record<Party>> {
 }
 
 fn failed(error: io::Error) -> Error {
+    let (outcome, hint) = match error.kind() {
+        TimedOut => (Outcome::NotApplied, "look for a process that is stopped, and for a slow disk"),
+        _ => (Outcome::Unknown, "check its rights and the room on its disk"),
+    };
     Error::new(ErrorKind::Unavailable, NAME)
         .with_message("the directory of the locks cannot be used")
-        .with_hint("check its rights and the room on its disk")
+        .with_hint(hint)
+        .with_outcome(outcome)
         .caused_by(error)
 }
 

@@ -10,6 +10,7 @@ mod zk;
 
 use std::env;
 use std::fmt;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use lock_core::Locks;
 use lock_testkit::conformance::{Connecting, Fault, Handle, Harness, MemoryHarness};
 use lock_testkit::proxy::{Direction, FaultProxy};
 use polylock::{MigrationConfig, PostgresConfig, Redis, RedisConfig, Rung, Zk, ZkConfig};
+use tempfile::TempDir;
 
 use crate::broken_locks::{self, Defect};
 
@@ -372,4 +374,11 @@ fn set_fault(proxies: &[FaultProxy], fault: Fault) {
             other => panic!("{other:?} is not known here"),
         }
     }
+}
+
+/// In memory where that is possible: every case writes to it, and each of its writes would wait for the disk.
+fn directory_in_memory() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let parent = if memory.is_dir() { memory.to_owned() } else { env::temp_dir() };
+    tempfile::tempdir_in(parent).expect("a directory can be made")
 }

@@ -60,6 +60,12 @@ pub(crate) struct Scenario {
     pub(crate) timeout: Duration,
     /// Whether the store notifies its waiters.
     pub(crate) notifies: bool,
+    /// Whether its messages prove nothing: a grant has to be confirmed.
+    pub(crate) confirms: bool,
+    /// Whether it tells the first waiter when to ask again, instead of each that asks.
+    pub(crate) says_when: bool,
+    /// Whether an acquisition begins with a request that does not queue up.
+    pub(crate) claims: bool,
     pub(crate) local_handovers: u32,
     clients: usize,
     tasks: usize,
@@ -88,6 +94,9 @@ impl simulation::Scenario for Scenario {
             limited: dice.chance(0.5),
             faults: Faults::some(&mut dice),
             chaos: dice.millis(2_000..=6_000),
+            confirms: dice.chance(0.3),
+            says_when: dice.chance(0.3),
+            claims: dice.chance(0.3),
         }
     }
 

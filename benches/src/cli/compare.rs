@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rand::Rng;
 
 use super::options::Options;
-use crate::data::{BackendName, Meta, Outcome, Plan, Results};
+use crate::data::{BackendName, ExperimentResult, Meta, Outcome, Plan, Results};
 use crate::experiments::bench::Bench;
 use crate::experiments::experiment::Experiment;
 use crate::experiments::list::EXPERIMENTS;
@@ -35,8 +35,7 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
     };
     let mut results = Results::new(Meta::of_this_run(options.mode()));
     results.meta.repeats = options.repeat;
-    results.experiments =
-        EXPERIMENTS.iter().filter(|one| one.rows.is_some()).map(|one| one.described()).collect();
+    results.experiments = described().collect();
     let progress = Progress::new(expected_times(options, &bench.plan));
     stuck::log_below(&options.folder());
 
@@ -89,6 +88,9 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
     for failure in &results.failures {
         eprintln!("FAILED: {failure}");
     }
+    if results.failures.is_empty() {
+        stuck::remove_logs();
+    }
     Ok(match &results.meta.interrupted {
         Some(how_far) => {
             eprintln!("interrupted {how_far}: the report has what was measured until then");
@@ -99,9 +101,16 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
     })
 }
 
+/// What the experiments with rows are.
+fn described() -> impl Iterator<Item = ExperimentResult> {
+    EXPERIMENTS.iter().filter(|one| one.rows.is_some()).map(|one| one.described())
+}
+
 /// The reports of an earlier run, without measuring.
 fn write_again(file: &Path, options: &Options) -> Outcome<ExitCode> {
-    report::write_all(&Results::read(file)?, &options.folder())?;
+    let mut results = Results::read(file)?;
+    results.upgrade(described());
+    report::write_all(&results, &options.folder())?;
     Ok(ExitCode::SUCCESS)
 }
 

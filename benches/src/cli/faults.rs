@@ -31,6 +31,9 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
     println!("{}\n{LEVELS}", list(&results.faults).text(Look::of_stdout()));
     report::write_all(&results, &folder)?;
     let code = complain(&results.faults);
+    if !results.faults.iter().any(|result| result.verdict.is_failure()) {
+        stuck::remove_logs();
+    }
     if interrupted {
         eprintln!("interrupted: the other faults were not run");
         return Ok(ExitCode::from(130));

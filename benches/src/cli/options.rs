@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Parser, Subcommand, ValueEnum};
 use polylock::backend::LockUrl;
 
@@ -43,7 +43,7 @@ pub(crate) struct Options {
     backends: Vec<BackendName>,
 
     /// Only this scenario; can be given several times
-    #[arg(long = "scenario", value_name = "NAME", value_parser = PossibleValuesParser::new(scenario_names()))]
+    #[arg(long = "scenario", value_name = "NAME", value_parser = PossibleValuesParser::new(scenarios()))]
     scenarios: Vec<String>,
 
     /// Only this claim, by its number, with the scenarios that it needs; can be given several times
@@ -70,7 +70,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     locks: Option<u32>,
 
-    /// How long `held` measures their renewal, such as 5m [default: 30s]
+    /// How long `held` measures their renewal, such as 5m [default: 11s]
     #[arg(long, value_name = "TIME", value_parser = watch)]
     watch: Option<Duration>,
 
@@ -243,8 +243,9 @@ fn chosen<T: Copy + Ord>(wanted: &[T], by_default: &[T]) -> Vec<T> {
 }
 
 /// The experiments that measure rows.
-fn scenario_names() -> impl Iterator<Item = &'static str> {
-    EXPERIMENTS.iter().filter(|one| one.rows.is_some()).map(|one| one.name)
+fn scenarios() -> impl Iterator<Item = PossibleValue> {
+    let with_rows = EXPERIMENTS.iter().filter(|one| one.rows.is_some());
+    with_rows.map(|one| PossibleValue::new(one.name).help(one.about))
 }
 
 fn watch(text: &str) -> Result<Duration, String> {

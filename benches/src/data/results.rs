@@ -81,6 +81,13 @@ impl Results {
         }
     }
 
+    /// Makes results of an earlier version, which describe no experiments, those of this one.
+    pub(crate) fn upgrade(&mut self, experiments: impl IntoIterator<Item = ExperimentResult>) {
+        if self.schema < SCHEMA {
+            (self.schema, self.experiments) = (SCHEMA, experiments.into_iter().collect());
+        }
+    }
+
     /// Adds a part that failed.
     pub(crate) fn fail(&mut self, part: &str, why: impl fmt::Display) {
         self.failures.push(PartFailure { part: part.to_owned(), why: why.to_string() });

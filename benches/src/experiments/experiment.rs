@@ -15,7 +15,7 @@ use crate::rig::Target;
 
 /// An experiment. Its file has nothing but this value and how it measures; what several share is in `parts`.
 pub(crate) struct Experiment {
-    /// Its name on the command line and in the results.
+    /// Its name in the results, and on the command line if it has rows.
     pub(crate) name: &'static str,
     /// One line for the report.
     pub(crate) about: &'static str,

@@ -147,6 +147,19 @@ fn a_report_is_written_again() {
         (results(out.path()), &results(old.path())["meta"]["repeats"]),
         (results(old.path()), &5.into())
     );
+
+    // One of version 1.
+    let mut first = results(old.path());
+    let fields = first.as_object_mut().unwrap();
+    let targets = fields.remove("targets").unwrap();
+    fields.extend([("schema".into(), 1.into()), ("promises".into(), targets)]);
+    fields.remove("experiments");
+    std::fs::write(&file, first.to_string()).unwrap();
+    let output = harness_into(out.path(), &format!("--from {}", file.display())).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let upgraded = results(out.path());
+    assert_eq!(upgraded["schema"], 2);
+    assert!(upgraded["experiments"].as_array().is_some_and(|all| !all.is_empty()), "{upgraded}");
 }
 
 #[test]

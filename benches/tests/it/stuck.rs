@@ -8,7 +8,7 @@ fn processes_that_wait_for_ever_say_so_in_their_logs() {
     let args = "--quick --scenario contended --processes 3 --break never-releases --backend redis";
     let output = harness_into(out.path(), args).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
-    let folder = out.path().join("log");
+    let folder = out.path().join("worker-logs");
     assert!(text(&output).contains(&folder.display().to_string()), "{}", text(&output));
     let logs =
         std::fs::read_dir(&folder).unwrap().map(|log| std::fs::read_to_string(log.unwrap().path()).unwrap());

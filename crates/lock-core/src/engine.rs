@@ -37,9 +37,12 @@ mod renew;
 mod rollback;
 mod round_trip;
 mod store;
+#[cfg(test)]
+mod tests;
 mod wait;
 
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,7 +65,7 @@ use crate::migration::MigrationSource;
 use crate::waiting::pause_between;
 use crate::{
     AcquireRequest, Acquired, Backend, Capabilities, Clock, DoctorReport, Error, ErrorKind, Lease,
-    LeasePolicy, LockName, LockState, OwnerId, Result, Token,
+    LeasePolicy, LockName, LockState, Outcome, OwnerId, Result, Token,
 };
 
 /// A [`Backend`] over a store of leases.
@@ -207,7 +210,25 @@ impl<S: LeaseStore> Core<S> {
 
     async fn break_lock(&self, name: &LockName, only: Option<Token>) -> Result<bool> {
         let place = self.store.place(name)?;
-        Ok(until_free(self, &place, || self.store.break_lock(&place, only)).await?.is_some())
+        let only = match only {
+            Some(token) => BTreeSet::from([token]),
+            None => match self.store.break_lock(&place, None).await? {
+                Changed::Done(()) => return Ok(true),
+                Changed::NotHeld | Changed::NotHeldAnyMore => return Ok(false),
+                // It is repeated for those alone that have it now: a later holder is not to be broken.
+                Changed::Blocked => {
+                    let now = self.store.inspect(&place).await?;
+                    now.holders.iter().filter_map(|holder| holder.token).chain(now.last_token()).collect()
+                }
+            },
+        };
+        let mut is_broken = false;
+        for token in only {
+            let broken = until_free(self, &place, || self.store.break_lock(&place, Some(token))).await;
+            let outcome = |error: Error| if is_broken { error.with_outcome(Outcome::Applied) } else { error };
+            is_broken |= broken.map_err(outcome)?.is_some();
+        }
+        Ok(is_broken)
     }
 }
 

@@ -61,7 +61,8 @@ impl<R: Registers> Mailbox for KvMailbox<R> {
 
     async fn next(&mut self) -> Message {
         let last = self.last().clone();
-        let pauses = if last.is_old { BEHIND } else { last.ahead };
+        // One that asks in vain does so no sooner for its beat: a store that refuses at once would be asked without a pause.
+        let (pauses, beat) = if last.is_old { (BEHIND, BootInstant::NEVER) } else { (last.ahead, last.beat) };
         let changed = async {
             if pauses > 0 {
                 sleep(self.registers.about().poll * (pauses - 1)).await;
@@ -70,7 +71,7 @@ impl<R: Registers> Mailbox for KvMailbox<R> {
         };
         tokio::select! {
             () = changed => {}
-            () = self.clock.sleep_until(last.beat) => {}
+            () = self.clock.sleep_until(beat) => {}
         }
         self.last().is_old = true;
         Message::Ask

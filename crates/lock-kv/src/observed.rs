@@ -9,7 +9,7 @@ use crate::registers::Version;
 use crate::stored::Stored;
 
 /// How many locks are remembered. To forget one delays who waits for the end of a crashed holder.
-const MOST: usize = 4_096;
+const MOST: usize = 16_384;
 /// After so many reads that do not show a beat it is forgotten: reads may be stale.
 const MISSES: u8 = 16;
 
@@ -54,9 +54,10 @@ impl Observed {
         let known = Arc::new(Known { value, seen });
         if locks.len() >= MOST && !locks.contains_key(key) {
             locks.retain(|_, known| known.value.as_ref().is_some_and(|(_, stored)| !stored.is_idle()));
-            if locks.len() >= MOST {
-                locks.clear();
-            }
+            // Not all: who waits for one of the others would begin anew each time.
+            let excess = locks.len().saturating_sub(MOST - MOST / 8);
+            let some: Vec<_> = locks.keys().take(excess).cloned().collect();
+            some.iter().for_each(|key| drop(locks.remove(key)));
         }
         locks.insert(Arc::clone(key), Arc::clone(&known));
         known

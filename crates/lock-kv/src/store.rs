@@ -174,6 +174,7 @@ impl<R: Registers> KvStore<R> {
         key: &Arc<str>,
         leases: &[Extension<'_, Arc<str>>],
         places: Vec<usize>,
+        deadline: Instant,
     ) -> Vec<(usize, Result<Changed>)> {
         let extended = self.change(key, |record, now| {
             let extend = |at: &usize| {
@@ -189,7 +190,8 @@ impl<R: Registers> KvStore<R> {
             };
             (places.iter().map(extend).collect::<Vec<_>>(), Counts::Swapped)
         });
-        match extended.await {
+        let silent = |_| Err(silent(self.about.name, self.timeout, Outcome::Unknown));
+        match timeout_at(deadline, extended).await.unwrap_or_else(silent) {
             Ok(extended) => places.into_iter().zip(extended.answer.into_iter().map(Ok)).collect(),
             Err(error) => places.into_iter().map(|at| (at, Err(error.clone()))).collect(),
         }
@@ -295,8 +297,9 @@ impl<R: Registers> LeaseStore for KvStore<R> {
         }
         // Not by a closure: the compiler cannot tell that its future is `Send`.
         let mut requests = Vec::new();
+        let deadline = Instant::now() + self.timeout;
         for (key, places) in by_lock {
-            requests.push(self.extend_all(key, leases, places));
+            requests.push(self.extend_all(key, leases, places, deadline));
         }
         let mut answers: Vec<_> = iter(requests).buffer_unordered(AT_A_TIME).concat().await;
         answers.sort_unstable_by_key(|(at, _)| *at);
@@ -371,7 +374,9 @@ impl<R: Registers> LeaseStore for KvStore<R> {
     /// Those that are held or waited for.
     async fn list(&self, prefix: &str) -> Result<Option<Vec<LockName>>> {
         self.check_open()?;
-        let keys = self.registers.list(&format!("{LOCKS}{prefix}")).await?;
+        let (prefix, deadline) = (format!("{LOCKS}{prefix}"), Instant::now() + self.timeout);
+        let keys = timeout_at(deadline, self.registers.list(&prefix)).await;
+        let keys = keys.map_err(|_| silent(self.about.name, self.timeout, Outcome::NotApplied))??;
         let names: Vec<_> =
             keys.iter().filter_map(|key| LockName::new(key.strip_prefix(LOCKS)?).ok()).collect();
         if names.len() > MAX_LISTED {

@@ -5,11 +5,14 @@ use std::time::{Duration, SystemTime};
 use lock_core::record::{Holding, Now, Record, Shown, Turn, Waiting};
 use lock_core::{BootInstant, Mode, OwnerId, OwnerInfo, Result, Token, TokenBlock};
 use rand::Rng;
+use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{not_a_record, other_format};
 
 const FORMAT: u32 = 1;
+/// Far beyond all that is counted or minted, and so far from the end that nothing overflows.
+const LARGEST: u64 = 1 << 62;
 
 /// One value of a lock. Each that is ever written differs from all others, as its number does, and its writer.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -83,7 +86,19 @@ impl Stored {
         if format != FORMAT {
             return Err(other_format(name, key, format, FORMAT));
         }
-        serde_json::from_slice(value).map_err(|error| not_a_record(name, key, error))
+        let stored: Self = serde_json::from_slice(value).map_err(|error| not_a_record(name, key, error))?;
+        if stored.is_possible() {
+            Ok(stored)
+        } else {
+            let text = "a number is larger than any that is ever written";
+            Err(not_a_record(name, key, serde_json::Error::custom(text)))
+        }
+    }
+
+    /// Whether the numbers are some that are written: others would overflow.
+    fn is_possible(&self) -> bool {
+        let mut tokens = self.holders.iter().map(|holder| holder.token).chain([self.last]);
+        self.number <= LARGEST && tokens.all(|token| token.get() <= LARGEST)
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
@@ -125,7 +140,7 @@ impl Stored {
             let mut party = moment.beat_of(owner, &holder.party, Some(until), number);
             if !self.holders.iter().any(|before| before.owner == owner) {
                 // It may have waited until now.
-                party.since = SystemTime::now();
+                party.since = wall_clock();
             }
             Holder { owner, mode, token, party }
         });
@@ -157,13 +172,7 @@ impl Stored {
 impl Party {
     /// A new one, which lasts for so long after each beat.
     pub(crate) fn new(info: &OwnerInfo, lasts: Duration) -> Self {
-        Self {
-            info: info.clone(),
-            since: SystemTime::now(),
-            beat: 0,
-            lasts_ms: millis(lasts),
-            dead_at: never(),
-        }
+        Self { info: info.clone(), since: wall_clock(), beat: 0, lasts_ms: millis(lasts), dead_at: never() }
     }
 
     fn lasts(&self) -> Duration {
@@ -203,6 +212,11 @@ impl Moment {
         let lasts = lasts.max(heard.unwrap_or_default());
         Party { beat: number, lasts_ms: millis(lasts), dead_at: never(), ..party.clone() }
     }
+}
+
+/// The time of day, for people. One before 1970 cannot be stored.
+fn wall_clock() -> SystemTime {
+    SystemTime::now().max(SystemTime::UNIX_EPOCH)
 }
 
 fn never() -> BootInstant {

@@ -64,7 +64,9 @@ pub(crate) struct Dialer {
 struct Trust {
     /// Those that were opened before are not: one of them has shown that the server ended them, or has a successor.
     distrusted: Option<Instant>,
-    /// Whether one that was opened since has been answered.
+    /// Those that were opened before are probably silent: one of them was.
+    silent: Option<Instant>,
+    /// Whether one that was opened since the last distrust has been answered.
     later_answers: bool,
 }
 
@@ -78,6 +80,7 @@ pub struct Link {
     pub(crate) client: Client,
     /// A call was not answered in time, or the server is ending it: nothing else is sent.
     is_given_up: AtomicBool,
+    /// When its opening began: what was distrusted since may be the server that it was opened to.
     opened: Instant,
     trust: watch::Sender<Trust>,
     /// The number of calls, and that of the last one that was answered: after it, all before it were.
@@ -107,15 +110,23 @@ impl Dialer {
         Self { sessions: Arc::new(Semaphore::new(SESSIONS_PER_PLACE * places)), places, ..self }
     }
 
-    /// Lets no connection that is open now be used again. Returns whether that is so: not if it was done a moment ago.
-    pub(crate) fn distrust_all(&self) -> bool {
+    /// Lets no connection that is open now be used again, as this one has ended, or is silent. Returns whether that is so: not if it
+    /// was done a moment ago, nor if this one was not used any more.
+    pub(crate) fn distrust_all(&self, link: &Link, is_silent: bool) -> bool {
+        let mut distrusts = false;
         self.trust.send_if_modified(|trust| {
             let is_due = trust.distrusted.is_none_or(|before| before.elapsed() >= DISTRUST_EVERY);
-            if is_due {
-                *trust = Trust { distrusted: Some(Instant::now()), later_answers: false };
+            distrusts = is_due && trust.covers(link);
+            if distrusts {
+                (trust.distrusted, trust.later_answers) = (Some(Instant::now()), false);
             }
-            is_due
-        })
+            let shows_silence = is_silent && !trust.covers(link);
+            if shows_silence {
+                trust.silent = trust.distrusted;
+            }
+            distrusts || shows_silence
+        });
+        distrusts
     }
 
     /// Refuses a password or certificates that cannot be read, which may pass only later.
@@ -163,6 +174,7 @@ impl Dialer {
             }
         }
         let (settings, trust) = (Arc::clone(&self.settings), self.trust.clone());
+        let opened = Instant::now();
         let connecting = self.home.driver().spawn(async move {
             let (client, connection) = loop {
                 let without = settings.load(Ordering::Relaxed);
@@ -178,7 +190,6 @@ impl Dialer {
             let (is_warned, (used, unused)) = (Arc::<AtomicBool>::default(), oneshot::channel());
             drop(tokio::spawn(drive(connection, notified, Arc::clone(&is_warned), unused, place)));
             let (is_given_up, called, answered) = Default::default();
-            let opened = Instant::now();
             let link = Link { client, is_given_up, opened, trust, called, answered, _used: used, is_warned };
             Ok::<_, Failed>(link)
         });
@@ -306,9 +317,9 @@ impl Link {
         answer
     }
 
-    /// The output of a call, if it comes within this time, or how long it was waited for. A call on a connection that is used no more has
-    /// only a part of the time once a later connection has been answered: where a router has forgotten all connections, each would keep
-    /// its place in the pool for the whole time, and so would the call after it that rolls it back.
+    /// The output of a call, if it comes within this time, or how long it was waited for. A call on a connection that is probably silent
+    /// has only a part of the time once a later connection has been answered: where a router has forgotten all connections, each would
+    /// keep its place in the pool for the whole time, and so would the call after it that rolls it back.
     pub(crate) async fn in_time<T>(
         &self,
         limit: Duration,
@@ -317,7 +328,8 @@ impl Link {
         let began = Instant::now();
         let outlived = async {
             // Its sender lives as long as this.
-            let _ = self.trust.subscribe().wait_for(|trust| trust.later_answers && !trust.covers(self)).await;
+            let _ =
+                self.trust.subscribe().wait_for(|trust| trust.later_answers && trust.silences(self)).await;
             sleep((limit / 4).saturating_sub(began.elapsed())).await;
         };
         tokio::select! {
@@ -357,6 +369,10 @@ impl Trust {
     fn covers(&self, link: &Link) -> bool {
         self.distrusted.is_none_or(|before| link.opened > before)
     }
+
+    fn silences(&self, link: &Link) -> bool {
+        self.silent.is_some_and(|before| link.opened <= before)
+    }
 }
 
 impl fmt::Debug for Link {
@@ -389,5 +405,109 @@ impl Manager for Dialer {
 impl fmt::Debug for Dialer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Dialer").field("servers", &self.endpoint.servers).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    /// A server, and a dialer of it.
+    async fn server() -> (TcpListener, Dialer) {
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = server.local_addr().unwrap().port();
+        let target = format!("host=127.0.0.1 port={port} user=app dbname=app sslmode=disable");
+        let endpoint = Endpoint { servers: "one".into(), schema: "polylock".into() };
+        let secrets = (None, Tls::default());
+        let dialer = Dialer::new(vec![target.parse().unwrap()], secrets, LIMIT, endpoint, Home::here());
+        (server, dialer.for_places(8))
+    }
+
+    /// Accepts a connection, and reads what begins it.
+    async fn accepted(server: &TcpListener) -> TcpStream {
+        let mut session = server.accept().await.unwrap().0;
+        let length = session.read_u32().await.unwrap() as usize;
+        session.read_exact(&mut vec![0; length - 4]).await.unwrap();
+        session
+    }
+
+    /// Ends the handshake: the login is accepted, and the server is ready.
+    async fn admit(session: &mut TcpStream) {
+        session.write_all(b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I").await.unwrap();
+    }
+
+    async fn opened(server: &TcpListener, dialer: &Dialer) -> (Link, TcpStream) {
+        let admitted = async {
+            let mut session = accepted(server).await;
+            admit(&mut session).await;
+            session
+        };
+        let (link, session) = tokio::join!(dialer.open(None), admitted);
+        (link.unwrap(), session)
+    }
+
+    /// A call that is answered.
+    async fn call(link: &Link, session: &mut TcpStream) {
+        let answered = async {
+            assert_eq!(session.read_u8().await.unwrap(), b'Q');
+            session.write_all(b"C\0\0\0\x05\0Z\0\0\0\x05I").await.unwrap();
+        };
+        tokio::join!(link.batch("SELECT"), answered).0.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_was_being_opened_is_distrusted_as_well() {
+        let (server, dialer) = server().await;
+        let (ended, _session) = opened(&server, &dialer).await;
+        let distrusted = async {
+            let mut session = accepted(&server).await;
+            assert!(dialer.distrust_all(&ended, false));
+            admit(&mut session).await;
+            session
+        };
+        let (link, _session) = tokio::join!(dialer.open(None), distrusted);
+        assert!(!link.unwrap().is_trusted());
+        let (later, _session) = opened(&server, &dialer).await;
+        assert!(later.is_trusted());
+    }
+
+    #[tokio::test]
+    async fn only_silence_shortens_the_calls_of_other_connections() {
+        for (is_silent, is_short) in [(false, false), (true, true)] {
+            let (server, dialer) = server().await;
+            let (one, _one) = opened(&server, &dialer).await;
+            let (other, _other) = opened(&server, &dialer).await;
+            assert!(dialer.distrust_all(&one, is_silent));
+            let (later, mut session) = opened(&server, &dialer).await;
+            call(&later, &mut session).await;
+            tokio::time::pause();
+            let waited = other.in_time(LIMIT, pending::<()>()).await.unwrap_err();
+            assert_eq!(waited < LIMIT, is_short, "{waited:?}");
+            // Later ones have their whole time.
+            assert_eq!(later.in_time(LIMIT, pending::<()>()).await, Err(LIMIT));
+            tokio::time::resume();
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_silent_after_it_was_distrusted_shortens_the_calls_of_those_that_were_as_well() {
+        let (server, dialer) = server().await;
+        let (ended, _ended) = opened(&server, &dialer).await;
+        let (one, _one) = opened(&server, &dialer).await;
+        let (other, _other) = opened(&server, &dialer).await;
+        assert!(dialer.distrust_all(&ended, false));
+        let (later, mut session) = opened(&server, &dialer).await;
+        call(&later, &mut session).await;
+        assert!(!dialer.distrust_all(&one, true));
+        tokio::time::pause();
+        assert!(other.in_time(LIMIT, pending::<()>()).await.unwrap_err() < LIMIT);
+        assert_eq!(later.in_time(LIMIT, pending::<()>()).await, Err(LIMIT));
     }
 }

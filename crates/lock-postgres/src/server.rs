@@ -519,7 +519,7 @@ impl Server {
             Ok(Err(error)) => {
                 let error = self.endpoint.of(During::Call, &error);
                 if has_ended(&error) {
-                    self.abandon_connections(on);
+                    self.abandon_connections(on, false);
                 }
                 Err(error)
             }
@@ -545,7 +545,7 @@ impl Server {
 
     fn silent(&self, on: &Link, limit: Duration) -> Error {
         on.give_up();
-        self.abandon_connections(on);
+        self.abandon_connections(on, true);
         self.endpoint.silent(limit)
     }
 
@@ -553,8 +553,8 @@ impl Server {
     /// server was paused, and answer what it knows where that has a successor. Once a second at most: a server that allows no
     /// writes for a moment would be asked for a new session by each call. And not for one that is used no more: it says nothing of
     /// those that were opened since.
-    fn abandon_connections(&self, on: &Link) {
-        if !on.is_trusted() || !self.pool.manager().distrust_all() {
+    fn abandon_connections(&self, on: &Link, is_silent: bool) {
+        if !self.pool.manager().distrust_all(on, is_silent) {
             return;
         }
         on.give_up();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_core::{Capabilities, Error, ErrorKind, LeaseKind, Outcome, Result};
-use redis_link::error::Endpoint;
+use redis_link::error::{Endpoint, wrote_nothing};
 
 /// The name of this backend in errors.
 pub(crate) const BACKEND: &str = "redis";
@@ -50,8 +50,8 @@ pub(crate) fn stepped(server: &Endpoint) -> Error {
 }
 
 /// Whether a script that writes several keys has surely written none. A script that fails halfway, for want of a right or
-/// of memory, keeps its earlier writes. One whose keys are in several slots does not begin.
+/// of memory, keeps its earlier writes. One whose keys are in several slots does not begin, nor does one that the user may not run.
 pub(crate) fn changed_nothing(error: &Error) -> bool {
     error.outcome() == Outcome::NotApplied
-        && matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::InvalidName)
+        && (matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::InvalidName) || wrote_nothing(error))
 }

@@ -139,7 +139,12 @@ impl WaiterMailbox {
                         *reaches = Reaches::Channel(opening);
                     }
                 }
-                is_live && is_queued
+                // While the inbox was not live at the node that has the lock now, the mailbox stayed at the one before.
+                let is_there = match reaches {
+                    Reaches::Queue(queued) => queued.is_at(&push, &inbox),
+                    Reaches::Nothing | Reaches::Channel(_) => false,
+                };
+                is_live && is_queued && is_there
             }
         }
     }
@@ -162,6 +167,11 @@ impl Queued {
         let mailbox = push.mailbox(&inbox, owner)?;
         let entry = entry(&push.secret(owner), &inbox).into();
         Some(Self { entry, mailbox: Some(mailbox), registration: pushes.acquisitions().register(owner) })
+    }
+
+    /// Whether notifications of this node arrive.
+    fn is_at(&self, push: &Push, inbox: &str) -> bool {
+        self.mailbox.as_ref().is_some_and(|mailbox| mailbox.is_of(push, inbox))
     }
 
     fn is_asking(&mut self, push: &Push, keys: &Keys, owner: OwnerId) {

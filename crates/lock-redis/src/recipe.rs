@@ -10,7 +10,7 @@ use redis_link::keys::Keys;
 use redis_link::scan::Beside;
 use redis_link::script::Call;
 
-use crate::request::{Ask, Extension, Moment, Release};
+use crate::request::{Ask, Extension, Moment, ReleaseKind};
 
 /// The format of the key of a lock. All clients that share a lock need the same.
 ///
@@ -91,7 +91,7 @@ pub(crate) trait Recipe: fmt::Debug + Send + Sync {
     }
 
     /// Removes a lock, a share of it, or the entry of the wait queue.
-    fn release(&self, keys: &Keys, owner: OwnerId, how: Release<'_>) -> Call;
+    fn release(&self, keys: &Keys, owner: OwnerId, how: ReleaseKind<'_>) -> Call;
 
     /// Extends a lease.
     fn extend(&self, lease: &Extension<'_>, sent: Moment) -> Call;

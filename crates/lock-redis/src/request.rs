@@ -75,7 +75,7 @@ pub struct Extension<'a> {
     /// The owner id of the acquisition.
     pub owner: OwnerId,
     /// How the owner holds the lock.
-    pub hold: Hold,
+    pub hold: HoldKind,
     /// The time to live from now on. A longer one stays.
     pub ttl: Duration,
     /// Whether a longer one does not.
@@ -85,7 +85,7 @@ pub struct Extension<'a> {
 /// How an owner holds the lock whose lease is extended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Hold {
+pub enum HoldKind {
     /// Exclusively.
     Alone,
     /// Exclusively, after a hand-over: the next waiter is yet to be notified that it is the first in the queue.
@@ -98,7 +98,7 @@ pub enum Hold {
 
 /// How a lock is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Release<'a> {
+pub enum ReleaseKind<'a> {
     /// To the next waiter, if there is one; or the owner's `entry` leaves the wait queue.
     Wanted {
         /// The entry, as it was sent.
@@ -130,7 +130,7 @@ pub struct Moment {
     pub(crate) wall: Duration,
 }
 
-impl Hold {
+impl HoldKind {
     /// The hold of an owner that asked for this mode.
     pub(crate) const fn of(mode: Mode) -> Self {
         match mode {
@@ -140,12 +140,12 @@ impl Hold {
     }
 }
 
-impl Release<'_> {
+impl ReleaseKind<'_> {
     /// Of a holder, which has no entry.
     pub(crate) const WANTED: Self = Self::Wanted { entry: None };
 }
 
-impl<'a> From<Option<&'a str>> for Release<'a> {
+impl<'a> From<Option<&'a str>> for ReleaseKind<'a> {
     fn from(entry: Option<&'a str>) -> Self {
         Self::Wanted { entry }
     }

@@ -20,7 +20,7 @@ use redis_link::wire::{self, TokenTtl};
 
 use crate::error::{BACKEND, lost_before_replicated, not_replicated, stepped};
 use crate::recipe::Recipe;
-use crate::request::{Ask, Claimed, Extension, Moment, Release, Rotated};
+use crate::request::{Ask, Claimed, Extension, Moment, ReleaseKind, Rotated};
 use crate::set_nx_px::{self, RARE_SCRIPTS, SCRIPTS, SetNxPx};
 use crate::setnx_timestamp;
 
@@ -235,7 +235,7 @@ impl Server {
         &self,
         keys: &Keys,
         owner: OwnerId,
-        how: impl Into<Release<'_>>,
+        how: impl Into<ReleaseKind<'_>>,
     ) -> Result<Option<bool>> {
         self.release_by(keys, owner, how.into(), &self.client.dispatch()).await
     }
@@ -245,15 +245,15 @@ impl Server {
         &self,
         keys: &Keys,
         owner: OwnerId,
-        how: Release<'_>,
+        how: ReleaseKind<'_>,
         dispatch: &Arc<Dispatch>,
     ) -> Result<Option<bool>> {
         let removed = self.removed(&self.recipe.release(keys, owner, how), dispatch).await?;
-        if how != Release::Unwanted || removed == Some(true) {
+        if how != ReleaseKind::Unwanted || removed == Some(true) {
             return Ok(removed);
         }
         // Boxed, to keep the future of a release small.
-        let wanted = self.recipe.release(keys, owner, Release::WANTED);
+        let wanted = self.recipe.release(keys, owner, ReleaseKind::WANTED);
         let ours = Box::pin(async { self.removed(&wanted, dispatch).await });
         Ok(ours.await?.filter(|ours| *ours || removed.is_some()))
     }

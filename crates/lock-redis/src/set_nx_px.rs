@@ -13,7 +13,7 @@ use redis_link::script::{Call, Script, ScriptList};
 use redis_link::wire::{LARGEST_TOKEN, TokenTtl, USUAL_FENCE_TTL, millis};
 
 use crate::recipe::{KeyState, Recipe};
-use crate::request::{Ask, EXCLUSIVE, Extension, Hold, Moment, Release, mode_name};
+use crate::request::{Ask, EXCLUSIVE, Extension, HoldKind, Moment, ReleaseKind, mode_name};
 
 /// The scripts that are loaded with every connection.
 pub(crate) static SCRIPTS: ScriptList =
@@ -101,19 +101,19 @@ impl Recipe for SetNxPx {
         Some(commands)
     }
 
-    fn release(&self, keys: &Keys, owner: OwnerId, how: Release<'_>) -> Call {
+    fn release(&self, keys: &Keys, owner: OwnerId, how: ReleaseKind<'_>) -> Call {
         let (id, mut buffer) = (owner, [0; 32]);
         let owner = id.encode(&mut buffer);
         let entry = match how {
-            Release::Unwanted if !self.publishes_free => {
+            ReleaseKind::Unwanted if !self.publishes_free => {
                 return RELEASE_FREE.on(&[keys.lock(), keys.queue()]).arg(owner);
             }
-            Release::LeaveFree(moment) => {
+            ReleaseKind::LeaveFree(moment) => {
                 return LEAVE_FREE.on(&keys.all()).arg(owner).arg("").arg("").arg(millis(moment));
             }
-            Release::ToNext => return self.release(keys, id, Release::WANTED).answered_last(),
-            Release::Unwanted => None,
-            Release::Wanted { entry } => entry,
+            ReleaseKind::ToNext => return self.release(keys, id, ReleaseKind::WANTED).answered_last(),
+            ReleaseKind::Unwanted => None,
+            ReleaseKind::Wanted { entry } => entry,
         };
         let call = RELEASE.on(&keys.all()).arg(owner);
         // That of a lock with a long ttl is longer by then, and stays.
@@ -128,14 +128,15 @@ impl Recipe for SetNxPx {
         // Only keys that exist, except for the queue: a cluster refuses others while their slot migrates.
         let [lock, last, queue, holders] = lease.keys.all();
         let call = match lease.hold {
-            Hold::Alone => EXTEND.on(&[lock, last]),
-            Hold::HandedOver => KEEP.on(&[lock, last, queue]),
-            Hold::Shared => EXTEND.on(&[lock, last, holders]),
-            Hold::Downgrading => DOWNGRADE.on(&lease.keys.all()),
+            HoldKind::Alone => EXTEND.on(&[lock, last]),
+            HoldKind::HandedOver => KEEP.on(&[lock, last, queue]),
+            HoldKind::Shared => EXTEND.on(&[lock, last, holders]),
+            HoldKind::Downgrading => DOWNGRADE.on(&lease.keys.all()),
         };
         let call = call.arg(lease.owner.encode(&mut [0; 32])).arg(millis(lease.ttl));
         let fence_ttl = self.token_ttl.of(lease.ttl);
-        let channel = if lease.hold == Hold::Downgrading { self.channel(lease.keys) } else { String::new() };
+        let channel =
+            if lease.hold == HoldKind::Downgrading { self.channel(lease.keys) } else { String::new() };
         let shortens = if lease.shortens { "shortens" } else { "" };
         call.unless_usual([&*fence_ttl, &*channel, shortens], [USUAL_FENCE_TTL, "", ""])
     }

@@ -16,7 +16,7 @@ use redis_link::wall_clock::WallClock;
 use redis_link::wire::{TokenTtl, millis};
 
 use crate::recipe::{KeyState, Recipe};
-use crate::request::{Ask, Extension, Moment, Release, mode_name};
+use crate::request::{Ask, Extension, Moment, ReleaseKind, mode_name};
 use crate::tombstone::MOVED_SOMEWHERE;
 
 pub(crate) static SCRIPTS: ScriptList =
@@ -154,7 +154,7 @@ impl Recipe for SetnxTimestamp {
         self.with_limit(self.with_value(call, sent, ask.ttl))
     }
 
-    fn release(&self, lock: &Keys, owner: OwnerId, _: Release<'_>) -> Call {
+    fn release(&self, lock: &Keys, owner: OwnerId, _: ReleaseKind<'_>) -> Call {
         on(&RELEASE, lock).arg(owner.encode(&mut [0; 32]))
     }
 

@@ -22,7 +22,7 @@ use crate::error::{BACKEND, changed_nothing};
 use crate::mailbox::WaiterMailbox;
 use crate::order::OnConnection;
 use crate::recent_names::RecentNames;
-use crate::request::{self, Claimed, Entry, Rotated};
+use crate::request::{self, Claimed, Entry, HoldKind, ReleaseKind, Rotated};
 use crate::server::Server;
 use crate::tombstone::moved;
 
@@ -97,13 +97,13 @@ impl LeaseStore for RedisStore {
             Release::Lock { hold, is_contended } => {
                 let is_kept = hold == Hold::Alone && self.kept.has(keys, now);
                 let how = match self.leave_free.filter(|leave_free| leave_free.draw()) {
-                    Some(LeaveFree { moment, .. }) => request::Release::LeaveFree(moment),
-                    None if is_contended => request::Release::ToNext,
-                    None if is_kept => request::Release::Unwanted,
-                    None => request::Release::WANTED,
+                    Some(LeaveFree { moment, .. }) => ReleaseKind::LeaveFree(moment),
+                    None if is_contended => ReleaseKind::ToNext,
+                    None if is_kept => ReleaseKind::Unwanted,
+                    None => ReleaseKind::WANTED,
                 };
                 let ours = self.server.release_by(keys, owner, how, &on.dispatch).await?;
-                (ours, how == request::Release::WANTED)
+                (ours, how == ReleaseKind::WANTED)
             }
         };
         if ours == Some(true) && leaves_unkept {
@@ -125,10 +125,8 @@ impl LeaseStore for RedisStore {
         };
         let refused: Vec<usize> = (0..leases.len()).filter(is_refused).collect();
         if !refused.is_empty() {
-            let alone = |number: &usize| request::Extension {
-                hold: request::Hold::Alone,
-                ..extension(&leases[*number])
-            };
+            let alone =
+                |number: &usize| request::Extension { hold: HoldKind::Alone, ..extension(&leases[*number]) };
             let again = Box::pin(self.extended(refused.iter().map(alone).collect())).await;
             refused.into_iter().zip(again).for_each(|(number, again)| extended[number] = again);
         }
@@ -148,7 +146,7 @@ impl LeaseStore for RedisStore {
     }
 
     async fn raise(&self, keys: &Arc<Keys>, owner: OwnerId, floor: Token) -> Result<Changed> {
-        // The last token of a lock with a long ttl is kept for longer already, and stays so.
+        // The last token of a lock with a long ttl is kept for longer already, and stays so: the script shortens nothing.
         let ours = self.server.raise(keys, owner, floor, Duration::ZERO).await?;
         Ok(if ours { Changed::Done(()) } else { Changed::NotHeld })
     }
@@ -285,7 +283,7 @@ impl RedisStore {
         if !self.server.waits_for_replicas() {
             return Ok(());
         }
-        let (owner, hold, ttl) = (ask.owner, request::Hold::of(ask.mode), ask.ttl);
+        let (owner, hold, ttl) = (ask.owner, HoldKind::of(ask.mode), ask.ttl);
         let lease = request::Extension { keys, owner, hold, ttl, shortens: false };
         self.server.await_replicas(&lease).await.map_err(|error| error.with_outcome(Outcome::Applied))
     }
@@ -332,10 +330,10 @@ fn request<'a>(keys: &'a Keys, ask: &Ask<'_, WaiterMailbox>, info: &'a str) -> r
 
 fn extension<'a>(lease: &Extension<'a, Arc<Keys>>) -> request::Extension<'a> {
     let hold = match lease.hold {
-        Hold::Alone => request::Hold::Alone,
-        Hold::Granted => request::Hold::HandedOver,
-        Hold::Shared => request::Hold::Shared,
-        Hold::Downgrading => request::Hold::Downgrading,
+        Hold::Alone => HoldKind::Alone,
+        Hold::Granted => HoldKind::HandedOver,
+        Hold::Shared => HoldKind::Shared,
+        Hold::Downgrading => HoldKind::Downgrading,
     };
     let &Extension { place: keys, owner, ttl, shortens, .. } = lease;
     request::Extension { keys, owner, hold, ttl, shortens }

@@ -9,7 +9,7 @@ use redis::RedisError;
 
 use crate::credentials::unreadable;
 use crate::dispatch::Unwritten;
-use crate::script::ScriptList;
+use crate::script::{Script, ScriptList};
 
 /// The server that errors name.
 #[derive(Clone)]
@@ -191,13 +191,45 @@ impl Endpoint {
             return self.no_answer(error);
         }
         let (kind, hint) = match code(error) {
-            "NOPERM" => (ErrorKind::Denied, format!("give the user the rights: {}", self.rights())),
+            "NOPERM" => (
+                ErrorKind::Denied,
+                format!("give the user the rights{}: {}", self.missing(error), self.rights()),
+            ),
             code => meaning(code, error),
         };
         let text = [error.code(), error.detail()].into_iter().flatten().collect::<Vec<_>>().join(" ");
+        let cause = Cause { wrote_nothing: self.wrote_nothing(error), ..Cause::of(error) };
         self.error(kind, &format!("the server refused: {}", shortened(&text)))
             .with_hint(hint)
-            .caused_by(Cause::of(error))
+            .caused_by(cause)
+    }
+
+    /// The right that is missing, where the server says only in which line of which script.
+    fn missing(&self, error: &RedisError) -> String {
+        let lacks_command = error.detail().is_some_and(|detail| detail.contains("can't run this command"));
+        match self.refused_in(error).filter(|_| lacks_command) {
+            Some((script, line)) => {
+                let commands = script.commands_at(line).join(" or +").to_ascii_lowercase();
+                format!(", of which +{commands} is missing")
+            }
+            None => String::new(),
+        }
+    }
+
+    /// Whether nothing was written before a right was missing: to run the script, or its first command that writes.
+    fn wrote_nothing(&self, error: &RedisError) -> bool {
+        error.code() == Some("NOPERM")
+            || code(error) == "NOPERM"
+                && self.refused_in(error).is_some_and(|(script, line)| script.begins_with(line))
+    }
+
+    /// The script of which a command was refused, and its line.
+    fn refused_in(&self, error: &RedisError) -> Option<(&'static Script, usize)> {
+        let detail = error.detail()?;
+        let script = self.scripts.iter().find(|script| detail.contains(script.hash()))?;
+        let digits = detail.rsplit("@user_script:").next()?.trim_start();
+        let end = digits.find(|digit: char| !digit.is_ascii_digit()).unwrap_or(digits.len());
+        Some((script, digits[..end].parse().ok()?))
     }
 
     /// The commands that the scripts call.
@@ -304,7 +336,7 @@ fn connect_trouble(error: &RedisError) -> (&'static str, String, &'static str) {
         ),
         _ if error.is_connection_dropped() => ("broken", "the server closed the connection at once", CLOSED),
         // The driver's category only says that it is an I/O error.
-        Some(_) => return ("unavailable", Cause::of(error).0, REACH),
+        Some(_) => return ("unavailable", Cause::of(error).text, REACH),
         None => ("unavailable", error.category(), REACH),
     };
     (code, what.to_owned(), hint)
@@ -512,17 +544,28 @@ fn is_auth(error: &RedisError) -> bool {
 
 /// The text of a driver error. Keeps the driver's type out of the API, and quoted arguments out of logs.
 #[derive(Debug)]
-pub(crate) struct Cause(String);
+pub(crate) struct Cause {
+    text: String,
+    /// Whether a right was missing before anything was written.
+    wrote_nothing: bool,
+}
 
 impl Cause {
     pub(crate) fn of(error: &RedisError) -> Self {
-        Self(shortened(&error.to_string()).to_owned())
+        Self { text: shortened(&error.to_string()).to_owned(), wrote_nothing: false }
     }
+}
+
+/// Whether a script was refused for want of a right, and has surely written nothing before.
+#[must_use]
+pub fn wrote_nothing(error: &Error) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<Cause>());
+    cause.is_some_and(|cause| cause.wrote_nothing)
 }
 
 impl std::fmt::Display for Cause {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 

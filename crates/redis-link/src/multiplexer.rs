@@ -205,6 +205,10 @@ impl Queue {
         !self.urgent.is_empty() || !self.others.is_empty() && written <= FEW_WRITTEN
     }
 
+    fn is_lone(&self) -> bool {
+        self.urgent.len() + self.others.len() == 1
+    }
+
     /// The next request for a server that has this many.
     fn next(&mut self, written: usize) -> Option<Request> {
         let urgent = self.urgent.pop_front();
@@ -422,7 +426,8 @@ impl<S: Stream> Task<S> {
     }
 
     /// Writes what there is. The other tasks that are ready run before each write, so that their requests go out with it:
-    /// under load a write costs more than all else. A lone request waits for one turn, in which nothing else is ready.
+    /// under load a write costs more than all else. A lone request of a server that owes nothing goes out at once: a turn may take it to
+    /// another core.
     fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<RedisResult<()>> {
         loop {
             if self.written == self.bytes.len() {
@@ -453,7 +458,8 @@ impl<S: Stream> Task<S> {
         if !queue.has_next(self.requests.len()) {
             return Poll::Pending;
         }
-        if !queue.is_abandoned && !mem::replace(&mut self.has_yielded, true) {
+        let is_lone = self.requests.is_empty() && queue.is_lone();
+        if !is_lone && !queue.is_abandoned && !mem::replace(&mut self.has_yielded, true) {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }

@@ -19,6 +19,9 @@ pub const NUMBER: &str = include_str!("lua/number.lua");
 /// The life of a wait queue without living waiters, in milliseconds: waiters ask again every two seconds.
 const QUEUE_TTL: u32 = 5_000;
 
+/// The commands of scripts that change nothing.
+const READS: [&str; 8] = ["TIME", "EXISTS", "GET", "PTTL", "TYPE", "LLEN", "LPOS", "ZSCORE"];
+
 /// Scripts, in the order of loading.
 pub type ScriptList = &'static [&'static LazyLock<Script>];
 
@@ -79,10 +82,38 @@ impl Script {
         self.parts
     }
 
+    pub(crate) fn hash(&self) -> &str {
+        &self.hash
+    }
+
     /// The text of the script.
     #[must_use]
     pub fn source(&self) -> &str {
         &self.source
+    }
+
+    /// The commands that this line calls.
+    pub(crate) fn commands_at(&self, line: usize) -> Vec<&str> {
+        self.lines().nth(line.saturating_sub(1)).map_or_else(Vec::new, |line| commands(line).collect())
+    }
+
+    /// Whether the script has surely written nothing when its call in this line is refused: there is no other call in it, and only
+    /// commands that read before it. A function that is defined before it may be called after a later line, and a loop repeats it.
+    pub(crate) fn begins_with(&self, line: usize) -> bool {
+        let is_once =
+            |line: &str| !["function", "for ", "while ", "repeat"].iter().any(|word| line.contains(word));
+        let only_reads = |line: &str| {
+            let calls = line.matches("redis.call(").count() + line.matches("redis.pcall(").count();
+            calls == commands(line).filter(|command| READS.contains(command)).count()
+        };
+        self.commands_at(line).len() == 1
+            && self.lines().take(line).all(is_once)
+            && self.lines().take(line.saturating_sub(1)).all(only_reads)
+    }
+
+    /// The lines without their comments.
+    fn lines(&self) -> impl Iterator<Item = &str> {
+        self.source.lines().map(|line| line.split("--").next().unwrap_or_default())
     }
 
     /// A call with these keys; [`Call::arg`] adds the arguments.
@@ -99,6 +130,11 @@ impl Script {
         command.arg("LOAD").arg(&self.source);
         command
     }
+}
+
+/// The commands that a line of a script calls by their names.
+fn commands(line: &str) -> impl Iterator<Item = &str> {
+    line.split("call('").skip(1).filter_map(|rest| rest.split('\'').next())
 }
 
 impl Call {
@@ -149,5 +185,33 @@ impl Call {
     pub fn unless_usual<const N: usize>(self, given: [&str; N], usual: [&str; N]) -> Self {
         let needed = (0..N).rfind(|&at| given[at] != usual[at]).map_or(0, |last| last + 1);
         given[..needed].iter().fold(self, |call, argument| call.arg(*argument))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_call_that_no_write_can_precede_begins_a_script() {
+        let text = "local one = redis.call('TIME') -- as a function, or redis.call('SET')\n\
+                    local two = redis.pcall('GET', KEYS[1])\n\
+                    redis.call('DEL', KEYS[1])\n\
+                    redis.call('TIME')\n";
+        let script = Script::of("", &[text]);
+        // The first line has the constants.
+        assert_eq!(
+            [1, 2, 3, 4, 5, 6].map(|line| script.begins_with(line)),
+            [false, true, true, true, false, false]
+        );
+        assert_eq!(script.commands_at(4), ["DEL"]);
+        for before in [
+            "local function later()",
+            "redis.pcall(publish, '', '')",
+            "redis.call('TIME', redis.call('DEL'))",
+            "for _, key in ipairs(KEYS) do",
+        ] {
+            assert!(!Script::of("", &[before, "\nredis.call('TIME')"]).begins_with(3), "{before}");
+        }
     }
 }

@@ -1,9 +1,7 @@
 //! Stores that can compare and swap: a map of this process, from the examples, an etcd, and a SQLite file.
 
 use std::collections::HashMap;
-use std::env;
 use std::fmt;
-use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,7 +18,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
 
-use super::{Flavour, PASSWORD, connect, option, set_fault, worker};
+use super::{Flavour, PASSWORD, connect, directory_in_memory, option, set_fault, worker};
 
 #[allow(dead_code, reason = "the example shows more than the suite needs")]
 #[path = "../../../examples/own_registers.rs"]
@@ -71,10 +69,7 @@ impl EtcdHarness {
 
 impl SqliteHarness {
     pub fn new(flavour: Flavour) -> Self {
-        // In memory where that is possible: every case writes to one file, and each of its writes would wait for the disk.
-        let memory = Path::new("/dev/shm");
-        let parent = if memory.is_dir() { memory.to_owned() } else { env::temp_dir() };
-        let directory = Arc::new(tempfile::tempdir_in(parent).expect("a directory can be made"));
+        let directory = Arc::new(directory_in_memory());
         Self { name: format!("sqlite::{flavour}"), flavour, directory }
     }
 

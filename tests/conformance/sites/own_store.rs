@@ -13,7 +13,7 @@ use lock_testkit::conformance::{Fault, Harness, OF_CONNECTIONS};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{Flavour, connect, worker};
+use super::{Flavour, connect, directory_in_memory, worker};
 
 #[allow(dead_code, reason = "the example shows more than the suite needs")]
 #[path = "../../../examples/own_store/store.rs"]
@@ -27,7 +27,7 @@ pub struct OwnStoreHarness(Arc<TempDir>);
 
 impl OwnStoreHarness {
     pub fn new() -> Self {
-        Self(Arc::new(tempfile::tempdir().expect("a directory can be made")))
+        Self(Arc::new(directory_in_memory()))
     }
 
     fn url(&self, lease: Duration) -> String {

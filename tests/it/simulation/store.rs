@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::pending;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -39,6 +39,9 @@ pub(super) fn connect(scenario: &Scenario, table: &Arc<Table>, link: &Arc<Link>,
         link: Arc::clone(link),
         timeout: scenario.timeout,
         notifies: scenario.notifies,
+        confirms: scenario.confirms,
+        says_when: scenario.notifies && scenario.says_when,
+        claims: scenario.claims,
         connection: Mutex::default(),
         is_closed: AtomicBool::new(false),
     };
@@ -63,6 +66,9 @@ struct Client {
     link: Arc<Link>,
     timeout: Duration,
     notifies: bool,
+    confirms: bool,
+    says_when: bool,
+    claims: bool,
     connection: Mutex<Option<Connection>>,
     is_closed: AtomicBool,
 }
@@ -72,6 +78,14 @@ struct Client {
 struct Connection {
     jobs: mpsc::UnboundedSender<Job>,
     is_open: Arc<AtomicBool>,
+}
+
+/// The connection of one request of the engine, and what became of the requests that ask for a lock.
+#[derive(Clone, Debug)]
+struct OnConnection {
+    connection: Connection,
+    sent: Arc<AtomicUsize>,
+    is_withdrawn: Arc<AtomicBool>,
 }
 
 /// A request, which returns how it is answered.
@@ -88,6 +102,8 @@ struct Party {
 #[derive(Clone, Debug)]
 struct Told {
     link: Arc<Link>,
+    confirms: bool,
+    says_when: bool,
     messages: mpsc::UnboundedSender<Message>,
 }
 
@@ -152,6 +168,12 @@ impl Table {
         for holder in record.holders().iter().filter(|holder| changes.granted.contains(&holder.owner)) {
             holder.party.told.iter().for_each(|told| told.grant(holder.token));
         }
+        let ends = record.holders().iter().map(|holder| holder.until).max();
+        if let (Some(ends), Some(told)) =
+            (ends, record.queue().front().and_then(|waiter| waiter.party.told.as_ref()))
+        {
+            told.next(ends.saturating_duration_since(self.time()));
+        }
         answer
     }
 
@@ -193,20 +215,32 @@ impl Link {
 impl Told {
     /// Tells it later, or never.
     fn grant(&self, token: Token) {
-        let Self { link, messages } = self.clone();
-        if link.chance(|faults| faults.lose_reply * 5.0) {
-            return;
+        if !self.link.chance(|faults| faults.lose_reply * 5.0) {
+            self.send(if self.confirms { Message::Confirm } else { Message::Granted(token) });
         }
+    }
+
+    /// Tells the first waiter when the lock may be free, if the answers do not say it.
+    fn next(&self, ends_in: Duration) {
+        if self.says_when {
+            self.send(Message::AskIn(ends_in));
+        }
+    }
+
+    fn send(&self, message: Message) {
+        let Self { link, messages, .. } = self.clone();
         drop(tokio::spawn(async move {
             sleep(link.delay()).await;
-            let _ = messages.send(Message::Granted(token));
+            let _ = messages.send(message);
         }));
     }
 }
 
 impl Mailbox for Inbox {
-    fn listens(&mut self, _: Option<usize>) -> Option<Duration> {
-        Some(Duration::from_secs(1))
+    /// Only the first is told when to ask again.
+    fn listens(&mut self, ahead: Option<usize>) -> Option<Duration> {
+        let is_told = self.told.says_when && ahead == Some(0);
+        Some(Duration::from_secs(if is_told { 60 } else { 1 }))
     }
 
     async fn next(&mut self) -> Message {
@@ -215,11 +249,44 @@ impl Mailbox for Inbox {
             None => pending().await,
         }
     }
+
+    /// The store takes the waiter for gone.
+    fn given_up(&mut self, _: bool) {
+        self.messages.close();
+    }
 }
 
-impl Order for Connection {
+impl Order for OnConnection {
     fn is_open(&self) -> bool {
-        self.is_open.load(Ordering::Relaxed)
+        self.connection.is_open.load(Ordering::Relaxed)
+    }
+
+    fn requests(&self) -> usize {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    fn withdraw(&self) {
+        self.is_withdrawn.store(true, Ordering::Relaxed);
+    }
+}
+
+impl OnConnection {
+    fn new(connection: Connection) -> Self {
+        let (sent, is_withdrawn) = Default::default();
+        Self { connection, sent, is_withdrawn }
+    }
+
+    /// Waits for the turn of a request that asks for a lock, also when its caller is dropped; and notes that it is sent, if
+    /// somebody still waits for it.
+    fn send(&self, job: Job, turn: Duration) {
+        let on = self.clone();
+        drop(tokio::spawn(async move {
+            sleep(turn).await;
+            if !on.is_withdrawn.load(Ordering::Relaxed) {
+                on.sent.fetch_add(1, Ordering::Relaxed);
+                let _ = on.connection.jobs.send(job);
+            }
+        }));
     }
 }
 
@@ -263,7 +330,8 @@ impl Client {
     /// Has a request executed on this connection, and waits for its answer.
     async fn request<T: Send + 'static>(
         &self,
-        on: &Connection,
+        on: &OnConnection,
+        turn: Option<Duration>,
         execute: impl FnOnce(&Table) -> T + Send + 'static,
     ) -> Result<T> {
         let (sender, answered) = oneshot::channel();
@@ -272,10 +340,13 @@ impl Client {
             Box::new(move || drop(sender.send(answer)))
         });
         let unanswered = |code| {
-            on.is_open.store(false, Ordering::Relaxed);
+            on.connection.is_open.store(false, Ordering::Relaxed);
             Error::new(ErrorKind::Unavailable, NAME).with_code(code).with_outcome(Outcome::Unknown)
         };
-        on.jobs.send(job).map_err(|_| unanswered("broken"))?;
+        match turn {
+            Some(turn) => on.send(job, turn),
+            None => on.connection.jobs.send(job).map_err(|_| unanswered("broken"))?,
+        }
         match timeout(self.timeout, answered).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(_)) => Err(unanswered("broken")),
@@ -285,12 +356,26 @@ impl Client {
 
     async fn change<T: Send + 'static>(
         &self,
-        on: &Connection,
+        on: &OnConnection,
+        turn: Option<Duration>,
         name: &LockName,
         change: impl FnOnce(&mut Record<Party>, &mut Moment) -> (T, Changes<Party>) + Send + 'static,
     ) -> Result<T> {
         let name = name.clone();
-        self.request(on, move |table| table.change(&name, change)).await
+        self.request(on, turn, move |table| table.change(&name, change)).await
+    }
+
+    /// How long a request for a lock waits before it is sent: it is sent before its answer is given up.
+    fn turn(&self) -> Option<Duration> {
+        Some(self.link.delay().min(self.timeout / 4))
+    }
+
+    async fn asked(&self, on: &OnConnection, name: &LockName, ask: record::Ask<Party>) -> Result<Answer> {
+        let asked = |record: &mut Record<_>, now: &mut Moment| {
+            let (answer, changes) = record.ask(now, ask);
+            (answer.at(now.time()), changes)
+        };
+        self.change(on, self.turn(), name, asked).await
     }
 
     fn record_of(&self, ask: &engine::Ask<'_, Inbox>) -> record::Ask<Party> {
@@ -306,20 +391,20 @@ impl Client {
 
 impl LeaseStore for Client {
     type Place = LockName;
-    type Order = Connection;
+    type Order = OnConnection;
     type Mailbox = Inbox;
 
     fn place(&self, name: &LockName) -> Result<LockName> {
         Ok(name.clone())
     }
 
-    async fn order(&self, _: &LockName) -> Result<Connection> {
+    async fn order(&self, _: &LockName) -> Result<OnConnection> {
         if self.is_closed.load(Ordering::Relaxed) {
             return Err(Error::closed(NAME));
         }
         let open = self.connection().clone().filter(|present| present.is_open.load(Ordering::Relaxed));
         if let Some(open) = open {
-            return Ok(open);
+            return Ok(OnConnection::new(open));
         }
         sleep(self.link.delay().min(self.timeout)).await;
         if self.link.chance(|faults| faults.refuse) {
@@ -332,27 +417,34 @@ impl LeaseStore for Client {
             requests,
             Arc::clone(&is_open),
         )));
-        Ok(self.connection().insert(Connection { jobs, is_open }).clone())
+        Ok(OnConnection::new(self.connection().insert(Connection { jobs, is_open }).clone()))
     }
 
-    async fn ask(&self, on: &Connection, name: &LockName, ask: &engine::Ask<'_, Inbox>) -> Result<Answer> {
-        let ask = self.record_of(ask);
-        let asked = |record: &mut Record<_>, now: &mut Moment| {
-            let (answer, changes) = record.ask(now, ask);
-            (answer.at(now.time()), changes)
-        };
-        self.change(on, name, asked).await
+    async fn ask(&self, on: &OnConnection, name: &LockName, ask: &engine::Ask<'_, Inbox>) -> Result<Answer> {
+        if self.claims && ask.is_first {
+            let claim = record::Ask { waits: None, ..self.record_of(ask) };
+            if let granted @ Answer::Granted(_) = self.asked(on, name, claim).await? {
+                return Ok(granted);
+            }
+        }
+        let answer = self.asked(on, name, self.record_of(ask)).await?;
+        Ok(match answer {
+            Answer::Busy { ahead: ahead @ Some(_), .. } if self.says_when => {
+                Answer::Busy { ahead, ends_in: None }
+            }
+            answer => answer,
+        })
     }
 
     async fn release(
         &self,
-        on: &Connection,
+        on: &OnConnection,
         name: &LockName,
         owner: OwnerId,
         _: Release<'_, Inbox>,
     ) -> Result<Changed> {
         let released = move |record: &mut Record<_>, now: &mut Moment| changed(record.release(now, owner));
-        self.change(on, name, released).await
+        self.change(on, None, name, released).await
     }
 
     async fn extend(&self, leases: &[Extension<'_, LockName>]) -> Vec<Result<Changed>> {
@@ -372,7 +464,7 @@ impl LeaseStore for Client {
             };
             all.into_iter().map(extend).collect::<Vec<_>>()
         };
-        let answers = async { self.request(&self.order(leases[0].place).await?, extended).await };
+        let answers = async { self.request(&self.order(leases[0].place).await?, None, extended).await };
         match answers.await {
             Ok(answers) => answers.into_iter().map(Ok).collect(),
             Err(error) => leases.iter().map(|_| Err(error.clone())).collect(),
@@ -383,19 +475,19 @@ impl LeaseStore for Client {
         let holds = move |record: &mut Record<_>, now: &mut Moment| {
             (record.is_held_by(now, owner), Changes::default())
         };
-        self.change(&self.order(name).await?, name, holds).await
+        self.change(&self.order(name).await?, None, name, holds).await
     }
 
     async fn raise(&self, name: &LockName, owner: OwnerId, floor: Token) -> Result<Changed> {
         let raised = move |record: &mut Record<_>, now: &mut Moment| {
             changed((record.raise(now, owner, floor), Changes::default()))
         };
-        self.change(&self.order(name).await?, name, raised).await
+        self.change(&self.order(name).await?, None, name, raised).await
     }
 
     async fn hand_over(
         &self,
-        on: &Connection,
+        on: &OnConnection,
         name: &LockName,
         from: OwnerId,
         to: &engine::Ask<'_, Inbox>,
@@ -405,12 +497,12 @@ impl LeaseStore for Client {
             let token = record.hand_over(now, from, to);
             (token.map_or(Changed::NotHeld, Changed::Done), Changes::default())
         };
-        self.change(on, name, handed_over).await
+        self.change(on, self.turn(), name, handed_over).await
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
         let seen = |record: &mut Record<_>, now: &mut Moment| (record.state(now), Changes::default());
-        self.change(&self.order(name).await?, name, seen).await
+        self.change(&self.order(name).await?, None, name, seen).await
     }
 
     async fn break_lock(&self, name: &LockName, only: Option<Token>) -> Result<Changed> {
@@ -420,7 +512,7 @@ impl LeaseStore for Client {
             None => Some(token) <= last,
         };
         let broken = move |record: &mut Record<_>, now: &mut Moment| changed(record.break_lock(now, is_one));
-        self.change(&self.order(name).await?, name, broken).await
+        self.change(&self.order(name).await?, None, name, broken).await
     }
 
     fn close(&self) {
@@ -430,7 +522,12 @@ impl LeaseStore for Client {
 
     fn mailbox(&self, _: &LockName) -> Option<Inbox> {
         let (messages, inbox) = mpsc::unbounded_channel();
-        let told = Told { link: Arc::clone(&self.link), messages };
+        let told = Told {
+            link: Arc::clone(&self.link),
+            confirms: self.confirms,
+            says_when: self.says_when,
+            messages,
+        };
         self.notifies.then_some(Inbox { told, messages: inbox })
     }
 }

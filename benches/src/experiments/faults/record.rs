@@ -41,7 +41,7 @@ pub(super) struct RecordHead {
     pub(super) waiters: Vec<(u32, u64)>,
     /// Whether every client that still ran got the lock after the fault.
     pub(super) all_served: bool,
-    /// When one did not: where its state was saved, as the end of a sentence.
+    /// When one did not: where the logs are, as the end of a sentence.
     #[serde(default)]
     pub(super) stuck: Option<String>,
 }

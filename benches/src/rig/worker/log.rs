@@ -1,12 +1,13 @@
 //! The log of a worker process: what the library says at debug level, and what takes too long, as JSON lines.
 //!
-//! On the paths that are measured the library logs nothing, so that a log costs nothing until something is wrong.
+//! A thread writes it, as the library may log on the paths that are measured.
 
 use std::fmt;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
 
 use lock_testkit::now_ns;
 use serde_json::{Map, Value, json};
@@ -14,38 +15,32 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-use crate::rig::stuck::LOGS;
+use crate::rig::stuck::{LOGS, log_name};
 
 /// Writes to a file of this process from now on, when the parent has a folder for logs.
 pub(super) fn start(process: u32) {
     let Some(folder) = std::env::var_os(LOGS) else { return };
-    let name = format!("process-{process}-{}.jsonl", std::process::id());
-    // It is set once.
-    let _ = tracing::subscriber::set_global_default(Log {
-        file: Path::new(&folder).join(name).into_os_string(),
-        open: Mutex::new(None),
+    let file = Path::new(&folder).join(log_name(process));
+    let (lines, to_write) = channel();
+    thread::spawn(move || {
+        if let Err(error) = write(&file, &to_write) {
+            eprintln!("the log of a worker process cannot be written: {error}");
+        }
     });
+    // It is set once.
+    let _ = tracing::subscriber::set_global_default(Log { lines });
+}
+
+/// Writes the lines as they come. The file is created with the first one.
+fn write(file: &Path, lines: &Receiver<Value>) -> std::io::Result<()> {
+    let Ok(first) = lines.recv() else { return Ok(()) };
+    fs::create_dir_all(file.parent().unwrap_or(file))?;
+    let mut open = File::create(file)?;
+    std::iter::once(first).chain(lines).try_for_each(|line| writeln!(open, "{line}"))
 }
 
 struct Log {
-    file: std::ffi::OsString,
-    /// Created with the first line.
-    open: Mutex<Option<File>>,
-}
-
-impl Log {
-    fn write(&self, line: &Value) -> std::io::Result<()> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.is_none() {
-            let file = Path::new(&self.file);
-            fs::create_dir_all(file.parent().unwrap_or(file))?;
-            *open = Some(File::create(file)?);
-        }
-        match &mut *open {
-            Some(file) => writeln!(file, "{line}"),
-            None => Ok(()),
-        }
-    }
+    lines: Sender<Value>,
 }
 
 impl Subscriber for Log {
@@ -59,9 +54,8 @@ impl Subscriber for Log {
         event.record(&mut fields);
         let [level, target] = [metadata.level().as_str(), metadata.target()];
         let line = json!({ "at_ns": now_ns(), "level": level, "target": target, "fields": fields.0 });
-        if let Err(error) = self.write(&line) {
-            eprintln!("the log of a worker process cannot be written: {error}");
-        }
+        // It is not written any more if that has failed.
+        let _ = self.lines.send(line);
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {

@@ -24,6 +24,7 @@ pub(super) struct Attempt<S: LeaseStore> {
     pub(super) since: Option<BootInstant>,
     /// How long a lock that was granted while it waits is kept until it confirms.
     pub(super) grace: Duration,
+    /// Whether the store has said that it is in the queue.
     is_queued: bool,
 }
 
@@ -37,8 +38,12 @@ impl<'a, S: LeaseStore> Acquisition<'a, S> {
     /// A new attempt, with its own owner id.
     pub(super) fn attempt(&self) -> Attempt<S> {
         let rollback = RollbackGuard::new(self.core, &self.place, self.ttl);
-        let grace = self.core.options.grace.max(self.core.round_trip.get() * 4).min(self.ttl);
-        Attempt { rollback, since: None, grace, is_queued: false }
+        Attempt { rollback, since: None, grace: self.grace(), is_queued: false }
+    }
+
+    /// How long a grant has to be kept until it is confirmed, as slowly as the store answers now.
+    pub(super) fn grace(&self) -> Duration {
+        self.core.options.grace.max(self.core.round_trip.get() * 4).min(self.ttl)
     }
 }
 
@@ -59,7 +64,6 @@ impl<S: LeaseStore> Attempt<S> {
         if waits && self.rollback.mailbox.is_none() {
             self.rollback.mailbox = core.store.mailbox(place);
         }
-        self.is_queued |= waits;
         self.rollback.arm(&on);
         let (asked, is_first) = (core.options.clock.now(), self.since.is_none());
         self.since.get_or_insert(asked);
@@ -69,6 +73,9 @@ impl<S: LeaseStore> Attempt<S> {
         let ask = Ask { owner, mode, ttl: *ttl, info: &request.owner, is_first, is_confirmation, queue };
         // Boxed, to keep the future of an acquisition small.
         let answer = Box::pin(core.store.ask(&on, place, &ask)).await;
+        if let Ok(Answer::Busy { ahead, .. }) = answer {
+            self.is_queued |= ahead.is_some();
+        }
         if let Ok(Answer::Busy { .. } | Answer::Blocked) = answer {
             self.rollback.answered(self.is_queued);
         }

@@ -125,7 +125,8 @@ impl<S: LeaseStore> Lease for EngineLease<S> {
         let backend = self.core.backend();
         let shared = until_free(&self.core, &self.held.place, || async {
             match self.renewal.renew().await.deadline(backend) {
-                Ok(_) => Ok(Changed::Done(())),
+                Ok(_) if downgrading.is_done() => Ok(Changed::Done(())),
+                Ok(_) => Ok(Changed::Blocked),
                 Err(error) if is_blocked(&error) => Ok(Changed::Blocked),
                 Err(error) => Err(error),
             }

@@ -73,6 +73,8 @@ struct Form {
     sharing: Sharing,
     /// Whether every renewal is a downgrade.
     downgrades: bool,
+    /// Whether one of those was applied.
+    is_downgraded: bool,
     /// Whether the next renewal confirms a grant.
     confirms_next: bool,
 }
@@ -90,7 +92,8 @@ pub(super) enum Sharing {
 impl<P> HeldLock<P> {
     pub(super) const fn new(place: P, owner: OwnerId, hold: Hold) -> Self {
         let sharing = if matches!(hold, Hold::Alone) { Sharing::No } else { Sharing::Possible };
-        let form = Mutex::new(Form { sharing, downgrades: false, confirms_next: false });
+        let form =
+            Mutex::new(Form { sharing, downgrades: false, is_downgraded: false, confirms_next: false });
         Self { place, owner, form }
     }
 
@@ -117,9 +120,19 @@ impl<P> HeldLock<P> {
         }
     }
 
-    /// Notes the outcome of that renewal.
-    fn answered(&self, renewed: &Renewed) {
+    /// Notes that it was a downgrade that was blocked, and returns the hold to renew instead: the lease itself may be free.
+    fn blocked(&self) -> Hold {
         let mut form = self.form();
+        if form.sharing == Sharing::Requested {
+            form.sharing = Sharing::No;
+        }
+        form.sharing.hold()
+    }
+
+    /// Notes the outcome of a renewal of this hold.
+    fn answered(&self, hold: Hold, renewed: &Renewed) {
+        let mut form = self.form();
+        form.is_downgraded |= hold == Hold::Downgrading && matches!(renewed, Renewed::Until(_));
         if form.sharing == Sharing::Requested {
             form.sharing = match renewed {
                 Renewed::Unknown(error) if error.outcome() == Outcome::NotApplied => Sharing::No,
@@ -135,10 +148,15 @@ impl<P> HeldLock<P> {
 
 impl Form {
     const fn hold(&self) -> Hold {
-        match self.sharing {
-            _ if self.downgrades => Hold::Downgrading,
-            Sharing::No => Hold::Alone,
-            Sharing::Requested | Sharing::Possible => Hold::Shared,
+        if self.downgrades { Hold::Downgrading } else { self.sharing.hold() }
+    }
+}
+
+impl Sharing {
+    const fn hold(self) -> Hold {
+        match self {
+            Self::No => Hold::Alone,
+            Self::Requested | Self::Possible => Hold::Shared,
         }
     }
 }
@@ -148,8 +166,14 @@ pub(super) struct Downgrading<'a, P>(&'a HeldLock<P>);
 
 impl<'a, P> Downgrading<'a, P> {
     pub(super) fn begin(held: &'a HeldLock<P>) -> Self {
-        held.form().downgrades = true;
+        let mut form = held.form();
+        (form.downgrades, form.is_downgraded) = (true, false);
         Self(held)
+    }
+
+    /// Whether a renewal has made the lock a share. Else it was blocked, and the lease was extended alone.
+    pub(super) fn is_done(&self) -> bool {
+        self.0.form().is_downgraded
     }
 
     /// Ends it: later renewals are no downgrades. Returns the final state.
@@ -193,7 +217,7 @@ impl<S: LeaseStore> Renew for RenewOnStore<S> {
         let Some(store) = self.store.upgrade() else {
             return batch.iter().map(|_| Renewed::Unknown(Error::closed(self.backend))).collect();
         };
-        let holds: Vec<_> = batch.iter().map(|due| due.key.sends()).collect();
+        let mut holds: Vec<_> = batch.iter().map(|due| due.key.sends()).collect();
         let mut renewed: Vec<_> = batch.iter().map(|_| Renewed::Unknown(self.blocked())).collect();
         let (mut left, mut pauses): (Vec<usize>, _) = ((0..batch.len()).collect(), Pauses::default());
         for _ in 0..TRIES {
@@ -210,7 +234,12 @@ impl<S: LeaseStore> Renew for RenewOnStore<S> {
                 renewed[at] = match answer {
                     Ok(Changed::Done(())) => Renewed::Until(valid_until(sent, batch[at].ttl)),
                     Ok(Changed::NotHeld | Changed::NotHeldAnyMore) => Renewed::Lost,
-                    Ok(Changed::Blocked) => return true,
+                    Ok(Changed::Blocked) => {
+                        if holds[at] == Hold::Downgrading {
+                            holds[at] = batch[at].key.blocked();
+                        }
+                        return true;
+                    }
                     Err(error) => Renewed::Unknown(error),
                 };
                 false
@@ -220,7 +249,9 @@ impl<S: LeaseStore> Renew for RenewOnStore<S> {
             }
             sleep(pauses.next()).await;
         }
-        batch.iter().zip(&renewed).for_each(|(due, renewed)| due.key.answered(renewed));
+        for ((due, hold), renewed) in batch.iter().zip(holds).zip(&renewed) {
+            due.key.answered(hold, renewed);
+        }
         renewed
     }
 

@@ -301,7 +301,7 @@ pub enum Answer {
     Granted(Token),
     /// Others have it, or come first.
     Busy {
-        /// How many waiters come before this one; `None` if it is not in the queue.
+        /// How many waiters come before this one; `None` if it is not in the queue: the request has left nothing.
         ahead: Option<usize>,
         /// When the lease in the way ends.
         ends_in: Option<Duration>,

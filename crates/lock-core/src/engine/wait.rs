@@ -240,8 +240,9 @@ impl<'a, S: LeaseStore> Waiting<'a, S> {
                 let core = self.what.core;
                 core.round_trip.note(core.options.clock.now().saturating_duration_since(sent));
                 self.busy(&mut attempt, ahead, ends_in);
-                if was_granted {
-                    // The confirmation came too late. The next attempt's grace period allows for slow answers.
+                // In the queue, it keeps its place: the message was late. But a queue entry keeps its grace period as well, and one
+                // that is too short for slow answers would be over each time.
+                if was_granted && (ahead.is_none() || attempt.grace < self.what.grace()) {
                     self.again_at = Instant::now();
                 } else {
                     self.attempt = Some(attempt);

@@ -23,6 +23,11 @@ async fn a_store_that_ignores_conditions_is_refused() {
     assert!(error.hint().is_some_and(|hint| hint.contains("conditional writes")), "{error}");
 }
 
+/// A record of a free lock.
+fn record(last: &str, number: &str) -> String {
+    format!(r#"{{"format":1,"number":{number},"writer":"x","last":{last},"holders":[],"queue":[]}}"#)
+}
+
 #[tokio::test(start_paused = true)]
 async fn values_that_are_no_records_are_errors_and_stay() {
     let (table, client) = store();
@@ -30,6 +35,8 @@ async fn values_that_are_no_records_are_errors_and_stay() {
     let values = [
         ("text", "hello".to_owned(), ErrorKind::Unexpected, "delete the value"),
         ("json", "{\"format\":1}".to_owned(), ErrorKind::Unexpected, "delete the value"),
+        ("token", record("18446744073709551615", "1"), ErrorKind::Unexpected, "delete the value"),
+        ("number", record("16", "18446744073709551615"), ErrorKind::Unexpected, "delete the value"),
         ("later", "{\"format\":2,\"what\":[]}".to_owned(), ErrorKind::Unsupported, "the same release"),
     ];
     let other = Client::new(&table, &Link::new(1));

@@ -1,6 +1,7 @@
 //! SQLite files that cannot be used, and one that is.
 
 use std::fs;
+use std::time::Duration;
 
 use lock_core::{ErrorKind, Outcome};
 use lock_kv::SqliteConfig;
@@ -32,4 +33,44 @@ async fn files_that_cannot_be_used_say_why() {
         assert_eq!((error.kind(), error.outcome()), (kind, Outcome::NotApplied), "{error}");
         assert!(error.hint().is_some(), "{error}");
     }
+}
+
+/// SQLite itself would go on writing to it.
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_was_deleted_keeps_no_lock() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("locks.db");
+    let connect = async || SqliteConfig::new(&path).connect().await.unwrap();
+    let one = connect().await;
+    let guard = take(&one, "a").await;
+    for file in fs::read_dir(dir.path()).unwrap() {
+        fs::remove_file(file.unwrap().path()).unwrap();
+    }
+    let other = connect().await;
+    assert!(other.mutex("a").try_acquire().await.unwrap().is_some(), "the file is a new one");
+    let error = guard.extend(Duration::from_secs(60)).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotApplied), "{error}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("connect again")), "{error}");
+    assert!(one.mutex("b").acquire().await.is_err());
+}
+
+#[test]
+fn an_acquisition_is_dropped_outside_of_its_runtime() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let locks = runtime.block_on(SqliteConfig::new(dir.path().join("locks.db")).connect()).unwrap();
+    for turns in 0..50 {
+        let lock = locks.mutex("a");
+        let mut acquiring = Box::pin(lock.acquire());
+        runtime.block_on(async {
+            tokio::select! {
+                biased;
+                _ = &mut acquiring => {}
+                () = async { for _ in 0..turns { tokio::task::yield_now().await } } => {}
+            }
+        });
+        drop(acquiring);
+    }
+    runtime.block_on(async { take(&locks, "a").await.release().await.unwrap() });
 }

@@ -14,10 +14,10 @@ local function too_large()
     .. string.format('%.0f', LARGEST_TOKEN))
 end
 
--- Keeps the last token until the clock is beyond it, and then for its ttl in ms.
-local function keep(token, fence_ttl)
+-- Keeps the last token until the clock is beyond it, and then for its ttl in ms; for as long as it is `left` at least.
+local function keep(token, fence_ttl, left)
   local ahead = math.max(0, (token - micros) / 1000)
-  redis.call('PEXPIRE', KEYS[2], string.format('%.0f', fence_ttl + ahead))
+  redis.call('PEXPIRE', KEYS[2], string.format('%.0f', math.max(fence_ttl + ahead, left or 0)))
 end
 
 -- The block after the last token, or an error.

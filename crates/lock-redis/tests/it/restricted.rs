@@ -1,6 +1,6 @@
 //! Servers that do not allow all commands, and proxies that clients share: what works less well there, and what is refused.
 
-use lock_core::{ErrorKind, LockOptions, Locks, Outcome, Persistence, Released};
+use lock_core::{Error, ErrorKind, LockOptions, Locks, Outcome, Persistence, Released};
 use lock_testkit::proxy::{Multiplexer, Protocol, Refusal, Then, redis_command};
 use lock_testkit::{
     FaultProxy, RedisCluster, RedisSentinel, RedisServer, acquiring, come, give_back, is_renewed, soon, take,
@@ -140,6 +140,49 @@ async fn missing_rights_are_named() {
         }
         assert!(!server.has_key("lock:a").await, "{rights}: something was left behind");
     }
+}
+
+/// There is nothing to roll back, and what would do that may be refused as well.
+#[tokio::test]
+async fn where_the_first_command_of_a_script_is_refused_nothing_was_applied() {
+    for (rights, missing) in [
+        ("-evalsha -eval", "evalsha"),
+        ("-time", "time"),
+        ("-exists", "exists"),
+        ("-set", "set"),
+        ("-set -lpop -lrem", "set"),
+    ] {
+        let (server, url) = without(rights).await;
+        let locks = connect(&url).await;
+        let error = locks.mutex("a").acquire().await.unwrap_err();
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Denied, Outcome::NotApplied), "{error}");
+        names(&error, missing);
+        assert!(server.calls_of("evalsha").await <= 1, "{rights}: it was rolled back");
+        assert!(!server.has_key("lock:a").await, "{rights}");
+    }
+}
+
+/// Then the script may have written something before. Without the right to PEXPIRE, the lock can be neither kept nor removed.
+#[tokio::test]
+async fn where_a_later_command_of_a_script_is_refused_what_it_left_is_rolled_back() {
+    for (rights, outcome) in [("-zadd", Outcome::NotApplied), ("-pexpire", Outcome::Applied)] {
+        let (server, url) = without(rights).await;
+        let error = connect(&url).await.mutex("a").acquire().await.unwrap_err();
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Denied, outcome), "{rights}: {error}");
+        assert_eq!(server.has_key("lock:a").await, outcome == Outcome::Applied, "{rights}");
+        if outcome == Outcome::Applied {
+            names(&error, "pexpire");
+        }
+    }
+}
+
+/// The server names the command; before Redis 7.2, only its line in the script.
+fn names(error: &Error, command: &str) {
+    let text = error.to_string();
+    assert!(
+        text.contains(&format!("'{command}'")) || text.contains(&format!("+{command} is missing")),
+        "{text}"
+    );
 }
 
 // ---- The rights that errors name ----

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lock_core::{ErrorKind, LockName, Mode, Outcome, OwnerId, Token};
 use lock_redis::redis::{Client, IntoConnectionInfo};
-use lock_redis::request::{Ask, Claimed, Entry, Extension, Hold, Release};
+use lock_redis::request::{Ask, Claimed, Entry, Extension, HoldKind, ReleaseKind};
 use lock_redis::server::Server;
 use lock_testkit::RedisServer;
 use redis_link::inspection::Inspection;
@@ -88,7 +88,7 @@ async fn a_lock_that_is_left_free_is_for_others_for_a_moment() {
     let bench = Bench::new().await;
     let (me, other) = owners();
     let free =
-        async |owner| bench.server.release(&bench.keys, owner, Release::LeaveFree(MOMENT)).await.unwrap();
+        async |owner| bench.server.release(&bench.keys, owner, ReleaseKind::LeaveFree(MOMENT)).await.unwrap();
     let ends_in = async || match bench.ask(other).await {
         LockAnswer::Busy { ends_in: Some(left), position: None, foreign_type: None } => left,
         answer => panic!("{answer:?}"),
@@ -144,7 +144,7 @@ async fn waiters_learn_how_long_a_lock_is_left_free() {
     };
     bench.asked(me).await;
     assert!(matches!(queue_up().await, LockAnswer::Busy { position: Some(0), .. }));
-    let free = bench.server.release(keys, me, Release::LeaveFree(MOMENT)).await.unwrap();
+    let free = bench.server.release(keys, me, ReleaseKind::LeaveFree(MOMENT)).await.unwrap();
     assert_eq!(free, Some(true));
     let told = futures_util::StreamExt::next(&mut inbox.on_message()).await.unwrap();
     assert_eq!(told.get_payload::<String>().unwrap(), format!("next {waiter} 1000"));
@@ -177,7 +177,7 @@ async fn waiters_learn_how_long_a_lock_is_left_free() {
         bench.server.ask(bench.server.moment(), &ask, &bench.server.client.dispatch()).await.unwrap(),
         LockAnswer::Granted(_)
     ));
-    assert_eq!(bench.server.release(keys, me, Release::LeaveFree(MOMENT)).await.unwrap(), Some(true));
+    assert_eq!(bench.server.release(keys, me, ReleaseKind::LeaveFree(MOMENT)).await.unwrap(), Some(true));
     bench.asked(me).await;
 }
 
@@ -188,7 +188,7 @@ async fn what_was_done_is_confirmation_also_when_the_script_of_another_call_cann
     assert_eq!(bench.redis(&["ACL", "SETUSER", "default", "-script", "-eval"]).await, "OK");
     let extension = |owner, hold, ttl| Extension { keys: &bench.keys, owner, hold, ttl, shortens: true };
     // Nobody has made a reader of a writer on this server yet.
-    let leases = [extension(me, Hold::Alone, TTL / 2), extension(other, Hold::Downgrading, TTL)];
+    let leases = [extension(me, HoldKind::Alone, TTL / 2), extension(other, HoldKind::Downgrading, TTL)];
     let [first, second] =
         bench.server.extend(bench.server.moment(), &leases).await.unwrap().try_into().unwrap();
     assert!(first.unwrap());
@@ -201,11 +201,11 @@ async fn what_was_done_is_confirmation_also_when_the_script_of_another_call_cann
 #[tokio::test]
 async fn an_extension_that_is_executed_late_leaves_a_longer_lease_alone() {
     for (mode, hold) in [
-        (Mode::Exclusive, Hold::Alone),
-        (Mode::Exclusive, Hold::HandedOver),
-        (Mode::Exclusive, Hold::Downgrading),
-        (Mode::Shared, Hold::Shared),
-        (Mode::Permit { max: NonZeroU32::MAX }, Hold::Shared),
+        (Mode::Exclusive, HoldKind::Alone),
+        (Mode::Exclusive, HoldKind::HandedOver),
+        (Mode::Exclusive, HoldKind::Downgrading),
+        (Mode::Shared, HoldKind::Shared),
+        (Mode::Permit { max: NonZeroU32::MAX }, HoldKind::Shared),
     ] {
         let (bench, (me, other)) = (Bench::new().await, owners());
         let keys = &bench.keys;
@@ -231,12 +231,12 @@ async fn an_extension_that_is_executed_late_leaves_a_longer_lease_alone() {
                 Err(_) => Duration::from_millis(bench.pttl().await.try_into().unwrap()),
             }
         };
-        let usual = if hold == Hold::Shared { hold } else { Hold::Alone };
+        let usual = if hold == HoldKind::Shared { hold } else { HoldKind::Alone };
         let longer = extend(usual, TTL * 10, false).await;
         assert!(longer > TTL * 9, "{hold:?}: {longer:?}");
         let late = extend(hold, TTL, false).await;
         assert!(late > TTL * 9, "{hold:?}: {late:?}");
-        let shorter = extend(if hold == usual { hold } else { Hold::Shared }, TTL / 2, true).await;
+        let shorter = extend(if hold == usual { hold } else { HoldKind::Shared }, TTL / 2, true).await;
         assert!(shorter <= TTL / 2, "{hold:?}: {shorter:?}");
     }
 }

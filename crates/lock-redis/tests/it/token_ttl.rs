@@ -93,6 +93,21 @@ async fn a_long_ttl_keeps_it_longer() {
     give_back(guard).await;
 }
 
+/// Which does not say for how long the lock is held.
+#[tokio::test]
+async fn a_raised_token_of_a_long_ttl_is_kept_as_long_as_before() {
+    let server = RedisServer::start().await.unwrap();
+    for (recipe, keys) in [("set-nx-px", 1), ("setnx-timestamp", 2)] {
+        let locks = client(&server, &format!("token_ttl=1h&ttl=2m&recipe={recipe}")).await;
+        let guard = take(&locks, "a").await;
+        guard.raise_token(Token::new(guard.token().get() + 16)).await.unwrap();
+        let left = left(&server).await;
+        assert!(left.len() == keys && left.iter().all(|left| *left > 2 * HOUR), "{recipe}: {left:?}");
+        give_back(guard).await;
+        server.call(&["FLUSHALL"]).await;
+    }
+}
+
 /// A bound of its clock that is hours old is too far behind it: last tokens may be forgotten that are larger.
 #[tokio::test]
 async fn a_client_that_was_idle_for_hours_asks_the_server_for_the_time_first() {

@@ -1,7 +1,7 @@
 //! The scripts of a single server.
 
 use lock_core::{Mode, Result, Token};
-use lock_redis::request::{Ask, Entry, Extension, Hold, Rotated};
+use lock_redis::request::{Ask, Entry, Extension, HoldKind, Rotated};
 use lock_redis::server::Server;
 use redis_link::inspection::Inspection;
 use redis_link::message::Secret;
@@ -80,9 +80,9 @@ impl Scripts for Single {
                 let released = server.release(keys, case.owner(who), Some(&*entry)).await.unwrap();
                 ours(released == Some(true), "released")
             }
-            Op::Extend(who) => ours(self.extend(case, who, Hold::Shared).await, "extended"),
-            Op::Keep(who) => ours(self.extend(case, who, Hold::HandedOver).await, "kept"),
-            Op::Downgrade(who) => ours(self.extend(case, who, Hold::Downgrading).await, "downgraded"),
+            Op::Extend(who) => ours(self.extend(case, who, HoldKind::Shared).await, "extended"),
+            Op::Keep(who) => ours(self.extend(case, who, HoldKind::HandedOver).await, "kept"),
+            Op::Downgrade(who) => ours(self.extend(case, who, HoldKind::Downgrading).await, "downgraded"),
             Op::Raise(who, by) => {
                 let raised = server.raise(keys, case.owner(who), case.proposed(by), seconds(ASKED)).await;
                 raised.map_or_else(|error| refused(&error), |raised| ours(raised, "raised"))
@@ -96,7 +96,7 @@ impl Scripts for Single {
 }
 
 impl Single {
-    async fn extend(&self, case: &Case, who: Who, hold: Hold) -> bool {
+    async fn extend(&self, case: &Case, who: Who, hold: HoldKind) -> bool {
         let (keys, owner, ttl) = (&case.keys, case.owner(who), seconds(EXTENDED));
         let lease = Extension { keys, owner, hold, ttl, shortens: true };
         let extended: Result<Vec<_>> = self.0.extend(self.0.moment(), &[lease]).await;
