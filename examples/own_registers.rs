@@ -32,6 +32,7 @@ impl Registers for Map {
         Ok(found.map(|(version, value)| Versioned::new(version.into(), value)))
     }
 
+    /// Over a network, one that got no answer is an error with the [outcome](polylock::Error::with_outcome) `Unknown`, and is not sent again.
     async fn swap(&self, key: &str, expected: Option<&Version>, value: &[u8]) -> Result<Option<Version>> {
         self.with(|(writes, map)| {
             let present = map.get(key).map(|(version, _)| *version);

@@ -19,6 +19,9 @@ use tokio::time::sleep;
 /// * **Outcomes.** An error of [`swap`](Self::swap) says by its [outcome](lock_core::Error::outcome) whether the value may have been written, now or
 ///   later: [`Unknown`](lock_core::Outcome::Unknown) unless the store has refused it. A swap that is executed at any later time is
 ///   harmless: its version has moved.
+/// * **A swap is sent once.** Turn off the retries of a client that repeats requests by itself (those of S3 do), or report
+///   [`Unknown`](lock_core::Outcome::Unknown) after one: the second copy is refused because the first was executed, and `Ok(None)` would deny
+///   what has happened. Locks recognize a value of their own among the last few, and no others.
 /// * **Cancel safety.** A swap whose future is dropped may be executed all the same. Nothing else may happen.
 ///
 /// # Examples
@@ -69,6 +72,21 @@ use tokio::time::sleep;
 /// guard.release().await?;
 /// # Ok(())
 /// # }
+/// ```
+///
+/// The error of a swap that got no answer, in a store behind a network. One of a read leaves the outcome as it is:
+///
+/// ```
+/// use lock_core::{Error, ErrorKind, Outcome};
+///
+/// fn no_answer_to_swap(cause: std::io::Error) -> Error {
+///     Error::new(ErrorKind::Unavailable, "bucket")
+///         .with_message("the bucket did not answer")
+///         .with_hint("check that it is reachable")
+///         .with_outcome(Outcome::Unknown)
+///         .caused_by(cause)
+/// }
+/// # assert_eq!(no_answer_to_swap(std::io::Error::other("reset")).outcome(), Outcome::Unknown);
 /// ```
 pub trait Registers: Debug + Send + Sync + 'static {
     /// What the store is called, how often to look, and its limits.

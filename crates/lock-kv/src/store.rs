@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::stream::{StreamExt, iter};
 use lock_core::backend::MAX_LISTED;
 use lock_core::engine::{Answer, Ask, Changed, Extension, Hold, LeaseStore, Order, Release};
-use lock_core::record::{self, Now, Record, Turn};
+use lock_core::record::{self, Holding, Now, Record, Turn};
 use lock_core::{
     BootInstant, Clock, DoctorReport, Error, ErrorKind, Finding, FindingLevel, LockName, LockState, Outcome,
     OwnerId, Result, Token, random,
@@ -42,8 +42,6 @@ pub struct KvStore<R> {
     clock: Clock,
     /// For how long a waiter lives after it has said so.
     waiter_lasts: Duration,
-    /// Who writes a value, as text.
-    writer: String,
     observed: Observed,
     is_closed: AtomicBool,
 }
@@ -79,7 +77,6 @@ impl<R: Registers> KvStore<R> {
             timeout,
             clock,
             waiter_lasts,
-            writer: format!("{:08x}", random::rng().random::<u32>()),
             observed: Observed::default(),
             is_closed: AtomicBool::new(false),
         }
@@ -98,7 +95,7 @@ impl<R: Registers> KvStore<R> {
         let deadline = Instant::now() + self.timeout;
         // What is remembered may be as good as what a read would return: the swap tells.
         let mut known = self.observed.recall(key);
-        let mut pause = FIRST_PAUSE;
+        let (mut pause, mut refused) = (FIRST_PAUSE, Vec::new());
         loop {
             let is_read = known.is_none();
             let known = match known.take() {
@@ -107,21 +104,27 @@ impl<R: Registers> KvStore<R> {
             };
             let (version, before) = match &known.value {
                 Some((version, stored)) => (Some(version), stored.clone()),
-                None => (None, Stored::new(&self.writer)),
+                None => (None, Stored::new()),
             };
+            // A store whose client has sent a swap twice refuses the second one, as the first was executed.
+            if let Some(own) = refused.iter().position(|(value, _)| before.is_or_follows(*value)) {
+                return Ok(Done { answer: refused.swap_remove(own).1, version: version.cloned() });
+            }
             let mut moment = Moment::new(self.clock.now());
             let mut record = before.record(|owner, beat| known.since(owner, beat));
             let (answer, counts) = change(&mut record, &mut moment);
-            let next = before.followed_by(&record, &moment, &self.writer);
+            let next = before.followed_by(&record, &moment);
             if matches!(counts, Counts::Read) && next.says_the_same_as(&before) {
                 if is_read {
                     return Ok(Done { answer, version: version.cloned() });
                 }
                 continue;
             }
+            let value = next.identity();
             if let Some(version) = self.swap(key, version, next, deadline).await? {
                 return Ok(Done { answer, version: Some(version) });
             }
+            refused.push((value, answer));
             if is_read {
                 if Instant::now() + pause >= deadline {
                     return Err(contended(self.about.name, self.timeout));
@@ -330,7 +333,11 @@ impl<R: Registers> LeaseStore for KvStore<R> {
     ) -> Result<Changed<Token>> {
         let to = self.record_of(to);
         let handed_over = self.change(key, |record, now| {
-            let token = record.hand_over(now, from, to.clone());
+            let of_next = |record: &Record<Party>| {
+                let is_next = |holder: &&Holding<Party>| holder.owner == to.owner;
+                record.holders().iter().find(is_next).map(|holder| holder.token)
+            };
+            let token = of_next(record).or_else(|| record.hand_over(now, from, to.clone()));
             (token.map_or(Changed::NotHeld, Changed::Done), Counts::Swapped)
         });
         Ok(handed_over.await?.answer)

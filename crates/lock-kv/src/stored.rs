@@ -1,9 +1,10 @@
 //! The record of a lock, as it is stored: without times, as no two clients share a clock.
 
+use std::iter;
 use std::time::{Duration, SystemTime};
 
 use lock_core::record::{Holding, Now, Record, Shown, Turn, Waiting};
-use lock_core::{BootInstant, Mode, OwnerId, OwnerInfo, Result, Token, TokenBlock};
+use lock_core::{BootInstant, Mode, OwnerId, OwnerInfo, Result, Token, TokenBlock, random};
 use rand::Rng;
 use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
@@ -11,19 +12,31 @@ use serde::{Deserialize, Serialize};
 use crate::error::{not_a_record, other_format};
 
 const FORMAT: u32 = 1;
+/// How many values a client looks back for one of its own, whose swap was refused.
+const EARLIER: usize = 8;
 /// Far beyond all that is counted or minted, and so far from the end that nothing overflows.
 const LARGEST: u64 = 1 << 62;
 
-/// One value of a lock. Each that is ever written differs from all others, as its number does, and its writer.
+/// One value of a lock. Each that is ever written differs from all others, as its number does, and its mark.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Stored {
     format: u32,
     /// How many values there were before it, from a random number on.
     number: u64,
-    writer: String,
+    /// A random number, by which a client knows a value as its own.
+    mark: u32,
+    /// The marks of the values before it, the last one first.
+    earlier: Vec<u32>,
     last: Token,
     holders: Vec<Holder>,
     queue: Vec<Waiter>,
+}
+
+/// What tells one value from all others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Identity {
+    number: u64,
+    mark: u32,
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -69,10 +82,10 @@ pub(crate) struct Moment {
 
 impl Stored {
     /// The record of a lock that nobody has had.
-    pub(crate) fn new(writer: &str) -> Self {
-        let number = lock_core::random::rng().random_range(1..1 << 40);
-        let (writer, last) = (writer.to_owned(), Token::new(0));
-        Self { format: FORMAT, number, writer, last, holders: Vec::new(), queue: Vec::new() }
+    pub(crate) fn new() -> Self {
+        let number = random::rng().random_range(1..1 << 40);
+        let (earlier, holders, queue) = (Vec::new(), Vec::new(), Vec::new());
+        Self { format: FORMAT, number, mark: 0, earlier, last: Token::new(0), holders, queue }
     }
 
     /// Parses a value.
@@ -133,8 +146,9 @@ impl Stored {
     }
 
     /// The next value, if this record follows.
-    pub(crate) fn followed_by(&self, record: &Record<Party>, moment: &Moment, writer: &str) -> Self {
-        let number = self.number + 1;
+    pub(crate) fn followed_by(&self, record: &Record<Party>, moment: &Moment) -> Self {
+        let (number, mark) = (self.number + 1, random::rng().random());
+        let earlier = iter::once(self.mark).chain(self.earlier.iter().copied()).take(EARLIER).collect();
         let holders = record.holders().iter().map(|holder| {
             let &Holding { owner, mode, token, until, .. } = holder;
             let mut party = moment.beat_of(owner, &holder.party, Some(until), number);
@@ -154,10 +168,24 @@ impl Stored {
             party: moment.beat_of(waiter.owner, &waiter.party, None, number),
         });
         let (holders, queue) = (holders.collect(), queue.collect());
-        Self { format: FORMAT, number, writer: writer.to_owned(), last: record.last(), holders, queue }
+        Self { format: FORMAT, number, mark, earlier, last: record.last(), holders, queue }
     }
 
-    /// Whether it says the same as this one, but for its number and its writer.
+    /// What tells this value from all others.
+    pub(crate) fn identity(&self) -> Identity {
+        Identity { number: self.number, mark: self.mark }
+    }
+
+    /// Whether it is this value, or one of the next few after it.
+    pub(crate) fn is_or_follows(&self, value: Identity) -> bool {
+        match self.number.checked_sub(value.number) {
+            None => false,
+            Some(0) => self.mark == value.mark,
+            Some(ago) => usize::try_from(ago - 1).is_ok_and(|ago| self.earlier.get(ago) == Some(&value.mark)),
+        }
+    }
+
+    /// Whether it says the same as this one, but for what tells them apart.
     pub(crate) fn says_the_same_as(&self, before: &Self) -> bool {
         let Self { last, holders, queue, .. } = before;
         self.last == *last && self.holders == *holders && self.queue == *queue

@@ -25,7 +25,7 @@ async fn a_store_that_ignores_conditions_is_refused() {
 
 /// A record of a free lock.
 fn record(last: &str, number: &str) -> String {
-    format!(r#"{{"format":1,"number":{number},"writer":"x","last":{last},"holders":[],"queue":[]}}"#)
+    format!(r#"{{"format":1,"number":{number},"mark":1,"earlier":[],"last":{last},"holders":[],"queue":[]}}"#)
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,6 +4,7 @@ mod bad_input;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod models;
+mod repeats;
 mod simulation;
 #[cfg(feature = "sqlite")]
 mod sqlite;

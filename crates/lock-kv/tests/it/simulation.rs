@@ -67,6 +67,8 @@ struct Scenario {
     locks: usize,
     limited: bool,
     faults: Faults,
+    /// How often a swap is sent twice.
+    repeats: f64,
     /// For how long things go wrong.
     chaos: Duration,
 }
@@ -89,6 +91,7 @@ impl simulation::Scenario for Scenario {
             limited: dice.chance(0.5),
             faults: Faults::some(&mut dice),
             chaos: dice.millis(2_000..=6_000),
+            repeats: *dice.pick(&[0.0, 0.0, 0.3]),
         }
     }
 
@@ -130,6 +133,7 @@ impl Scenario {
             let link = Link::new(dice.number());
             clients.push(self.connect(&table, &link, &clock, &mut dice).await);
             link.set(self.faults.clone(), self.stale, self.ttl * 2);
+            link.repeat_swaps(self.repeats);
             links.push(link);
         }
         table.ignore_conditions(self.mode == Mode::IgnoresConditions);
@@ -162,4 +166,5 @@ async fn calm(links: Vec<Arc<Link>>, at: Duration, stage: Arc<Stage>) {
     stage.note(|| "all is well again".to_owned());
     let well = Faults { delay_ms: 0..=2, ..Faults::default() };
     links.iter().for_each(|link| link.set(well.clone(), 0.0, Duration::ZERO));
+    links.iter().for_each(|link| link.repeat_swaps(0.0));
 }

@@ -44,6 +44,8 @@ struct Trouble {
     stale: f64,
     /// By how much a swap may be late that was given up.
     late: Duration,
+    /// How often the way sends a swap twice, and answers what became of the second one.
+    repeats: f64,
 }
 
 /// The registers of one client.
@@ -113,12 +115,21 @@ impl Link {
     /// One on which nothing goes wrong yet.
     pub(crate) fn new(seed: u64) -> Arc<Self> {
         let (dice, faults) = (Dice::new(seed), Faults::default());
-        Arc::new(Self(Mutex::new(Trouble { dice, faults, stale: 0.0, late: Duration::ZERO })))
+        Arc::new(Self(Mutex::new(Trouble { dice, faults, stale: 0.0, late: Duration::ZERO, repeats: 0.0 })))
     }
 
     pub(crate) fn set(&self, faults: Faults, stale: f64, late: Duration) {
         let trouble = &mut *self.trouble();
         (trouble.faults, trouble.stale, trouble.late) = (faults, stale, late);
+    }
+
+    pub(crate) fn repeat_swaps(&self, repeats: f64) {
+        self.trouble().repeats = repeats;
+    }
+
+    fn repeats(&self) -> bool {
+        let Trouble { dice, repeats, .. } = &mut *self.trouble();
+        dice.chance(*repeats)
     }
 
     fn delay(&self) -> Duration {
@@ -201,7 +212,11 @@ impl Registers for Client {
                 is_answered = false;
                 sleep(link.lateness()).await;
             }
-            let version = table.swap(&key, expected.as_ref(), value);
+            let mut version = table.swap(&key, expected.as_ref(), value.clone());
+            if link.repeats() {
+                sleep(link.delay()).await;
+                version = table.swap(&key, expected.as_ref(), value);
+            }
             drop(table);
             if link.chance(|faults| faults.reset_after) {
                 return;
