@@ -39,18 +39,27 @@ impl Etcd {
         [self.prefix.as_bytes(), key.as_bytes()].concat()
     }
 
+    /// The version of a key, without its value.
+    async fn version(&self, key: &str) -> Result<Option<Version>> {
+        let found = self.members.call::<_, Found>(RANGE, &Range::version(&self.key(key))).await?;
+        Ok(found.answer.values.first().map(|found| version(found.revision)))
+    }
+
     /// Returns after a change of the key, or a reason to look.
     ///
     /// From now on, and a read once that is: a watch from an earlier revision waits for up to 100 ms until etcd has caught up.
     async fn watch(&self, key: &str, seen: Option<&Version>) -> Result<(), Status> {
-        let mut watched = self.members.stream::<_, Watched>(WATCH, Watch::new(&self.key(key))).await?;
-        while let Some(Watched { created, canceled, events }) = watched.message().await? {
-            if canceled || !events.is_empty() {
+        let mut watched = self.members.open::<_, Watched>(WATCH, Watch::new(&self.key(key))).await?;
+        while let Some(Watched { created, canceled, events }) = watched.next().await? {
+            if canceled {
+                return Err(Status::cancelled("the store has ended the watch"));
+            }
+            if !events.is_empty() {
                 return Ok(());
             }
             if created {
-                let found = self.read(key).await.map_err(|error| Status::unavailable(error.message()))?;
-                if found.map(|found| found.version).as_ref() != seen {
+                let found = self.version(key).await;
+                if found.map_err(|error| Status::unavailable(error.message()))?.as_ref() != seen {
                     return Ok(());
                 }
             }
@@ -71,7 +80,8 @@ impl Registers for Etcd {
         Ok(found.answer.values.into_iter().next().map(versioned))
     }
 
-    /// A request without an answer is sent once more: if the value is there then, it was executed.
+    /// A request without an answer is sent again, until there is one: if the value is there then, it was executed, as no two swaps have the
+    /// same value.
     async fn swap(&self, key: &str, expected: Option<&Version>, value: &[u8]) -> Result<Option<Version>> {
         let Some(revision) = revision(expected) else { return Ok(None) };
         let request = Transaction::swap(&self.key(key), revision, value);

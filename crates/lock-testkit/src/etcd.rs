@@ -86,6 +86,30 @@ impl EtcdServer {
             .await
     }
 
+    /// How many watches were opened since it started, and how many of them have ended.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Protocol`] when it does not answer.
+    pub async fn watches(&self) -> Result<(u64, u64)> {
+        let inner = Arc::clone(&self.inner);
+        let metrics = off_thread(move || {
+            let refused = |error: std::io::Error| Error::Protocol {
+                peer: inner.process.name().to_owned(),
+                what: error.to_string(),
+            };
+            inner.get("/metrics").map_err(refused)
+        })
+        .await?;
+        let sum = |metric: &str| {
+            let ours = metrics
+                .lines()
+                .filter(|line| line.starts_with(metric) && line.contains(r#"grpc_method="Watch""#));
+            ours.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum()
+        };
+        Ok((sum("grpc_server_started_total{"), sum("grpc_server_handled_total{")))
+    }
+
     /// Kills the server by SIGKILL. Its ports stay reserved.
     pub fn kill(&self) {
         self.inner.process.kill();

@@ -36,11 +36,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 impl Member {
     /// Parses `host[:port]`.
     pub(crate) fn parse(text: &str) -> Result<Self> {
-        let (host, port) = match text.rsplit_once(':') {
-            Some((host, port)) if !port.contains(']') => (host, port.parse().ok()),
-            _ => (text, Some(DEFAULT_PORT)),
+        let bracketed = text.strip_prefix('[').and_then(|text| text.split_once(']'));
+        let (host, port) = match bracketed.or_else(|| text.split_once(':')) {
+            Some((host, "")) if bracketed.is_some() => (host, Some(DEFAULT_PORT)),
+            Some((host, port)) if bracketed.is_some() => {
+                (host, port.strip_prefix(':').and_then(|port| port.parse().ok()))
+            }
+            Some((host, port)) => (host, port.parse().ok()),
+            None => (text, Some(DEFAULT_PORT)),
         };
-        let host = host.trim_start_matches('[').trim_end_matches(']');
         let is_host = !host.is_empty()
             && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte));
         match port.filter(|_| is_host) {
@@ -166,7 +170,7 @@ mod tests {
         {
             assert_eq!(Member::parse(text).unwrap(), Member { host: host.to_owned(), port }, "{text}");
         }
-        for text in ["", ":7", "h:", "h:x", "h:70000", "h/a", "h h"] {
+        for text in ["", ":7", "h:", "h:x", "h:70000", "h/a", "h h", "::1", "[[h", "[h", "[::1]7"] {
             assert_eq!(Member::parse(text).unwrap_err().kind(), ErrorKind::InvalidConfig, "{text}");
         }
     }

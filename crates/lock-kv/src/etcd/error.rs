@@ -29,14 +29,10 @@ pub(crate) enum Fate {
 pub(crate) fn fate_of(status: &Status) -> Fate {
     match status.code() {
         Code::Unauthenticated => Fate::LoggedOut,
-        // A login that is older than a change of users or roles, and none where one is wanted since.
-        Code::InvalidArgument
-            if ["auth store is old", "user name is empty"]
-                .iter()
-                .any(|why| status.message().contains(why)) =>
-        {
-            Fate::LoggedOut
-        }
+        _ if is_old_login(status) => Fate::LoggedOut,
+        _ if is_unable(status) => Fate::NotExecuted,
+        // None where one is wanted since.
+        Code::InvalidArgument if status.message().contains("user name is empty") => Fate::LoggedOut,
         Code::ResourceExhausted if status.message().contains("too many requests") => Fate::NotExecuted,
         Code::ResourceExhausted if !is_full(status) => Fate::Unknown,
         Code::ResourceExhausted
@@ -52,6 +48,16 @@ pub(crate) fn fate_of(status: &Status) -> Fate {
 
 pub(crate) fn is_full(status: &Status) -> bool {
     status.message().contains("database space exceeded")
+}
+
+/// The login is older than a change of users or roles. Some releases answer this without a code.
+fn is_old_login(status: &Status) -> bool {
+    ["auth store is old", "revision in header is old"].iter().any(|why| status.message().contains(why))
+}
+
+/// The member is a learner, or of an older release than it has to be, or is starting. Releases differ in the code.
+fn is_unable(status: &Status) -> bool {
+    ["not supported for learner", "not capable"].iter().any(|why| status.message().contains(why))
 }
 
 /// The store wants no login.
@@ -83,7 +89,7 @@ pub(crate) fn failed(members: &str, status: Status, outcome: Outcome) -> Error {
             "the store wants a user and a password".to_owned(),
             "write them into the URL: etcd://user:password@host, or use password_file=",
         ),
-        Code::InvalidArgument if said.contains("auth store is old") => (
+        _ if is_old_login(&status) => (
             ErrorKind::Denied,
             "users and roles change while requests are under way".to_owned(),
             "try again when they stay the same",
@@ -98,7 +104,7 @@ pub(crate) fn failed(members: &str, status: Status, outcome: Outcome) -> Error {
             "the record is larger than a request may be".to_owned(),
             "let fewer share or wait for the lock, or raise --max-request-bytes",
         ),
-        Code::InvalidArgument | Code::FailedPrecondition | Code::Unimplemented => {
+        Code::InvalidArgument | Code::FailedPrecondition | Code::Unimplemented if !is_unable(&status) => {
             (ErrorKind::Unexpected, format!("the store refuses the request: {said}"), "use etcd 3.4 or newer")
         }
         _ if was_not_sent(&status) => (
@@ -142,6 +148,21 @@ mod tests {
                 Fate::LoggedOut,
                 ErrorKind::Denied,
             ),
+            (Unknown, "auth: revision in header is old", Fate::LoggedOut, ErrorKind::Denied),
+            (
+                Unavailable,
+                "etcdserver: rpc not supported for learner",
+                Fate::NotExecuted,
+                ErrorKind::Unavailable,
+            ),
+            (
+                FailedPrecondition,
+                "etcdserver: rpc not supported for learner",
+                Fate::NotExecuted,
+                ErrorKind::Unavailable,
+            ),
+            (FailedPrecondition, "etcdserver: not capable", Fate::NotExecuted, ErrorKind::Unavailable),
+            (Unavailable, "etcdserver: not capable", Fate::NotExecuted, ErrorKind::Unavailable),
             (InvalidArgument, "etcdserver: user name is empty", Fate::LoggedOut, ErrorKind::Denied),
             (
                 InvalidArgument,

@@ -167,6 +167,10 @@ impl Range {
         Self { key: key.to_vec(), end: Vec::new(), limit: 0, keys_only: false }
     }
 
+    pub(crate) fn version(key: &[u8]) -> Self {
+        Self { keys_only: true, ..Self::one(key) }
+    }
+
     /// The keys that begin so. None is the last of all: keys are text, which has no byte of 0xff.
     pub(crate) fn keys(prefix: &[u8], limit: i64) -> Self {
         let mut end = prefix.to_vec();

@@ -6,10 +6,11 @@ use lock_core::{ErrorKind, Guard, Locks, Outcome, Released, Result};
 use lock_kv::EtcdConfig;
 use lock_testkit::proxy::{FaultProxy, Protocol, Then};
 use lock_testkit::{
-    Certificates, EtcdCluster, EtcdServer, SecretFile, by_tier, hand_over, is_renewed, queue_up, soon, take,
-    until,
+    Certificates, EtcdCluster, EtcdServer, PATIENCE, SecretFile, by_tier, hand_over, is_renewed, queue_up,
+    soon, take, until,
 };
 use serde_json::json;
+use tokio::runtime::Builder;
 
 const PASSWORD: &str = "correct-horse-battery-staple";
 
@@ -165,6 +166,54 @@ async fn tls_needs_the_authority_and_the_client_certificate() {
     refused(&url(format!("{own}&tls_ca={}", others.ca().display())), ErrorKind::Unavailable, "TLS").await;
     refused(&url(format!("tls_ca={}", certificates.ca().display())), ErrorKind::Unavailable, "TLS").await;
     refused(&server.url(), ErrorKind::Unavailable, "TLS").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_leaves_no_watch_and_closed_locks_no_connection() {
+    const WAITS: u64 = 20;
+    if EtcdServer::is_missing() {
+        return;
+    }
+    let server = EtcdServer::start().await.unwrap();
+    let proxy = FaultProxy::start(server.addr(), Protocol::Http2).unwrap();
+    let url = format!("etcd://{}", proxy.addr());
+    let (one, two) = (connect(&url).await, connect(&url).await);
+    let mut guard = take(&one, "a").await;
+    for wait in 0..WAITS {
+        let waiting = queue_up(if wait % 2 == 0 { &two } else { &one }, "a").await;
+        guard = hand_over(guard, waiting).await;
+    }
+    assert!(server.watches().await.unwrap().0 >= WAITS, "waiters watch");
+    until("the watches have ended", async || {
+        let (opened, ended) = server.watches().await.unwrap();
+        opened == ended
+    })
+    .await;
+    // One is closed while it waits, and the other one is dropped.
+    let waiting = two.mutex("a");
+    let waiting = tokio::spawn(async move { waiting.acquire().await });
+    until("it waits", async || one.inspect("a").await.unwrap().waiters == 1).await;
+    two.close().await.unwrap();
+    assert_eq!(soon(waiting).await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
+    guard.release().await.unwrap();
+    drop(one);
+    until("the connections are closed", async || proxy.connections() == 0).await;
+}
+
+#[test]
+fn locks_go_on_when_the_runtime_that_connected_has_ended() {
+    if EtcdServer::is_missing() {
+        return;
+    }
+    let stays = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let server = stays.block_on(EtcdServer::start()).unwrap();
+    for mut first in [Builder::new_multi_thread(), Builder::new_current_thread()] {
+        let first = first.enable_all().build().unwrap();
+        let locks = first.block_on(connect(&server.url()));
+        first.block_on(async { take(&locks, "a").await.release().await.unwrap() });
+        first.shutdown_timeout(PATIENCE);
+        stays.block_on(async { take(&locks, "a").await.release().await.unwrap() });
+    }
 }
 
 /// What happens to a member, while a lock is held and waited for.

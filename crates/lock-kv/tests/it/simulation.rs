@@ -69,6 +69,8 @@ struct Scenario {
     faults: Faults,
     /// How often a swap is sent twice.
     repeats: f64,
+    /// Whether clients send a swap again that got no answer, and settle what became of it by the value.
+    settles: bool,
     /// For how long things go wrong.
     chaos: Duration,
 }
@@ -92,6 +94,7 @@ impl simulation::Scenario for Scenario {
             faults: Faults::some(&mut dice),
             chaos: dice.millis(2_000..=6_000),
             repeats: *dice.pick(&[0.0, 0.0, 0.3]),
+            settles: dice.chance(0.4),
         }
     }
 
@@ -134,6 +137,7 @@ impl Scenario {
             clients.push(self.connect(&table, &link, &clock, &mut dice).await);
             link.set(self.faults.clone(), self.stale, self.ttl * 2);
             link.repeat_swaps(self.repeats);
+            link.settle_swaps(self.settles.then_some(self.timeout / 4));
             links.push(link);
         }
         table.ignore_conditions(self.mode == Mode::IgnoresConditions);
