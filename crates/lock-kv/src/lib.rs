@@ -14,6 +14,7 @@
 //! | `probe` | whether the store refuses a swap on an old version |
 //! | `etcd`, `etcd_config` | registers in etcd, and their options |
 //! | `sqlite`, `sqlite_config` | registers in a SQLite file, and their options |
+//! | `own_thread` | the thread that runs the requests of a file |
 //!
 //! # The protocol
 //!
@@ -37,6 +38,8 @@ mod etcd;
 mod etcd_config;
 mod mailbox;
 mod observed;
+#[cfg(feature = "sqlite")]
+mod own_thread;
 mod probe;
 mod registers;
 #[cfg(feature = "sqlite")]

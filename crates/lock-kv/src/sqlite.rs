@@ -14,8 +14,9 @@ use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
 use tokio::sync::Mutex;
-use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
 
+use crate::own_thread::OwnThread;
 use crate::registers::{About, Registers, Version, Versioned};
 
 pub(crate) const NAME: &str = "sqlite";
@@ -23,13 +24,22 @@ pub(crate) const NAME: &str = "sqlite";
 const POLL: Duration = Duration::from_millis(5);
 /// Each has a thread. One writes at a time.
 const CONNECTIONS: u32 = 4;
+const TABLE: &str = "CREATE TABLE IF NOT EXISTS polylock (key TEXT PRIMARY KEY, version INTEGER NOT NULL, value BLOB NOT NULL)";
+/// Parts of the timeout for which a write waits for its turn, and then for the file. What is left is for the write itself: an answer after
+/// the timeout says nothing of the outcome.
+const PART: u32 = 3;
+/// Until a file that is just being made is opened again.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Values in a table of a SQLite file.
 #[derive(Debug)]
 pub struct Sqlite {
+    thread: OwnThread,
     pool: SqlitePool,
     /// One writes at a time. SQLite lets others try again now and then; tasks of a process wait in order here.
     writer: Arc<Mutex<()>>,
+    /// How long a write waits for its turn.
+    patience: Duration,
     path: PathBuf,
     /// The file that was opened: another one may come to be at its path.
     file: Option<FileId>,
@@ -43,21 +53,29 @@ impl Sqlite {
     pub(crate) async fn open(path: &Path, timeout: Duration) -> Result<Self> {
         // The process may change its directory.
         let path = absolute(path).unwrap_or_else(|_| path.to_owned());
+        let patience = timeout / PART;
         let options = SqliteConnectOptions::new()
             .filename(&path)
             .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
-            .busy_timeout(timeout);
-        let pool = SqlitePoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(timeout);
-        let pool = pool.test_before_acquire(false).connect_with(options.clone()).await;
+            .busy_timeout(patience);
+        let thread = OwnThread::start().map_err(|error| {
+            let error = failed(sqlx::Error::Io(error), Outcome::NotApplied);
+            error.with_message("a thread for the file cannot be started")
+        })?;
+        let pool = thread.run(open_pool(options, timeout)).await.unwrap_or(Err(sqlx::Error::WorkerCrashed));
         let pool = pool.map_err(|error| failed(error, Outcome::NotApplied))?;
-        let table = "CREATE TABLE IF NOT EXISTS polylock (key TEXT PRIMARY KEY, version INTEGER NOT NULL, value BLOB NOT NULL)";
-        sqlx::query(table).execute(&pool).await.map_err(|error| failed(error, Outcome::NotApplied))?;
-        // A later connection must not make a new file in place of one that was deleted.
-        pool.set_connect_options(options.create_if_missing(false));
         let file = file_at(&path);
-        Ok(Self { pool, writer: Arc::default(), path, file })
+        Ok(Self { thread, pool, writer: Arc::default(), patience, path, file })
+    }
+
+    /// Runs a request to its end, or for as long as its caller waits.
+    async fn run<T: Send + 'static>(
+        &self,
+        request: impl Future<Output = Result<T, sqlx::Error>> + Send + 'static,
+    ) -> Result<T, sqlx::Error> {
+        self.thread.run(request).await.unwrap_or(Err(sqlx::Error::WorkerCrashed))
     }
 
     /// Whether the file is still at its path. SQLite would go on writing to one that was deleted, while others lock a new one.
@@ -74,7 +92,7 @@ impl Registers for Sqlite {
     async fn read(&self, key: &str) -> Result<Option<Versioned>> {
         let row = sqlx::query("SELECT version, value FROM polylock WHERE key = ?").bind(key.to_owned());
         let pool = self.pool.clone();
-        let row = as_task(async move { row.fetch_optional(&pool).await }).await;
+        let row = self.run(async move { row.fetch_optional(&pool).await }).await;
         let row = row.map_err(|error| failed(error, Outcome::NotApplied))?;
         let read = |row: sqlx::sqlite::SqliteRow| {
             let version = row.try_get::<i64, _>(0)?.cast_unsigned();
@@ -102,12 +120,18 @@ impl Registers for Sqlite {
             return Err(moved());
         }
         let swap = sqlx::query(swap).bind(new.cast_signed()).bind(value.to_owned()).bind(key.to_owned());
-        let (pool, writer) = (self.pool.clone(), Arc::clone(&self.writer));
-        let swapped = as_task(async move {
-            let _turn = writer.lock().await;
-            swap.execute(&pool).await
+        let (pool, writer, patience) = (self.pool.clone(), Arc::clone(&self.writer), self.patience);
+        let swapped = self.run(async move {
+            let turn = async {
+                let turn = writer.lock().await;
+                pool.acquire().await.map(|connection| (turn, connection))
+            };
+            let Ok(turn) = timeout(patience, turn).await else { return Ok(None) };
+            let (_turn, mut connection) = turn?;
+            swap.execute(&mut *connection).await.map(Some)
         });
         let swapped = swapped.await.map_err(|error| failed(error, Outcome::Unknown))?;
+        let swapped = swapped.ok_or_else(no_turn)?;
         Ok((swapped.rows_affected() == 1).then(|| new.into()))
     }
 
@@ -115,13 +139,14 @@ impl Registers for Sqlite {
         let rows = sqlx::query_scalar("SELECT key FROM polylock WHERE key >= ? ORDER BY key LIMIT ?");
         let rows = rows.bind(prefix.to_owned()).bind(MAX_LISTED as i64 + 2);
         let pool = self.pool.clone();
-        let rows = as_task(async move { rows.fetch_all(&pool).await }).await;
+        let rows = self.run(async move { rows.fetch_all(&pool).await }).await;
         let keys: Vec<String> = rows.map_err(|error| failed(error, Outcome::NotApplied))?;
         Ok(keys.into_iter().take_while(|key| key.starts_with(prefix)).collect())
     }
 
     async fn close(&self) {
-        self.pool.close().await;
+        let pool = self.pool.clone();
+        self.thread.run(async move { pool.close().await }).await;
     }
 }
 
@@ -129,13 +154,25 @@ pub(crate) fn about() -> About {
     About::new(NAME, POLL)
 }
 
-/// Awaits a request as a task, which ends with its caller. The runtime drops it: outside of one, a connection cannot be given back.
-async fn as_task<T: Send + 'static>(
-    request: impl Future<Output = Result<T, sqlx::Error>> + Send + 'static,
-) -> Result<T, sqlx::Error> {
-    let mut task = JoinSet::new();
-    task.spawn(request);
-    task.join_next().await.and_then(|ended| ended.ok()).unwrap_or(Err(sqlx::Error::WorkerCrashed))
+/// Opens the file. SQLite may refuse that at once, whatever its own timeout, while another process makes the file.
+async fn open_pool(options: SqliteConnectOptions, timeout: Duration) -> Result<SqlitePool, sqlx::Error> {
+    // The last try may wait for a part of its own.
+    let deadline = Instant::now() + timeout - timeout / PART;
+    let connect = async || {
+        let pool = SqlitePoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(timeout);
+        let pool = pool.test_before_acquire(false).connect_with(options.clone()).await?;
+        sqlx::query(TABLE).execute(&pool).await?;
+        Ok(pool)
+    };
+    let pool = loop {
+        match connect().await {
+            Err(error) if is_busy(&error) && Instant::now() < deadline => sleep(PAUSE).await,
+            opened => break opened?,
+        }
+    };
+    // A later connection must not make a new file in place of one that was deleted.
+    pool.set_connect_options(options.create_if_missing(false));
+    Ok(pool)
 }
 
 #[cfg(unix)]
@@ -157,10 +194,27 @@ fn moved() -> Error {
         .with_outcome(Outcome::NotApplied)
 }
 
+fn no_turn() -> Error {
+    Error::new(ErrorKind::Unavailable, NAME)
+        .with_message("other writes of this process took too long, and this one was not sent")
+        .with_hint("see whether the disk is slow, or another program keeps the file locked")
+        .with_outcome(Outcome::NotApplied)
+}
+
+/// The number of SQLite's error, without its details.
+fn code_of(error: &sqlx::Error) -> Option<u32> {
+    let code = error.as_database_error()?.code()?.parse::<u32>().ok()?;
+    Some(code & 0xff)
+}
+
+fn is_busy(error: &sqlx::Error) -> bool {
+    matches!(code_of(error), Some(5 | 6))
+}
+
 /// What became of a request is known if SQLite itself has refused it: a statement is a transaction.
 fn failed(error: sqlx::Error, otherwise: Outcome) -> Error {
-    let code = error.as_database_error().and_then(|error| error.code()?.parse::<u32>().ok());
-    let (kind, message, hint) = match (code.map(|code| code & 0xff), &error) {
+    let code = code_of(&error);
+    let (kind, message, hint) = match (code, &error) {
         (Some(5 | 6), _) => (
             ErrorKind::Unavailable,
             "another connection has locked the file for too long",
@@ -181,7 +235,7 @@ fn failed(error: sqlx::Error, otherwise: Outcome) -> Error {
         }
         _ => (ErrorKind::Unavailable, "the file cannot be used", "see the cause"),
     };
-    let is_known = matches!(code.map(|code| code & 0xff), Some(3 | 5 | 6 | 8 | 11 | 13 | 14 | 23 | 26))
+    let is_known = matches!(code, Some(3 | 5 | 6 | 8 | 11 | 13 | 14 | 23 | 26))
         || matches!(error, sqlx::Error::PoolTimedOut);
     let outcome = if is_known { Outcome::NotApplied } else { otherwise };
     Error::new(kind, NAME).with_message(message).with_hint(hint).with_outcome(outcome).caused_by(error)

@@ -3,9 +3,12 @@
 use std::fs;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use lock_core::{ErrorKind, Outcome};
 use lock_kv::SqliteConfig;
-use lock_testkit::take;
+use lock_testkit::{soon, take};
+use sqlx::{Connection, SqliteConnection};
+use tokio::time::sleep;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_and_tokens_outlive_their_processes() {
@@ -73,4 +76,64 @@ fn an_acquisition_is_dropped_outside_of_its_runtime() {
         drop(acquiring);
     }
     runtime.block_on(async { take(&locks, "a").await.release().await.unwrap() });
+}
+
+/// It waits for its connection, its turn or its answer: whatever it is that nobody polls any more.
+#[test]
+fn a_runtime_that_is_not_polled_keeps_nothing_from_others() {
+    let new_runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (paused, runtime) = (new_runtime(), new_runtime());
+    let dir = tempfile::tempdir().unwrap();
+    let locks = paused.block_on(SqliteConfig::new(dir.path().join("locks.db")).connect()).unwrap();
+    let mut requests = Vec::new();
+    for turns in 0..50 {
+        let mutex = locks.mutex(format!("paused/{turns}"));
+        let mut acquiring = Box::pin(async move { mutex.acquire().await });
+        paused.block_on(async {
+            tokio::select! {
+                biased;
+                _ = &mut acquiring => {}
+                () = async { for _ in 0..turns { tokio::task::yield_now().await } } => {}
+            }
+        });
+        requests.push(acquiring);
+        runtime.block_on(async { take(&locks, "a").await.release().await.unwrap() });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_that_was_not_begun_is_not_applied() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("locks.db");
+    // Time: it passes, and others have the file for as long.
+    let locks = SqliteConfig::new(&path).command_timeout(Duration::from_secs(3)).ttl(Duration::from_secs(60));
+    let locks = locks.connect().await.unwrap();
+    let guards = [take(&locks, "a").await, take(&locks, "b").await, take(&locks, "c").await];
+    let mut other = SqliteConnection::connect(&format!("sqlite://{}", path.display())).await.unwrap();
+    let transaction = other.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    let extensions = guards.iter().map(|guard| guard.extend(Duration::from_secs(90)));
+    for extended in join_all(extensions).await {
+        let error = extended.unwrap_err();
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotApplied), "{error}");
+    }
+    transaction.rollback().await.unwrap();
+    for guard in guards {
+        soon(guard.extend(Duration::from_secs(90))).await.unwrap();
+    }
+}
+
+/// As SQLite refuses it while another process makes the file.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_is_refused_is_opened_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("locks.db");
+    let mut maker =
+        SqliteConnection::connect(&format!("sqlite://{}?mode=rwc", path.display())).await.unwrap();
+    let transaction = maker.begin_with("BEGIN EXCLUSIVE").await.unwrap();
+    // Time: SQLite refuses the file after a third of it.
+    let opened = tokio::spawn(SqliteConfig::new(&path).command_timeout(Duration::from_secs(6)).connect());
+    // Time: after it has refused it once.
+    sleep(Duration::from_secs(3)).await;
+    transaction.rollback().await.unwrap();
+    take(&soon(opened).await.unwrap().unwrap(), "a").await.release().await.unwrap();
 }
