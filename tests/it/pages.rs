@@ -5,11 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The programs and packages whose tests a page names as `program::module::test`, and where their modules are.
-const PROGRAMS: [(&str, &str); 12] = [
+const PROGRAMS: [(&str, &str); 13] = [
     ("cli", "crates/lock-cli/tests/it"),
     ("conformance", "crates/lock-testkit/src/conformance"),
     ("facade", "tests/it"),
     ("flock", "crates/lock-flock/tests/conformance"),
+    ("kv", "crates/lock-kv/tests/it"),
     ("layers", "crates/lock-layers/tests/it"),
     ("lock_zk", "crates/lock-zk/src"),
     ("migrate", "crates/lock-migrate/tests/it"),

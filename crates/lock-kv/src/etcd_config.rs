@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lock_core::secret::Unreadable;
 use lock_core::tls::TlsFiles;
 use lock_core::url::LockUrl;
 use lock_core::{Error, ErrorKind, Lazy, Locks, Password, Result, runtime};
@@ -18,7 +19,11 @@ const OPTIONS: [&str; 6] = ["ttl", "command_timeout", "password_file", "tls_ca",
 /// A lock survives what etcd survives: the loss of any minority of the members. URL:
 /// `etcd://[user:password@]host[:port][,host[:port]...][/prefix][?option=value&...]`, or `etcds://` for TLS (feature `tls`). A user needs a
 /// role with `readwrite` on the prefix. Keys are `prefix/lock/NAME`; the prefix is `polylock` unless the URL has one. All clients of a lock
-/// use the same prefix.
+/// use the same prefix. Name each member: a name that stands for several addresses is one member.
+///
+/// **Start etcd with `--auto-compaction-mode=periodic --auto-compaction-retention=5m`.** It compacts nothing by default, and each renewal
+/// is a value that it keeps: a hundred held locks fill its quota of 2 GB in two days, and one lock with 64 waiters in an hour. A full
+/// store refuses renewals, and so all locks are lost.
 ///
 /// | URL option | default | |
 /// |---|---|---|
@@ -142,7 +147,7 @@ impl EtcdConfig {
     ///
     /// # Errors
     ///
-    /// As [`Kv::connect`]; [`ErrorKind::Denied`] for a wrong password, and for a user without rights on the prefix.
+    /// As [`Kv::connect`]; [`ErrorKind::InvalidConfig`] for a file that cannot be read; [`ErrorKind::Denied`] for a wrong password, and for a user without rights on the prefix.
     ///
     /// # Cancel safety
     ///
@@ -166,10 +171,24 @@ impl EtcdConfig {
         let members = self.check()?;
         self.kv.capabilities(&about())?;
         runtime::current(NAME)?;
+        self.check_files().await?;
         let limit = self.kv.timeout();
         let members = Members::new(&self.members, members, self.tls, self.user, limit)?;
         let prefix = format!("{}/", self.prefix.trim_end_matches('/'));
         Kv::connect(Etcd::new(members, prefix), self.kv).await
+    }
+
+    /// Files are read at each login and handshake. One that cannot be read now is a mistake.
+    async fn check_files(&self) -> Result<()> {
+        let wrong = |unreadable: Unreadable| unreadable.error(ErrorKind::InvalidConfig, NAME);
+        if let Some((_, password)) = &self.user {
+            password.read().await.map(drop).map_err(wrong)?;
+        }
+        #[cfg(feature = "tls")]
+        if let Some(files) = &self.tls {
+            files.config(true).await.map(drop).map_err(wrong)?;
+        }
+        Ok(())
     }
 
     fn check(&self) -> Result<Vec<Member>> {

@@ -89,6 +89,17 @@ async fn users_need_a_password_and_rights() {
     take(&locks, "a").await.release().await.unwrap();
 }
 
+#[tokio::test]
+async fn a_file_that_cannot_be_read_is_named_at_once() {
+    for url in
+        ["etcd://me@127.0.0.1:1?password_file=/missing/secret", "etcds://127.0.0.1:1?tls_ca=/missing/ca"]
+    {
+        let error = open(url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}: {error}");
+        assert!(error.to_string().contains("/missing/"), "{url}: {error}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_login_that_does_not_count_any_more_is_made_again() {
     if EtcdServer::is_missing() {
@@ -163,9 +174,10 @@ async fn tls_needs_the_authority_and_the_client_certificate() {
     let url = |options: String| format!("etcds://{}?{options}", server.addr());
     let locks = connect(&url(format!("{own}&tls_ca={}", certificates.ca().display()))).await;
     take(&locks, "a").await.release().await.unwrap();
-    refused(&url(format!("{own}&tls_ca={}", others.ca().display())), ErrorKind::Unavailable, "TLS").await;
+    let other_ca = url(format!("{own}&tls_ca={}", others.ca().display()));
+    refused(&other_ca, ErrorKind::Unavailable, "the ports and TLS").await;
     refused(&url(format!("tls_ca={}", certificates.ca().display())), ErrorKind::Unavailable, "TLS").await;
-    refused(&server.url(), ErrorKind::Unavailable, "TLS").await;
+    refused(&server.url(), ErrorKind::Unavailable, "has TLS where they want it").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
