@@ -7,6 +7,7 @@ use lock_core::engine::{Engine, EngineOptions, OnEngine};
 use lock_core::timeouts::check_timeout;
 use lock_core::{Capabilities, Clock, LeaseKind, Locks, Result, TokenBlock, runtime};
 
+use crate::boot::{BootId, this_boot};
 use crate::probe::refuses_old_versions;
 use crate::registers::{About, Registers};
 use crate::store::KvStore;
@@ -21,7 +22,7 @@ const GRACE_IN_POLLS: u32 = 20;
 /// The backend for a store that can compare and swap.
 ///
 /// A lock is as durable as its store. A crashed holder's lock is free one ttl after somebody has begun to wait for it, as nobody but the
-/// clients knows the time.
+/// clients knows the time; and one ttl after the crash for processes of the same boot, in a store of [one host](About::one_host).
 #[derive(Debug)]
 pub struct Kv<R: Registers>(Engine<KvStore<R>>);
 
@@ -36,6 +37,18 @@ pub struct KvConfig {
     command_timeout: Duration,
     clock: Clock,
     observer_clock: Option<Clock>,
+    boot: Boot,
+}
+
+/// Whose clock it is.
+#[derive(Clone, Debug)]
+enum Boot {
+    /// The one of this host.
+    This,
+    /// One that others with this text share, in tests.
+    Named(BootId),
+    /// It is of this client alone.
+    Unknown,
 }
 
 impl Default for KvConfig {
@@ -49,7 +62,7 @@ impl KvConfig {
     #[must_use]
     pub fn new() -> Self {
         let (ttl, command_timeout) = (Duration::from_secs(10), Duration::from_secs(5));
-        Self { ttl, command_timeout, clock: Clock::boot(), observer_clock: None }
+        Self { ttl, command_timeout, clock: Clock::boot(), observer_clock: None, boot: Boot::This }
     }
 
     /// How long a lock lasts without its holder. It is renewed three times in this span.
@@ -69,7 +82,7 @@ impl KvConfig {
     /// The clock of the leases, for tests.
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
-        self.clock = clock;
+        (self.clock, self.boot) = (clock, Boot::Unknown);
         self
     }
 
@@ -77,11 +90,22 @@ impl KvConfig {
     #[doc(hidden)]
     #[must_use]
     pub fn observer_clock(mut self, clock: Clock) -> Self {
-        self.observer_clock = Some(clock);
+        (self.observer_clock, self.boot) = (Some(clock), Boot::Unknown);
+        self
+    }
+
+    /// The boot whose clock this is, which all clients with this text share: in tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn boot_id(mut self, boot: &str) -> Self {
+        self.boot = Boot::Named(boot.into());
         self
     }
 
     /// Locks in these registers.
+    ///
+    /// If they are of [one host](About::one_host), each lease counts from when it was written, for processes of the same boot of Linux. Their
+    /// clock is the same, also in containers: one that is in a time namespace of its own does not count so.
     ///
     /// # Errors
     ///
@@ -133,8 +157,15 @@ impl<R: Registers> Kv<R> {
         options.grace = GRACE.max(in_polls);
         options.local_handovers = TokenBlock::USUAL_SERIES;
         options.clock = config.clock.clone();
+        let boot = match config.boot {
+            Boot::This => this_boot(),
+            Boot::Named(boot) => Some(boot),
+            Boot::Unknown => None,
+        };
+        let boot = boot.filter(|_| about.one_host);
         let clock = config.observer_clock.unwrap_or(config.clock);
-        let store = KvStore::new(registers, config.command_timeout, clock, WAITER_LASTS.max(in_polls * 2));
+        let lasts = WAITER_LASTS.max(in_polls * 2);
+        let store = KvStore::new(registers, config.command_timeout, (clock, boot), lasts);
         Engine::new(store, capabilities, options).map(Self)
     }
 }

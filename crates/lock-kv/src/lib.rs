@@ -10,6 +10,7 @@
 //! | `store` | a store of leases, for the engine of lock-core |
 //! | `stored` | the record of a lock, as it is stored |
 //! | `observed` | what a client has seen, and since when |
+//! | `boot` | which processes share a clock |
 //! | `mailbox` | when a waiter reads again |
 //! | `probe` | whether the store refuses a swap on an old version |
 //! | `etcd`, `etcd_config` | registers in etcd, and their options |
@@ -31,6 +32,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod backend;
+mod boot;
 mod error;
 #[cfg(feature = "etcd")]
 mod etcd;

@@ -150,6 +150,10 @@ pub struct About {
     pub longest_key: usize,
     /// Whether other processes use the same values. The usual is `true`.
     pub cross_process: bool,
+    /// Whether all processes that use the values run on one host, as those of a file do. Then an entry counts from when it was written, on
+    /// the clock of that host, if [the kernel is the same](crate::KvConfig::connect). The usual is `false`. It has to be `false` if
+    /// copies of a running virtual machine may use the values: their clocks differ, and nothing shows it.
+    pub one_host: bool,
 }
 
 /// A value, as it was read.
@@ -170,7 +174,7 @@ impl About {
     /// A store of this name, which waiters read so often.
     #[must_use]
     pub const fn new(name: &'static str, poll: Duration) -> Self {
-        Self { name, poll, longest_key: 1_040, cross_process: true }
+        Self { name, poll, longest_key: 1_040, cross_process: true, one_host: false }
     }
 }
 

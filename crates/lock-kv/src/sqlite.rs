@@ -151,7 +151,7 @@ impl Registers for Sqlite {
 }
 
 pub(crate) fn about() -> About {
-    About::new(NAME, POLL)
+    About { one_host: true, ..About::new(NAME, POLL) }
 }
 
 /// Opens the file. SQLite may refuse that at once, whatever its own timeout, while another process makes the file.

@@ -16,6 +16,7 @@ use lock_core::{
 use rand::Rng;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use crate::boot::BootId;
 use crate::error::{contended, silent};
 use crate::mailbox::KvMailbox;
 use crate::observed::{Known, Observed};
@@ -40,6 +41,8 @@ pub struct KvStore<R> {
     about: About,
     timeout: Duration,
     clock: Clock,
+    /// The boot whose clock it is, if all processes that use the values run on one host.
+    boot: Option<BootId>,
     /// For how long a waiter lives after it has said so.
     waiter_lasts: Duration,
     observed: Observed,
@@ -70,12 +73,18 @@ struct Done<T> {
 }
 
 impl<R: Registers> KvStore<R> {
-    pub(crate) fn new(registers: R, timeout: Duration, clock: Clock, waiter_lasts: Duration) -> Self {
+    pub(crate) fn new(
+        registers: R,
+        timeout: Duration,
+        (clock, boot): (Clock, Option<BootId>),
+        waiter_lasts: Duration,
+    ) -> Self {
         Self {
             about: registers.about(),
             registers: Arc::new(registers),
             timeout,
             clock,
+            boot,
             waiter_lasts,
             observed: Observed::default(),
             is_closed: AtomicBool::new(false),
@@ -84,6 +93,14 @@ impl<R: Registers> KvStore<R> {
 
     fn check_open(&self) -> Result<()> {
         if self.is_closed.load(Ordering::Relaxed) { Err(Error::closed(self.about.name)) } else { Ok(()) }
+    }
+
+    fn moment(&self) -> Moment {
+        Moment::new(self.clock.now(), self.boot.clone())
+    }
+
+    fn record(&self, known: &Known, stored: &Stored) -> Record<Party> {
+        stored.record(|owner, beat| known.since(owner, beat), self.boot.as_ref())
     }
 
     /// Changes the record of a lock by a swap on the version that was read. It is tried again while others come first.
@@ -110,8 +127,8 @@ impl<R: Registers> KvStore<R> {
             if let Some(own) = refused.iter().position(|(value, _)| before.is_or_follows(*value)) {
                 return Ok(Done { answer: refused.swap_remove(own).1, version: version.cloned() });
             }
-            let mut moment = Moment::new(self.clock.now());
-            let mut record = before.record(|owner, beat| known.since(owner, beat));
+            let mut moment = self.moment();
+            let mut record = self.record(&known, &before);
             let (answer, counts) = change(&mut record, &mut moment);
             let next = before.followed_by(&record, &moment);
             if matches!(counts, Counts::Read) && next.says_the_same_as(&before) {
@@ -346,8 +363,8 @@ impl<R: Registers> LeaseStore for KvStore<R> {
     async fn inspect(&self, key: &Arc<str>) -> Result<LockState> {
         let known = self.read(key, Instant::now() + self.timeout).await?;
         let Some((_, stored)) = &known.value else { return Ok(LockState::default()) };
-        let record = stored.record(|owner, beat| known.since(owner, beat));
-        let mut state = record.state(&Moment::new(self.clock.now()));
+        let record = self.record(&known, stored);
+        let mut state = record.state(&self.moment());
         for holder in &mut state.holders {
             // Without the margin of this observer.
             let lasts = holder.id.and_then(|id| stored.lasts(id));

@@ -9,6 +9,7 @@ use rand::Rng;
 use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
 
+use crate::boot::{BootId, BootTime};
 use crate::error::{not_a_record, other_format};
 
 const FORMAT: u32 = 1;
@@ -67,6 +68,9 @@ pub(crate) struct Party {
     beat: u64,
     /// For how long it lives after that.
     lasts_ms: u64,
+    /// When that was, where processes share a clock: before the value was sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    at: Option<BootTime>,
     /// When this client counts it dead.
     #[serde(skip, default = "never")]
     dead_at: BootInstant,
@@ -76,6 +80,8 @@ pub(crate) struct Party {
 #[derive(Debug)]
 pub(crate) struct Moment {
     now: BootInstant,
+    /// The boot whose clock this is.
+    boot: Option<BootId>,
     /// Those that say that they live, for so long at least.
     alive: Vec<(OwnerId, Duration)>,
 }
@@ -128,11 +134,17 @@ impl Stored {
         self.holders.is_empty() && self.queue.is_empty()
     }
 
-    /// The record, with the ends that this client observes: `seen` is when a read returned that showed this beat of the owner first.
-    pub(crate) fn record(&self, seen: impl Fn(OwnerId, u64) -> BootInstant) -> Record<Party> {
+    /// The record, with the ends that this client observes: `seen` is when a read returned that showed this beat of the owner first. It was
+    /// written before, and a process of the same boot knows when.
+    pub(crate) fn record(
+        &self,
+        seen: impl Fn(OwnerId, u64) -> BootInstant,
+        boot: Option<&BootId>,
+    ) -> Record<Party> {
         let observed = |owner, party: &Party| {
-            let lasts = party.lasts();
-            Party { dead_at: seen(owner, party.beat) + lasts + drift(lasts), ..party.clone() }
+            let (lasts, seen) = (party.lasts(), seen(owner, party.beat));
+            let written = party.at.as_ref().and_then(|at| at.on(boot)).unwrap_or(seen);
+            Party { dead_at: seen.min(written) + lasts + drift(lasts), ..party.clone() }
         };
         let holders = self.holders.iter().map(|holder| {
             let party = observed(holder.owner, &holder.party);
@@ -200,7 +212,8 @@ impl Stored {
 impl Party {
     /// A new one, which lasts for so long after each beat.
     pub(crate) fn new(info: &OwnerInfo, lasts: Duration) -> Self {
-        Self { info: info.clone(), since: wall_clock(), beat: 0, lasts_ms: millis(lasts), dead_at: never() }
+        let (since, lasts_ms) = (wall_clock(), millis(lasts));
+        Self { info: info.clone(), since, beat: 0, lasts_ms, at: None, dead_at: never() }
     }
 
     fn lasts(&self) -> Duration {
@@ -215,8 +228,8 @@ impl Party {
 }
 
 impl Moment {
-    pub(crate) const fn new(now: BootInstant) -> Self {
-        Self { now, alive: Vec::new() }
+    pub(crate) const fn new(now: BootInstant, boot: Option<BootId>) -> Self {
+        Self { now, boot, alive: Vec::new() }
     }
 
     /// Notes that this owner lives, for so long at least: whoever observes it waits anew.
@@ -238,7 +251,8 @@ impl Moment {
             Some(until) => until.saturating_duration_since(self.now),
         };
         let lasts = lasts.max(heard.unwrap_or_default());
-        Party { beat: number, lasts_ms: millis(lasts), dead_at: never(), ..party.clone() }
+        let at = self.boot.as_ref().map(|boot| BootTime::new(boot, self.now));
+        Party { beat: number, lasts_ms: millis(lasts), at, dead_at: never(), ..party.clone() }
     }
 }
 

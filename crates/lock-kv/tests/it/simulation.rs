@@ -40,6 +40,11 @@ fn an_observer_whose_clock_is_fast_is_found() {
     find::<Scenario>(Mode::FastObservers, |outcome| outcome.report.l2.count > 0);
 }
 
+#[test]
+fn clocks_that_differ_within_a_boot_are_found() {
+    find::<Scenario>(Mode::OffsetClocks, |outcome| outcome.report.l2.count > 0);
+}
+
 /// What the run is to show.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum Mode {
@@ -50,6 +55,8 @@ enum Mode {
     IgnoresConditions,
     /// Clients observe others by clocks that are far too fast.
     FastObservers,
+    /// Clients say that they share a clock, and do not.
+    OffsetClocks,
 }
 
 /// One run, as its seed determines it.
@@ -69,6 +76,8 @@ struct Scenario {
     faults: Faults,
     /// How often a swap is sent twice.
     repeats: f64,
+    /// How often a client is on the host whose clock several share.
+    local: f64,
     /// Whether clients send a swap again that got no answer, and settle what became of it by the value.
     settles: bool,
     /// For how long things go wrong.
@@ -94,6 +103,7 @@ impl simulation::Scenario for Scenario {
             faults: Faults::some(&mut dice),
             chaos: dice.millis(2_000..=6_000),
             repeats: *dice.pick(&[0.0, 0.0, 0.3]),
+            local: *dice.pick(&[0.0, 0.7, 1.0]),
             settles: dice.chance(0.4),
         }
     }
@@ -120,10 +130,18 @@ impl Scenario {
             // A holder counts on its lease for 1 % less, and observers wait for 1 % more.
             _ => 1.0 + dice.below(20) as f64 / 1_000.0,
         };
-        let config = KvConfig::new().ttl(self.ttl).command_timeout(self.timeout);
-        let machine = Clock::tokio();
-        let observer = move || BootInstant::from_boot(machine.now().since_boot().mul_f64(rate));
-        let config = config.clock(clock.clone()).observer_clock(Clock::from_fn(observer));
+        let (config, machine) = (KvConfig::new().ttl(self.ttl).command_timeout(self.timeout), Clock::tokio());
+        let config = match self.mode {
+            Mode::OffsetClocks => {
+                let (clock, offset) = (clock.clone(), dice.millis(0..=60_000));
+                config.clock(Clock::from_fn(move || clock.now() + offset)).boot_id("one")
+            }
+            Mode::Sound if dice.chance(self.local) => config.clock(clock.clone()).boot_id("one"),
+            _ => {
+                let observer = move || BootInstant::from_boot(machine.now().since_boot().mul_f64(rate));
+                config.clock(clock.clone()).observer_clock(Clock::from_fn(observer))
+            }
+        };
         config.connect(table::Client::new(table, link)).await.expect("nothing goes wrong yet")
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use lock_core::{ErrorKind, Outcome};
 use lock_kv::SqliteConfig;
-use lock_testkit::{soon, take};
+use lock_testkit::{soon, take, until};
 use sqlx::{Connection, SqliteConnection};
 use tokio::time::sleep;
 
@@ -136,4 +136,31 @@ async fn a_file_that_is_refused_is_opened_again() {
     sleep(Duration::from_secs(3)).await;
     transaction.rollback().await.unwrap();
     take(&soon(opened).await.unwrap().unwrap(), "a").await.release().await.unwrap();
+}
+
+/// Each looks once at the lock, as a process of cron does. The runtime of its holder has stopped.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crashed_holder_is_dead_for_processes_that_do_not_wait() {
+    let dir = tempfile::tempdir().unwrap();
+    // Time: the lease ends.
+    let connect = || SqliteConfig::new(dir.path().join("locks.db")).ttl(Duration::from_secs(2)).connect();
+    let (sender, held) = tokio::sync::oneshot::channel();
+    let holder = connect();
+    let crashed = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let guard = runtime.block_on(async { take(&holder.await.unwrap(), "a").await });
+        sender.send(()).unwrap();
+        (runtime, guard)
+    });
+    held.await.unwrap();
+    let (runtime, guard) = crashed.join().unwrap();
+    until("it is free", async || {
+        let locks = connect().await.unwrap();
+        let next = locks.mutex("a").try_acquire().await.unwrap();
+        assert!(next.is_none() || !guard.is_valid());
+        next.is_some()
+    })
+    .await;
+    runtime.shutdown_background();
 }

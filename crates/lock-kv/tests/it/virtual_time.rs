@@ -71,3 +71,44 @@ fn a_crashed_holders_lock_is_free_a_ttl_after_somebody_waits() {
         next.release().await.unwrap();
     });
 }
+
+/// Its clock tells when the entry was written, and that is believed if it is not yet to come.
+#[test]
+fn a_crashed_holders_lock_is_free_at_once_for_processes_of_its_boot() {
+    in_virtual_time(3, async {
+        let (table, clock) = (Arc::new(Table::new(Versions::Numbers)), Clock::tokio());
+        let connect = async |clock: Clock, boot: &str| {
+            let link = Link::new(1);
+            let config = KvConfig::new().ttl(TTL).clock(clock).boot_id(boot);
+            (config.connect(Client::new(&table, &link)).await.unwrap(), link)
+        };
+        let ahead = {
+            let clock = clock.clone();
+            Clock::from_fn(move || clock.now() + TTL * 100)
+        };
+        // Each looks once, as a process of cron does.
+        let is_free = async |boot: &str, lock: &str| {
+            let (locks, _) = connect(clock.clone(), boot).await;
+            locks.mutex(lock).try_acquire().await.unwrap().is_some()
+        };
+        let (crashed, link) = connect(clock.clone(), "one").await;
+        let guard = crashed.mutex("a").acquire().await.unwrap();
+        let (of_the_future, other_link) = connect(ahead, "one").await;
+        let other = of_the_future.mutex("b").acquire().await.unwrap();
+        for link in [link, other_link] {
+            link.set(Faults { refuse: 1.0, ..Faults::default() }, 0.0, Duration::ZERO);
+        }
+        while guard.is_valid() {
+            assert!(!is_free("one", "a").await, "the holder counts on it");
+            sleep(TTL / 100).await;
+        }
+        sleep(TTL * 10).await;
+        assert!(!other.is_valid());
+        assert!(!is_free("another", "a").await, "its clock is another one");
+        assert!(is_free("one", "a").await);
+        assert!(!is_free("one", "b").await, "it is as one that was written now");
+        let (locks, _) = connect(clock.clone(), "one").await;
+        let next = timeout(TTL * 2, locks.mutex("b").acquire()).await;
+        next.expect("it is free a ttl after that").unwrap().release().await.unwrap();
+    });
+}

@@ -228,7 +228,7 @@ impl Client {
 impl Registers for Client {
     fn about(&self) -> About {
         let mut about = About::new(NAME, Duration::from_millis(10));
-        about.longest_key = self.longest_key;
+        (about.longest_key, about.one_host) = (self.longest_key, true);
         about
     }
 
