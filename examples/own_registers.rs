@@ -45,8 +45,9 @@ impl Registers for Map {
         })
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<String>> {
-        Ok(self.with(|(_, map)| map.keys().filter(|key| key.starts_with(prefix)).cloned().collect()))
+    async fn list(&self, prefix: &str, after: &str) -> Result<Vec<String>> {
+        let is_next = |key: &&String| key.starts_with(prefix) && key.as_str() > after;
+        Ok(self.with(|(_, map)| map.keys().filter(is_next).take(1_000).cloned().collect()))
     }
 }
 

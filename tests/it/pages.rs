@@ -72,12 +72,13 @@ fn a_test_that_does_not_exist_is_found() {
 /// The names that are only examples here.
 const HERE: &str = "tests/it/pages.rs";
 /// What other projects have, and files that the harness writes.
-const ELSEWHERE: [&str; 23] = [
+const ELSEWHERE: [&str; 24] = [
     "Depot",
     "OneshotReceiver",
     "WatchManager",
     "handle_connect_response",
     "idle_in_transaction_session_timeout",
+    "is_healthy",
     "last_zxid",
     "lease_state",
     "lost_token",

@@ -18,6 +18,8 @@ pub(crate) const MIN_TTL: Duration = Duration::from_millis(100);
 const GRACE: Duration = Duration::from_millis(2_500);
 const WAITER_LASTS: Duration = Duration::from_secs(5);
 const GRACE_IN_POLLS: u32 = 20;
+/// A granted waiter has the lock for no longer than its ttl: it has to look within that.
+const MIN_TTL_IN_POLLS: u32 = 10;
 
 /// The backend for a store that can compare and swap.
 ///
@@ -124,7 +126,8 @@ impl KvConfig {
     }
 
     pub(crate) fn capabilities(&self, about: &About) -> Result<Capabilities> {
-        let mut capabilities = Capabilities::new(about.name, LeaseKind::ttl(self.ttl, MIN_TTL));
+        let min_ttl = MIN_TTL.max(about.poll * MIN_TTL_IN_POLLS);
+        let mut capabilities = Capabilities::new(about.name, LeaseKind::ttl(self.ttl, min_ttl));
         capabilities.check_lease_ttl(self.ttl)?;
         check_timeout(about.name, "command_timeout", self.command_timeout)?;
         capabilities.answer_timeout = self.command_timeout;

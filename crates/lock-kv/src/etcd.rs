@@ -7,7 +7,6 @@ mod messages;
 
 use std::time::Duration;
 
-use lock_core::backend::MAX_LISTED;
 use lock_core::{Error, ErrorKind, Outcome, Result};
 use tokio::time::{sleep, timeout};
 use tonic::Status;
@@ -22,6 +21,8 @@ pub(crate) const NAME: &str = "etcd";
 const POLL: Duration = Duration::from_millis(50);
 /// A watch may be lost and nobody know: after so long somebody looks.
 const WATCHED: Duration = Duration::from_secs(5);
+/// How many keys are listed at a time: with long names still less than gRPC takes for an answer.
+const PAGE: i64 = 1_000;
 
 /// Values under the keys of etcd that begin with a prefix. Reads are linearizable, and a version is the revision of the last change.
 #[derive(Debug)]
@@ -110,8 +111,9 @@ impl Registers for Etcd {
         }
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<String>> {
-        let request = Range::keys(&self.key(prefix), MAX_LISTED as i64 + 2);
+    async fn list(&self, prefix: &str, after: &str) -> Result<Vec<String>> {
+        let after = (!after.is_empty()).then(|| self.key(after));
+        let request = Range::keys(&self.key(prefix), after, PAGE);
         let found = self.members.call::<_, Found>(RANGE, &request).await;
         let found = found.map_err(|error| error.with_outcome(Outcome::NotApplied))?;
         let keys = found.answer.values.into_iter().filter_map(|found| String::from_utf8(found.key).ok());

@@ -25,21 +25,27 @@ pub(crate) async fn refuses_old_versions(registers: &impl Registers, limit: Dura
 }
 
 async fn probe(registers: &impl Registers) -> Result<()> {
+    let name = registers.about().name;
+    let swap = async |expected: Option<&Version>| {
+        // Each value differs: some versions are hashes.
+        let value = format!("{{\"probe\":\"{:032x}\"}}", random::rng().random::<u128>());
+        registers.swap(KEY, expected, value.as_bytes()).await
+    };
     for _ in 0..TRIES {
-        let old = registers.read(KEY).await?.map(|found| found.version);
-        let swap = async |expected: Option<&Version>| {
-            // Each value differs: some versions are hashes.
-            let value = format!("{{\"probe\":\"{:032x}\"}}", random::rng().random::<u128>());
-            registers.swap(KEY, expected, value.as_bytes()).await
+        let old = match registers.read(KEY).await? {
+            Some(found) => found.version,
+            None => match swap(None).await? {
+                Some(created) => created,
+                None => continue,
+            },
         };
-        if swap(old.as_ref()).await?.is_none() {
+        if swap(Some(&old)).await?.is_none() {
             continue;
         }
-        let name = registers.about().name;
-        if swap(old.as_ref()).await?.is_some() {
+        if swap(Some(&old)).await?.is_some() {
             return Err(swaps_on_old_versions(name, "executes a swap on an old version"));
         }
-        if old.is_some() && swap(None).await?.is_some() {
+        if swap(None).await?.is_some() {
             return Err(swaps_on_old_versions(name, "creates a key that exists"));
         }
         return Ok(());

@@ -60,8 +60,10 @@ use tokio::time::sleep;
 ///         Ok(Some(next.into()))
 ///     }
 ///
-///     async fn list(&self, prefix: &str) -> Result<Vec<String>> {
-///         Ok(self.0.lock().unwrap().keys().filter(|key| key.starts_with(prefix)).cloned().collect())
+///     async fn list(&self, prefix: &str, after: &str) -> Result<Vec<String>> {
+///         let map = self.0.lock().unwrap();
+///         let keys = map.keys().filter(|key| key.starts_with(prefix) && key.as_str() > after);
+///         Ok(keys.take(1_000).cloned().collect())
 ///     }
 /// }
 ///
@@ -112,12 +114,13 @@ pub trait Registers: Debug + Send + Sync + 'static {
         value: &[u8],
     ) -> impl Future<Output = Result<Option<Version>>> + Send;
 
-    /// The keys that begin so, at least [`MAX_LISTED`](lock_core::backend::MAX_LISTED) and one more, if there are so many.
+    /// The first of the keys that begin so and come after another one, in the order of their bytes: as many as the store gives at a time; none
+    /// if there are no more. `after` is empty at first.
     ///
     /// # Errors
     ///
     /// When the store does not answer, or refuses.
-    fn list(&self, prefix: &str) -> impl Future<Output = Result<Vec<String>>> + Send;
+    fn list(&self, prefix: &str, after: &str) -> impl Future<Output = Result<Vec<String>>> + Send;
 
     /// Returns when the key may have another version than this; it may return for no reason. The default waits for about
     /// [`poll`](About::poll).
@@ -144,7 +147,7 @@ pub struct About {
     /// What errors and logs call it.
     pub name: &'static str,
     /// How long the first waiter pauses before it reads again; those behind it up to four times as long. By what a read costs: some
-    /// milliseconds for a file, a second for a bucket.
+    /// milliseconds for a file, a second for a bucket. The shortest ttl is ten of them.
     pub poll: Duration,
     /// The longest key in bytes. The usual is 1 040, for names of [`LockName::MAX_BYTES`](lock_core::LockName::MAX_BYTES).
     pub longest_key: usize,

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf, absolute};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::backend::MAX_LISTED;
 use lock_core::{Error, ErrorKind, Outcome, Result, random};
 use rand::Rng;
 use sqlx::Row;
@@ -24,6 +23,8 @@ pub(crate) const NAME: &str = "sqlite";
 const POLL: Duration = Duration::from_millis(5);
 /// Each has a thread. One writes at a time.
 const CONNECTIONS: u32 = 4;
+/// How many keys are listed at a time.
+const PAGE: i64 = 10_000;
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS polylock (key TEXT PRIMARY KEY, version INTEGER NOT NULL, value BLOB NOT NULL)";
 /// Parts of the timeout for which a write waits for its turn, and then for the file. What is left is for the write itself: an answer after
 /// the timeout says nothing of the outcome.
@@ -135,9 +136,9 @@ impl Registers for Sqlite {
         Ok((swapped.rows_affected() == 1).then(|| new.into()))
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<String>> {
-        let rows = sqlx::query_scalar("SELECT key FROM polylock WHERE key >= ? ORDER BY key LIMIT ?");
-        let rows = rows.bind(prefix.to_owned()).bind(MAX_LISTED as i64 + 2);
+    async fn list(&self, prefix: &str, after: &str) -> Result<Vec<String>> {
+        let sql = "SELECT key FROM polylock WHERE key >= ? AND key > ? ORDER BY key LIMIT ?";
+        let rows = sqlx::query_scalar(sql).bind(prefix.to_owned()).bind(after.to_owned()).bind(PAGE);
         let pool = self.pool.clone();
         let rows = self.run(async move { rows.fetch_all(&pool).await }).await;
         let keys: Vec<String> = rows.map_err(|error| failed(error, Outcome::NotApplied))?;

@@ -14,7 +14,7 @@ use lock_core::{
     OwnerId, Result, Token, random,
 };
 use rand::Rng;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::boot::BootId;
 use crate::error::{contended, silent};
@@ -238,6 +238,11 @@ fn ask_for(
     waiter_lasts: Duration,
 ) -> (record::Answer, BootInstant) {
     let (owner, ttl) = (ask.owner, ask.ttl);
+    if record.queue().len() >= MOST_WAITERS {
+        // Those that have gone take up the room of others.
+        let alive = record.queue().iter().filter(|waiter| now.lives(waiter)).cloned();
+        *record = Record::of(record.last(), record.holders().iter().cloned(), alive);
+    }
     let mut beat = now.time() + waiter_lasts / 3;
     match record.queue().iter().find(|waiter| waiter.owner == owner) {
         Some(waiter) if now.lives(waiter) => {
@@ -395,25 +400,29 @@ impl<R: Registers> LeaseStore for KvStore<R> {
         Some(KvMailbox::new(&self.registers, &self.clock, key))
     }
 
-    /// Those that are held or waited for.
+    /// Those that are held or waited for. Records of others stay, and are read for that.
     async fn list(&self, prefix: &str) -> Result<Option<Vec<LockName>>> {
         self.check_open()?;
-        let (prefix, deadline) = (format!("{LOCKS}{prefix}"), Instant::now() + self.timeout);
-        let keys = timeout_at(deadline, self.registers.list(&prefix)).await;
-        let keys = keys.map_err(|_| silent(self.about.name, self.timeout, Outcome::NotApplied))??;
-        let names: Vec<_> =
-            keys.iter().filter_map(|key| LockName::new(key.strip_prefix(LOCKS)?).ok()).collect();
-        if names.len() > MAX_LISTED {
-            // Too many to look at: this is reported.
-            return Ok(Some(names));
+        let (prefix, mut in_use) = (format!("{LOCKS}{prefix}"), Vec::new());
+        let mut last = String::new();
+        // More than that are reported as too many.
+        while in_use.len() <= MAX_LISTED {
+            let page = timeout(self.timeout, self.registers.list(&prefix, &last)).await;
+            let page = page.map_err(|_| silent(self.about.name, self.timeout, Outcome::NotApplied))??;
+            let Some(last_of_page) = page.iter().max().filter(|key| **key > last) else { break };
+            last.clone_from(last_of_page);
+            let names: Vec<_> =
+                page.iter().filter_map(|key| LockName::new(key.strip_prefix(LOCKS)?).ok()).collect();
+            let looks = names.into_iter().map(async |name| {
+                let state = self.inspect(&self.place(&name)?).await?;
+                Ok((!state.holders.is_empty() || state.waiters > 0).then_some(name))
+            });
+            let looks: Vec<Result<_>> = iter(looks).buffer_unordered(AT_A_TIME).collect().await;
+            for name in looks {
+                in_use.extend(name?);
+            }
         }
-        let in_use = names.into_iter().map(async |name| {
-            let state = self.inspect(&self.place(&name)?).await?;
-            Ok((!state.holders.is_empty() || state.waiters > 0).then_some(name))
-        });
-        let in_use: Vec<Result<_>> = iter(in_use).buffer_unordered(AT_A_TIME).collect().await;
-        let in_use: Result<Vec<_>> = in_use.into_iter().collect();
-        Ok(Some(in_use?.into_iter().flatten().collect()))
+        Ok(Some(in_use))
     }
 
     async fn doctor(&self) -> Result<DoctorReport> {

@@ -90,9 +90,8 @@ impl fmt::Debug for SqliteHarness {
     }
 }
 
-fn capabilities(name: &'static str, cross_process: bool) -> Capabilities {
-    // Time: the shortest that the store takes.
-    let lease = LeaseKind::ttl(Duration::from_secs(10), Duration::from_millis(100));
+fn capabilities(name: &'static str, cross_process: bool, shortest: Duration) -> Capabilities {
+    let lease = LeaseKind::ttl(Duration::from_secs(10), shortest);
     let mut capabilities = Capabilities::new(name, lease);
     capabilities.cross_process = cross_process;
     (capabilities.fifo, capabilities.counts_waiters, capabilities.names_sharers) = (true, true, true);
@@ -132,7 +131,8 @@ impl Harness for KvMemoryHarness {
     }
 
     fn capabilities(&self) -> Capabilities {
-        capabilities("map", false)
+        // Time: the shortest that the store takes.
+        capabilities("map", false, Duration::from_millis(100))
     }
 
     fn short_lease(&self) -> Duration {
@@ -182,7 +182,8 @@ impl Harness for EtcdHarness {
     }
 
     fn capabilities(&self) -> Capabilities {
-        capabilities("etcd", true)
+        // Time: the shortest that the store takes.
+        capabilities("etcd", true, Duration::from_millis(500))
     }
 
     fn leaves_out(&self, _: &str) -> Option<&'static str> {
@@ -247,7 +248,8 @@ impl Harness for SqliteHarness {
     }
 
     fn capabilities(&self) -> Capabilities {
-        capabilities("sqlite", true)
+        // Time: the shortest that the store takes.
+        capabilities("sqlite", true, Duration::from_millis(100))
     }
 
     fn leaves_out(&self, case: &str) -> Option<&'static str> {

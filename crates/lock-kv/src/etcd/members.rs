@@ -30,8 +30,6 @@ use super::messages::{AUTHENTICATE, LoggedIn, Login};
 
 /// Before all members are asked once more.
 const PAUSE: Duration = Duration::from_millis(50);
-/// A list of keys is the longest answer.
-const LONGEST_ANSWER: usize = 64 << 20;
 
 type LoginToken = MetadataValue<Ascii>;
 
@@ -350,7 +348,7 @@ where
 }
 
 async fn ready(channel: &Channel) -> Result<Grpc<Channel>, Status> {
-    let mut grpc = Grpc::new(channel.clone()).max_decoding_message_size(LONGEST_ANSWER);
+    let mut grpc = Grpc::new(channel.clone());
     grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
     Ok(grpc)
 }

@@ -171,13 +171,15 @@ impl Range {
         Self { keys_only: true, ..Self::one(key) }
     }
 
-    /// The keys that begin so. None is the last of all: keys are text, which has no byte of 0xff.
-    pub(crate) fn keys(prefix: &[u8], limit: i64) -> Self {
+    /// The first keys that begin so and come after another one. None is the last of all: keys are text, which has no byte of 0xff.
+    pub(crate) fn keys(prefix: &[u8], after: Option<Vec<u8>>, limit: i64) -> Self {
         let mut end = prefix.to_vec();
         if let Some(last) = end.last_mut() {
             *last += 1;
         }
-        Self { key: prefix.to_vec(), end, limit, keys_only: true }
+        // The next key there could be.
+        let next = after.map(|after| [after, vec![0]].concat());
+        Self { key: next.unwrap_or_else(|| prefix.to_vec()), end, limit, keys_only: true }
     }
 }
 

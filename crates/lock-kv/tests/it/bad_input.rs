@@ -1,12 +1,13 @@
 //! What a store may have or do that is no lock: errors that say what to do, and nothing is left.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lock_core::{ErrorKind, Outcome};
 use lock_kv::{KvConfig, Registers};
 use lock_testkit::take;
 
-use crate::simulation::table::{Client, Link, Table, Versions};
+use crate::simulation::table::{Client, Ignored, Link, Table, Versions};
 
 fn store() -> (Arc<Table>, Client) {
     let table = Arc::new(Table::new(Versions::Numbers));
@@ -16,11 +17,23 @@ fn store() -> (Arc<Table>, Client) {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_ignores_conditions_is_refused() {
-    let (table, client) = store();
-    table.ignore_conditions(true);
-    let error = KvConfig::new().connect(client).await.unwrap_err();
-    assert_eq!((error.kind(), error.code()), (ErrorKind::Unsupported, "unconditional"), "{error}");
-    assert!(error.hint().is_some_and(|hint| hint.contains("conditional writes")), "{error}");
+    for ignored in [Ignored::All, Ignored::Versions] {
+        let (table, client) = store();
+        table.ignore(ignored);
+        let error = KvConfig::new().connect(client).await.unwrap_err();
+        assert_eq!((error.kind(), error.code()), (ErrorKind::Unsupported, "unconditional"), "{error}");
+        assert!(error.hint().is_some_and(|hint| hint.contains("conditional writes")), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_that_end_between_two_looks_are_refused() {
+    // Time: of a store that is read once a second.
+    let slow = || store().1.with_poll(Duration::from_secs(1));
+    // Time: nine looks, in virtual time.
+    let error = KvConfig::new().ttl(Duration::from_secs(9)).connect(slow()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+    KvConfig::new().connect(slow()).await.unwrap();
 }
 
 /// A record of a free lock.
@@ -63,4 +76,23 @@ async fn keys_that_are_too_long_are_refused() {
     assert_eq!(error.kind(), ErrorKind::InvalidName, "{error}");
     assert!(error.message().contains("room for 95"), "{error}");
     take(&locks, &"x".repeat(95)).await.release().await.unwrap();
+}
+
+/// The store gives ten names at a time, and most are of locks that nobody has any more.
+#[tokio::test(start_paused = true)]
+async fn a_list_shows_the_locks_in_use_among_many_others() {
+    let (_, client) = store();
+    let locks = KvConfig::new().connect(client).await.unwrap();
+    let mut held = Vec::new();
+    for number in 0..50 {
+        let guard = take(&locks, &format!("job/{number:02}")).await;
+        match number % 20 {
+            0 => held.push(guard),
+            _ => drop(guard.release().await.unwrap()),
+        }
+    }
+    let mut names = locks.list("job/").await.unwrap();
+    names.sort();
+    let names: Vec<_> = names.iter().map(|name| name.as_str()).collect();
+    assert_eq!(names, ["job/00", "job/20", "job/40"]);
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use lock_core::{ErrorKind, Guard, Locks, Outcome, Released, Result};
 use lock_kv::EtcdConfig;
 use lock_testkit::proxy::{FaultProxy, Protocol, Then};
@@ -160,6 +161,25 @@ async fn long_names_are_keys_and_other_values_are_errors() {
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unexpected, Outcome::NotApplied), "{error}");
     assert!(error.hint().is_some_and(|hint| hint.contains("delete the value")), "{error}");
     assert_eq!(server.values("polylock/lock/text").await.unwrap()[0].1, b"hello");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "full: a thousand locks"]
+async fn a_list_has_what_is_in_use_behind_many_records() {
+    if EtcdServer::is_missing() {
+        return;
+    }
+    let server = EtcdServer::start().await.unwrap();
+    let locks = connect(&server.url()).await;
+    let make = |at: usize| {
+        let locks = &locks;
+        async move { take(locks, &format!("a{at}")).await.release().await.unwrap() }
+    };
+    for at in (0..1_010).step_by(10) {
+        join_all((at..at + 10).map(make)).await;
+    }
+    let _guard = take(&locks, "b").await;
+    assert_eq!(locks.list("").await.unwrap(), ["b"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

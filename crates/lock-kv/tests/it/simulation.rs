@@ -18,7 +18,7 @@ use lock_testkit::simulation::{
 };
 use tokio::time::sleep;
 
-use self::table::{Link, Table, Versions};
+use self::table::{Ignored, Link, Table, Versions};
 
 const SEED_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/simulation.seeds");
 /// For what is done in the background.
@@ -158,7 +158,9 @@ impl Scenario {
             link.settle_swaps(self.settles.then_some(self.timeout / 4));
             links.push(link);
         }
-        table.ignore_conditions(self.mode == Mode::IgnoresConditions);
+        if self.mode == Mode::IgnoresConditions {
+            table.ignore(Ignored::All);
+        }
         let stage = Arc::new(Stage::new(self.habits(), clock, with_log.then(Trace::new)));
         let calm = tokio::spawn(calm(links, self.chaos, Arc::clone(&stage)));
         let mut faults = stage.play(&clients, self.tasks, &mut dice).await;

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::{Clock, Locks};
-use lock_kv::KvConfig;
+use lock_kv::{KvConfig, Registers};
 use lock_testkit::fake::Faults;
 use lock_testkit::simulation::in_virtual_time;
+use lock_testkit::until;
+use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::simulation::table::{Client, Link, Table, Versions};
@@ -69,6 +71,39 @@ fn a_crashed_holders_lock_is_free_a_ttl_after_somebody_waits() {
         assert!(began.elapsed() < TTL + Duration::from_secs(1), "{:?}", began.elapsed());
         assert!(next.token() > guard.token());
         next.release().await.unwrap();
+    });
+}
+
+#[test]
+fn waiters_that_have_gone_leave_their_room_to_others() {
+    in_virtual_time(4, async {
+        let (table, clock) = (Arc::new(Table::new(Versions::Numbers)), Clock::tokio());
+        let (holder, _) = client(&table, &clock, 1).await;
+        let guard = holder.mutex("a").acquire().await.unwrap();
+        let (locks, link) = client(&table, &clock, 2).await;
+        drop(tokio::spawn(async move { locks.mutex("a").acquire().await.map(drop) }));
+        until("it waits", async || table.left("a") == 2).await;
+        link.set(Faults { refuse: 1.0, ..Faults::default() }, 0.0, Duration::ZERO);
+        // As many of it as have room.
+        let other = Client::new(&table, &Link::new(3));
+        let found = other.read("lock/a").await.unwrap().unwrap();
+        let mut record: Value = serde_json::from_slice(&found.value).unwrap();
+        let waiter = record["queue"][0].clone();
+        record["queue"] = (0..64)
+            .map(|number| {
+                let owner = format!("{number:02}{}", &waiter["owner"].as_str().unwrap()[2..]);
+                let mut waiter = waiter.clone();
+                waiter["owner"] = owner.into();
+                waiter
+            })
+            .collect();
+        let record = serde_json::to_vec(&record).unwrap();
+        other.swap("lock/a", Some(&found.version), &record).await.unwrap().unwrap();
+        let (locks, _) = client(&table, &clock, 4).await;
+        let waiting = tokio::spawn(async move { locks.mutex("a").acquire().await.unwrap().release().await });
+        until("it waits alone", async || table.left("a") == 2).await;
+        guard.release().await.unwrap();
+        waiting.await.unwrap().unwrap();
     });
 }
 

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::future::pending;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +14,8 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 const NAME: &str = "simulated";
+/// How many keys it lists at a time.
+const PAGE: usize = 10;
 /// How often a client sends a swap that gets no answer, if it sends it again.
 const ATTEMPTS: usize = 3;
 
@@ -29,11 +30,20 @@ pub(crate) enum Versions {
     Hashes,
 }
 
+/// Which conditions of swaps are ignored.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Ignored {
+    Nothing,
+    /// Those that the version is an old one; keys that exist are not created.
+    Versions,
+    All,
+}
+
 /// The values of the store.
 #[derive(Debug)]
 pub(crate) struct Table {
     versions: Versions,
-    ignores_conditions: AtomicBool,
+    ignored: Mutex<Ignored>,
     /// All values that each key has had.
     values: Mutex<BTreeMap<String, Vec<Versioned>>>,
 }
@@ -61,16 +71,16 @@ pub(crate) struct Client {
     table: Arc<Table>,
     link: Arc<Link>,
     longest_key: usize,
+    poll: Duration,
 }
 
 impl Table {
     pub(crate) fn new(versions: Versions) -> Self {
-        Self { versions, ignores_conditions: AtomicBool::new(false), values: Mutex::default() }
+        Self { versions, ignored: Mutex::new(Ignored::Nothing), values: Mutex::default() }
     }
 
-    /// Has swaps write whatever the version is.
-    pub(crate) fn ignore_conditions(&self, ignores: bool) {
-        self.ignores_conditions.store(ignores, Ordering::Relaxed);
+    pub(crate) fn ignore(&self, ignored: Ignored) {
+        *self.ignored() = ignored;
     }
 
     /// How many have the lock, or wait for it.
@@ -98,7 +108,12 @@ impl Table {
         let mut values = self.values();
         let values = values.entry(key.to_owned()).or_default();
         let present = values.last().map(|value| &value.version);
-        if present != expected && !self.ignores_conditions.load(Ordering::Relaxed) {
+        let is_ignored = match *self.ignored() {
+            Ignored::Nothing => false,
+            Ignored::Versions => expected.is_some(),
+            Ignored::All => true,
+        };
+        if present != expected && !is_ignored {
             return Err(values.last().cloned());
         }
         let version = match self.versions {
@@ -111,6 +126,10 @@ impl Table {
         };
         values.push(Versioned::new(version.clone(), value));
         Ok(version)
+    }
+
+    fn ignored(&self) -> MutexGuard<'_, Ignored> {
+        self.ignored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn values(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Versioned>>> {
@@ -176,11 +195,16 @@ impl Link {
 
 impl Client {
     pub(crate) fn new(table: &Arc<Table>, link: &Arc<Link>) -> Self {
-        Self { table: Arc::clone(table), link: Arc::clone(link), longest_key: 1_040 }
+        let (table, link) = (Arc::clone(table), Arc::clone(link));
+        Self { table, link, longest_key: 1_040, poll: Duration::from_millis(10) }
     }
 
     pub(crate) fn with_longest_key(self, longest_key: usize) -> Self {
         Self { longest_key, ..self }
+    }
+
+    pub(crate) fn with_poll(self, poll: Duration) -> Self {
+        Self { poll, ..self }
     }
 
     /// Sends a swap, which goes on when its future is dropped.
@@ -227,7 +251,7 @@ impl Client {
 
 impl Registers for Client {
     fn about(&self) -> About {
-        let mut about = About::new(NAME, Duration::from_millis(10));
+        let mut about = About::new(NAME, self.poll);
         (about.longest_key, about.one_host) = (self.longest_key, true);
         about
     }
@@ -263,8 +287,10 @@ impl Registers for Client {
         Err(broken())
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<String>> {
-        Ok(self.table.values().keys().filter(|key| key.starts_with(prefix)).cloned().collect())
+    async fn list(&self, prefix: &str, after: &str) -> Result<Vec<String>> {
+        let values = self.table.values();
+        let keys = values.keys().filter(|key| key.starts_with(prefix) && key.as_str() > after);
+        Ok(keys.take(PAGE).cloned().collect())
     }
 }
 
