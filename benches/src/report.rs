@@ -19,6 +19,8 @@ use std::fmt::{Display, Write as _};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
+
 use self::html::escape;
 use self::tone::Tone;
 use crate::data::results::numbers::quantity;
@@ -55,16 +57,18 @@ pub(crate) fn render(results: &Results) -> String {
     appendix(&mut page, results);
     let _ = write!(
         page,
-        "</main>\n<script type=\"application/json\" id=\"results\">{}</script>\n",
-        json(results)
+        "</main>\n<script type=\"application/json\" id=\"results\">{}</script>\n\
+         <script type=\"application/json\" id=\"colours\">{}</script>\n",
+        json(results),
+        json(&colour::colours(results))
     );
     page.push_str(END);
     page
 }
 
-/// The results for the script that draws the pictures, safe within a page.
-fn json(results: &Results) -> String {
-    let json = serde_json::to_string(results).unwrap_or_default();
+/// Something for the script that draws the pictures, safe within a page.
+fn json(it: &impl Serialize) -> String {
+    let json = serde_json::to_string(it).unwrap_or_default();
     json.replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e")
 }
 

@@ -47,7 +47,7 @@ pub(crate) struct Options {
     scenarios: Vec<String>,
 
     /// Only this claim, by its number, with the scenarios that it needs; can be given several times
-    #[arg(long = "claim", value_name = "N", value_parser = clap::value_parser!(u8).range(1..=14))]
+    #[arg(long = "claim", value_name = "N", value_parser = claim)]
     claims: Vec<u8>,
 
     /// Three ZooKeeper servers instead of one
@@ -246,6 +246,11 @@ fn chosen<T: Copy + Ord>(wanted: &[T], by_default: &[T]) -> Vec<T> {
 fn scenarios() -> impl Iterator<Item = PossibleValue> {
     let with_rows = EXPERIMENTS.iter().filter(|one| one.rows.is_some());
     with_rows.map(|one| PossibleValue::new(one.name).help(one.about))
+}
+
+fn claim(text: &str) -> Result<u8, String> {
+    let mut ids = EXPERIMENTS.iter().filter_map(|one| one.claim).map(|claim| claim.id);
+    ids.find(|id| id.to_string() == text).ok_or_else(|| "there is no claim of this number".to_owned())
 }
 
 fn watch(text: &str) -> Result<Duration, String> {

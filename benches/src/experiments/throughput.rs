@@ -25,13 +25,16 @@ pub(super) static THIS: Experiment = Experiment {
     fits: |backend| backend != BackendName::Memory,
     settings,
     metrics: &[
-        metric("p50", "us", "p50")
-            .targets(&[ratio(REDIS, "p50 against the bare commands").of("redis 1 task").at_most(1.08)]),
+        metric("p50", "us", "p50").targets(&[
+            ratio(REDIS, "p50 against the bare commands").of("redis 1 task").at_most(1.08),
+            ratio(POSTGRES, "p50 against the bare statements").of("postgres 1 task").at_most(1.15),
+        ]),
         metric("p99", "us", "p99"),
         metric(PAIRS, "1/s", "acquire + release").meaning(MORE).targets(&[
             ratio(REDLOCK, "pairs/s against fan-outs to a quorum").of("redlock 256 tasks").at_least(0.7),
+            ratio(REDLOCK, "pairs/s of 8 processes").of("redlock 8 x 64 tasks").at_least(0.85),
             ratio(ZK, "pairs/s against the bare requests").of("zk 256 tasks").at_least(1.0),
-            ratio(POSTGRES, "pairs/s against the bare statements").of("postgres 256 tasks").at_least(0.7),
+            ratio(POSTGRES, "pairs/s against the bare statements").of("postgres 256 tasks").at_least(0.85),
         ]),
         metric("pairs_per_s_minting", "1/s", "pairs against tokens")
             .meaning(MORE)
@@ -43,7 +46,9 @@ pub(super) static THIS: Experiment = Experiment {
             .meaning(MORE)
             .floor("rslock", "lock of rslock")
             .targets(&[
-                ratio(REDIS, "pairs/s against rslock").of("redis 256 tasks").at_least(1.0),
+                ratio(REDIS, "pairs/s against rslock, 16 tasks").of("redis 16 tasks").at_least(0.9),
+                ratio(REDIS, "pairs/s against rslock, 256 tasks").of("redis 256 tasks").at_least(1.0),
+                ratio(REDIS, "pairs/s against rslock, 1024 tasks").of("redis 1024 tasks").at_least(1.0),
                 ratio(REDLOCK, "pairs/s against rslock").of("redlock 256 tasks").at_least(1.0),
             ]),
         metric("pairs_per_s_sqlx", "1/s", "pairs against sqlx")
@@ -51,14 +56,17 @@ pub(super) static THIS: Experiment = Experiment {
             .floor("sqlx", "advisory lock of sqlx"),
         metric(CLIENT_CPU, "us", "client CPU/pair").targets(&[
             ratio(REDIS, "client CPU/pair against the bare commands").of("redis 256 tasks").at_most(1.6),
-            ratio(ZK, "client CPU/pair against the bare requests").of("zk 256 tasks").at_most(1.3),
+            ratio(ZK, "client CPU/pair against the bare requests").of("zk 256 tasks").at_most(1.15),
+            ratio(POSTGRES, "client CPU/pair against the bare statements")
+                .of("postgres 256 tasks")
+                .at_most(1.4),
         ]),
-        metric(SERVER_CPU, "us", "server CPU/pair").targets(&[ratio(
-            REDIS,
-            "server CPU/pair against the bare commands",
-        )
-        .of("redis 256 tasks")
-        .at_most(1.6)]),
+        metric(SERVER_CPU, "us", "server CPU/pair").targets(&[
+            ratio(REDIS, "server CPU/pair against the bare commands").of("redis 256 tasks").at_most(1.6),
+            ratio(POSTGRES, "server CPU/pair against the bare statements")
+                .of("postgres 256 tasks")
+                .at_most(1.5),
+        ]),
     ],
     takes: |plan| {
         let loads = loads(plan).len() as u32;
@@ -97,7 +105,7 @@ pub(super) fn loads(plan: &Plan) -> &'static [Load] {
     const fn of(processes: u32, tasks: u32) -> Load {
         Load { processes, tasks }
     }
-    plan.by_mode(const { &[of(1, 1), of(1, 256)] }, FULL)
+    plan.by_mode(const { &[of(1, 1), of(1, 16), of(1, 256)] }, FULL)
 }
 
 /// The libraries that take part.

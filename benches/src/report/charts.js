@@ -2,7 +2,7 @@
 (function () {
   "use strict";
   var results = JSON.parse(document.getElementById("results").textContent);
-  var OWN = ["memory", "redis", "redlock", "zk", "postgres"];
+  var colours = JSON.parse(document.getElementById("colours").textContent);
 
   // Numbers and texts, as the tables have them.
   function number(value) {
@@ -26,13 +26,7 @@
   function distinct(all) { return all.filter(function (one, at) { return all.indexOf(one) === at; }); }
   function first(subject) { return subject.split(" ")[0]; }
 
-  // A backend has the same colour whichever others are measured.
-  var others = distinct(results.rows.map(function (row) { return first(row.backend); }));
-  others = others.filter(function (name) { return OWN.indexOf(name) < 0; });
-  function colour(backend) {
-    var at = OWN.indexOf(first(backend));
-    return "b" + (at < 0 ? OWN.length + Math.max(others.indexOf(first(backend)), 0) % 3 : at);
-  }
+  function colour(backend) { return colours[first(backend)]; }
 
   // Pieces of SVG.
   function text(x, y, anchor, what, kind) {

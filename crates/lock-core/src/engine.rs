@@ -60,9 +60,9 @@ pub use self::store::{
     Release, Unnotified,
 };
 use self::wait::Waiting;
-use crate::background::Background;
-use crate::migration::MigrationSource;
-use crate::waiting::pause_between;
+use crate::process::background::Background;
+use crate::process::waiting::pause_between;
+use crate::seam::migration::MigrationSource;
 use crate::{
     AcquireRequest, Acquired, Backend, Capabilities, Clock, DoctorReport, Error, ErrorKind, Lease,
     LeasePolicy, LockName, LockState, Outcome, OwnerId, Result, Token,

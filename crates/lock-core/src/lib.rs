@@ -4,110 +4,62 @@
 //! The crate depends on no driver. It has one backend, [`memory`], the default and the reference for the others.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-pub mod backend;
-#[doc(hidden)]
-pub mod background;
-#[cfg(feature = "blocking")]
-pub mod blocking;
-mod capabilities;
-pub mod clock;
-mod connection;
-#[doc(hidden)]
-pub mod dial;
-pub mod doctor;
-#[doc(hidden)]
-pub mod drift;
-mod election;
+mod api;
+mod connect;
 pub mod engine;
-pub mod error;
-pub mod guard;
-mod guard_view;
-mod handle;
-pub mod inspect;
-#[doc(hidden)]
-pub mod lazy;
-pub mod lease;
-mod local_queue;
-mod lock_spec;
-pub mod locks;
-#[doc(hidden)]
-pub mod lookup;
 pub mod memory;
-pub mod migration;
-mod multi;
-pub mod mutex;
-pub mod name;
-mod one_line;
-pub mod options;
-pub mod owner;
-mod patience;
-#[doc(hidden)]
-pub mod pending_release;
-mod persistence;
-#[doc(hidden)]
-pub mod random;
-mod readers;
+mod process;
 pub mod record;
-mod reentrant;
 pub mod renewal;
-mod request;
-pub mod revocation;
-mod run;
-mod run_error;
-#[doc(hidden)]
-pub mod runtime;
-pub mod rw;
-#[doc(hidden)]
-pub mod secret;
-pub mod semaphore;
-#[doc(hidden)]
-pub mod single_flight;
-#[doc(hidden)]
-pub mod timeouts;
-#[doc(hidden)]
-pub mod tls;
-pub mod token;
-mod token_block;
-mod token_reads;
-#[doc(hidden)]
-pub mod unpolled;
-pub mod url;
-mod validity;
-#[doc(hidden)]
-pub mod waiting;
+mod seam;
+mod values;
 
-pub use backend::{
+#[cfg(feature = "blocking")]
+pub use api::blocking;
+pub use api::{guard, locks, mutex, options, rw, semaphore};
+pub use connect::url;
+#[doc(hidden)]
+pub use connect::{dial, lookup, secret, timeouts, tls};
+pub use process::clock;
+#[doc(hidden)]
+pub use process::{background, drift, pending_release, random, runtime, single_flight, unpolled, waiting};
+#[doc(hidden)]
+pub use seam::lazy;
+pub use seam::{backend, doctor, inspect, lease, migration, revocation};
+pub use values::{error, name, owner, token};
+
+pub use api::election::{Election, Leader, Leadership, Observer};
+pub use api::guard::Guard;
+pub use api::guard_view::GuardView;
+pub use api::locks::Locks;
+pub use api::multi::{Multi, MultiGuard};
+pub use api::mutex::Mutex;
+pub use api::options::LockOptions;
+pub use api::reentrant::{Reentrant, ReentrantGuard};
+pub use api::run_error::RunError;
+pub use api::rw::RwLock;
+pub use api::semaphore::Semaphore;
+pub use connect::secret::Password;
+pub use memory::{Memory, MemoryConfig};
+pub use process::clock::{BootInstant, Clock};
+pub use process::persistence::Persistence;
+pub use process::validity::{GuardState, LossReason, Validity, ValidityCell};
+pub use seam::backend::{
     AcquireRequest, Acquired, Backend, Capabilities, LeaseKind, LeasePolicy, Mode, OnQueued, Wait,
 };
-pub use clock::{BootInstant, Clock};
-pub use doctor::{DoctorReport, Finding, FindingLevel};
-pub use election::{Election, Leader, Leadership, Observer};
-pub use error::{Error, ErrorKind, Outcome, Result};
-pub use guard::Guard;
-pub use guard_view::GuardView;
-pub use inspect::{
+pub use seam::doctor::{DoctorReport, Finding, FindingLevel};
+pub use seam::inspect::{
     Holder, HolderInfo, LockMode, LockState, ServerLockState, ServerView, WaiterInfo, stored_time,
 };
-pub use lazy::Lazy;
-pub use lease::{HandOver, Lease, Released};
-pub use locks::Locks;
-pub use memory::{Memory, MemoryConfig};
-pub use multi::{Multi, MultiGuard};
-pub use mutex::Mutex;
-pub use name::LockName;
-pub use one_line::one_line;
-pub use options::LockOptions;
-pub use owner::{OwnerId, OwnerInfo};
-pub use persistence::Persistence;
-pub use reentrant::{Reentrant, ReentrantGuard};
-pub use revocation::{Revocation, RevocationCell};
-pub use run_error::RunError;
-pub use rw::RwLock;
-pub use secret::Password;
-pub use semaphore::Semaphore;
-pub use token::Token;
-pub use token_block::TokenBlock;
+pub use seam::lazy::Lazy;
+pub use seam::lease::{HandOver, Lease, Released};
+pub use seam::revocation::{Revocation, RevocationCell};
 /// The type of [`Guard::cancellation_token`], from `tokio-util`.
 #[doc(no_inline)]
 pub use tokio_util::sync::CancellationToken;
-pub use validity::{GuardState, LossReason, Validity, ValidityCell};
+pub use values::error::{Error, ErrorKind, Outcome, Result};
+pub use values::name::LockName;
+pub use values::one_line::one_line;
+pub use values::owner::{OwnerId, OwnerInfo};
+pub use values::token::Token;
+pub use values::token_block::TokenBlock;

@@ -13,13 +13,13 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::context::Context;
 use crate::error::{BACKEND, no_seal};
-use crate::half::Half;
-use crate::lead::{LARGEST_LEAD, RAISE_LEAD, check_lead};
-use crate::lease::LadderLease;
-use crate::one::OneLease;
-use crate::record::{Phase, Record};
-use crate::rung::Rung;
-use crate::time::{micros, wall_clock};
+use crate::leases::half::Half;
+use crate::leases::lead::{LARGEST_LEAD, RAISE_LEAD, check_lead};
+use crate::leases::lease::LadderLease;
+use crate::leases::one::OneLease;
+use crate::rungs::record::{Phase, Record};
+use crate::rungs::rung::Rung;
+use crate::rungs::time::{micros, wall_clock};
 
 /// How long a mover tries to have its tombstone confirmed.
 const MOVE_LIMIT: Duration = Duration::from_secs(10);

@@ -14,12 +14,12 @@ use crate::acquire::acquire;
 use crate::capabilities::capabilities;
 use crate::config::MigrationConfig;
 use crate::context::Context;
-use crate::operator;
-use crate::record::Record;
-use crate::rung::Rung;
-use crate::shadow;
-use crate::shadow_counts::ShadowReport;
-use crate::tombstone_watch;
+use crate::leases::shadow;
+use crate::leases::shadow_counts::ShadowReport;
+use crate::leases::tombstone_watch;
+use crate::rungs::operator;
+use crate::rungs::record::Record;
+use crate::rungs::rung::Rung;
 
 /// The locks of a fleet that moves from one store to another.
 ///

@@ -7,8 +7,8 @@ use lock_core::backend::Backend;
 use lock_core::url::LockUrl;
 
 use crate::error::{BACKEND, invalid};
-use crate::rung::Rung;
-use crate::time::DAY;
+use crate::rungs::rung::Rung;
+use crate::rungs::time::DAY;
 
 /// The options of a migration from one store to another.
 ///

@@ -9,7 +9,7 @@ use crate::backend::Migration;
 use crate::capabilities::capabilities;
 use crate::config::MigrationConfig;
 use crate::error::BACKEND;
-use crate::operator::Operator;
+use crate::rungs::operator::Operator;
 
 impl MigrationConfig {
     /// Takes part in the migration between these stores.

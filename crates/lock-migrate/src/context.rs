@@ -14,16 +14,16 @@ use tokio::time::sleep;
 use crate::capabilities::capabilities;
 use crate::config::MigrationConfig;
 use crate::error::{invalid, no_record, no_seal, no_source, no_target, not_followed};
-use crate::half::Half;
-use crate::halves::HeldGuards;
-use crate::later::Later;
-use crate::lead::check_ahead;
-use crate::process::Process;
-use crate::record::{Phase, Record};
-use crate::rung::Rung;
-use crate::shadow_counts::ShadowCounts;
-use crate::time::{micros, wall_clock};
-use crate::tombstones::Tombstones;
+use crate::leases::half::Half;
+use crate::leases::halves::HeldGuards;
+use crate::leases::later::Later;
+use crate::leases::lead::check_ahead;
+use crate::leases::shadow_counts::ShadowCounts;
+use crate::leases::tombstones::Tombstones;
+use crate::rungs::process::Process;
+use crate::rungs::record::{Phase, Record};
+use crate::rungs::rung::Rung;
+use crate::rungs::time::{micros, wall_clock};
 
 /// Both stores, and what is known of the migration between them.
 #[derive(Debug)]

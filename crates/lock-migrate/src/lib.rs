@@ -7,34 +7,19 @@
 mod acquire;
 mod backend;
 mod capabilities;
-mod change;
 mod config;
 mod connect;
 mod context;
 mod error;
-mod glob;
-mod half;
-mod halves;
-mod later;
-mod lead;
-mod lease;
-mod member;
-mod one;
-mod operator;
-mod process;
-mod record;
-mod rung;
-mod rungs_by_name;
-mod shadow;
-mod shadow_counts;
-mod time;
-mod tombstone_watch;
-mod tombstones;
+mod leases;
+mod rungs;
 
 pub use backend::Migration;
 pub use config::MigrationConfig;
-pub use member::{MemberInfo, SessionInfo};
-pub use operator::{FinishTerms, Gate, Obstacle, Operator, Progress, Status, Straggler, TombstoneCount};
-pub use record::{Phase, Record, Rule};
-pub use rung::Rung;
-pub use shadow_counts::ShadowReport;
+pub use leases::shadow_counts::ShadowReport;
+pub use rungs::member::{MemberInfo, SessionInfo};
+pub use rungs::operator::{
+    FinishTerms, Gate, Obstacle, Operator, Progress, Status, Straggler, TombstoneCount,
+};
+pub use rungs::record::{Phase, Record, Rule};
+pub use rungs::rung::Rung;

@@ -16,19 +16,19 @@ use redis_link::client::RedisClient;
 use redis_link::owner_cache::OwnerCache;
 use tokio::time::sleep;
 
-use crate::ballot::Voter;
 use crate::config::RedlockConfig;
 use crate::connect::{check_distance, connect_quorum};
 use crate::context::Context;
-use crate::doctor;
 use crate::error::{BACKEND, MIN_TTL, check_ttl};
-use crate::master::Master;
-use crate::master_registry::MasterRegistry;
-use crate::masters::Masters;
-use crate::quorum::quorum;
-use crate::renew::RenewOnQuorum;
-use crate::votes::{VoteCounters, Votes};
-use crate::wait::Waiting;
+use crate::leases::renew::RenewOnQuorum;
+use crate::leases::wait::Waiting;
+use crate::operate::doctor;
+use crate::servers::master::Master;
+use crate::servers::master_registry::MasterRegistry;
+use crate::servers::masters::Masters;
+use crate::voting::ballot::Voter;
+use crate::voting::quorum::quorum;
+use crate::voting::votes::{VoteCounters, Votes};
 
 const NO_READERS: &str =
     "the masters have no common queue, so that a stream of readers would keep every writer out";

@@ -8,12 +8,12 @@ use redis_link::greeting::Identity;
 use redis_link::wall_clock::WallClock;
 use tokio::time::Instant;
 
-use crate::doctor::{self, compare_clocks};
 use crate::error::{BACKEND, no_quorum, same_server};
-use crate::fan_out::FanOut;
-use crate::masters::Masters;
-use crate::quarantine::at_first_connect;
-use crate::quorum::quorum;
+use crate::operate::doctor::{self, compare_clocks};
+use crate::servers::fan_out::FanOut;
+use crate::servers::masters::Masters;
+use crate::servers::quarantine::at_first_connect;
+use crate::voting::quorum::quorum;
 
 /// How often the round trip is measured before the ttl is rejected as too short.
 const MEASUREMENTS: u32 = 5;

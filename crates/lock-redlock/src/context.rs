@@ -11,11 +11,11 @@ use redis_link::owner_cache::OwnerCache;
 use redis_link::wall_clock::WallClock;
 use tokio::time::Instant;
 
-use crate::contention::Contention;
 use crate::error::{BACKEND, MIN_TTL};
-use crate::masters::{Masters, votes_from};
-use crate::renew::RenewOnQuorum;
-use crate::votes::VoteCounters;
+use crate::leases::renew::RenewOnQuorum;
+use crate::servers::masters::{Masters, votes_from};
+use crate::voting::contention::Contention;
+use crate::voting::votes::VoteCounters;
 
 /// The masters, and the options of their locks.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lock_core::{Capabilities, Error, ErrorKind, LeaseKind, Outcome, Result, Token};
 
-use crate::quorum::quorum;
+use crate::voting::quorum::quorum;
 
 /// The name of this backend in errors.
 pub(crate) const BACKEND: &str = "redlock";

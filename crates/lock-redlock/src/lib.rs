@@ -11,36 +11,18 @@
 //! limits: Kleppmann, "How to do distributed locking" (2016). Use the fencing token.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod attempt;
 mod backend;
-#[doc(hidden)]
-pub mod ballot;
-mod claims;
 mod config;
 mod connect;
-mod contention;
 mod context;
-mod doctor;
 mod error;
-mod fan_out;
-mod inspect;
-mod late_policy;
-mod lease;
-mod live_votes;
-mod master;
-mod master_registry;
-mod masters;
-mod migration;
-mod quarantine;
-mod quorum;
-mod release;
-mod renew;
-mod rollback;
-mod round_trip;
-mod unanswered;
-mod votes;
-mod wait;
-mod wait_queue;
+mod leases;
+mod operate;
+mod servers;
+mod voting;
+
+#[doc(hidden)]
+pub use voting::ballot;
 
 pub use backend::Redlock;
 pub use config::{MasterConfig, RedlockConfig};
@@ -50,4 +32,4 @@ pub use redis_link::tls::Tls;
 pub use redis_link::topology::connection_info;
 pub use redis_link::wall_clock::WallClock;
 pub use redis_link::{deadpool_redis, redis};
-pub use votes::Votes;
+pub use voting::votes::Votes;

@@ -458,6 +458,6 @@ fn userinfo(password: Option<&str>) -> String {
     password.map(|password| format!(":{password}@")).unwrap_or_default()
 }
 
-const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
+const ANSWER_DEADLINE: Duration = Duration::from_secs(20);
 const WAIT_POLL: Duration = Duration::from_millis(20);
 const WAIT_DEADLINE: Duration = Duration::from_secs(30);

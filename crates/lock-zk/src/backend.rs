@@ -14,24 +14,24 @@ use lock_core::{
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::timeout;
 
-use crate::acquire::acquire;
-use crate::break_lock::break_lock;
 use crate::capabilities::capabilities;
 use crate::config::ZkConfig;
-use crate::doctor::examine;
-use crate::driver_process;
 use crate::error::BACKEND;
 use crate::error::Fault;
-use crate::holders_watch::watch_holders;
-use crate::inspect::{inspect, list_locks};
-use crate::lock_path::LockPath;
-use crate::paused_runtime::unless_paused;
+use crate::nodes::holders_watch::watch_holders;
+use crate::nodes::lock_path::LockPath;
+use crate::nodes::token_base::TokenBase;
+use crate::operate::break_lock::break_lock;
+use crate::operate::doctor::examine;
+use crate::operate::inspect::{inspect, list_locks};
 use crate::poison::lock;
-use crate::pool_share::PoolShare;
-use crate::recipe::ZkRecipe;
-use crate::revoke::request_revocation;
-use crate::session::Session;
-use crate::token_base::TokenBase;
+use crate::recipes::acquire::acquire;
+use crate::recipes::recipe::ZkRecipe;
+use crate::recipes::revoke::request_revocation;
+use crate::sessions::paused_runtime::unless_paused;
+use crate::sessions::pool_share::PoolShare;
+use crate::sessions::session::Session;
+use crate::wire::driver_process;
 
 /// The ZooKeeper backend.
 ///

@@ -6,7 +6,7 @@ use lock_core::backend::Support;
 use lock_core::{Capabilities, LeaseKind};
 
 use crate::error::BACKEND;
-use crate::recipe::ZkRecipe;
+use crate::recipes::recipe::ZkRecipe;
 
 /// The capabilities of locks of this recipe in sessions with this timeout.
 pub(crate) fn capabilities(recipe: ZkRecipe, timeout: Duration) -> Capabilities {

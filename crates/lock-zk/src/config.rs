@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use lock_core::{Clock, Error, ErrorKind, Password, TokenBlock};
 
-use crate::acl::NodeAcl;
-use crate::driver::Driver;
-use crate::ensemble::Ensemble;
 use crate::error::error;
-use crate::login::Login;
-use crate::node_name::ZkLayout;
-use crate::recipe::ZkRecipe;
+use crate::nodes::acl::NodeAcl;
+use crate::nodes::node_name::ZkLayout;
+use crate::recipes::recipe::ZkRecipe;
+use crate::sessions::ensemble::Ensemble;
+use crate::wire::driver::Driver;
+use crate::wire::login::Login;
 
 /// The options of the ZooKeeper backend.
 ///
@@ -151,7 +151,7 @@ impl ZkConfig {
     #[must_use]
     pub fn sasl_credentials(mut self, user: impl Into<String>, password: impl Into<Password>) -> Self {
         self = self.credentials(user, password);
-        self.login.auth = crate::login::Auth::Sasl;
+        self.login.auth = crate::wire::login::Auth::Sasl;
         self
     }
 

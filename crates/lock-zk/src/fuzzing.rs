@@ -1,9 +1,9 @@
 //! The parsers of what nodes hold, for the targets of `fuzz/`.
 
-use crate::node_data::NodeData;
-use crate::observers::Members;
-use crate::queue::Queue;
-use crate::token_ranges::TokenRanges;
+use crate::nodes::node_data::NodeData;
+use crate::nodes::token_ranges::TokenRanges;
+use crate::operate::observers::Members;
+use crate::recipes::queue::Queue;
 
 /// Reads these bytes as the data of a node of each kind, which this transaction wrote, and as a listing.
 pub fn read(data: &[u8], written: u64) {

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use lock_core::{Error, ErrorKind, Outcome};
 use redis::RedisError;
 
-use crate::credentials::unreadable;
-use crate::dispatch::Unwritten;
-use crate::script::{Script, ScriptList};
+use crate::connect::credentials::unreadable;
+use crate::route::dispatch::Unwritten;
+use crate::scripts::script::{Script, ScriptList};
 
 /// The server that errors name.
 #[derive(Clone)]

@@ -14,45 +14,19 @@
 //!   them all.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-pub mod acquisitions;
-pub mod break_lock;
-mod claim;
-pub mod client;
-mod cluster;
-pub mod connection;
-pub mod credentials;
-pub mod dial;
-pub mod dispatch;
+mod connect;
 pub mod error;
-mod examination;
-pub mod greeting;
-#[cfg(feature = "tls")]
-mod handshake;
-pub mod inspection;
-pub mod key_watch;
-pub mod keys;
-mod last_tokens;
-mod link;
-pub mod lock_answer;
-pub mod message;
-mod multiplexer;
-pub mod owner_cache;
-pub mod push;
-mod push_connection;
-mod push_rights;
-mod reply;
-pub mod scan;
-pub mod script;
-mod sentinel;
-mod server_clock;
-mod slot;
-pub mod take_back;
-pub mod tls;
-pub mod topology;
-pub mod unclaimed_grant;
+mod notify;
+mod operate;
+mod route;
+mod scripts;
 pub mod wall_clock;
-pub mod wire;
-mod writers;
+
+pub use connect::{connection, credentials, dial, greeting, tls};
+pub use notify::{acquisitions, key_watch, message, push, unclaimed_grant};
+pub use operate::{break_lock, inspection};
+pub use route::{client, dispatch, scan, topology};
+pub use scripts::{keys, lock_answer, owner_cache, script, take_back, wire};
 
 pub use deadpool_redis;
 pub use lock_core::{drift, timeouts, waiting};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::lease::EngineLease;
 use super::rollback::RollbackGuard;
 use super::{Answer, Ask, Core, LeaseStore, Order, QueueUp};
-use crate::drift::valid_until;
+use crate::process::drift::valid_until;
 use crate::{AcquireRequest, BootInstant, Error, Outcome, Result, Token};
 
 /// What an acquisition asks for.

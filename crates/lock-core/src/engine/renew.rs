@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use super::blocked::Pauses;
 use super::{Changed, Extension, Hold, LeaseStore};
-use crate::drift::valid_until;
+use crate::process::drift::valid_until;
 use crate::renewal::{Due, Renew, Renewal, Renewed, Renewer, Terms};
 use crate::{Capabilities, Clock, Error, ErrorKind, Outcome, OwnerId, ValidityCell};
 

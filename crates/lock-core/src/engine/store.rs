@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
-use crate::error::NO_BACKEND;
+use crate::values::error::NO_BACKEND;
 use crate::{
     BootInstant, DoctorReport, Error, ErrorKind, LockName, LockState, Mode, Outcome, OwnerId, OwnerInfo,
     Result, Token, Validity,
@@ -138,7 +138,7 @@ pub trait LeaseStore: Debug + Send + Sync + 'static {
         ready(Ok(None))
     }
 
-    /// The names of the locks that begin so, [`MAX_LISTED`](crate::backend::MAX_LISTED) and one more at most. The default has no list.
+    /// The names of the locks that begin so, [`MAX_LISTED`](crate::seam::backend::MAX_LISTED) and one more at most. The default has no list.
     fn list(&self, prefix: &str) -> impl Future<Output = Result<Option<Vec<LockName>>>> + Send {
         let _ = prefix;
         ready(Ok(None))

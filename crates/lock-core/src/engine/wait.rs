@@ -11,8 +11,10 @@ use super::attempt::{Acquisition, Attempt};
 use super::blocked::{IS_LONG, Pauses};
 use super::lease::EngineLease;
 use super::{Answer, LeaseStore, Mailbox, Message};
-use crate::drift::valid_until;
-use crate::waiting::{Tried, WaitState, is_silence, longest_pause, pause_between, poll_pause, within};
+use crate::process::drift::valid_until;
+use crate::process::waiting::{
+    Tried, WaitState, is_silence, longest_pause, pause_between, poll_pause, within,
+};
 use crate::{Acquired, BootInstant, Error, Outcome, Result, Token, Wait};
 
 /// How long another request usually has the record of a lock, at most.

@@ -10,9 +10,9 @@ use tokio_util::sync::CancellationToken;
 use super::config::{BACKEND, MemoryConfig};
 use super::lease::MemoryLease;
 use super::store::{Answer, Grant, Moment, Store};
-use crate::backend::Support;
 use crate::record::Record;
 use crate::renewal::{Renewer, Terms};
+use crate::seam::backend::Support;
 use crate::{
     AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Error, LeaseKind, LockName, LockState,
     LossReason, OwnerId, Result, Token,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::url::LockUrl;
+use crate::connect::url::LockUrl;
 use crate::{Clock, Error, ErrorKind, Result};
 
 pub(super) const BACKEND: &str = "memory";

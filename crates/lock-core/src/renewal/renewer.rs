@@ -13,7 +13,7 @@ use super::renew::{Renew, Renewed, Terms};
 use super::schedule::ScheduledLease;
 use super::task::RenewalControl;
 use super::tasks::RenewalTasks;
-use crate::error::NO_BACKEND;
+use crate::values::error::NO_BACKEND;
 use crate::{Clock, Error, ValidityCell};
 
 /// Renews the leases of one server at a third of their time to live, all that are due together in one batch.
@@ -293,7 +293,8 @@ mod tests {
         const LATE: Duration = Duration::from_millis(5);
         for _ in 0..200 {
             let clock = Clock::tokio();
-            let deleted = clock.now() + (TTL * 5).mul_f64(crate::random::rng().random_range(0.2..1.0));
+            let deleted =
+                clock.now() + (TTL * 5).mul_f64(crate::process::random::rng().random_range(0.2..1.0));
             let answer = {
                 let clock = clock.clone();
                 move |_, until| if clock.now() < deleted { Renewed::Until(until) } else { Renewed::Lost }
@@ -304,7 +305,7 @@ mod tests {
             for key in 0..5 {
                 let cell = lease(&clock);
                 leases.push((renewer.add(key, FOREVER, cell.clone()), cell));
-                tokio::time::sleep(TTL.mul_f64(crate::random::rng().random_range(0.0..0.2))).await;
+                tokio::time::sleep(TTL.mul_f64(crate::process::random::rng().random_range(0.0..0.2))).await;
             }
             assert!(clock.now() <= deleted);
             for (_, cell) in &leases {

@@ -9,7 +9,7 @@ use rand::Rng;
 use tokio::sync::oneshot;
 
 use super::renew::{Due, Renewed, Terms};
-use crate::error::NO_BACKEND;
+use crate::values::error::NO_BACKEND;
 use crate::{BootInstant, Error, ErrorKind, LossReason, Outcome, ValidityCell};
 
 /// Leases that are due within this time of each other go out in one batch.
@@ -302,5 +302,5 @@ fn may_be_shortened(max_ttl: Duration) -> Error {
 
 /// A third of the ttl, less up to a tenth at random: leases that were acquired together drift apart.
 fn interval(ttl: Duration) -> Duration {
-    (ttl / 3).mul_f64(crate::random::rng().random_range(0.9..=1.0))
+    (ttl / 3).mul_f64(crate::process::random::rng().random_range(0.9..=1.0))
 }

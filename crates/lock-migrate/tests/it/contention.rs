@@ -75,7 +75,8 @@ impl Contention {
         assert!(verdict.l2 && verdict.l3 && verdict.token_order, "{name}: {report}");
         let errors = self.seen.errors.lock().unwrap();
         let unexpected = errors.iter().filter(|error| {
-            !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Moved)
+            // Lost: granted, and over before the answer of the other store came.
+            !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Moved | ErrorKind::Lost)
                 || error.lock().map(|lock| lock.as_str()) != Some(name)
         });
         let unexpected: BTreeSet<_> = unexpected.map(|error| format!("{error:?}")).collect();

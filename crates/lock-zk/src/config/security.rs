@@ -3,7 +3,7 @@
 use lock_core::Result;
 
 use super::{ZkConfig, invalid};
-use crate::acl::NodeAcl;
+use crate::nodes::acl::NodeAcl;
 
 impl ZkConfig {
     pub(super) fn check_security(&self) -> Result<()> {

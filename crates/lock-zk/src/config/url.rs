@@ -4,12 +4,12 @@ use lock_core::Result;
 use lock_core::url::LockUrl;
 
 use super::{ZkConfig, invalid};
-use crate::acl::NodeAcl;
 use crate::error::BACKEND;
-use crate::login::Auth;
-use crate::node_name::ZkLayout;
-use crate::recipe::{ZkRecipe, ZkWait};
-use crate::tls::TlsFiles;
+use crate::nodes::acl::NodeAcl;
+use crate::nodes::node_name::ZkLayout;
+use crate::recipes::recipe::{ZkRecipe, ZkWait};
+use crate::wire::login::Auth;
+use crate::wire::tls::TlsFiles;
 
 impl ZkConfig {
     /// Reads a URL.

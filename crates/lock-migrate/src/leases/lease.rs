@@ -1,0 +1,177 @@
+//! The lease of a lock that is held on both stores, or on the new one with a tombstone on the old one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lock_core::{
+    BootInstant, Error, GuardState, Lease, LockName, OwnerId, Released, Result, Revocation, Token, Validity,
+    ValidityCell,
+};
+
+use crate::context::Context;
+use crate::error::BACKEND;
+use crate::leases::half::Half;
+use crate::leases::halves::{Halves, Watched};
+use crate::leases::lead::LARGEST_LEAD;
+use crate::leases::tombstones::Reliance;
+use crate::rungs::process::CountedGuard;
+use crate::rungs::rung::Rung;
+
+/// The lease of a lock that is held on both stores, or on the new one with a tombstone on the old one.
+#[derive(Debug)]
+pub(crate) struct LadderLease {
+    halves: Arc<Halves>,
+    name: LockName,
+    owner: OwnerId,
+    token: Token,
+    /// That of all that the guard relies on.
+    validity: Validity,
+    revocation: Option<Revocation>,
+    /// Whether the guard was valid when its release began, and nothing was found lost since.
+    was_held: Option<bool>,
+    context: Arc<Context>,
+    /// On the tombstone, where there is one.
+    _reliance: Option<Reliance>,
+    _guard: CountedGuard,
+}
+
+impl LadderLease {
+    /// A lock that is held on both stores: valid while both are.
+    pub(crate) fn both(context: &Arc<Context>, rung: Rung, name: &LockName, new: Half, old: Half) -> Self {
+        // First, so that the loss of the other half, which follows, is not taken for the reason.
+        let loss = ValidityCell::new(context.clock.clone(), BootInstant::NEVER);
+        let validity = loss.validity().and(new.validity().clone()).and(old.validity().clone());
+        let token = new.token().max(old.token());
+        context.process.note_token(old.token());
+        let watched = Watched { validity: validity.clone(), runtime: context.runtime.clone() };
+        let lease = Self::of(context, rung, name, (new, Some(old), Some(watched)), token, (validity, loss));
+        context.held.add(&lease.halves);
+        context.later.add(&context.runtime, &lease.halves);
+        lease
+    }
+
+    /// A lock of the new store, which relies on the tombstone on the old one.
+    pub(crate) fn moved(
+        context: &Arc<Context>,
+        rung: Rung,
+        name: &LockName,
+        new: Half,
+        token: Token,
+        reliance: Reliance,
+    ) -> Self {
+        let loss = reliance.cell.clone();
+        // First, as above: the release of the lock follows the loss of the tombstone.
+        let validity = loss.validity().and(new.validity().clone());
+        let lease = Self::of(context, rung, name, (new, None, None), token, (validity, loss));
+        reliance.of_halves(&lease.halves);
+        Self { _reliance: Some(reliance), ..lease }
+    }
+
+    fn of(
+        context: &Arc<Context>,
+        rung: Rung,
+        name: &LockName,
+        (new, old, watched): (Half, Option<Half>, Option<Watched>),
+        token: Token,
+        (validity, loss): (Validity, ValidityCell),
+    ) -> Self {
+        let (owner, revocation) = (new.owner(), new.revocation().cloned());
+        let halves = Halves::new(loss, new, old, watched);
+        let (context, guard) = (Arc::clone(context), context.process.count(rung));
+        let (name, was_held, _reliance, _guard) = (name.clone(), None, None, guard);
+        Self { halves, name, owner, token, validity, revocation, was_held, context, _reliance, _guard }
+    }
+}
+
+#[async_trait]
+impl Lease for LadderLease {
+    fn token(&self) -> Token {
+        self.token
+    }
+
+    fn owner(&self) -> OwnerId {
+        self.owner
+    }
+
+    fn validity(&self) -> &Validity {
+        &self.validity
+    }
+
+    fn revocation(&self) -> Option<&Revocation> {
+        self.revocation.as_ref()
+    }
+
+    async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
+        // Before one of both is asked that would honour it.
+        self.context.check_ttl(ttl)?;
+        if let Some(old) = &*self.halves.old.lock().await {
+            self.context.process.note_ttl(ttl);
+            old.extend(ttl).await?;
+        }
+        match &*self.halves.new.lock().await {
+            Some(new) => new.extend(ttl).await?,
+            None => return Err(Error::lost(BACKEND)),
+        };
+        Ok(self.validity.until())
+    }
+
+    async fn verify(&self) -> Result<GuardState> {
+        if let Some(old) = &*self.halves.old.lock().await {
+            old.verify().await?;
+        }
+        if let Some(new) = &*self.halves.new.lock().await {
+            new.verify().await?;
+        }
+        Ok(self.validity.state())
+    }
+
+    async fn release(&mut self) -> Result<Released> {
+        let mut was_held = *self.was_held.get_or_insert_with(|| self.validity.is_valid());
+        let mut failed = None;
+        // The reverse of the order of acquisition. One store that does not answer leaves nothing on the other.
+        for half in [&self.halves.old, &self.halves.new] {
+            let mut half = half.lock().await;
+            let Some(lock) = &mut *half else { continue };
+            match lock.release().await {
+                Ok(released) => {
+                    was_held &= released == Released::Released;
+                    self.was_held = Some(was_held);
+                    *half = None;
+                }
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        match failed {
+            Some(error) => Err(error),
+            None if was_held => Ok(Released::Released),
+            None => Ok(Released::AlreadyLost),
+        }
+    }
+
+    async fn downgrade(&mut self) -> Result<()> {
+        // In the order of acquisition: while the old lock is exclusive, no reader of any rung enters.
+        match &mut *self.halves.new.lock().await {
+            Some(new) => new.downgrade().await?,
+            None => return Err(Error::lost(BACKEND)),
+        }
+        match &mut *self.halves.old.lock().await {
+            Some(old) => old.downgrade().await,
+            None => Ok(()),
+        }
+    }
+
+    async fn raise_token(&self, floor: Token) -> Result<()> {
+        // All locks of the new store get larger tokens than that.
+        self.context.check_lead(&self.name, floor, LARGEST_LEAD).await?;
+        // The new store first: the seal only knows of its tokens.
+        match &*self.halves.new.lock().await {
+            Some(new) => new.raise_token(floor).await?,
+            None => return Err(Error::lost(BACKEND)),
+        }
+        match &*self.halves.old.lock().await {
+            Some(old) => old.raise_token(floor).await,
+            None => Ok(()),
+        }
+    }
+}

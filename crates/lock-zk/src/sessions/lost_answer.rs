@@ -1,0 +1,66 @@
+//! Finds the nodes of an acquisition whose creation got no answer.
+
+use futures_util::future::join;
+use lock_core::OwnerId;
+use zookeeper_client::Stat;
+
+use crate::error::Fault;
+use crate::nodes::lock_path::LockPath;
+use crate::nodes::node::{CreatedNode, NodeIdentity};
+use crate::nodes::node_data::NodeData;
+use crate::nodes::node_owners::Owned;
+use crate::recipes::queue::names;
+use crate::sessions::session::Session;
+
+/// All nodes of this acquisition, the lowest first, as the quorum knows them.
+///
+/// After a reconnection, a transaction that the quorum commits comes after all that the session sent before: requests that
+/// arrive later over the old connection are refused, as the session has moved.
+pub(crate) async fn find(
+    session: &Session,
+    lock: &LockPath,
+    identity: NodeIdentity,
+) -> Result<Vec<CreatedNode>, Fault> {
+    let prefix = identity.prefix(lock);
+    let names = list(session, lock).await?;
+    let mut found = Vec::new();
+    for path in names.iter().filter(|name| name.starts_with(&prefix)).map(|name| lock.child(name)) {
+        let (data, stat) = match session.retry_until_definite(|| session.data(&path)).await {
+            Err(fault) if fault.is_no_node() => continue,
+            answer => answer?,
+        };
+        // Never adopt the node of another session, however similar: it may expire at any time.
+        if stat.ephemeral_owner != session.id {
+            continue;
+        }
+        let node = CreatedNode::at(path, lock.child(&prefix).len(), stat.czxid);
+        if lock.has_unique_names() {
+            found.extend(node);
+        } else if let Some(owned) = own(session, identity.owner, &data, &stat) {
+            found.extend(node.map(|node| node.with_record(Some(owned))));
+        }
+    }
+    found.sort_unstable_by_key(|node| node.sequence);
+    Ok(found)
+}
+
+/// The record of this owner for a node of the session, if it is the owner's. Only data that nobody has overwritten says whose it is.
+fn own(session: &Session, owner: OwnerId, data: &[u8], stat: &Stat) -> Option<Owned> {
+    match (NodeData::is_of(data, owner), stat.version) {
+        (true, _) => session.owners.record(stat.czxid, owner),
+        (false, 0) => None,
+        (false, _) => session.owners.adopt(stat.czxid, owner),
+    }
+}
+
+/// The names of the nodes of the lock, as the quorum knows them.
+async fn list(session: &Session, lock: &LockPath) -> Result<Vec<String>, Fault> {
+    let listed = session.retry_until_definite(|| async {
+        let (passed, names) = join(session.pass_quorum(&lock.dir), names(session, lock)).await;
+        passed.and(names)
+    });
+    match listed.await {
+        Err(fault) if fault.is_no_node() => Ok(Vec::new()),
+        names => names,
+    }
+}

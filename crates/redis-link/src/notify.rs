@@ -1,0 +1,9 @@
+//! Notifications: what servers push to waiters, and who believes it.
+
+pub mod acquisitions;
+pub mod key_watch;
+pub mod message;
+pub mod push;
+pub(crate) mod push_connection;
+pub(crate) mod push_rights;
+pub mod unclaimed_grant;

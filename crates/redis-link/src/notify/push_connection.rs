@@ -1,0 +1,194 @@
+//! One connection over which a server pushes notifications.
+
+use std::sync::Arc;
+
+use futures_util::StreamExt as _;
+use lock_core::Result;
+use redis::aio::{MultiplexedConnection, PubSubSink, PubSubStream};
+use redis::{PushInfo, PushKind, RedisError, RedisResult, ServerErrorKind, Value};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use crate::error::{Cause, code, is_of_proxy};
+use crate::route::client::RedisClient;
+
+/// A push connection: over RESP3, or RESP2 if the server refuses RESP3.
+pub(crate) enum PushConnection {
+    Resp3 { connection: MultiplexedConnection, events: UnboundedReceiver<Option<Event>> },
+    Resp2 { sink: PubSubSink, messages: PubSubStream, on_event: Arc<OnEvent> },
+}
+
+/// The handler of events, called as soon as each arrives; an event that it returns is passed on by [`PushConnection::next`].
+pub(crate) type OnEvent = dyn Fn(Event) -> Option<Event> + Send + Sync;
+
+/// An event that a server pushes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// A message on a channel.
+    Message { channel: String, text: String },
+    /// A watched key has changed; with `None`, all of them may have.
+    Changed(Option<String>),
+    /// The node has given a sharded channel away.
+    Unsubscribed { channel: String },
+}
+
+impl PushConnection {
+    /// Opens the connection.
+    pub(crate) async fn connect(client: &RedisClient, node: &str, on_event: Arc<OnEvent>) -> Result<Self> {
+        let node = client.node_named(node).await?;
+        let (left, events) = unbounded_channel();
+        let on_push = {
+            let on_event = Arc::clone(&on_event);
+            move |push: PushInfo| match event(&push) {
+                Some(event) => on_event(event).map_or(Ok(()), |event| left.send(Some(event))),
+                None if push.kind == PushKind::Disconnection => left.send(None),
+                None => Ok(()),
+            }
+        };
+        match client.pushes(&node, Arc::new(on_push)).await {
+            Ok(Some(connection)) => Ok(Self::Resp3 { connection, events }),
+            Err(error) => Err(error),
+            // The server, or a proxy before it, does not speak RESP3.
+            Ok(None) => {
+                let (sink, messages) = client.messages(&node).await?.split();
+                Ok(Self::Resp2 { sink, messages, on_event })
+            }
+        }
+    }
+
+    /// Whether the server user may publish on this channel; true if that cannot be tested.
+    pub(crate) async fn may_publish(&mut self, channel: &str, sharded: bool) -> bool {
+        let Self::Resp3 { connection, .. } = self else { return true };
+        let mut publish = redis::cmd(if sharded { "SPUBLISH" } else { "PUBLISH" });
+        let answer = publish.arg(channel).arg("").query_async::<i64>(connection).await;
+        answer.err().is_none_or(|error| error.kind() != redis::ErrorKind::Server(ServerErrorKind::NoPerm))
+    }
+
+    /// Enables client tracking: the server reports changes of keys that were read over this connection. Returns the
+    /// connection to read them over, or `None` if tracking is not available.
+    pub(crate) async fn track(&mut self) -> RedisResult<Option<MultiplexedConnection>> {
+        let Self::Resp3 { connection, .. } = self else { return Ok(None) };
+        let mut command = redis::cmd("CLIENT");
+        match command.arg("TRACKING").arg("ON").query_async::<()>(connection).await {
+            Ok(()) => Ok(Some(connection.clone())),
+            Err(error) if is_refusal(&error) => {
+                let error = Cause::of(&error);
+                tracing::debug!(%error, "client tracking is refused: releases by other clients are noticed later");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) async fn subscribe(&mut self, channel: &str, sharded: bool) -> RedisResult<()> {
+        match self {
+            Self::Resp3 { connection, .. } if sharded => {
+                redis::cmd("SSUBSCRIBE").arg(channel).query_async(connection).await
+            }
+            Self::Resp3 { connection, .. } => connection.subscribe(channel).await,
+            // The driver's RESP2 connection does not support sharded pub/sub.
+            Self::Resp2 { .. } if sharded => Err((redis::ErrorKind::Client, "no sharded pub/sub").into()),
+            Self::Resp2 { sink, .. } => sink.subscribe(channel).await,
+        }
+    }
+
+    pub(crate) async fn unsubscribe(&mut self, channel: &str, sharded: bool) -> RedisResult<()> {
+        match self {
+            Self::Resp3 { connection, .. } if sharded => {
+                redis::cmd("SUNSUBSCRIBE").arg(channel).query_async(connection).await
+            }
+            Self::Resp3 { connection, .. } => connection.unsubscribe(channel).await,
+            Self::Resp2 { sink, .. } => sink.unsubscribe(channel).await,
+        }
+    }
+
+    pub(crate) async fn ping(&mut self) -> RedisResult<Value> {
+        match self {
+            Self::Resp3 { connection, .. } => redis::cmd("PING").query_async(connection).await,
+            Self::Resp2 { sink, .. } => sink.ping().await,
+        }
+    }
+
+    /// The next event that the handler returned; `None` when the connection has ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe.
+    pub(crate) async fn next(&mut self) -> Option<Event> {
+        match self {
+            Self::Resp3 { events, .. } => events.recv().await?,
+            Self::Resp2 { messages, on_event, .. } => loop {
+                let message = messages.next().await?;
+                let text = String::from_utf8_lossy(message.get_payload_bytes()).into_owned();
+                let left = on_event(Event::Message { channel: message.get_channel_name().to_owned(), text });
+                if left.is_some() {
+                    return left;
+                }
+            },
+        }
+    }
+}
+
+/// Whether the error says that the command is unknown or not allowed. Errors that pass, as while a password is changed or
+/// the server loads its data, are no refusal.
+pub(crate) fn is_refusal(error: &RedisError) -> bool {
+    matches!(code(error), "NOPERM" | "ERR") && !is_of_proxy(error) || error.kind() == redis::ErrorKind::Client
+}
+
+fn event(push: &PushInfo) -> Option<Event> {
+    match (&push.kind, push.data.as_slice()) {
+        (PushKind::Message | PushKind::SMessage, [channel, text]) => {
+            Some(Event::Message { channel: text_of(channel)?, text: text_of(text)? })
+        }
+        (PushKind::Invalidate, [Value::Array(keys)]) => {
+            // Servers send one key at a time.
+            Some(Event::Changed(keys.first().and_then(text_of)))
+        }
+        (PushKind::Invalidate, _) => Some(Event::Changed(None)),
+        (PushKind::SUnsubscribe, [channel, ..]) => Some(Event::Unsubscribed { channel: text_of(channel)? }),
+        _ => None,
+    }
+}
+
+fn text_of(value: &Value) -> Option<String> {
+    match value {
+        Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        Value::SimpleString(text) => Some(text.clone()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::make_extension_error;
+
+    use super::*;
+
+    #[test]
+    fn passing_errors_are_no_refusal() {
+        let refused =
+            |code: &str, detail: &str| is_refusal(&make_extension_error(code.into(), Some(detail.into())));
+        assert!(refused("NOPERM", "this user has no permissions to run the 'subscribe' command"));
+        assert!(refused("ERR", "unknown command 'SUBSCRIBE'"));
+        assert!(!refused("ERR", "Connection reset by peer"));
+        for passes in ["NOAUTH", "WRONGPASS", "LOADING", "MASTERDOWN", "BUSY", "CLUSTERDOWN"] {
+            assert!(!refused(passes, "for now"), "{passes}");
+        }
+    }
+
+    fn bulk(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn pushes_are_parsed() {
+        let on_push = |kind, data| event(&PushInfo { kind, data });
+        let message = Event::Message { channel: "c".into(), text: "t".into() };
+        assert_eq!(on_push(PushKind::Message, vec![bulk("c"), bulk("t")]), Some(message));
+        let changed = on_push(PushKind::Invalidate, vec![Value::Array(vec![bulk("k")])]);
+        assert_eq!(changed, Some(Event::Changed(Some("k".into()))));
+        assert_eq!(on_push(PushKind::Invalidate, vec![Value::Nil]), Some(Event::Changed(None)));
+        let gone = on_push(PushKind::SUnsubscribe, vec![bulk("c"), Value::Int(0)]);
+        assert_eq!(gone, Some(Event::Unsubscribed { channel: "c".into() }));
+        assert_eq!(on_push(PushKind::Subscribe, vec![bulk("c"), Value::Int(1)]), None);
+    }
+}

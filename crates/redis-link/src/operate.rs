@@ -1,0 +1,6 @@
+//! What operators and the doctor ask: who holds, who may write.
+
+pub mod break_lock;
+pub(crate) mod examination;
+pub mod inspection;
+pub(crate) mod writers;
