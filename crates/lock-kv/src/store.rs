@@ -22,7 +22,7 @@ use crate::mailbox::KvMailbox;
 use crate::observed::{Known, Observed};
 use crate::probe;
 use crate::registers::{About, Registers, Version, Versioned};
-use crate::stored::{Moment, Party, Stored};
+use crate::stored::{Identity, Moment, Party, Stored};
 
 /// Before the names of locks, so that no lock has the key that is used for trials.
 const LOCKS: &str = "lock/";
@@ -107,12 +107,25 @@ impl<R: Registers> KvStore<R> {
     async fn change<T: Send>(
         &self,
         key: &Arc<str>,
+        change: impl FnMut(&mut Record<Party>, &mut Moment) -> (T, Counts) + Send,
+    ) -> Result<Done<T>> {
+        let mut refused = Vec::new();
+        let changed = self.try_change(key, change, &mut refused).await;
+        // One of those may have been executed, and refused when it was sent again.
+        changed.map_err(|error| if refused.is_empty() { error } else { error.with_outcome(Outcome::Unknown) })
+    }
+
+    /// Leaves the swaps that were refused, if nothing that was read since tells that they were not executed.
+    async fn try_change<T: Send>(
+        &self,
+        key: &Arc<str>,
         mut change: impl FnMut(&mut Record<Party>, &mut Moment) -> (T, Counts) + Send,
+        refused: &mut Vec<(Identity, T)>,
     ) -> Result<Done<T>> {
         let deadline = Instant::now() + self.timeout;
         // What is remembered may be as good as what a read would return: the swap tells.
         let mut known = self.observed.recall(key);
-        let (mut pause, mut refused) = (FIRST_PAUSE, Vec::new());
+        let mut pause = FIRST_PAUSE;
         loop {
             let is_read = known.is_none();
             let known = match known.take() {
@@ -124,9 +137,10 @@ impl<R: Registers> KvStore<R> {
                 None => (None, Stored::new()),
             };
             // A store whose client has sent a swap twice refuses the second one, as the first was executed.
-            if let Some(own) = refused.iter().position(|(value, _)| before.is_or_follows(*value)) {
+            if let Some(own) = refused.iter().position(|(value, _)| before.tells(*value) == Some(true)) {
                 return Ok(Done { answer: refused.swap_remove(own).1, version: version.cloned() });
             }
+            refused.retain(|(value, _)| before.tells(*value).is_none());
             let mut moment = self.moment();
             let mut record = self.record(&known, &before);
             let (answer, counts) = change(&mut record, &mut moment);

@@ -188,13 +188,13 @@ impl Stored {
         Identity { number: self.number, mark: self.mark }
     }
 
-    /// Whether it is this value, or one of the next few after it.
-    pub(crate) fn is_or_follows(&self, value: Identity) -> bool {
-        match self.number.checked_sub(value.number) {
-            None => false,
-            Some(0) => self.mark == value.mark,
-            Some(ago) => usize::try_from(ago - 1).is_ok_and(|ago| self.earlier.get(ago) == Some(&value.mark)),
-        }
+    /// Whether the record was ever this value. `None` if this does not tell: it is earlier, or much later.
+    pub(crate) fn tells(&self, value: Identity) -> Option<bool> {
+        let mark = match self.number.checked_sub(value.number)? {
+            0 => &self.mark,
+            ago => self.earlier.get(usize::try_from(ago - 1).ok()?)?,
+        };
+        Some(*mark == value.mark)
     }
 
     /// Whether it says the same as this one, but for what tells them apart.
