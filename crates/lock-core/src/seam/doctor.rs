@@ -83,7 +83,7 @@ impl DoctorReport {
 
 impl Finding {
     /// A finding about this server, `""` for all of them; the advice is `""` when there is nothing to do. Each text becomes
-    /// [one line](crate::values::one_line), as it may quote what others have written.
+    /// [one line](crate::one_line()), as it may quote what others have written.
     #[must_use]
     pub fn new(
         level: FindingLevel,
