@@ -70,6 +70,12 @@ const BACKENDS: &[BackendRow] = &[
         migrates: Migrates::No,
     },
     BackendRow {
+        schemes: &[("etcd", Some("etcd")), ("etcds", Some("etcd,tls"))],
+        package: "lock-kv",
+        page: "kv.md",
+        migrates: Migrates::No,
+    },
+    BackendRow {
         schemes: &[("sqlite", Some("sqlite"))],
         package: "lock-kv",
         page: "kv.md",

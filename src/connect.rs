@@ -37,6 +37,11 @@ macro_rules! with_config {
                 let $config = lock_postgres::PostgresConfig::from_url(url)?;
                 $connect
             }
+            #[cfg(feature = "etcd")]
+            "etcd" | "etcds" => {
+                let $config = lock_kv::EtcdConfig::from_url(url)?;
+                $connect
+            }
             #[cfg(feature = "sqlite")]
             "sqlite" => {
                 let $config = lock_kv::SqliteConfig::from_url(url)?;
@@ -89,6 +94,7 @@ impl Locks {
     /// | `redlock://h1:p1,h2:p2,h3:p3,h4:p4,h5:p5` | a quorum of independent Redis servers; `redlocks://` with TLS |
     /// | `zk://h1:p1,h2:p2[/chroot]` | a ZooKeeper ensemble; `zks://` with TLS |
     /// | `postgres://[user:password@]h1[:port],h2[:port][/database]` | a PostgreSQL database, of several servers the primary; `postgresql://` is the same |
+    /// | `etcd://[user:password@]h1[:port],h2[:port],h3[:port][/prefix]` | an etcd cluster; `etcds://` with TLS |
     /// | `sqlite:///FILE` | the processes of this host, by a SQLite file |
     /// | `migrate://NAMESPACE?from=URL&to=URL` | both of these, while locks move from Redis to ZooKeeper |
     ///
@@ -245,12 +251,12 @@ mod tests {
 
     #[tokio::test]
     async fn an_unknown_scheme_is_refused_with_the_known_ones() {
-        let error = Locks::connect("etcd://localhost").await.unwrap_err();
+        let error = Locks::connect("consul://localhost").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
         assert!(
-            error
-                .to_string()
-                .contains("memory://, flock://, redis://, redlock://, zk://, postgres://, sqlite://"),
+            error.to_string().contains(
+                "memory://, flock://, redis://, redlock://, zk://, postgres://, etcd://, sqlite://"
+            ),
             "{error}"
         );
         let error = Locks::connect("redsi://localhost").await.unwrap_err();
@@ -259,6 +265,7 @@ mod tests {
 
     #[cfg(all(
         unix,
+        feature = "etcd",
         feature = "flock",
         feature = "postgres",
         feature = "redis",

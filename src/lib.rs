@@ -24,6 +24,8 @@ pub use lock_flock::{Flock, FlockConfig};
 /// Locks in any store that can compare and swap: implement [`Registers`], and pass it to [`Locks::on`].
 #[cfg(feature = "kv")]
 pub use lock_kv as kv;
+#[cfg(feature = "etcd")]
+pub use lock_kv::EtcdConfig;
 #[cfg(feature = "sqlite")]
 pub use lock_kv::SqliteConfig;
 #[cfg(feature = "kv")]

@@ -23,7 +23,7 @@ use tempfile::TempDir;
 
 use crate::broken_locks::{self, Defect};
 
-use kv::{KvMemoryHarness, SqliteHarness};
+use kv::{EtcdHarness, KvMemoryHarness, SqliteHarness};
 pub use layers::Layers;
 use layers::LayersHarness;
 pub use migrate::MigrateHarness;
@@ -39,7 +39,7 @@ pub const PASSWORD: &str = "correct-horse-battery-staple";
 pub const WORKER: &str = "--worker";
 
 /// The backends, by the scheme of their URL, recipes of `redis` and `zk` that are ones of their own, and the rungs of `migrate`.
-pub const BACKENDS: [&str; 15] = [
+pub const BACKENDS: [&str; 16] = [
     "memory",
     "kv-memory",
     "own-store",
@@ -49,6 +49,7 @@ pub const BACKENDS: [&str; 15] = [
     "setnx",
     "zk",
     "zk-ephemeral",
+    "etcd",
     "sqlite",
     "migrate-old",
     "migrate-shadow",
@@ -57,8 +58,9 @@ pub const BACKENDS: [&str; 15] = [
     "migrate-new",
 ];
 
-/// What the first tier leaves to the full one: a recipe, all rungs but one that locks both stores, mixtures, and [`TOPOLOGIES`].
-pub const IN_THE_FULL_TIER: [&str; 13] = [
+/// What the first tier leaves to the full one: etcd, which takes a minute of a processor, a recipe, all rungs but one that locks both stores, mixtures, and [`TOPOLOGIES`].
+pub const IN_THE_FULL_TIER: [&str; 14] = [
+    "etcd",
     "own-store",
     "zk-ephemeral",
     "migrate-old",
@@ -81,7 +83,7 @@ pub fn is_in_the_deep_tier(backend: &str, flavour: &str) -> bool {
     match backend {
         "memory" | "kv-memory" | "own-store" => false,
         "redis" => !matches!(flavour, "typed" | "dyn" | "multi-of-two"),
-        "postgres" | "redlock" | "setnx" | "sqlite" | "zk" => flavour != "dyn",
+        "etcd" | "postgres" | "redlock" | "setnx" | "sqlite" | "zk" => flavour != "dyn",
         "zk-ephemeral" | "migrate-dual" | "migrate-move" | "migrate-new" | "migrate-dual-move" => {
             flavour != "dyn"
         }
@@ -243,6 +245,7 @@ impl fmt::Display for Flavour {
 /// `redis` are the servers of the backend of that name.
 pub fn harnesses(redis: &Arc<Servers>) -> Vec<Arc<dyn Harness>> {
     let (redlock, zk, both, postgres) = (Arc::default(), Arc::default(), Arc::default(), Arc::default());
+    let etcd = Arc::default();
     let mut all: Vec<Arc<dyn Harness>> =
         vec![Arc::new(OwnStoreHarness::new()), Arc::new(KvMemoryHarness::default())];
     for &flavour in Flavour::layers("memory") {
@@ -265,6 +268,9 @@ pub fn harnesses(redis: &Arc<Servers>) -> Vec<Arc<dyn Harness>> {
         all.push(Arc::new(memory.by(flavour.handle())));
         all.push(Arc::new(RedisHarness::new(Kind::Single, flavour, Arc::clone(redis))));
         all.push(Arc::new(PostgresHarness::new(flavour, Arc::clone(&postgres))));
+        if Flavour::of("etcd").contains(&flavour) {
+            all.push(Arc::new(EtcdHarness::new(flavour, Arc::clone(&etcd))));
+        }
         if Flavour::of("sqlite").contains(&flavour) {
             all.push(Arc::new(SqliteHarness::new(flavour)));
         }
@@ -312,6 +318,7 @@ pub fn connect(flavour: Flavour, url: String) -> Connecting {
             (Flavour::Typed, "postgres") => PostgresConfig::from_url(&url)?.connect().await,
             (Flavour::Typed, "redis") => RedisConfig::from_url(&url)?.connect().await,
             (Flavour::Typed, "redlock") => polylock::RedlockConfig::from_url(&url)?.connect().await,
+            (Flavour::Typed, "etcd") => polylock::EtcdConfig::from_url(&url)?.connect().await,
             (Flavour::Typed, "sqlite") => polylock::SqliteConfig::from_url(&url)?.connect().await,
             (Flavour::Typed, "zk") => ZkConfig::from_url(&url)?.connect().await,
             (Flavour::Typed, "migrate") => {

@@ -19,7 +19,7 @@ const REFUSED: &[(&str, &str, &[&str])] = &[
     ("redis", "polylock", &[]),
     ("redis:/h", "polylock", &[]),
     ("://h", "polylock", &[]),
-    ("etcd://127.0.0.1:2379", "polylock", KNOWN),
+    ("consul://127.0.0.1:8500", "polylock", KNOWN),
     ("rediss+unix://x", "polylock", KNOWN),
     ("http://127.0.0.1", "polylock", KNOWN),
     ("redis://", "redis", &[]),

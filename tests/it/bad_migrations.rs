@@ -31,7 +31,7 @@ async fn bad_urls_are_refused_without_a_connection() {
         (between(REDIS, "memory://a"), "cannot move to memory"),
         (between(&between(REDIS, ZK), ZK), "cannot move from migrate"),
         (between(REDIS, &between(REDIS, ZK)), "cannot move to migrate"),
-        (between("etcd://h", ZK), "etcd://"),
+        (between("consul://h", ZK), "consul://"),
         (between("redis://h:port", ZK), ""),
         (between(REDIS, "zk://"), ""),
         (between(REDIS, "zk://h?ttl=10s"), "session_timeout"),
@@ -71,7 +71,7 @@ async fn a_password_in_a_nested_url_is_never_shown() {
     for (from, to) in [
         (with(REDIS), with("zk://h:port")),
         (with("redis://h:port"), with(ZK)),
-        (with("etcd://h"), with(ZK)),
+        (with("consul://h"), with(ZK)),
         (with(REDIS), with("redis://h")),
         (with(ZK), with(ZK)),
         // Not one that can be parsed.

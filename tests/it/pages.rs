@@ -5,11 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The programs and packages whose tests a page names as `program::module::test`, and where their modules are.
-const PROGRAMS: [(&str, &str); 12] = [
+const PROGRAMS: [(&str, &str); 13] = [
     ("cli", "crates/lock-cli/tests/it"),
     ("conformance", "crates/lock-testkit/src/conformance"),
     ("facade", "tests/it"),
     ("flock", "crates/lock-flock/tests/conformance"),
+    ("kv", "crates/lock-kv/tests/it"),
     ("layers", "crates/lock-layers/tests/it"),
     ("lock_zk", "crates/lock-zk/src"),
     ("migrate", "crates/lock-migrate/tests/it"),
@@ -71,12 +72,13 @@ fn a_test_that_does_not_exist_is_found() {
 /// The names that are only examples here.
 const HERE: &str = "tests/it/pages.rs";
 /// What other projects have, and files that the harness writes.
-const ELSEWHERE: [&str; 23] = [
+const ELSEWHERE: [&str; 24] = [
     "Depot",
     "OneshotReceiver",
     "WatchManager",
     "handle_connect_response",
     "idle_in_transaction_session_timeout",
+    "is_healthy",
     "last_zxid",
     "lease_state",
     "lost_token",

@@ -279,7 +279,7 @@ fn a_lazy_connection_waits_for_its_server() {
 
 #[test]
 fn a_lazy_connection_reads_its_url_at_once() {
-    for url in ["redis://", "redlock://a:1", "zk://h?ttl=10s", "etcd://h", "redis://h?tll=10s"] {
+    for url in ["redis://", "redlock://a:1", "zk://h?ttl=10s", "consul://h", "redis://h?tll=10s"] {
         assert_eq!(Locks::connect_lazy(url).unwrap_err().kind(), ErrorKind::InvalidConfig, "{url}");
     }
     // Time: too short.

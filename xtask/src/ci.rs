@@ -60,7 +60,7 @@ fn check(steps: &mut Steps) -> Result {
             steps.note("left out", why);
             continue;
         }
-        let features = "blocking,flock,kv,postgres,redis,redlock,zk,sasl";
+        let features = "blocking,etcd,flock,kv,postgres,redis,redlock,zk,sasl";
         let line =
             format!("clippy --package polylock --features {features} --target {target} -- -D warnings");
         steps.command(&format!("lints for {target}"), cargo(&line))?;
@@ -105,6 +105,7 @@ const TREES: &[Tree] = &[
     ("zk", &["lock-zk"], &[REDIS, POSTGRES]),
     ("postgres", &["lock-postgres"], &[REDIS, ZK, &["rustls"]]),
     ("kv", &["lock-kv"], &[REDIS, ZK, POSTGRES, &["sqlx", "rustls"]]),
+    ("etcd", &["lock-kv", "tonic"], &[REDIS, ZK, POSTGRES, &["sqlx", "rustls"]]),
     ("sqlite", &["lock-kv", "sqlx-sqlite"], &[REDIS, ZK, POSTGRES, &["sqlx-postgres", "rustls"]]),
     ("redis,tls", &["lock-redis", "rustls"], &[ZK, &["lock-redlock", "native-tls", "openssl"]]),
     ("tls", &["lock-core"], &[REDIS, ZK, POSTGRES, &["rustls"]]),

@@ -53,7 +53,7 @@ Curator elsewhere than on Debian:
 /// The stores of locks, and what starts and ends them.
 const SERVERS: &str = "redis-server java ZooKeeper PostgreSQL pgbouncer setpriv";
 /// What the harness and its tests do without, and what is left out then.
-const OPTIONAL: &[(&str, &str)] = &[("etcd", "etcd is not measured")];
+const OPTIONAL: &[(&str, &str)] = &[("etcd", "etcd is neither tested nor measured")];
 /// How long a command may take that installs something optional.
 pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 

@@ -101,6 +101,7 @@ pub(crate) fn run(args: &[OsString]) -> Result {
 /// Runs the first tier. Without the harness, which takes as long to build as everything else.
 fn first(steps: &mut Steps) -> Result {
     steps.run("set-up", setup::ensure)?;
+    setup::offer_optional()?;
     let programs = steps.run("build of the tests", || build(&select_first()?))?;
     let more = "the harness (benches/) and clients of other languages, for `cargo xtask test --full`";
     steps.note("left out", more.into());
@@ -119,6 +120,7 @@ pub(crate) fn full(steps: &mut Steps) -> Result {
 fn named(steps: &mut Steps, name: &str, full: bool) -> Result {
     let (args, filter) = select(name)?;
     steps.run("set-up", setup::ensure)?;
+    setup::offer_optional()?;
     let programs = steps.run("build of the tests", || build(&args))?;
     if programs.iter().any(|program| program.name == INTEROP) {
         steps.run("peers", peers::ensure)?;

@@ -120,7 +120,7 @@ impl KvConfig {
         Ok(Locks::new(Kv::connect(registers, self).await?))
     }
 
-    #[cfg(feature = "sqlite")]
+    #[cfg(any(feature = "etcd", feature = "sqlite"))]
     pub(crate) const fn timeout(&self) -> Duration {
         self.command_timeout
     }

@@ -13,6 +13,7 @@
 //! | `boot` | which processes share a clock |
 //! | `mailbox` | when a waiter reads again |
 //! | `probe` | whether the store refuses a swap on an old version |
+//! | `etcd`, `etcd_config` | registers in etcd, and their options |
 //! | `sqlite`, `sqlite_config` | registers in a SQLite file, and their options |
 //! | `own_thread` | the thread that runs the requests of a file |
 //!
@@ -33,6 +34,10 @@
 mod backend;
 mod boot;
 mod error;
+#[cfg(feature = "etcd")]
+mod etcd;
+#[cfg(feature = "etcd")]
+mod etcd_config;
 mod mailbox;
 mod observed;
 #[cfg(feature = "sqlite")]
@@ -47,6 +52,10 @@ mod store;
 mod stored;
 
 pub use backend::{Kv, KvConfig};
+#[cfg(feature = "etcd")]
+pub use etcd::Etcd;
+#[cfg(feature = "etcd")]
+pub use etcd_config::EtcdConfig;
 pub use registers::{About, Registers, Version, Versioned};
 #[cfg(feature = "sqlite")]
 pub use sqlite::Sqlite;

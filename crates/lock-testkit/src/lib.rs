@@ -6,7 +6,7 @@
 //! * [`redis`] and [`zookeeper`]: real servers as child processes, on their own ports and in their own directories. They can
 //!   be killed, restarted with or without their data, and stopped. They start in milliseconds (Redis) or half a second
 //!   (ZooKeeper), so that every test can have its own, and end with the test whatever happens to it.
-//! * [`etcd`]: a real etcd server in the same way, for comparisons.
+//! * [`etcd`]: a real etcd in the same way, of one member or of three.
 //! * [`postgres`]: a real PostgreSQL server, alone or with a standby.
 //! * `fake`, with the feature of that name: a Redis in memory, on tokio's clock, over links with faults by seed.
 //! * `simulation`, with the same feature: backends in virtual time.
@@ -64,7 +64,7 @@ pub use cancel::{cancel_after, for_each_poll_count};
 pub use certificates::Certificates;
 pub use checker::check;
 pub use error::{Error, Result};
-pub use etcd::EtcdServer;
+pub use etcd::{EtcdCluster, EtcdOptions, EtcdServer};
 #[cfg(feature = "fake")]
 pub use fake::FakeRedis;
 pub use history::{EventKind, History, Recorder, now_ns};

@@ -53,6 +53,9 @@ pub enum Protocol {
     /// PostgreSQL's protocol, without TLS. A request is what ends with Sync, or a simple query; a reply what ends with
     /// ReadyForQuery. Notifications are pushes.
     Postgres,
+    /// HTTP/2 without TLS, as of gRPC. A request is a frame with data, as servers answer before the client ends its stream; so its message has
+    /// less than 16 KiB. A reply is what ends the stream of the server.
+    Http2,
     /// Anything else: bytes are forwarded as they come, without requests.
     Opaque,
 }

@@ -178,7 +178,8 @@ pub(crate) fn on_free_ports<T>(server: &str, mut start: impl FnMut() -> Result<T
 }
 
 const POLL: Duration = Duration::from_millis(2);
-const PORT_TAKEN: &str = "Address already in use";
+/// In programs of C with a capital letter, and without one in those of Go.
+const PORT_TAKEN: &str = "ddress already in use";
 const PORT_TRIES: usize = 5;
 /// Long, as many Java virtual machines may start at once on a small machine, and an election of theirs may take several
 /// rounds.

@@ -1,20 +1,24 @@
-//! Stores that can compare and swap: a map of this process, from the examples, and a SQLite file.
+//! Stores that can compare and swap: a map of this process, from the examples, an etcd, and a SQLite file.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::process::Command;
-use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use lock_core::backend::Support;
 use lock_core::{Capabilities, LeaseKind, Locks};
+use lock_testkit::EtcdServer;
 use lock_testkit::conformance::{Fault, Handle, Harness, OF_CONNECTIONS};
+use lock_testkit::proxy::{FaultProxy, Protocol};
 use polylock::KvConfig;
 use serde_json::Value;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
 use tempfile::TempDir;
+use tokio::sync::OnceCell;
 
-use super::{Flavour, connect, directory_in_memory, worker};
+use super::{Flavour, PASSWORD, connect, directory_in_memory, option, set_fault, worker};
 
 #[allow(dead_code, reason = "the example shows more than the suite needs")]
 #[path = "../../../examples/own_registers.rs"]
@@ -29,12 +33,38 @@ const NO_SERVER: &str = "it has no connection to cut, and no server to restart";
 #[derive(Debug, Default)]
 pub struct KvMemoryHarness(Map);
 
+/// A server of one member, which is started when it is first needed.
+#[derive(Debug)]
+pub struct EtcdHarness {
+    name: String,
+    flavour: Flavour,
+    server: Arc<OnceCell<EtcdServer>>,
+    proxy: Vec<FaultProxy>,
+}
+
 /// A file, which is deleted with the last harness of it.
 #[derive(Clone)]
 pub struct SqliteHarness {
     name: String,
     flavour: Flavour,
     directory: Arc<TempDir>,
+}
+
+impl EtcdHarness {
+    pub fn new(flavour: Flavour, server: Arc<OnceCell<EtcdServer>>) -> Self {
+        Self { name: format!("etcd::{flavour}"), flavour, server, proxy: Vec::new() }
+    }
+
+    async fn server(&self) -> &EtcdServer {
+        let server = self.server.get_or_try_init(EtcdServer::start).await;
+        server.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    async fn url(&self, lease: Duration) -> String {
+        let server = self.server().await;
+        let addr = self.proxy.first().map_or_else(|| server.addr(), FaultProxy::addr);
+        format!("etcd://me:{PASSWORD}@{addr}?ttl={}", option(lease))
+    }
 }
 
 impl SqliteHarness {
@@ -60,9 +90,8 @@ impl fmt::Debug for SqliteHarness {
     }
 }
 
-fn capabilities(name: &'static str, cross_process: bool) -> Capabilities {
-    // Time: the shortest that the store takes.
-    let lease = LeaseKind::ttl(Duration::from_secs(10), Duration::from_millis(100));
+fn capabilities(name: &'static str, cross_process: bool, shortest: Duration) -> Capabilities {
+    let lease = LeaseKind::ttl(Duration::from_secs(10), shortest);
     let mut capabilities = Capabilities::new(name, lease);
     capabilities.cross_process = cross_process;
     (capabilities.fifo, capabilities.counts_waiters, capabilities.names_sharers) = (true, true, true);
@@ -71,9 +100,26 @@ fn capabilities(name: &'static str, cross_process: bool) -> Capabilities {
     capabilities
 }
 
+/// Whether a waiter has not changed for its time since this was asked first: it stays in the record until the lock is granted again.
+fn is_dead(waiter: &Value) -> bool {
+    static SEEN: LazyLock<Mutex<HashMap<String, Instant>>> = LazyLock::new(Mutex::default);
+    let lasts = Duration::from_millis(waiter["lasts_ms"].as_u64().expect("waiters have a time"));
+    let beat = format!("{} {}", waiter["owner"], waiter["beat"]);
+    let first = *SEEN.lock().unwrap_or_else(PoisonError::into_inner).entry(beat).or_insert_with(Instant::now);
+    first.elapsed() > lasts + lasts / 50
+}
+
 /// Holders and waiters in a record, also those whose time is over.
 fn parties(key: &str, value: &[u8]) -> Vec<String> {
-    let record: Value = serde_json::from_slice(value).expect("the value is a record");
+    parties_but(key, value, |_| false)
+}
+
+/// The same, without such waiters.
+fn parties_but(key: &str, value: &[u8], leaves_out: fn(&Value) -> bool) -> Vec<String> {
+    let mut record: Value = serde_json::from_slice(value).expect("the value is a record");
+    if let Some(queue) = record["queue"].as_array_mut() {
+        queue.retain(|waiter| !leaves_out(waiter));
+    }
     let lists = ["holders", "queue"].into_iter().filter_map(|list| record[list].as_array());
     lists.flatten().map(|party| format!("{key}: {party}")).collect()
 }
@@ -85,7 +131,8 @@ impl Harness for KvMemoryHarness {
     }
 
     fn capabilities(&self) -> Capabilities {
-        capabilities("map", false)
+        // Time: the shortest that the store takes.
+        capabilities("map", false, Duration::from_millis(100))
     }
 
     fn short_lease(&self) -> Duration {
@@ -125,6 +172,72 @@ impl Harness for KvMemoryHarness {
 }
 
 #[async_trait]
+impl Harness for EtcdHarness {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn handle(&self) -> Handle {
+        self.flavour.handle()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        // Time: the shortest that the store takes.
+        capabilities("etcd", true, Duration::from_millis(500))
+    }
+
+    fn leaves_out(&self, _: &str) -> Option<&'static str> {
+        static IS_MISSING: LazyLock<bool> = LazyLock::new(EtcdServer::is_missing);
+        IS_MISSING.then_some("etcd is not installed")
+    }
+
+    fn short_lease(&self) -> Duration {
+        // Time: a lease that ends is the subject of many cases.
+        Duration::from_secs(2)
+    }
+
+    async fn connect(&self, lease: Duration) -> lock_core::Result<Locks> {
+        connect(self.flavour, self.url(lease).await).await
+    }
+
+    async fn worker(&self, lease: Duration) -> Command {
+        worker(self.flavour, &self.url(lease).await)
+    }
+
+    async fn leftovers(&self, part: &str) -> Vec<String> {
+        let values = self.server().await.values("polylock/lock/").await.expect("the server answers");
+        let found = values.iter().filter(|(key, _)| key.contains(part));
+        // Only here are clients cut off for longer than their waiters live.
+        found.flat_map(|(key, value)| parties_but(key, value, is_dead)).collect()
+    }
+
+    async fn delete_behind_the_back(&self, name: &str) {
+        let deleted = self.server().await.delete(&format!("polylock/lock/{name}")).await;
+        assert!(deleted.expect("the server answers"), "the lock is held");
+    }
+
+    async fn link(&self) -> Box<dyn Harness> {
+        let proxy = FaultProxy::start(self.server().await.addr(), Protocol::Http2);
+        let proxy = vec![proxy.unwrap_or_else(|error| panic!("{error}"))];
+        Box::new(Self { proxy, ..Self::new(self.flavour, Arc::clone(&self.server)) })
+    }
+
+    async fn private(&self) -> Box<dyn Harness> {
+        Box::new(Self::new(self.flavour, Arc::default()))
+    }
+
+    async fn fault(&self, fault: Fault) {
+        set_fault(&self.proxy, fault);
+    }
+
+    async fn restart(&self) {
+        let server = self.server().await;
+        server.kill();
+        server.start_again().await.unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+#[async_trait]
 impl Harness for SqliteHarness {
     fn name(&self) -> &str {
         &self.name
@@ -135,7 +248,8 @@ impl Harness for SqliteHarness {
     }
 
     fn capabilities(&self) -> Capabilities {
-        capabilities("sqlite", true)
+        // Time: the shortest that the store takes.
+        capabilities("sqlite", true, Duration::from_millis(100))
     }
 
     fn leaves_out(&self, case: &str) -> Option<&'static str> {

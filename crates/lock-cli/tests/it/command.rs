@@ -62,7 +62,7 @@ async fn a_run_that_gets_no_lock_says_why() {
     for (url, options, code, part) in [
         ("", "", 64, "no store is named"),
         ("memory://", "", 64, "end with this process"),
-        ("etcd://a", "", 64, "etcd:// is unknown"),
+        ("consul://a", "", 64, "consul:// is unknown"),
         (&*stage.url, "--json", 64, "leave out --json"),
         (&*stage.url, "--ttl soon", 64, "--ttl"),
         (&*stage.url, "-n -w 1", 64, "cannot be used with"),

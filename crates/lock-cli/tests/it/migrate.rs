@@ -265,7 +265,12 @@ async fn what_is_wrong_is_said_without_secrets() {
         ("migrate://shop?from=redis%3A%2F%2F%3As3cr3t-word%40a", "status", 64, "names both stores"),
         ("", "status --url migrate://shop --from redis://:s3cr3t-word@a", 64, "leave out"),
         ("", "status --from redis://:s3cr3t-word@a", 64, "missing: --namespace and --to"),
-        ("", "--namespace shop status --from redis://:s3cr3t-word@a --to etcd://b", 64, "etcd:// is unknown"),
+        (
+            "",
+            "--namespace shop status --from redis://:s3cr3t-word@a --to consul://b",
+            64,
+            "consul:// is unknown",
+        ),
         ("", "set sideways", 64, "sideways"),
         ("", "statsu", 64, "statsu"),
         ("", "", 64, "command"),

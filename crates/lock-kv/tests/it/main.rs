@@ -1,6 +1,8 @@
 //! Tests of the protocol, without a server.
 
 mod bad_input;
+#[cfg(feature = "etcd")]
+mod etcd;
 mod models;
 mod repeats;
 mod simulation;

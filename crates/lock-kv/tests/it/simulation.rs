@@ -78,6 +78,8 @@ struct Scenario {
     repeats: f64,
     /// How often a client is on the host whose clock several share.
     local: f64,
+    /// Whether clients send a swap again that got no answer, and settle what became of it by the value.
+    settles: bool,
     /// For how long things go wrong.
     chaos: Duration,
 }
@@ -102,6 +104,7 @@ impl simulation::Scenario for Scenario {
             chaos: dice.millis(2_000..=6_000),
             repeats: *dice.pick(&[0.0, 0.0, 0.3]),
             local: *dice.pick(&[0.0, 0.7, 1.0]),
+            settles: dice.chance(0.4),
         }
     }
 
@@ -152,6 +155,7 @@ impl Scenario {
             clients.push(self.connect(&table, &link, &clock, &mut dice).await);
             link.set(self.faults.clone(), self.stale, self.ttl * 2);
             link.repeat_swaps(self.repeats);
+            link.settle_swaps(self.settles.then_some(self.timeout / 4));
             links.push(link);
         }
         if self.mode == Mode::IgnoresConditions {

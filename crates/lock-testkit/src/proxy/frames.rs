@@ -60,6 +60,8 @@ impl Requests {
             Protocol::ZooKeeper => zk_frame(bytes),
             Protocol::Postgres if !self.connected => pg_frame(bytes, 0),
             Protocol::Postgres => pg_frame(bytes, 1),
+            Protocol::Http2 if !self.connected => whole_if(bytes, H2_PREFACE),
+            Protocol::Http2 => h2_frame(bytes),
         };
         let length = match settle(found, &mut self.protocol, bytes)? {
             Settled::Raw(length) => return Some((length, Request::Other)),
@@ -81,6 +83,12 @@ impl Requests {
                 true if matches!(frame[0], PG_SYNC | PG_QUERY) => Request::InTurn,
                 _ => Request::Other,
             },
+            Protocol::Http2 => match std::mem::replace(&mut self.connected, true) {
+                true if frame[3] == H2_DATA && frame.len() > H2_HEAD => {
+                    int(frame, 5).map_or(Request::Other, Request::Numbered)
+                }
+                _ => Request::Other,
+            },
         };
         Some((length, request))
     }
@@ -98,6 +106,7 @@ impl Replies {
             Protocol::Redis => resp_value(bytes, 0),
             Protocol::ZooKeeper => zk_frame(bytes),
             Protocol::Postgres => pg_reply(bytes, self.connected),
+            Protocol::Http2 => h2_frame(bytes),
         };
         let length = match settle(found, &mut self.protocol, bytes)? {
             Settled::Raw(length) => return Some((length, Reply::Other)),
@@ -129,6 +138,7 @@ impl Replies {
                     _ => Reply::Other,
                 }
             }
+            Protocol::Http2 => h2_end(frame).map_or(Reply::Other, Reply::Numbered),
         };
         Some((length, reply))
     }
@@ -218,6 +228,21 @@ fn pg_reply(bytes: &[u8], is_connected: bool) -> Frame {
     }
 }
 
+/// A frame of HTTP/2: three bytes of length, its type, its flags and its stream.
+fn h2_frame(bytes: &[u8]) -> Frame {
+    let Some(length) = int(bytes, 0) else { return Frame::Partial };
+    whole_if(bytes, H2_HEAD + (length.cast_unsigned() >> 8) as usize)
+}
+
+/// The stream that a frame ends.
+fn h2_end(frame: &[u8]) -> Option<i32> {
+    let ends = match frame[3] {
+        H2_DATA | H2_HEADERS => frame[4] & H2_END_STREAM != 0,
+        kind => kind == H2_RESET,
+    };
+    int(frame, 5).filter(|_| ends)
+}
+
 fn resp_request(bytes: &[u8]) -> Frame {
     match bytes.first() {
         Some(b'*') => resp_value(bytes, 0),
@@ -299,6 +324,12 @@ const MESSAGES: [&str; 3] = ["message", "pmessage", "smessage"];
 const ZK_EVENT: i32 = -1;
 const ZK_PING: i32 = -2;
 const ZK_LONGEST: usize = 64 << 20;
+const H2_PREFACE: usize = 24;
+const H2_HEAD: usize = 9;
+const H2_DATA: u8 = 0;
+const H2_HEADERS: u8 = 1;
+const H2_RESET: u8 = 3;
+const H2_END_STREAM: u8 = 1;
 const PG_LONGEST: usize = 64 << 20;
 const PG_SYNC: u8 = b'S';
 const PG_QUERY: u8 = b'Q';
@@ -423,6 +454,27 @@ mod tests {
         assert_eq!(replies.next(&answer), Some((answer.len(), Reply::InTurn)));
         let told = [message(b"A", b"told"), answer].concat();
         assert_eq!(replies.next(&told), Some((9, Reply::Push { confirmation: false })));
+    }
+
+    #[test]
+    fn messages_of_http2_are_requests_and_ends_of_streams_are_replies() {
+        fn frame(kind: u8, flags: u8, stream: u8) -> Vec<u8> {
+            [&[0, 0, 2, kind, flags, 0, 0, 0, stream][..], b"xx"].concat()
+        }
+        let mut requests = Requests::new(Protocol::Http2);
+        let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+        assert_eq!(requests.next(&preface[..20]), None);
+        assert_eq!(requests.next(preface), Some((24, Request::Other)));
+        assert_eq!(requests.next(&frame(H2_HEADERS, 4, 1)[..10]), None);
+        assert_eq!(requests.next(&frame(H2_HEADERS, 4, 1)), Some((11, Request::Other)));
+        assert_eq!(requests.next(&frame(H2_DATA, 0, 1)), Some((11, Request::Numbered(1))));
+        assert_eq!(requests.next(&[0, 0, 0, H2_DATA, 1, 0, 0, 0, 1]), Some((9, Request::Other)));
+        assert_eq!(requests.next(&frame(H2_RESET, 0, 3)), Some((11, Request::Other)));
+        let mut replies = Replies::new(Protocol::Http2);
+        assert_eq!(replies.next(&frame(4, 1, 0)), Some((11, Reply::Other)));
+        assert_eq!(replies.next(&frame(H2_DATA, 0, 1)), Some((11, Reply::Other)));
+        assert_eq!(replies.next(&frame(H2_HEADERS, 5, 1)), Some((11, Reply::Numbered(1))));
+        assert_eq!(replies.next(&frame(H2_RESET, 0, 3)), Some((11, Reply::Numbered(3))));
     }
 
     #[test]

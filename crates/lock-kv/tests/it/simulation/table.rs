@@ -11,12 +11,16 @@ use lock_kv::{About, Registers, Version, Versioned};
 use lock_testkit::fake::{Dice, Faults};
 use serde_json::Value;
 use tokio::sync::oneshot;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 const NAME: &str = "simulated";
-
 /// How many keys it lists at a time.
 const PAGE: usize = 10;
+/// How often a client sends a swap that gets no answer, if it sends it again.
+const ATTEMPTS: usize = 3;
+
+/// The new version, or what is there instead.
+type Swapped = std::result::Result<Version, Option<Versioned>>;
 
 /// What the versions of a store are.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -57,6 +61,8 @@ struct Trouble {
     late: Duration,
     /// How often the way sends a swap twice, and answers what became of the second one.
     repeats: f64,
+    /// After how long a client sends a swap again that got no answer, if it does.
+    settles: Option<Duration>,
 }
 
 /// The registers of one client.
@@ -98,7 +104,7 @@ impl Table {
         values.get(values.len().checked_sub(1 + age)?).cloned()
     }
 
-    fn swap(&self, key: &str, expected: Option<&Version>, value: Vec<u8>) -> Option<Version> {
+    fn swap(&self, key: &str, expected: Option<&Version>, value: Vec<u8>) -> Swapped {
         let mut values = self.values();
         let values = values.entry(key.to_owned()).or_default();
         let present = values.last().map(|value| &value.version);
@@ -108,7 +114,7 @@ impl Table {
             Ignored::All => true,
         };
         if present != expected && !is_ignored {
-            return None;
+            return Err(values.last().cloned());
         }
         let version = match self.versions {
             Versions::Numbers => Version::from(values.len() as u64 + 1),
@@ -119,7 +125,7 @@ impl Table {
             }
         };
         values.push(Versioned::new(version.clone(), value));
-        Some(version)
+        Ok(version)
     }
 
     fn ignored(&self) -> MutexGuard<'_, Ignored> {
@@ -135,7 +141,8 @@ impl Link {
     /// One on which nothing goes wrong yet.
     pub(crate) fn new(seed: u64) -> Arc<Self> {
         let (dice, faults) = (Dice::new(seed), Faults::default());
-        Arc::new(Self(Mutex::new(Trouble { dice, faults, stale: 0.0, late: Duration::ZERO, repeats: 0.0 })))
+        let (stale, late, repeats, settles) = (0.0, Duration::ZERO, 0.0, None);
+        Arc::new(Self(Mutex::new(Trouble { dice, faults, stale, late, repeats, settles })))
     }
 
     pub(crate) fn set(&self, faults: Faults, stale: f64, late: Duration) {
@@ -145,6 +152,11 @@ impl Link {
 
     pub(crate) fn repeat_swaps(&self, repeats: f64) {
         self.trouble().repeats = repeats;
+    }
+
+    /// Has the client send a swap again that got no answer for so long, and settle by the value what became of it: as that for etcd does.
+    pub(crate) fn settle_swaps(&self, after: Option<Duration>) {
+        self.trouble().settles = after;
     }
 
     fn repeats(&self) -> bool {
@@ -195,6 +207,40 @@ impl Client {
         Self { poll, ..self }
     }
 
+    /// Sends a swap, which goes on when its future is dropped.
+    fn send(&self, key: &str, expected: Option<&Version>, value: &[u8]) -> oneshot::Receiver<Swapped> {
+        let (mut sender, answered) = oneshot::channel();
+        let (table, link, key) = (Arc::clone(&self.table), Arc::clone(&self.link), key.to_owned());
+        let (expected, value) = (expected.cloned(), value.to_vec());
+        drop(tokio::spawn(async move {
+            sleep(link.delay()).await;
+            if link.chance(|faults| faults.reset_before) {
+                return;
+            }
+            let mut is_answered = !link.chance(|faults| faults.lose_reply);
+            if link.chance(|faults| faults.lose_request) {
+                is_answered = false;
+                sleep(link.lateness()).await;
+            }
+            let mut swapped = table.swap(&key, expected.as_ref(), value.clone());
+            if link.repeats() {
+                sleep(link.delay()).await;
+                swapped = table.swap(&key, expected.as_ref(), value);
+            }
+            drop(table);
+            if link.chance(|faults| faults.reset_after) {
+                return;
+            }
+            sleep(link.delay()).await;
+            if is_answered {
+                let _ = sender.send(swapped);
+            } else {
+                sender.closed().await;
+            }
+        }));
+        answered
+    }
+
     fn check_refused(&self) -> Result<()> {
         match self.link.chance(|faults| faults.refuse) {
             true => Err(Error::new(ErrorKind::Unavailable, NAME)),
@@ -221,43 +267,24 @@ impl Registers for Client {
         Ok(read)
     }
 
-    /// It goes on when its future is dropped.
     async fn swap(&self, key: &str, expected: Option<&Version>, value: &[u8]) -> Result<Option<Version>> {
         self.check_refused()?;
-        let (mut sender, answered) = oneshot::channel();
-        let (table, link, key) = (Arc::clone(&self.table), Arc::clone(&self.link), key.to_owned());
-        let (expected, value) = (expected.cloned(), value.to_vec());
-        drop(tokio::spawn(async move {
-            sleep(link.delay()).await;
-            if link.chance(|faults| faults.reset_before) {
-                return;
-            }
-            let mut is_answered = !link.chance(|faults| faults.lose_reply);
-            if link.chance(|faults| faults.lose_request) {
-                is_answered = false;
-                sleep(link.lateness()).await;
-            }
-            let mut version = table.swap(&key, expected.as_ref(), value.clone());
-            if link.repeats() {
-                sleep(link.delay()).await;
-                version = table.swap(&key, expected.as_ref(), value);
-            }
-            drop(table);
-            if link.chance(|faults| faults.reset_after) {
-                return;
-            }
-            sleep(link.delay()).await;
-            if is_answered {
-                let _ = sender.send(version);
-            } else {
-                sender.closed().await;
-            }
-        }));
-        let broken = |_| {
-            let error = Error::new(ErrorKind::Unavailable, NAME).with_code("broken");
-            error.with_outcome(Outcome::Unknown)
+        let settles = self.link.trouble().settles;
+        let Some(patience) = settles else {
+            let swapped = self.send(key, expected, value).await.map_err(|_| broken())?;
+            return Ok(swapped.ok());
         };
-        answered.await.map_err(broken)
+        for attempt in 0..ATTEMPTS {
+            match timeout(patience, self.send(key, expected, value)).await {
+                Ok(Ok(Ok(version))) => return Ok(Some(version)),
+                Ok(Ok(Err(_))) if attempt == 0 => return Ok(None),
+                Ok(Ok(Err(Some(found)))) if found.value == value => return Ok(Some(found.version)),
+                Ok(Ok(Err(_))) => return Err(broken()),
+                Ok(Err(_)) => sleep(patience / 8).await,
+                Err(_) => {}
+            }
+        }
+        Err(broken())
     }
 
     async fn list(&self, prefix: &str, after: &str) -> Result<Vec<String>> {
@@ -265,4 +292,8 @@ impl Registers for Client {
         let keys = values.keys().filter(|key| key.starts_with(prefix) && key.as_str() > after);
         Ok(keys.take(PAGE).cloned().collect())
     }
+}
+
+fn broken() -> Error {
+    Error::new(ErrorKind::Unavailable, NAME).with_code("broken").with_outcome(Outcome::Unknown)
 }

@@ -1,0 +1,155 @@
+//! Registers in etcd: locks that outlive any minority of the members.
+
+mod dial;
+mod error;
+mod members;
+mod messages;
+
+use std::time::Duration;
+
+use lock_core::{Error, ErrorKind, Outcome, Result};
+use tokio::time::{sleep, timeout};
+use tonic::Status;
+
+pub(crate) use self::dial::Member;
+pub(crate) use self::members::Members;
+use self::messages::{Executed, Found, RANGE, Range, TRANSACTION, Transaction, Value, WATCH, Watch, Watched};
+use crate::registers::{About, Registers, Version, Versioned};
+
+pub(crate) const NAME: &str = "etcd";
+/// A read takes a round trip to the leader and one to a majority. Where a watch is lost, waiters read twenty times a second.
+const POLL: Duration = Duration::from_millis(50);
+/// A watch may be lost and nobody know: after so long somebody looks.
+const WATCHED: Duration = Duration::from_secs(5);
+/// How many keys are listed at a time: with long names still less than gRPC takes for an answer.
+const PAGE: i64 = 1_000;
+
+/// Values under the keys of etcd that begin with a prefix. Reads are linearizable, and a version is the revision of the last change.
+#[derive(Debug)]
+pub struct Etcd {
+    members: Members,
+    prefix: String,
+}
+
+impl Etcd {
+    pub(crate) const fn new(members: Members, prefix: String) -> Self {
+        Self { members, prefix }
+    }
+
+    fn key(&self, key: &str) -> Vec<u8> {
+        [self.prefix.as_bytes(), key.as_bytes()].concat()
+    }
+
+    /// The version of a key, without its value.
+    async fn version(&self, key: &str) -> Result<Option<Version>> {
+        let found = self.members.call::<_, Found>(RANGE, &Range::version(&self.key(key))).await?;
+        Ok(found.answer.values.first().map(|found| version(found.revision)))
+    }
+
+    /// Returns after a change of the key, or a reason to look.
+    ///
+    /// From now on, and a read once that is: a watch from an earlier revision waits for up to 100 ms until etcd has caught up.
+    async fn watch(&self, key: &str, seen: Option<&Version>) -> Result<(), Status> {
+        let mut watched = self.members.open::<_, Watched>(WATCH, Watch::new(&self.key(key))).await?;
+        while let Some(Watched { created, canceled, events }) = watched.next().await? {
+            if canceled {
+                return Err(Status::cancelled("the store has ended the watch"));
+            }
+            if !events.is_empty() {
+                return Ok(());
+            }
+            if created {
+                let found = self.version(key).await;
+                if found.map_err(|error| Status::unavailable(error.message()))?.as_ref() != seen {
+                    return Ok(());
+                }
+            }
+        }
+        Err(Status::unavailable("the watch has ended"))
+    }
+}
+
+impl Registers for Etcd {
+    fn about(&self) -> About {
+        about()
+    }
+
+    async fn read(&self, key: &str) -> Result<Option<Versioned>> {
+        let found = self.members.call::<_, Found>(RANGE, &Range::one(&self.key(key))).await;
+        let found = found.map_err(|error| error.with_outcome(Outcome::NotApplied))?;
+        let versioned = |found: Value| Versioned::new(version(found.revision), found.value);
+        Ok(found.answer.values.into_iter().next().map(versioned))
+    }
+
+    /// A request without an answer is sent again, until there is one: if the value is there then, it was executed, as no two swaps have the
+    /// same value.
+    async fn swap(&self, key: &str, expected: Option<&Version>, value: &[u8]) -> Result<Option<Version>> {
+        let Some(revision) = revision(expected) else { return Ok(None) };
+        let request = Transaction::swap(&self.key(key), revision, value);
+        let (found, was_sent) = match self.members.call::<_, Executed>(TRANSACTION, &request).await {
+            Ok(executed) if executed.answer.succeeded => {
+                return Ok(Some(version(executed.answer.revision())));
+            }
+            Ok(executed) => (executed.answer.found(), executed.is_repeated),
+            // The transaction that filled the store has this error too, though it is executed. None is, once a member has said so.
+            Err(full) if full.kind() == ErrorKind::Exhausted => {
+                let found = self.read(key).await.map_err(|_| full.clone().with_outcome(Outcome::Unknown))?;
+                let is_ours = found.as_ref().is_some_and(|found| found.value == value);
+                let outcome = match &found {
+                    Some(found) if is_ours => return Ok(Some(found.version.clone())),
+                    found if found.as_ref().map(|found| &found.version) == expected => full.outcome(),
+                    _ => Outcome::Unknown,
+                };
+                return Err(full.with_outcome(outcome));
+            }
+            Err(error) => return Err(error),
+        };
+        match found {
+            Some(found) if was_sent && found.value == value => Ok(Some(version(found.revision))),
+            _ if was_sent => Err(overtaken()),
+            _ => Ok(None),
+        }
+    }
+
+    async fn list(&self, prefix: &str, after: &str) -> Result<Vec<String>> {
+        let after = (!after.is_empty()).then(|| self.key(after));
+        let request = Range::keys(&self.key(prefix), after, PAGE);
+        let found = self.members.call::<_, Found>(RANGE, &request).await;
+        let found = found.map_err(|error| error.with_outcome(Outcome::NotApplied))?;
+        let keys = found.answer.values.into_iter().filter_map(|found| String::from_utf8(found.key).ok());
+        Ok(keys.filter_map(|key| key.strip_prefix(&self.prefix).map(str::to_owned)).collect())
+    }
+
+    /// By a watch; by a pause where there is none.
+    async fn changed(&self, key: &str, seen: Option<&Version>) {
+        if let Ok(Err(lost)) = timeout(WATCHED, self.watch(key, seen)).await {
+            tracing::debug!(%lost, key, "a watch of etcd is lost");
+            sleep(POLL).await;
+        }
+    }
+
+    async fn close(&self) {
+        self.members.close();
+    }
+}
+
+pub(crate) fn about() -> About {
+    About::new(NAME, POLL)
+}
+
+/// The revision of a version, zero for a key that does not exist; `None` if it is none of this store.
+fn revision(version: Option<&Version>) -> Option<i64> {
+    version.map_or(Some(0), |version| i64::try_from(version.number()?).ok())
+}
+
+fn version(revision: i64) -> Version {
+    Version::from(revision.cast_unsigned())
+}
+
+/// A swap was sent twice, and the value is that of another one, which came before or after it.
+fn overtaken() -> Error {
+    Error::new(ErrorKind::Unavailable, NAME)
+        .with_message("a request was not answered, and others have changed the record since")
+        .with_hint("try again")
+        .with_outcome(Outcome::Unknown)
+}

@@ -1,0 +1,266 @@
+//! The options of locks in etcd, in code and from a URL.
+
+use std::time::Duration;
+
+use lock_core::secret::Unreadable;
+use lock_core::tls::TlsFiles;
+use lock_core::url::LockUrl;
+use lock_core::{Error, ErrorKind, Lazy, Locks, Password, Result, runtime};
+
+use crate::backend::{Kv, KvConfig};
+use crate::etcd::{Etcd, Member, Members, NAME, about};
+
+/// Before the names of locks, unless the URL has another one.
+const PREFIX: &str = "polylock";
+const OPTIONS: [&str; 6] = ["ttl", "command_timeout", "password_file", "tls_ca", "tls_cert", "tls_key"];
+
+/// The configuration of locks in etcd, 3.4 or newer.
+///
+/// A lock survives what etcd survives: the loss of any minority of the members. URL:
+/// `etcd://[user:password@]host[:port][,host[:port]...][/prefix][?option=value&...]`, or `etcds://` for TLS (feature `tls`). A user needs a
+/// role with `readwrite` on the prefix. Keys are `prefix/lock/NAME`; the prefix is `polylock` unless the URL has one. All clients of a lock
+/// use the same prefix. Name each member: a name that stands for several addresses is one member.
+///
+/// **Start etcd with `--auto-compaction-mode=periodic --auto-compaction-retention=5m`.** It compacts nothing by default, and each renewal
+/// is a value that it keeps: a hundred held locks fill its quota of 2 GB in two days, and one lock with 64 waiters in an hour. A full
+/// store refuses renewals, and so all locks are lost.
+///
+/// | URL option | default | |
+/// |---|---|---|
+/// | `ttl` | `10s` | how long a lock lasts without its holder |
+/// | `command_timeout` | `5s` | after this time a request ends without an answer; a silent member is passed over after a third of it |
+/// | `password_file` | none | file with the password, read at each login |
+/// | `tls_ca` | the system's | file with the certificates of the authorities to trust, PEM |
+/// | `tls_cert`, `tls_key` | none | files with the client certificate and its key, PEM |
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use lock_kv::EtcdConfig;
+/// # fn main() -> lock_core::Result<()> {
+/// // As etcd://me:s3cret@h1:2379,h2:2379,h3:2379/app?ttl=5s
+/// let config = EtcdConfig::new("h1:2379,h2:2379,h3:2379")
+///     .user("me", "s3cret")
+///     .prefix("app")
+///     .ttl(Duration::from_secs(5));
+/// let locks = config.connect_lazy()?;
+/// # let _ = locks;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct EtcdConfig {
+    members: String,
+    user: Option<(String, Password)>,
+    prefix: String,
+    tls: Option<TlsFiles>,
+    kv: KvConfig,
+}
+
+impl EtcdConfig {
+    /// Locks in the cluster of these members, as `h1:2379,h2:2379`.
+    #[must_use]
+    pub fn new(members: impl Into<String>) -> Self {
+        let members = members.into();
+        Self { members, user: None, prefix: PREFIX.to_owned(), tls: None, kv: KvConfig::new() }
+    }
+
+    /// Parses a URL such as `etcd://me:s3cret@h1:2379,h2:2379,h3:2379/app?ttl=5s`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] for a URL that names no member, for a user without a password and for an unknown option;
+    /// [`ErrorKind::Unsupported`] for TLS in a build without it.
+    pub fn from_url(url: &str) -> Result<Self> {
+        let url = LockUrl::parse(url)?;
+        url.check_scheme(NAME, &["etcd", "etcds"])?;
+        let mut config = Self::new(&url.hosts);
+        let prefix = url.path.strip_prefix('/').unwrap_or_default();
+        if !prefix.trim_matches('/').is_empty() {
+            config = config.prefix(prefix);
+        }
+        let (mut file, mut files) = (None, TlsFiles::default());
+        url.options(NAME, &OPTIONS, |key, value| {
+            let text = || Some(value.text().to_owned());
+            match key {
+                "ttl" => config.kv = config.kv.clone().ttl(value.duration()?),
+                "command_timeout" => config.kv = config.kv.clone().command_timeout(value.duration()?),
+                "password_file" => file = text(),
+                "tls_ca" => files.ca = text(),
+                "tls_cert" => files.cert = text(),
+                _ => files.key = text(),
+            }
+            Ok(())
+        })?;
+        match (url.user.is_empty(), url.password_or_file(NAME, file.as_deref())?) {
+            (true, None) => {}
+            (false, Some(password)) => config = config.user(&url.user, password),
+            _ => {
+                return Err(invalid(
+                    "a user or a password is missing",
+                    "write it as etcd://user:password@host, or use password_file=",
+                ));
+            }
+        }
+        let names_files = files.ca.is_some() || files.cert.is_some() || files.key.is_some();
+        match url.scheme.as_str() {
+            "etcds" => config.tls = Some(files),
+            _ if names_files => {
+                return Err(invalid("the files of TLS have no use with etcd://", "write it as etcds://"));
+            }
+            _ => {}
+        }
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Logs in as this user. A [`Password`] is a text, a file, or a function.
+    #[must_use]
+    pub fn user(mut self, name: impl Into<String>, password: impl Into<Password>) -> Self {
+        self.user = Some((name.into(), password.into()));
+        self
+    }
+
+    /// What keys begin with, before a slash. Default `polylock`.
+    #[must_use]
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// How long a lock lasts without its holder: see [`KvConfig::ttl`].
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.kv = self.kv.ttl(ttl);
+        self
+    }
+
+    /// After this time a request ends without an answer.
+    #[must_use]
+    pub fn command_timeout(mut self, command_timeout: Duration) -> Self {
+        self.kv = self.kv.command_timeout(command_timeout);
+        self
+    }
+
+    /// Connects to a member that answers.
+    ///
+    /// # Errors
+    ///
+    /// As [`Kv::connect`]; [`ErrorKind::InvalidConfig`] for a file that cannot be read; [`ErrorKind::Denied`] for a wrong password, and for a user without rights on the prefix.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Kv::connect`].
+    pub async fn connect(self) -> Result<Locks> {
+        Ok(Locks::new(self.open().await?))
+    }
+
+    /// The same locks, connected at their first use.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] for a host, a prefix, a ttl or a timeout that cannot be used.
+    pub fn connect_lazy(self) -> Result<Locks> {
+        self.check()?;
+        let expected = self.kv.capabilities(&about())?;
+        Ok(Locks::new(Lazy::new(expected, move || self.clone().open())))
+    }
+
+    async fn open(self) -> Result<Kv<Etcd>> {
+        let members = self.check()?;
+        self.kv.capabilities(&about())?;
+        runtime::current(NAME)?;
+        self.check_files().await?;
+        let limit = self.kv.timeout();
+        let members = Members::new(&self.members, members, self.tls, self.user, limit)?;
+        let prefix = format!("{}/", self.prefix.trim_end_matches('/'));
+        Kv::connect(Etcd::new(members, prefix), self.kv).await
+    }
+
+    /// Files are read at each login and handshake. One that cannot be read now is a mistake.
+    async fn check_files(&self) -> Result<()> {
+        let wrong = |unreadable: Unreadable| unreadable.error(ErrorKind::InvalidConfig, NAME);
+        if let Some((_, password)) = &self.user {
+            password.read().await.map(drop).map_err(wrong)?;
+        }
+        #[cfg(feature = "tls")]
+        if let Some(files) = &self.tls {
+            files.config(true).await.map(drop).map_err(wrong)?;
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<Vec<Member>> {
+        if self.prefix.trim_matches('/').is_empty() || self.prefix.contains(char::is_control) {
+            return Err(invalid("the prefix is empty", "give it a name, such as polylock"));
+        }
+        if let Some(files) = &self.tls {
+            if !cfg!(feature = "tls") {
+                return Err(Error::new(ErrorKind::Unsupported, NAME)
+                    .with_message("this build has no TLS")
+                    .with_hint("enable the feature: cargo add polylock --features etcd,tls"));
+            }
+            if files.cert.is_some() != files.key.is_some() {
+                return Err(invalid(
+                    "the client certificate or its key is missing",
+                    "give both tls_cert and tls_key",
+                ));
+            }
+        }
+        self.members.split(',').map(Member::parse).collect()
+    }
+}
+
+fn invalid(message: &str, hint: &str) -> Error {
+    Error::new(ErrorKind::InvalidConfig, NAME).with_message(message).with_hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_names_members_a_prefix_and_options() {
+        let config = EtcdConfig::from_url("etcd://me:s3cret@h1,h2:7,[::1]:8//app/locks?ttl=5s").unwrap();
+        assert_eq!((config.prefix.as_str(), config.check().unwrap().len()), ("/app/locks", 3));
+        assert!(!format!("{config:?}").contains("s3cret"), "{config:?}");
+        assert_eq!(EtcdConfig::from_url("etcd://h/").unwrap().prefix, PREFIX);
+        for url in [
+            "etcd://",
+            "etcd://h1,,h2",
+            "etcd://h:x",
+            "etcd://me@h",
+            "etcd://:s3cret@h",
+            "etcd://me:s3cret@h?password_file=/x",
+            "etcd://h?password_file=/x",
+            "etcd://h?tls_ca=/x",
+            "etcd://h?tll=5s",
+            "etcd://h/a%0Ab",
+        ] {
+            let error = EtcdConfig::from_url(url).unwrap_err();
+            assert_eq!((error.kind(), error.backend()), (ErrorKind::InvalidConfig, NAME), "{url}: {error}");
+            assert!(!error.to_string().contains("s3cret"), "{error}");
+        }
+        for url in ["etcd://h?ttl=1ms", "etcd://h?command_timeout=0s"] {
+            let error = EtcdConfig::from_url(url).and_then(EtcdConfig::connect_lazy).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}: {error}");
+        }
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn a_client_certificate_has_a_key() {
+        for url in ["etcds://h?tls_cert=/x", "etcds://h?tls_key=/x"] {
+            assert_eq!(EtcdConfig::from_url(url).unwrap_err().kind(), ErrorKind::InvalidConfig);
+        }
+        assert!(EtcdConfig::from_url("etcds://h?tls_ca=/x&tls_cert=/x&tls_key=/x").is_ok());
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn without_the_feature_tls_names_it() {
+        let error = EtcdConfig::from_url("etcds://h").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    }
+}
