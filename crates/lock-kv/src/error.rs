@@ -19,6 +19,7 @@ pub(crate) fn contended(name: &'static str, timeout: Duration) -> Error {
         .with_message(format!("others changed the record before each swap, for {timeout:?}"))
         .with_hint("use more locks, or fewer clients that wait for one")
         .with_code("contended")
+        .with_outcome(Outcome::NotApplied)
 }
 
 /// The value of a lock is not one of ours.

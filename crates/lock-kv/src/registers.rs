@@ -21,7 +21,7 @@ use tokio::time::sleep;
 ///   harmless: its version has moved.
 /// * **A swap is sent once.** Turn off the retries of a client that repeats requests by itself (those of S3 do), or report
 ///   [`Unknown`](lock_core::Outcome::Unknown) after one: the second copy is refused because the first was executed, and `Ok(None)` would deny
-///   what has happened. Locks recognize a value of their own among the last few, and no others.
+///   what has happened. An adapter may read the key and compare: no two swaps have the same value.
 /// * **Cancel safety.** A swap whose future is dropped may be executed all the same. Nothing else may happen.
 ///
 /// # Examples

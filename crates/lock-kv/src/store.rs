@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::stream::{StreamExt, iter};
 use lock_core::backend::MAX_LISTED;
 use lock_core::engine::{Answer, Ask, Changed, Extension, Hold, LeaseStore, Order, Release};
-use lock_core::record::{self, Holding, Now, Record, Turn};
+use lock_core::record::{self, Now, Record, Turn};
 use lock_core::{
     BootInstant, Clock, DoctorReport, Error, ErrorKind, Finding, FindingLevel, LockName, LockState, Outcome,
     OwnerId, Result, Token, random,
@@ -22,7 +22,7 @@ use crate::mailbox::KvMailbox;
 use crate::observed::{Known, Observed};
 use crate::probe;
 use crate::registers::{About, Registers, Version, Versioned};
-use crate::stored::{Identity, Moment, Party, Stored};
+use crate::stored::{Moment, Party, Stored};
 
 /// Before the names of locks, so that no lock has the key that is used for trials.
 const LOCKS: &str = "lock/";
@@ -107,20 +107,7 @@ impl<R: Registers> KvStore<R> {
     async fn change<T: Send>(
         &self,
         key: &Arc<str>,
-        change: impl FnMut(&mut Record<Party>, &mut Moment) -> (T, Counts) + Send,
-    ) -> Result<Done<T>> {
-        let mut refused = Vec::new();
-        let changed = self.try_change(key, change, &mut refused).await;
-        // One of those may have been executed, and refused when it was sent again.
-        changed.map_err(|error| if refused.is_empty() { error } else { error.with_outcome(Outcome::Unknown) })
-    }
-
-    /// Leaves the swaps that were refused, if nothing that was read since tells that they were not executed.
-    async fn try_change<T: Send>(
-        &self,
-        key: &Arc<str>,
         mut change: impl FnMut(&mut Record<Party>, &mut Moment) -> (T, Counts) + Send,
-        refused: &mut Vec<(Identity, T)>,
     ) -> Result<Done<T>> {
         let deadline = Instant::now() + self.timeout;
         // What is remembered may be as good as what a read would return: the swap tells.
@@ -136,11 +123,6 @@ impl<R: Registers> KvStore<R> {
                 Some((version, stored)) => (Some(version), stored.clone()),
                 None => (None, Stored::new()),
             };
-            // A store whose client has sent a swap twice refuses the second one, as the first was executed.
-            if let Some(own) = refused.iter().position(|(value, _)| before.tells(*value) == Some(true)) {
-                return Ok(Done { answer: refused.swap_remove(own).1, version: version.cloned() });
-            }
-            refused.retain(|(value, _)| before.tells(*value).is_none());
             let mut moment = self.moment();
             let mut record = self.record(&known, &before);
             let (answer, counts) = change(&mut record, &mut moment);
@@ -151,11 +133,9 @@ impl<R: Registers> KvStore<R> {
                 }
                 continue;
             }
-            let value = next.identity();
             if let Some(version) = self.swap(key, version, next, deadline).await? {
                 return Ok(Done { answer, version: Some(version) });
             }
-            refused.push((value, answer));
             if is_read {
                 if Instant::now() + pause >= deadline {
                     return Err(contended(self.about.name, self.timeout));
@@ -369,11 +349,7 @@ impl<R: Registers> LeaseStore for KvStore<R> {
     ) -> Result<Changed<Token>> {
         let to = self.record_of(to);
         let handed_over = self.change(key, |record, now| {
-            let of_next = |record: &Record<Party>| {
-                let is_next = |holder: &&Holding<Party>| holder.owner == to.owner;
-                record.holders().iter().find(is_next).map(|holder| holder.token)
-            };
-            let token = of_next(record).or_else(|| record.hand_over(now, from, to.clone()));
+            let token = record.hand_over(now, from, to.clone());
             (token.map_or(Changed::NotHeld, Changed::Done), Counts::Swapped)
         });
         Ok(handed_over.await?.answer)

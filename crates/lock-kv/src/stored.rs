@@ -1,6 +1,5 @@
 //! The record of a lock, as it is stored: without times, as no two clients share a clock.
 
-use std::iter;
 use std::time::{Duration, SystemTime};
 
 use lock_core::record::{Holding, Now, Record, Shown, Turn, Waiting};
@@ -13,8 +12,6 @@ use crate::boot::{BootId, BootTime};
 use crate::error::{not_a_record, other_format};
 
 const FORMAT: u32 = 1;
-/// How many values a client looks back for one of its own, whose swap was refused.
-const EARLIER: usize = 8;
 /// Far beyond all that is counted or minted, and so far from the end that nothing overflows.
 const LARGEST: u64 = 1 << 62;
 
@@ -24,20 +21,11 @@ pub(crate) struct Stored {
     format: u32,
     /// How many values there were before it, from a random number on.
     number: u64,
-    /// A random number, by which a client knows a value as its own.
+    /// A random number.
     mark: u32,
-    /// The marks of the values before it, the last one first.
-    earlier: Vec<u32>,
     last: Token,
     holders: Vec<Holder>,
     queue: Vec<Waiter>,
-}
-
-/// What tells one value from all others.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Identity {
-    number: u64,
-    mark: u32,
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -90,8 +78,8 @@ impl Stored {
     /// The record of a lock that nobody has had.
     pub(crate) fn new() -> Self {
         let number = random::rng().random_range(1..1 << 40);
-        let (earlier, holders, queue) = (Vec::new(), Vec::new(), Vec::new());
-        Self { format: FORMAT, number, mark: 0, earlier, last: Token::new(0), holders, queue }
+        let (holders, queue) = (Vec::new(), Vec::new());
+        Self { format: FORMAT, number, mark: 0, last: Token::new(0), holders, queue }
     }
 
     /// Parses a value.
@@ -160,7 +148,6 @@ impl Stored {
     /// The next value, if this record follows.
     pub(crate) fn followed_by(&self, record: &Record<Party>, moment: &Moment) -> Self {
         let (number, mark) = (self.number + 1, random::rng().random());
-        let earlier = iter::once(self.mark).chain(self.earlier.iter().copied()).take(EARLIER).collect();
         let holders = record.holders().iter().map(|holder| {
             let &Holding { owner, mode, token, until, .. } = holder;
             let mut party = moment.beat_of(owner, &holder.party, Some(until), number);
@@ -180,21 +167,7 @@ impl Stored {
             party: moment.beat_of(waiter.owner, &waiter.party, None, number),
         });
         let (holders, queue) = (holders.collect(), queue.collect());
-        Self { format: FORMAT, number, mark, earlier, last: record.last(), holders, queue }
-    }
-
-    /// What tells this value from all others.
-    pub(crate) fn identity(&self) -> Identity {
-        Identity { number: self.number, mark: self.mark }
-    }
-
-    /// Whether the record was ever this value. `None` if this does not tell: it is earlier, or much later.
-    pub(crate) fn tells(&self, value: Identity) -> Option<bool> {
-        let mark = match self.number.checked_sub(value.number)? {
-            0 => &self.mark,
-            ago => self.earlier.get(usize::try_from(ago - 1).ok()?)?,
-        };
-        Some(*mark == value.mark)
+        Self { format: FORMAT, number, mark, last: record.last(), holders, queue }
     }
 
     /// Whether it says the same as this one, but for what tells them apart.

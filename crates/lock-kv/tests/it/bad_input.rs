@@ -38,7 +38,7 @@ async fn leases_that_end_between_two_looks_are_refused() {
 
 /// A record of a free lock.
 fn record(last: &str, number: &str) -> String {
-    format!(r#"{{"format":1,"number":{number},"mark":1,"earlier":[],"last":{last},"holders":[],"queue":[]}}"#)
+    format!(r#"{{"format":1,"number":{number},"mark":1,"last":{last},"holders":[],"queue":[]}}"#)
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@ mod bad_input;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod models;
-mod repeats;
+mod settled;
 mod simulation;
 #[cfg(feature = "sqlite")]
 mod sqlite;

@@ -74,8 +74,6 @@ struct Scenario {
     locks: usize,
     limited: bool,
     faults: Faults,
-    /// How often a swap is sent twice.
-    repeats: f64,
     /// How often a client is on the host whose clock several share.
     local: f64,
     /// Whether clients send a swap again that got no answer, and settle what became of it by the value.
@@ -102,7 +100,6 @@ impl simulation::Scenario for Scenario {
             limited: dice.chance(0.5),
             faults: Faults::some(&mut dice),
             chaos: dice.millis(2_000..=6_000),
-            repeats: *dice.pick(&[0.0, 0.0, 0.3]),
             local: *dice.pick(&[0.0, 0.7, 1.0]),
             settles: dice.chance(0.4),
         }
@@ -154,7 +151,6 @@ impl Scenario {
             let link = Link::new(dice.number());
             clients.push(self.connect(&table, &link, &clock, &mut dice).await);
             link.set(self.faults.clone(), self.stale, self.ttl * 2);
-            link.repeat_swaps(self.repeats);
             link.settle_swaps(self.settles.then_some(self.timeout / 4));
             links.push(link);
         }
@@ -190,5 +186,4 @@ async fn calm(links: Vec<Arc<Link>>, at: Duration, stage: Arc<Stage>) {
     stage.note(|| "all is well again".to_owned());
     let well = Faults { delay_ms: 0..=2, ..Faults::default() };
     links.iter().for_each(|link| link.set(well.clone(), 0.0, Duration::ZERO));
-    links.iter().for_each(|link| link.repeat_swaps(0.0));
 }

@@ -59,8 +59,6 @@ struct Trouble {
     stale: f64,
     /// By how much a swap may be late that was given up.
     late: Duration,
-    /// How often the way sends a swap twice, and answers what became of the second one.
-    repeats: f64,
     /// After how long a client sends a swap again that got no answer, if it does.
     settles: Option<Duration>,
 }
@@ -141,8 +139,8 @@ impl Link {
     /// One on which nothing goes wrong yet.
     pub(crate) fn new(seed: u64) -> Arc<Self> {
         let (dice, faults) = (Dice::new(seed), Faults::default());
-        let (stale, late, repeats, settles) = (0.0, Duration::ZERO, 0.0, None);
-        Arc::new(Self(Mutex::new(Trouble { dice, faults, stale, late, repeats, settles })))
+        let (stale, late, settles) = (0.0, Duration::ZERO, None);
+        Arc::new(Self(Mutex::new(Trouble { dice, faults, stale, late, settles })))
     }
 
     pub(crate) fn set(&self, faults: Faults, stale: f64, late: Duration) {
@@ -150,18 +148,9 @@ impl Link {
         (trouble.faults, trouble.stale, trouble.late) = (faults, stale, late);
     }
 
-    pub(crate) fn repeat_swaps(&self, repeats: f64) {
-        self.trouble().repeats = repeats;
-    }
-
     /// Has the client send a swap again that got no answer for so long, and settle by the value what became of it: as that for etcd does.
     pub(crate) fn settle_swaps(&self, after: Option<Duration>) {
         self.trouble().settles = after;
-    }
-
-    fn repeats(&self) -> bool {
-        let Trouble { dice, repeats, .. } = &mut *self.trouble();
-        dice.chance(*repeats)
     }
 
     fn delay(&self) -> Duration {
@@ -222,11 +211,7 @@ impl Client {
                 is_answered = false;
                 sleep(link.lateness()).await;
             }
-            let mut swapped = table.swap(&key, expected.as_ref(), value.clone());
-            if link.repeats() {
-                sleep(link.delay()).await;
-                swapped = table.swap(&key, expected.as_ref(), value);
-            }
+            let swapped = table.swap(&key, expected.as_ref(), value);
             drop(table);
             if link.chance(|faults| faults.reset_after) {
                 return;
