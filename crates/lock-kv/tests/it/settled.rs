@@ -21,9 +21,11 @@ fn a_renewal_is_not_taken_for_the_one_before() {
     SEEDS.for_each(|seed| {
         in_virtual_time(seed, async move {
             let (table, link) = (Arc::new(Table::new(Versions::Numbers)), Link::new(seed));
+            // Time: virtual.
             let config = || KvConfig::new().command_timeout(Duration::from_secs(1)).clock(Clock::tokio());
             let one = config().connect(Client::new(&table, &link)).await.unwrap();
             let other = config().connect(Client::new(&table, &Link::new(seed + 100))).await.unwrap();
+            // Time: virtual.
             link.settle_swaps(Some(Duration::from_millis(250)));
             let guard = take(&one, "a").await;
             let written = table.written("a");
@@ -33,12 +35,15 @@ fn a_renewal_is_not_taken_for_the_one_before() {
             // From now on the other client has seen that the holder lives.
             assert_eq!(other.inspect("a").await.unwrap().holders.len(), 1);
             set(Faults { lose_request: 1.0, ..Faults::default() }, 1_000_000);
+            // Time: virtual; the next renewal begins.
             sleep(Duration::from_millis(2_000 + 50 * seed)).await;
             // The request that is under way is sent again, and gets an answer.
             set(Faults::default(), 0);
+            // Time: virtual; shorter than until the next renewal.
             sleep(Duration::from_millis(700)).await;
             set(Faults { reset_before: 1.0, ..Faults::default() }, 0);
             while other.mutex("a").try_acquire().await.unwrap().is_none() {
+                // Time: virtual.
                 sleep(Duration::from_millis(20)).await;
             }
             assert!(!guard.is_valid(), "seed {seed}: two have the lock");
