@@ -17,7 +17,7 @@ pub(crate) mod url;
 pub(crate) mod worker;
 
 pub(crate) use self::backends::{Target, Wanted};
-pub(crate) use self::fault_servers::{Data, Disturbance, FaultServers, Outage};
+pub(crate) use self::fault_servers::{FaultServers, Outage};
 pub(crate) use self::floor::{Bare, Floor};
 pub(crate) use self::interrupt::Interrupt;
 pub(crate) use self::measured_lock::MeasuredLock;

@@ -1,9 +1,9 @@
 //! The soak: processes use locks while they and the servers are killed, frozen and cut off.
 
 mod cpu_pressure;
-mod fault;
 mod fault_injector;
 mod grant_watch;
+mod injected;
 mod verdict;
 
 use std::fs;
@@ -19,20 +19,20 @@ use self::fault_injector::{FaultInjector, INJECTOR};
 use self::grant_watch::histories;
 use self::verdict::judge;
 pub(crate) use self::verdict::{SoakVerdict, percent, seconds};
-use crate::data::{Failure, FaultKind, Outcome, SoakBackend, SoakDefect};
+use crate::data::{Defect, Failure, Fault, Outcome, Site};
 use crate::rig::{FaultServers, Interrupt};
 
 #[derive(Debug)]
 pub(crate) struct Soak {
-    pub(crate) backend: SoakBackend,
+    pub(crate) backend: Site,
     /// How long faults are injected.
     pub(crate) span: Duration,
-    pub(crate) faults: Vec<FaultKind>,
+    pub(crate) faults: Vec<Fault>,
     /// Chooses the faults and what the processes do.
     pub(crate) seed: u64,
     /// The folder for the histories, which is emptied.
     pub(crate) folder: PathBuf,
-    pub(crate) broken: Option<SoakDefect>,
+    pub(crate) broken: Option<Defect>,
 }
 
 pub(crate) async fn run(soak: Soak, interrupt: &mut Interrupt) -> Outcome<(SoakVerdict, bool)> {
@@ -41,7 +41,7 @@ pub(crate) async fn run(soak: Soak, interrupt: &mut Interrupt) -> Outcome<(SoakV
         fs::remove_dir_all(&folder)?;
     }
     fs::create_dir_all(&folder)?;
-    let servers = FaultServers::start_with_secrets(backend).await?;
+    let servers = FaultServers::start_for_soak(backend).await?;
     let mut injector = FaultInjector::with_workers(&servers, backend, faults, seed, &folder, broken).await?;
     let pressure = CpuPressure::watch();
     let (began_ns, end) = (now_ns(), Instant::now() + span);

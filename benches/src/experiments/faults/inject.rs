@@ -10,13 +10,13 @@ use rand::rngs::StdRng;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::crew::{Crew, HOLDER, HOLDERS_ROUTE, OTHERS_ROUTE};
-use super::effect::Effect;
-use crate::data::{BackendName, Failure, FaultName, Outcome};
+use super::evidence::Evidence;
+use crate::data::{BackendName, Data, Failure, Fault, Outcome};
 use crate::rig::backends::zk;
-use crate::rig::{Data, FaultOrder, FaultServers, Outage};
+use crate::rig::{FaultOrder, FaultServers, Outage};
 
 pub(super) struct Stage<'a> {
-    pub(super) fault: FaultName,
+    pub(super) fault: Fault,
     pub(super) backend: BackendName,
     pub(super) servers: Option<&'a FaultServers>,
     pub(super) crew: Crew,
@@ -28,7 +28,7 @@ pub(super) struct Stage<'a> {
 
 /// What has to happen before the clients connect.
 pub(super) async fn before_clients(
-    fault: FaultName,
+    fault: Fault,
     backend: BackendName,
     servers: &FaultServers,
 ) -> Outcome<()> {
@@ -45,18 +45,18 @@ pub(super) async fn before_clients(
 /// What has to happen before the holder has the lock. Gives the order to acquire it.
 pub(super) async fn before(stage: &Stage<'_>) -> Outcome<()> {
     match stage.fault {
-        FaultName::RestartWithoutData | FaultName::Flushall if stage.backend == BackendName::Redlock => {
+        Fault::RestartWithoutData | Fault::Flushall if stage.backend == BackendName::Redlock => {
             // So the lock is granted by the first three masters alone.
             let others: Vec<usize> = (3..stage.servers()?.len()).collect();
             stage.servers()?.begin(&cut_off(BOTH), &others).await?;
         }
-        FaultName::Failover if stage.backend == BackendName::Redis => {
+        Fault::Failover if stage.backend == BackendName::Redis => {
             cut_off_replica(stage.servers()?.sentinel()?).await?;
         }
-        FaultName::Failover if stage.backend == BackendName::Postgres => {
+        Fault::Failover if stage.backend == BackendName::Postgres => {
             stage.servers()?.pair()?.detach().await?;
         }
-        FaultName::ReplyLate => {
+        Fault::ReplyLate => {
             let proxies = stage.servers()?.proxies_of(HOLDERS_ROUTE);
             proxies.iter().for_each(|proxy| proxy.hold(Direction::ToClient));
             stage.crew.order(FaultOrder::Hold).await;
@@ -91,10 +91,10 @@ pub(crate) async fn cut_off_replica(sentinel: &RedisSentinel) -> Outcome<()> {
 }
 
 /// Injects the fault, and ends it. Returns what shows that it happened.
-pub(super) async fn inject(stage: &mut Stage<'_>) -> Outcome<Effect> {
+pub(super) async fn inject(stage: &mut Stage<'_>) -> Outcome<Evidence> {
     let beyond = stage.lease + BEYOND;
     let effect = match stage.fault {
-        FaultName::ClientPaused => {
+        Fault::ClientPaused => {
             let at_ns = stage.crew.pause_holder(LONGEST).await?;
             stage.stopped.push((HOLDER, at_ns));
             let effect = match stage.backend {
@@ -103,12 +103,12 @@ pub(super) async fn inject(stage: &mut Stage<'_>) -> Outcome<Effect> {
                     sleep(MOMENT).await;
                     let stopped_ns = now_ns();
                     sleep(beyond).await;
-                    Effect::seen(stage.crew.was_silent_since(stopped_ns), "processes stopped")
+                    Evidence::seen(stage.crew.was_silent_since(stopped_ns), "processes stopped")
                 }
                 // The holder continues in the middle of a hold, whose writes a store compares its late one with.
                 _ => {
                     let is_other = |client| client != (HOLDER, 0);
-                    Effect::seen(
+                    Evidence::seen(
                         stage.crew.wrote(is_other, at_ns, beyond + LONGEST).await,
                         "writes of another holder",
                     )
@@ -117,23 +117,23 @@ pub(super) async fn inject(stage: &mut Stage<'_>) -> Outcome<Effect> {
             stage.crew.continue_holder(LONGEST).await;
             effect
         }
-        FaultName::ClientKilled => {
+        Fault::ClientKilled => {
             match stage.backend {
                 BackendName::Memory => stage.crew.abort_holder().await,
                 _ => stage.crew.kill_holder(),
             }
             stage.another_holds().await
         }
-        FaultName::ClientCutOff => stage.cut_off(BOTH).await?,
-        FaultName::RequestsLost => stage.cut_off(&[Direction::ToServer]).await?,
-        FaultName::AnswersLost => stage.cut_off(&[Direction::ToClient]).await?,
-        FaultName::ReplyLate => {
+        Fault::ClientCutOff => stage.cut_off(BOTH).await?,
+        Fault::RequestsLost => stage.cut_off(&[Direction::ToServer]).await?,
+        Fault::AnswersLost => stage.cut_off(&[Direction::ToClient]).await?,
+        Fault::ReplyLate => {
             // The holder is cut off already.
             let effect = stage.another_holds().await;
             stage.heal();
             effect
         }
-        FaultName::RepliesSwallowed => {
+        Fault::RepliesSwallowed => {
             for route in [HOLDERS_ROUTE, OTHERS_ROUTE] {
                 for proxy in stage.servers()?.proxies_of(route) {
                     (1..=SWALLOWED).for_each(|nth| proxy.swallow_reply(nth, Then::Reset));
@@ -142,59 +142,60 @@ pub(super) async fn inject(stage: &mut Stage<'_>) -> Outcome<Effect> {
             sleep(stage.lease).await;
             stage.heal();
             let swallowed = stage.servers()?.proxies_of(HOLDERS_ROUTE).iter().map(|proxy| proxy.fired());
-            Effect::counted(swallowed.sum(), "replies to the holder swallowed")
+            Evidence::counted(swallowed.sum(), "replies to the holder swallowed")
         }
-        FaultName::ConnectionsReset => {
+        Fault::ConnectionsReset => {
             let of_holder =
                 stage.servers()?.proxies_of(HOLDERS_ROUTE).iter().map(|proxy| proxy.connections());
-            let effect = Effect::counted(of_holder.sum::<usize>() as u64, "connections of the holder reset");
+            let effect =
+                Evidence::counted(of_holder.sum::<usize>() as u64, "connections of the holder reset");
             for route in [HOLDERS_ROUTE, OTHERS_ROUTE] {
                 stage.servers()?.proxies_of(route).iter().for_each(|proxy| proxy.rst());
             }
             effect
         }
-        FaultName::ConnectionsEnded => {
-            Effect::counted(stage.servers()?.end_sessions().await?, "sessions ended")
+        Fault::ConnectionsEnded => {
+            Evidence::counted(stage.servers()?.end_sessions().await?, "sessions ended")
         }
-        FaultName::NoConnectionLeft => {
+        Fault::NoConnectionLeft => {
             let taken = stage.servers()?.take_connections().await?;
             sleep(beyond).await;
-            Effect::seen(taken.are_all().await?, "servers without a connection for a lock")
+            Evidence::seen(taken.are_all().await?, "servers without a connection for a lock")
         }
-        FaultName::DiskFull => {
+        Fault::DiskFull => {
             let is_full = stage.servers()?.fill_disk(true).await?;
             sleep(beyond).await;
             stage.servers()?.fill_disk(false).await?;
-            Effect::seen(is_full, "disks full")
+            Evidence::seen(is_full, "disks full")
         }
-        FaultName::ServerPaused => {
+        Fault::ServerPaused => {
             let servers = stage.minority()?;
             stage.pause(&servers, beyond).await?
         }
-        FaultName::MajorityPaused => {
+        Fault::MajorityPaused => {
             let (all, most) = (stage.servers()?.len(), stage.servers()?.len() / 2 + 1);
             let first = stage.dice.random_range(0..all);
             let servers: Vec<usize> = (0..most).map(|next| (first + next) % all).collect();
             stage.pause(&servers, beyond).await?
         }
-        FaultName::RestartWithData => {
+        Fault::RestartWithData => {
             let servers = stage.minority()?;
             restart(stage.servers()?, &servers, Data::Kept, DOWN).await?
         }
-        FaultName::RollingRestart => stage.rolling_restart().await?,
-        FaultName::RestartWithoutData => {
+        Fault::RollingRestart => stage.rolling_restart().await?,
+        Fault::RestartWithoutData => {
             let server = if stage.backend == BackendName::Redlock { 2 } else { stage.minority()?[0] };
             restart(stage.servers()?, &[server], Data::Lost, Duration::ZERO).await?
         }
-        FaultName::LeaderCutOff => stage.leader_cut_off().await?,
-        FaultName::Failover if stage.backend == BackendName::Zk => {
+        Fault::LeaderCutOff => stage.leader_cut_off().await?,
+        Fault::Failover if stage.backend == BackendName::Zk => {
             let leader = stage.leader_of_holder().await?;
             restart(stage.servers()?, &[leader], Data::Kept, DOWN).await?
         }
-        FaultName::Failover | FaultName::SynchronousFailover if stage.backend == BackendName::Postgres => {
+        Fault::Failover | Fault::SynchronousFailover if stage.backend == BackendName::Postgres => {
             stage.promote_standby().await?
         }
-        FaultName::Failover | FaultName::SynchronousFailover => {
+        Fault::Failover | Fault::SynchronousFailover => {
             let sentinel = stage.servers()?.sentinel()?;
             let (order, at_ns) = (["SENTINEL", "FAILOVER", RedisSentinel::NAME], now_ns());
             sentinel.servers()[0].kill();
@@ -208,22 +209,23 @@ pub(super) async fn inject(stage: &mut Stage<'_>) -> Outcome<Effect> {
             sleep(MOMENT).await;
             let old = sentinel.servers()[0].port();
             let promoted = sentinel.master().await.is_some_and(|master| master.port() != old);
-            Effect::seen(promoted, "replicas promoted")
+            Evidence::seen(promoted, "replicas promoted")
         }
-        FaultName::KeyEndedOnMinority => stage.end_keys(2).await?,
-        FaultName::KeyEnded => match stage.backend {
+        Fault::KeyEndedOnMinority => stage.end_keys(2).await?,
+        Fault::KeyEnded => match stage.backend {
             BackendName::Zk => stage.delete_node().await?,
             BackendName::Redlock => stage.end_keys(3).await?,
             BackendName::Postgres => stage.end_lease().await?,
             _ => stage.end_keys(1).await?,
         },
-        FaultName::Flushall => {
+        Fault::Flushall => {
             let server = if stage.backend == BackendName::Redlock { 2 } else { 0 };
             let server = stage.servers()?.redis(server);
             let had = server.command(&["EXISTS", &stage.key()]).await?.int().unwrap_or(0);
             server.command(&["FLUSHALL"]).await?;
-            Effect::seen(had > 0, "keys of the lock deleted")
+            Evidence::seen(had > 0, "keys of the lock deleted")
         }
+        fault => return Err(Failure::new(format!("{fault} is not in the table"))),
     };
     if let Some(ensemble) = stage.servers.and_then(FaultServers::ensemble) {
         // A leader that was paused leads until its next tick.
@@ -235,8 +237,8 @@ pub(super) async fn inject(stage: &mut Stage<'_>) -> Outcome<Effect> {
 }
 
 /// Whether the fault hits the leader of an ensemble, with a holder that uses this leader.
-fn is_of_leader(fault: FaultName, backend: BackendName) -> bool {
-    backend == BackendName::Zk && matches!(fault, FaultName::LeaderCutOff | FaultName::Failover)
+fn is_of_leader(fault: Fault, backend: BackendName) -> bool {
+    backend == BackendName::Zk && matches!(fault, Fault::LeaderCutOff | Fault::Failover)
 }
 
 async fn leader(servers: &FaultServers) -> Outcome<usize> {
@@ -244,7 +246,7 @@ async fn leader(servers: &FaultServers) -> Outcome<usize> {
 }
 
 /// Kills servers by SIGKILL and restarts them after this time, with or without their data.
-async fn restart(all: &FaultServers, servers: &[usize], data: Data, down: Duration) -> Outcome<Effect> {
+async fn restart(all: &FaultServers, servers: &[usize], data: Data, down: Duration) -> Outcome<Evidence> {
     let mut before = Vec::new();
     for &server in servers {
         all.mark_data(server).await?;
@@ -261,7 +263,7 @@ async fn restart(all: &FaultServers, servers: &[usize], data: Data, down: Durati
         let has_data = all.has_marked_data(server).await?.unwrap_or(data == Data::Kept);
         restarted += u64::from(all.pid(server) != pid && has_data == (data == Data::Kept));
     }
-    Ok(Effect::counted(
+    Ok(Evidence::counted(
         restarted,
         match data {
             Data::Kept => "servers restarted with their data",
@@ -312,10 +314,10 @@ impl<'a> Stage<'a> {
     }
 
     /// Waits until another client has the lock, and for a moment more. The verdict shows it when none gets it.
-    async fn another_holds(&self) -> Effect {
+    async fn another_holds(&self) -> Evidence {
         let granted = self.crew.granted_to_another(now_ns(), self.lease + LONGEST).await;
         sleep(MOMENT).await;
-        Effect::seen(granted, "grants to other clients")
+        Evidence::seen(granted, "grants to other clients")
     }
 
     /// The leader of the ensemble, which the holder is connected to.
@@ -332,7 +334,7 @@ impl<'a> Stage<'a> {
         format!("lock:{}", self.lock)
     }
 
-    async fn cut_off(&self, directions: &[Direction]) -> Outcome<Effect> {
+    async fn cut_off(&self, directions: &[Direction]) -> Outcome<Evidence> {
         let all = self.servers()?;
         all.begin(&cut_off(directions), &(0..all.len()).collect::<Vec<_>>()).await?;
         let effect = self.another_holds().await;
@@ -348,7 +350,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    async fn pause(&self, servers: &[usize], span: Duration) -> Outcome<Effect> {
+    async fn pause(&self, servers: &[usize], span: Duration) -> Outcome<Evidence> {
         let all = self.servers()?;
         let until = Instant::now() + span;
         all.begin(&Outage::Frozen, servers).await?;
@@ -356,10 +358,10 @@ impl<'a> Stage<'a> {
         sleep_until(until).await;
         all.end(&Outage::Frozen, servers).await?;
         let silent = answer.iter().filter(|answers| !**answers).count();
-        Ok(Effect::counted(silent as u64, "servers that did not answer"))
+        Ok(Evidence::counted(silent as u64, "servers that did not answer"))
     }
 
-    async fn rolling_restart(&self) -> Outcome<Effect> {
+    async fn rolling_restart(&self) -> Outcome<Evidence> {
         let all = self.servers()?;
         let restarts = all.len() * ROUNDS;
         for server in (0..restarts).map(|nth| nth % all.len()) {
@@ -371,10 +373,10 @@ impl<'a> Stage<'a> {
                 all.until("all servers serve", async || serves(ensemble).await).await?;
             }
         }
-        Ok(Effect::counted(restarts as u64, "servers restarted with their data, one after the other"))
+        Ok(Evidence::counted(restarts as u64, "servers restarted with their data, one after the other"))
     }
 
-    async fn leader_cut_off(&self) -> Outcome<Effect> {
+    async fn leader_cut_off(&self) -> Outcome<Evidence> {
         let all = self.servers()?;
         let ensemble = all.ensemble().ok_or_else(|| Failure::new("there is no ensemble"))?;
         let leader = self.leader_of_holder().await?;
@@ -394,52 +396,52 @@ impl<'a> Stage<'a> {
         };
         let gave_up = timeout(LONGEST, gives_up).await.is_ok();
         links.iter().for_each(|link| link.heal());
-        Ok(Effect::seen(gave_up, "leaders that lost their followers"))
+        Ok(Evidence::seen(gave_up, "leaders that lost their followers"))
     }
 
     /// Kills the primary of PostgreSQL, and promotes its standby.
-    async fn promote_standby(&self) -> Outcome<Effect> {
+    async fn promote_standby(&self) -> Outcome<Evidence> {
         let ([primary, standby], at_ns) = (self.servers()?.pair()?.servers(), now_ns());
         primary.kill();
         standby.promote().await?;
-        if self.fault == FaultName::Failover {
+        if self.fault == Fault::Failover {
             self.crew.granted_to_another(at_ns, self.lease + LONGEST).await;
             sleep(MOMENT).await;
         }
         let is_primary = standby.sql(&["SELECT NOT pg_is_in_recovery()"]).await? == "t";
-        Ok(Effect::seen(is_primary, "standbys promoted"))
+        Ok(Evidence::seen(is_primary, "standbys promoted"))
     }
 
     /// Has PostgreSQL take the lease for one that has expired.
-    async fn end_lease(&self) -> Outcome<Effect> {
+    async fn end_lease(&self) -> Outcome<Evidence> {
         let end = format!(
             "WITH ended AS (UPDATE polylock.lease SET expires_at = '-infinity' WHERE name = '{}' RETURNING 1) \
              SELECT count(*) FROM ended",
             self.lock
         );
         let ended = self.servers()?.postgres(0).sql(&[&end]).await?;
-        Ok(Effect::counted(ended.parse().unwrap_or(0), "leases ended"))
+        Ok(Evidence::counted(ended.parse().unwrap_or(0), "leases ended"))
     }
 
     /// Deletes the key on the first servers.
-    async fn end_keys(&self, servers: usize) -> Outcome<Effect> {
+    async fn end_keys(&self, servers: usize) -> Outcome<Evidence> {
         let mut ended = 0;
         for server in 0..servers {
             let reply = self.servers()?.redis(server).command(&["PEXPIRE", &self.key(), "0"]).await?;
             ended += u64::from(reply.int() == Some(1));
         }
-        Ok(Effect::counted(ended, "keys ended"))
+        Ok(Evidence::counted(ended, "keys ended"))
     }
 
     /// Deletes the node of the holder: the first of the queue.
-    async fn delete_node(&self) -> Outcome<Effect> {
+    async fn delete_node(&self) -> Outcome<Evidence> {
         let client = zk::connect(&self.servers()?.direct_url(), self.lease).await?;
         let directory = format!("/locks/{}", self.lock);
         let mut nodes = client.list_children(&directory).await?;
         nodes.sort_by_key(|node| node[node.len().saturating_sub(10)..].to_owned());
         let first = nodes.first().ok_or_else(|| Failure::new(format!("{directory} is empty")))?;
         client.delete(&format!("{directory}/{first}"), None).await?;
-        Ok(Effect::counted(1, "nodes deleted"))
+        Ok(Evidence::counted(1, "nodes deleted"))
     }
 }
 

@@ -11,60 +11,45 @@ use super::crew::{Crew, HOLDER, HOLDERS_ROUTE, OTHERS_ROUTE};
 use super::inject::{self, Stage};
 use super::record::{FaultRecord, RecordHead};
 use super::store::FencedStore;
-use crate::data::{BackendName, Failure, FaultDefect, FaultName, Outcome, SoakBackend};
-use crate::rig::{ClientRole, Data, FaultOrder, FaultServers, FaultTask, Job, Task, stuck, url};
+use crate::data::{BackendName, Data, Defect, Effect, Failure, Fault, Outcome, Site};
+use crate::rig::{ClientRole, FaultOrder, FaultServers, FaultTask, Job, Task, stuck, url};
 
 pub(super) struct Trials {
     backend: BackendName,
     seed: u64,
-    broken: Option<FaultDefect>,
+    broken: Option<Defect>,
     /// An ensemble takes seconds to start, and is used for all faults.
     ensemble: Option<FaultServers>,
 }
 
 impl Trials {
     /// Nothing is started yet.
-    pub(super) const fn new(backend: BackendName, seed: u64, broken: Option<FaultDefect>) -> Self {
+    pub(super) const fn new(backend: BackendName, seed: u64, broken: Option<Defect>) -> Self {
         Self { backend, seed, broken, ensemble: None }
     }
 
-    pub(super) async fn run(&mut self, fault: FaultName) -> Outcome<FaultRecord> {
-        let kind = match self.backend {
-            BackendName::Memory => return self.run_on(fault, None).await,
-            BackendName::Redis if fault == FaultName::Failover => SoakBackend::Sentinel,
-            BackendName::Redis => SoakBackend::Redis,
-            BackendName::Redlock => SoakBackend::Redlock,
-            BackendName::Zk => SoakBackend::Zk,
-            BackendName::Postgres => SoakBackend::Postgres,
-        };
-        let linked = fault == FaultName::LeaderCutOff;
-        let has_standby = matches!(fault, FaultName::Failover | FaultName::SynchronousFailover);
-        let mut servers = match self.ensemble.take() {
-            _ if linked => FaultServers::start_linked().await?,
-            _ if has_standby && self.backend == BackendName::Postgres => {
-                FaultServers::start_with_standby(fault == FaultName::SynchronousFailover).await?
-            }
-            _ if fault == FaultName::DiskFull => FaultServers::start_on_small_disk().await?,
+    pub(super) async fn run(&mut self, fault: Fault) -> Outcome<FaultRecord> {
+        let Some(site) = site(fault, self.backend) else { return self.run_on(fault, None).await };
+        let is_ensemble = site == Site::Zk;
+        let data = if fault.row().effect == Effect::Restart(Data::Lost) { Data::Lost } else { Data::Kept };
+        let mut servers = match self.ensemble.take_if(|_| is_ensemble) {
             Some(ensemble) => ensemble,
-            None => {
-                let forgets = fault == FaultName::RestartWithoutData;
-                FaultServers::start(kind, if forgets { Data::Lost } else { Data::Kept }).await?
-            }
+            None => FaultServers::start(site, data).await?,
         };
         servers.new_routes(2).await?;
         inject::before_clients(fault, self.backend, &servers).await?;
         let ran = self.run_on(fault, Some(&servers)).await;
         // After a failure nobody knows in what state it is.
-        if kind == SoakBackend::Zk && ran.is_ok() && !linked {
+        if is_ensemble && ran.is_ok() {
             self.ensemble = Some(servers);
         }
         ran
     }
 
-    async fn run_on(&self, fault: FaultName, servers: Option<&FaultServers>) -> Outcome<FaultRecord> {
+    async fn run_on(&self, fault: Fault, servers: Option<&FaultServers>) -> Outcome<FaultRecord> {
         let lease = lease(fault, self.backend);
         let lock = format!("fault-{fault}");
-        let store = FencedStore::new(self.broken != Some(FaultDefect::NoFencingCheck));
+        let store = FencedStore::new(self.broken != Some(Defect::NoFencingCheck));
         let crew = Crew::start(self.jobs(servers, &lock, lease), store).await?;
         let dice = StdRng::seed_from_u64(self.seed ^ (fault as u64) << 32);
         let waiters = crew.waiters();
@@ -77,7 +62,7 @@ impl Trials {
             return Err(Failure::new(format!("the holder did not get the lock{}", stuck::see_logs())));
         }
         stage.crew.order(FaultOrder::Contend).await;
-        if fault != FaultName::ReplyLate {
+        if fault != Fault::ReplyLate {
             sleep(CALM + stage.dice_up_to(CALM)).await;
             from_ns = now_ns();
         }
@@ -127,7 +112,7 @@ impl Trials {
         };
         let others_lease = match self.broken {
             // A master may vote after the longest ttl that a client knows of: that of others should be at least this one.
-            Some(FaultDefect::NoQuarantine) if self.backend == BackendName::Redlock => SHORT_LEASE,
+            Some(Defect::NoQuarantine) if self.backend == BackendName::Redlock => SHORT_LEASE,
             _ => lease,
         };
         let others = servers.url_of(OTHERS_ROUTE, others_lease);
@@ -138,13 +123,29 @@ impl Trials {
         ]
     }
 
-    fn servers(&self, fault: FaultName) -> Option<String> {
-        let has_sentinels = self.backend == BackendName::Redis && fault == FaultName::Failover;
+    fn servers(&self, fault: Fault) -> Option<String> {
+        let has_sentinels = self.backend == BackendName::Redis && fault == Fault::Failover;
         has_sentinels.then(|| "with sentinels".into())
     }
 }
 
-fn lease(fault: FaultName, backend: BackendName) -> Duration {
+/// The servers of a fault, unless the backend has none.
+fn site(fault: Fault, backend: BackendName) -> Option<Site> {
+    Some(match (backend, fault.row().effect) {
+        (BackendName::Memory, _) => return None,
+        (BackendName::Redis, Effect::FailOver(_)) => Site::Sentinel,
+        (BackendName::Redis, _) => Site::Redis,
+        (BackendName::Redlock, _) => Site::Redlock,
+        (BackendName::Zk, Effect::CutLeaderOff) => Site::LinkedZk,
+        (BackendName::Zk, _) => Site::Zk,
+        (BackendName::Postgres, Effect::FailOver(Data::Lost)) => Site::Standby,
+        (BackendName::Postgres, Effect::FailOver(Data::Kept)) => Site::SynchronousStandby,
+        (BackendName::Postgres, Effect::FillDisk) => Site::SmallDisk,
+        (BackendName::Postgres, _) => Site::Postgres,
+    })
+}
+
+fn lease(fault: Fault, backend: BackendName) -> Duration {
     match backend {
         BackendName::Zk => ZK_LEASE,
         _ if fault.row().has_long_lease => LONG_LEASE,

@@ -11,29 +11,29 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::fault::Fault;
 use super::grant_watch::GrantWatch;
+use super::injected::Injected;
 use super::verdict::{SLACK, seconds};
-use crate::data::{FaultKind, Hits, Outcome, SoakBackend, SoakDefect};
+use crate::data::{Defect, Disturbance, Failure, Fault, Hits, Outcome, Site};
 use crate::rig::worker::client_runtimes::RUNTIMES;
 use crate::rig::worker::handle::unexpected;
-use crate::rig::{Disturbance, FaultServers, Job, Order, Outage, SoakTask, Task, WorkerHandle, WorkerReport};
+use crate::rig::{FaultServers, Job, Order, Outage, SoakTask, Task, WorkerHandle, WorkerReport};
 
 /// Injects faults into servers and workers.
 pub(super) struct FaultInjector<'a> {
     servers: &'a FaultServers,
-    backend: SoakBackend,
-    kinds: Vec<FaultKind>,
+    backend: Site,
+    kinds: Vec<Fault>,
     dice: StdRng,
     seed: u64,
     folder: PathBuf,
-    broken: Option<SoakDefect>,
+    broken: Option<Defect>,
     deaths: Recorder,
     workers: Vec<WorkerHandle>,
     started: u32,
     watch: GrantWatch,
     began_ns: u64,
-    pub(super) faults: Vec<Fault>,
+    pub(super) faults: Vec<Injected>,
     complaints: Vec<String>,
 }
 
@@ -41,11 +41,11 @@ impl<'a> FaultInjector<'a> {
     /// Starts workers that write their histories into this folder.
     pub(super) async fn with_workers(
         servers: &'a FaultServers,
-        backend: SoakBackend,
-        kinds: Vec<FaultKind>,
+        backend: Site,
+        kinds: Vec<Fault>,
         seed: u64,
         folder: &Path,
-        broken: Option<SoakDefect>,
+        broken: Option<Defect>,
     ) -> Outcome<Self> {
         let deaths = Recorder::create(folder.join("deaths.jsonl"), INJECTOR)?.flush_every_event();
         let mut injector = Self {
@@ -131,7 +131,7 @@ impl<'a> FaultInjector<'a> {
         Ok(())
     }
 
-    fn plan(&mut self, kind: FaultKind) -> FaultPlan {
+    fn plan(&mut self, kind: Fault) -> FaultPlan {
         let (row, all) = (kind.row(), self.servers.len());
         let span = row.span(self.servers.lease());
         let span = span.start + self.up_to(span.end - span.start);
@@ -172,17 +172,17 @@ impl<'a> FaultInjector<'a> {
         }
         let of_servers = format!("servers {servers:?}");
         match plan.kind {
-            FaultKind::Freeze | FaultKind::Blackout => self.outage(plan, &servers, Outage::Frozen).await?,
-            FaultKind::Restart => self.outage(plan, &servers, Outage::Killed).await?,
-            FaultKind::BlackHole => {
+            Fault::ServerPaused | Fault::Blackout => self.outage(plan, &servers, Outage::Frozen).await?,
+            Fault::RestartWithData => self.outage(plan, &servers, Outage::Killed).await?,
+            Fault::BlackHole => {
                 let directions = plan.directions.clone();
                 self.outage(plan, &servers, Outage::CutOff { route: 0, directions }).await?;
             }
-            FaultKind::FullMemory => self.outage(plan, &servers, Outage::Full).await?,
-            FaultKind::Password => self.outage(plan, &servers, Outage::OtherPassword).await?,
-            FaultKind::Certificate => self.outage(plan, &servers, Outage::OtherCertificates).await?,
-            FaultKind::Kill | FaultKind::Fork => self.replace(plan).await?,
-            FaultKind::Pause => {
+            Fault::FullMemory => self.outage(plan, &servers, Outage::Full).await?,
+            Fault::Password => self.outage(plan, &servers, Outage::OtherPassword).await?,
+            Fault::Certificate => self.outage(plan, &servers, Outage::OtherCertificates).await?,
+            Fault::ClientKilled | Fault::Fork => self.replace(plan).await?,
+            Fault::ClientPaused => {
                 let fault = self.begin(plan, self.processes(&plan.workers));
                 plan.workers.iter().for_each(|&worker| self.workers[worker].stop());
                 self.end(fault);
@@ -192,7 +192,7 @@ impl<'a> FaultInjector<'a> {
                 let resumed = self.resume(fault);
                 self.end(resumed);
             }
-            FaultKind::BusyThread => {
+            Fault::BusyThread => {
                 let (worker, runtime, span) = (plan.workers[0], plan.runtime, plan.span);
                 let process = self.workers[worker].process();
                 let fault = self.begin(plan, format!("runtime {runtime} of process {process}"));
@@ -206,23 +206,23 @@ impl<'a> FaultInjector<'a> {
                 let resumed = self.resume(fault);
                 self.end(resumed);
             }
-            FaultKind::Reset => {
+            Fault::ConnectionsReset => {
                 let whom = if servers.is_empty() { "all clients".to_owned() } else { of_servers };
                 let fault = self.begin(plan, whom);
                 all.reset(&servers).await?;
                 self.end(fault);
             }
-            FaultKind::EndSessions => {
+            Fault::ConnectionsEnded => {
                 let fault = self.begin(plan, of_servers);
                 all.end_sessions().await?;
                 self.end(fault);
             }
-            FaultKind::Silence => {
+            Fault::Silence => {
                 let fault = self.begin(plan, of_servers);
                 servers.iter().for_each(|&server| all.proxy(server).forget());
                 self.end(fault);
             }
-            FaultKind::RollingRestart => {
+            Fault::RollingRestart => {
                 for server in servers {
                     let fault = self.begin(plan, format!("server {server}"));
                     all.begin(&Outage::Killed, &[server]).await?;
@@ -231,7 +231,7 @@ impl<'a> FaultInjector<'a> {
                     sleep(self.recovery()).await;
                 }
             }
-            FaultKind::Renegotiation => {
+            Fault::Renegotiation => {
                 let server = servers[0];
                 let fault = self.begin(plan, format!("server {server}"));
                 all.restart_with_limit(server, all.lease() / 3).await?;
@@ -246,7 +246,7 @@ impl<'a> FaultInjector<'a> {
                 all.restart_with_limit(server, NO_LIMIT).await?;
                 self.end(resumed);
             }
-            FaultKind::BusyScript => {
+            Fault::BusyScript => {
                 let mut masters = all.masters().await?;
                 masters.shuffle(&mut self.dice);
                 for master in masters {
@@ -255,35 +255,35 @@ impl<'a> FaultInjector<'a> {
                     self.end(fault);
                 }
             }
-            FaultKind::Failover | FaultKind::AbruptFailover => {
+            Fault::SynchronousFailover | Fault::Failover => {
                 let fault = self.begin(plan, "the master".to_owned());
-                all.fail_over(plan.kind == FaultKind::Failover).await?;
+                all.fail_over(plan.kind == Fault::SynchronousFailover).await?;
                 self.end(fault);
                 all.settle().await?;
             }
-            FaultKind::TableLock => {
+            Fault::TableLock => {
                 let tables = ["lock", "lease", "waiter"];
                 self.disturb(plan, Disturbance::TableLock(tables[plan.variant % tables.len()])).await?;
             }
-            FaultKind::CancelledWaits => {
+            Fault::CancelledWaits => {
                 let without_standby = plan.variant.is_multiple_of(2);
                 self.disturb(plan, Disturbance::Cancels { without_standby }).await?;
             }
-            FaultKind::ReadOnly => self.disturb(plan, Disturbance::ReadOnly).await?,
-            FaultKind::IsolationLevel => {
+            Fault::ReadOnly => self.disturb(plan, Disturbance::ReadOnly).await?,
+            Fault::IsolationLevel => {
                 let levels = ["serializable", "repeatable read"];
                 self.disturb(plan, Disturbance::Isolation(levels[plan.variant % levels.len()])).await?;
             }
-            FaultKind::FullVacuum => self.disturb(plan, Disturbance::FullVacuum).await?,
-            FaultKind::ForgedNotifications if self.backend == SoakBackend::Postgres => {
+            Fault::FullVacuum => self.disturb(plan, Disturbance::FullVacuum).await?,
+            Fault::ForgedNotifications if self.backend == Site::Postgres => {
                 self.disturb(plan, Disturbance::ForgedNotifications).await?;
             }
-            FaultKind::ForgedNotifications => {
+            Fault::ForgedNotifications => {
                 let fault = self.begin(plan, "all inboxes".to_owned());
                 all.forge_messages(self.last(plan)).await?;
                 self.end(fault);
             }
-            FaultKind::Close => {
+            Fault::Close => {
                 let fault = self.begin(plan, self.processes(&plan.workers));
                 for &worker in &plan.workers {
                     self.workers[worker].send(Order::Close).await?;
@@ -296,7 +296,8 @@ impl<'a> FaultInjector<'a> {
                 }
                 self.end(fault);
             }
-            FaultKind::Crowd => self.crowd(plan).await?,
+            Fault::Crowd => self.crowd(plan).await?,
+            fault => return Err(Failure::new(format!("{fault} is not in the soak"))),
         }
         Ok(())
     }
@@ -351,8 +352,8 @@ impl<'a> FaultInjector<'a> {
     /// Waits while a fault of servers lasts. Workers may be killed meanwhile.
     async fn last(&mut self, plan: &FaultPlan) -> Outcome<()> {
         sleep(plan.span / 2).await;
-        if plan.also_kills && self.kinds.contains(&FaultKind::Kill) {
-            self.replace(&FaultPlan { kind: FaultKind::Kill, ..plan.clone() }).await?;
+        if plan.also_kills && self.kinds.contains(&Fault::ClientKilled) {
+            self.replace(&FaultPlan { kind: Fault::ClientKilled, ..plan.clone() }).await?;
         }
         sleep(plan.span - plan.span / 2).await;
         Ok(())
@@ -367,7 +368,7 @@ impl<'a> FaultInjector<'a> {
             // Taken after its end: it may have acquired a lock in its last moment.
             let (client, lock, at_ns) = (0, String::new(), now_ns());
             self.deaths.write(&Event { process, client, lock, at_ns, kind: EventKind::Died });
-            let job = self.job(plan.kind == FaultKind::Fork);
+            let job = self.job(plan.kind == Fault::Fork);
             self.workers[worker] = WorkerHandle::start_one(job).await?;
         }
         self.end(fault);
@@ -379,7 +380,7 @@ impl<'a> FaultInjector<'a> {
         let child = forks.then(|| self.next_process());
         let process = self.next_process();
         let lease = match self.broken {
-            Some(SoakDefect::NeverReleases) => self.servers.lease() + LEFT,
+            Some(Defect::NeverReleases) => self.servers.lease() + LEFT,
             _ => self.servers.lease(),
         };
         let task = SoakTask {
@@ -412,13 +413,13 @@ impl<'a> FaultInjector<'a> {
         eprintln!(
             "    {}: {} of {whom}, {:.1} s",
             seconds(from_ns - self.began_ns),
-            plan.kind,
+            plan.kind.soak_name(),
             plan.span.as_secs_f64()
         );
         let (kind, until_ns) = (plan.kind, u64::MAX);
         let keeps_locks = kind.row().keeps_locks(self.backend);
-        self.faults.push(Fault {
-            kind,
+        self.faults.push(Injected {
+            fault: kind,
             whom,
             resumes: false,
             keeps_locks,
@@ -432,7 +433,7 @@ impl<'a> FaultInjector<'a> {
     /// Begins the end of a fault.
     fn resume(&mut self, fault: usize) -> usize {
         let begun = self.faults[fault].clone();
-        self.faults.push(Fault { resumes: true, from_ns: now_ns(), until_ns: u64::MAX, ..begun });
+        self.faults.push(Injected { resumes: true, from_ns: now_ns(), until_ns: u64::MAX, ..begun });
         self.faults.len() - 1
     }
 
@@ -444,7 +445,7 @@ impl<'a> FaultInjector<'a> {
 /// The next fault, as the seed chose it.
 #[derive(Clone, Debug)]
 struct FaultPlan {
-    kind: FaultKind,
+    kind: Fault,
     span: Duration,
     servers: Vec<usize>,
     leader: bool,
@@ -466,11 +467,11 @@ impl FaultPlan {
 }
 
 /// How many tasks a worker can have at once: all of them get their lock within some leases.
-const fn crowd(backend: SoakBackend) -> usize {
+const fn crowd(backend: Site) -> usize {
     match backend {
-        SoakBackend::Redis | SoakBackend::RedisTls | SoakBackend::Sentinel => 20_000,
-        SoakBackend::Zk | SoakBackend::Postgres => 2_000,
-        SoakBackend::Redlock => 1_000,
+        Site::Redis | Site::RedisTls | Site::Sentinel => 20_000,
+        Site::Redlock => 1_000,
+        _ => 2_000,
     }
 }
 

@@ -17,12 +17,12 @@ use tokio_util::sync::CancellationToken;
 use super::orders::{Orders, send};
 use super::{Job, Order, WorkerReport};
 use crate::data::events::outcome;
-use crate::data::{FaultDefect, GrantInfo, Outcome};
+use crate::data::{Defect, GrantInfo, Outcome};
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct FaultTask {
     pub(crate) roles: Vec<ClientRole>,
-    pub(crate) broken: Option<FaultDefect>,
+    pub(crate) broken: Option<Defect>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -120,7 +120,7 @@ struct Client {
     locks: Locks,
     lease: Duration,
     job: Job,
-    broken: Option<FaultDefect>,
+    broken: Option<Defect>,
     signals: Signals,
 }
 
@@ -165,7 +165,7 @@ impl Client {
         let was_served = self.signals.release.is_cancelled() && matches!(asked, Ok(Some(_)));
         match asked {
             Ok(Some(guard)) if long => self.hold(guard, self.signals.release.cancelled()).await,
-            Ok(Some(guard)) if self.broken == Some(FaultDefect::NeverReleases) => {
+            Ok(Some(guard)) if self.broken == Some(Defect::NeverReleases) => {
                 self.hold(guard, self.signals.end.cancelled()).await
             }
             Ok(Some(guard)) => self.hold(guard, sleep(self.span())).await,
@@ -208,7 +208,7 @@ impl Client {
                 tokio::select! {
                     () = &mut work => break false,
                     () = &mut end => break true,
-                    _ = guard.lost(), if !lost && self.broken != Some(FaultDefect::NoElapsedTime) => {
+                    _ = guard.lost(), if !lost && self.broken != Some(Defect::NoElapsedTime) => {
                         self.note(EventKind::Lost)?;
                         lost = true;
                     }
@@ -220,7 +220,7 @@ impl Client {
             send(&WorkerReport::Write { client: self.number, token })?;
         }
         drop(stopped);
-        if self.broken == Some(FaultDefect::NaiveRelease) {
+        if self.broken == Some(Defect::NaiveRelease) {
             // The defect: it does not matter whether it works.
             let _ = self.locks.break_lock(&self.job.lock).await;
         }
@@ -233,12 +233,12 @@ impl Client {
 
     /// How long it holds the lock. With a release of whoever holds, a late one of another client has to come meanwhile.
     fn span(&self) -> Duration {
-        if self.broken == Some(FaultDefect::NaiveRelease) { LONG_HOLD } else { SHORT_HOLD }
+        if self.broken == Some(Defect::NaiveRelease) { LONG_HOLD } else { SHORT_HOLD }
     }
 
     /// The end of the guard's validity. The defect counts it from now, the answer.
     fn until_ns(&self, guard: &Guard) -> u64 {
-        if self.broken == Some(FaultDefect::NoElapsedTime) {
+        if self.broken == Some(Defect::NoElapsedTime) {
             return now_ns() + u64::try_from(self.lease.as_nanos()).unwrap_or(u64::MAX / 2);
         }
         GrantInfo::of(guard).until_ns.unwrap_or(u64::MAX)
@@ -246,7 +246,7 @@ impl Client {
 
     fn is_valid(&self, guard: &Guard, until_ns: u64) -> bool {
         match self.broken {
-            Some(FaultDefect::NoElapsedTime) => now_ns() < until_ns,
+            Some(Defect::NoElapsedTime) => now_ns() < until_ns,
             _ => guard.is_valid(),
         }
     }

@@ -26,7 +26,7 @@ use super::journal::Journal;
 use super::orders::send;
 use super::{Job, Order, WorkerReport};
 use crate::data::events::outcome;
-use crate::data::{Failure, FaultKind, GrantInfo, Outcome, SoakDefect};
+use crate::data::{Defect, Failure, Fault, GrantInfo, Outcome};
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct SoakTask {
@@ -36,9 +36,9 @@ pub(crate) struct SoakTask {
     pub(crate) lease: Duration,
     /// The folder for the files of events.
     pub(crate) folder: PathBuf,
-    pub(crate) broken: Option<SoakDefect>,
+    pub(crate) broken: Option<Defect>,
     /// What happens to servers and workers.
-    pub(crate) faults: Vec<FaultKind>,
+    pub(crate) faults: Vec<Fault>,
     /// The number of the process that the worker forks to do the same.
     pub(crate) child: Option<u32>,
 }
@@ -239,7 +239,7 @@ impl Client {
         demands: Demands,
     ) -> Outcome<Self> {
         let name = match task.broken {
-            Some(SoakDefect::EveryProcessAlone) => format!("{}/{lock}/{}", job.lock, job.process),
+            Some(Defect::EveryProcessAlone) => format!("{}/{lock}/{}", job.lock, job.process),
             _ => format!("{}/{lock}", job.lock),
         };
         let handle = match lock {
@@ -250,7 +250,7 @@ impl Client {
                 let has_ttl = !locks.capabilities().lease.is_session();
                 let fixed = has_ttl.then(|| locks.mutex_with(&name, options)).transpose()?;
                 let renewed = match (task.broken, &fixed) {
-                    (Some(SoakDefect::NeverRenews), Some(fixed)) => fixed.clone(),
+                    (Some(Defect::NeverRenews), Some(fixed)) => fixed.clone(),
                     _ => locks.mutex(name),
                 };
                 Handle::Mutex(renewed, fixed)
@@ -385,7 +385,7 @@ impl Client {
         }
         self.does("releases");
         self.note(EventKind::ReleaseCalled);
-        if self.task.broken == Some(SoakDefect::NeverReleases) {
+        if self.task.broken == Some(Defect::NeverReleases) {
             return std::mem::forget(guard);
         }
         let released = match self.dice.random_range(0..100) {
@@ -427,7 +427,7 @@ impl Client {
     fn grant_info(&self, guard: &Guard) -> GrantInfo {
         let grant = GrantInfo::of(guard);
         match self.task.broken {
-            Some(SoakDefect::TokensShrink) => {
+            Some(Defect::TokensShrink) => {
                 GrantInfo { token: grant.token.map(|token| u64::MAX - token), ..grant }
             }
             _ => grant,
@@ -452,7 +452,7 @@ impl Client {
 struct SoakLog {
     events: Recorder,
     errors: Arc<StdMutex<Errors>>,
-    faults: Vec<FaultKind>,
+    faults: Vec<Fault>,
 }
 
 struct Errors {

@@ -1,11 +1,13 @@
 //! The record of an injected fault.
 
-use crate::data::FaultKind;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+
+use crate::data::Fault;
 
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Fault {
-    pub(super) kind: FaultKind,
+pub(super) struct Injected {
+    #[serde(rename = "kind", serialize_with = "by_its_name")]
+    pub(super) fault: Fault,
     /// The servers or workers, in words.
     pub(super) whom: String,
     /// Whether it is the end of a pause: the limit counts from there again.
@@ -19,4 +21,8 @@ pub(super) struct Fault {
     /// The process and its runtime whose thread computes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) computes: Option<(u32, usize)>,
+}
+
+fn by_its_name<S: Serializer>(fault: &Fault, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&fault.soak_name())
 }

@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 /// How often something was seen that only the fault does. Without it a trial proves nothing.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub(super) struct Effect {
+pub(super) struct Evidence {
     count: u64,
     /// What was counted, such as `replies swallowed`.
     what: String,
 }
 
-impl Effect {
+impl Evidence {
     /// So many of these.
     pub(super) fn counted(count: u64, what: &str) -> Self {
         Self { count, what: what.to_owned() }
@@ -27,7 +27,7 @@ impl Effect {
     }
 }
 
-impl fmt::Display for Effect {
+impl fmt::Display for Evidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.count, self.what)
     }
