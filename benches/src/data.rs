@@ -17,7 +17,7 @@ pub(crate) mod window;
 
 pub(crate) use self::events::{EventLog, GrantInfo, TimedHold};
 pub(crate) use self::failure::{Failure, Outcome};
-pub(crate) use self::fault::{Data, Disturbance, Effect, Fault, Hits, Losses};
+pub(crate) use self::fault::{Data, Disturbance, Effect, Fault, Flag, Hits, Losses};
 pub(crate) use self::figures::Figures;
 pub(crate) use self::growth::Growth;
 pub(crate) use self::holds::Hold;

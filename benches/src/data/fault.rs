@@ -20,12 +20,7 @@ pub(crate) struct Row {
     pub(crate) effect: Effect,
     pub(crate) hits: Hits,
     pub(crate) title: &'static str,
-    /// Whether it belongs to a quick run of the table.
-    pub(crate) in_quick: bool,
-    /// Whether servers fail by it, but no majority of them.
-    pub(crate) fails_servers: bool,
-    /// Whether it does not end before the lease: then a longer lease ends long after what happens.
-    pub(crate) has_long_lease: bool,
+    flags: &'static [Flag],
     /// In the table, in the order of the backends.
     cells: Option<[Cell; 5]>,
     /// Where the soak has it.
@@ -34,12 +29,22 @@ pub(crate) struct Row {
     pub(crate) losses: Losses,
     /// How long it lasts in the soak, by the lease.
     span: fn(Duration) -> Range<Duration>,
-    /// Whether the soak has it only when asked for.
-    is_extreme: bool,
     /// What clients may report beside an outage.
     pub(crate) explains: Option<ErrorKind>,
     /// Its name in the soak and what it does there, if they differ.
     there: Option<(&'static str, &'static str)>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Flag {
+    /// It belongs to a quick run of the table.
+    InQuick,
+    /// Servers fail by it, but no majority of them.
+    FailsServers,
+    /// It does not end before the lease: then a longer lease ends long after what happens.
+    HasLongLease,
+    /// The soak has it only when asked for.
+    IsExtreme,
 }
 
 /// What happens.
@@ -186,6 +191,7 @@ use Effect::{
     EndKeys, EndSessions, FailOver, FillDisk, FillMemory, Flush, Forge, Fork, Freeze, Kill, Renegotiate,
     Reset, Restart, RunScript, Silence, Stop, SwallowReplies, TakeConnections,
 };
+use Flag::{FailsServers, HasLongLease, InQuick, IsExtreme};
 use Hits::{All, Clients, EachInTurn, Leader, Majority, Minority, Needed, Several};
 use Losses::{Any, NoneOn, OfTheKilled, Unnoticed};
 use OutageLimit::{FaultAndElection, FaultAndLease, Lease, Moment, TwoLeases};
@@ -208,9 +214,10 @@ faults! {
     /// The holder is stopped by SIGSTOP until another client has the lock.
     ClientPaused: row(Stop, Clients).in_table("client paused", [
         holds(FaultAndLease, MEMORY), PAUSED, PAUSED, PAUSED, PAUSED,
-    ]).in_quick()
+    ])
         .in_soak(ALL, Any, |lease| lease..2 * lease)
-        .there("pause", "A worker is stopped by SIGSTOP for longer than its lease");
+        .there("pause", "A worker is stopped by SIGSTOP for longer than its lease")
+        .which(&[InQuick]);
     /// The holder is killed by SIGKILL.
     ClientKilled: row(Kill, Clients).in_table("client killed", [
         holds(Moment, MEMORY),
@@ -218,9 +225,10 @@ faults! {
         holds(Lease, "A holder that died blocks others for its ttl at most, as long as a majority of masters answers."),
         holds(Lease, ZK_SESSION),
         holds(Lease, "while the primary is away; after a holder died, for its ttl"),
-    ]).in_quick()
+    ])
         .in_soak(ALL, OfTheKilled, at_once)
-        .there("kill", "Some workers are killed by SIGKILL and replaced");
+        .there("kill", "Some workers are killed by SIGKILL and replaced")
+        .which(&[InQuick]);
     /// Some workers are killed, and replaced by ones that fork before they connect.
     Fork: row(Fork, Clients)
         .in_soak(ALL, OfTheKilled, at_once);
@@ -236,7 +244,8 @@ faults! {
     /// Everything between the holder and the servers is lost.
     ClientCutOff: row(CutOff(BOTH), Clients).in_table("client cut off", [
         NO_CONNECTION, holds(Lease, REDIS), holds(Lease, REDLOCK), holds(Lease, ZK_SESSION), holds(Lease, POSTGRES),
-    ]).in_quick();
+    ])
+        .which(&[InQuick]);
     /// Everything that the holder sends is lost.
     RequestsLost: row(CutOff(&[ToServer]), Clients).in_table("client's requests lost", [
         NO_CONNECTION, holds(Lease, REDIS), holds(Lease, REDLOCK), holds(Lease, ZK_SESSION), holds(Lease, POSTGRES),
@@ -268,13 +277,15 @@ faults! {
         holds(Lease, "A guard counts its validity from when a request was *sent*, on a clock that also runs while the \
                       machine sleeps."),
         holds(Lease, COUNTED),
-    ]).in_quick();
+    ])
+        .which(&[InQuick]);
     /// All connections are reset.
     ConnectionsReset: row(Reset, Several).in_table("connections reset", [
         NO_CONNECTION, holds(Lease, REDIS), holds(Lease, REDLOCK), holds(Moment, ZK), holds(Lease, POSTGRES),
-    ]).in_quick()
+    ])
         .in_soak(ALL, Any, at_once)
-        .there("reset", "All connections to servers are reset");
+        .there("reset", "All connections to servers are reset")
+        .which(&[InQuick]);
     /// An administrator ends all connections of clients.
     ConnectionsEnded: row(EndSessions, All).in_table("connections ended by the server", [
         NO_CONNECTION, LIKE_A_RESET, LIKE_A_RESET, LIKE_A_RESET, holds(Lease, POSTGRES),
@@ -288,9 +299,10 @@ faults! {
     /// Servers are stopped by SIGSTOP; a minority where there are several.
     ServerPaused: row(Freeze, Minority).in_table("server paused", [
         NO_SERVER, holds(FaultAndLease, REDIS), holds(Lease, REDLOCK), holds(Lease, ZK), holds(FaultAndLease, POSTGRES),
-    ]).fails_servers()
+    ])
         .in_soak(PROXIED, Any, outage)
-        .there("freeze", "Servers are stopped by SIGSTOP");
+        .there("freeze", "Servers are stopped by SIGSTOP")
+        .which(&[FailsServers]);
     /// Servers are killed by SIGKILL and restarted with their data; a minority where there are several.
     RestartWithData: row(Restart(Data::Kept), Minority).in_table("restart with data", [
         NO_SERVER,
@@ -298,9 +310,10 @@ faults! {
         holds(Lease, REDLOCK),
         holds(Lease, ZK),
         holds(FaultAndLease, "A killed or restarted server loses nothing that it has granted (`sync=on`)."),
-    ]).fails_servers()
+    ])
         .in_soak(PROXIED, Any, |lease| Duration::ZERO..lease)
-        .there("restart", "Servers are killed by SIGKILL and restarted with their data");
+        .there("restart", "Servers are killed by SIGKILL and restarted with their data")
+        .which(&[FailsServers]);
     /// All servers are killed by SIGKILL and restarted with their data, one after the other.
     RollingRestart: row(Restart(Data::Kept), EachInTurn).in_table("rolling restart with data", [
         NO_SERVER,
@@ -325,7 +338,8 @@ faults! {
         holds(Lease, "It does not vote until it has run for the longest ttl of all clients: it is in quarantine."),
         holds(Lease, ZK),
         none("see *failover*"),
-    ]).in_quick().fails_servers().with_long_lease();
+    ])
+        .which(&[InQuick, FailsServers, HasLongLease]);
     /// A majority of the servers is stopped by SIGSTOP.
     MajorityPaused: row(Freeze, Majority).in_table("majority paused", [
         NO_SERVER,
@@ -336,7 +350,8 @@ faults! {
     ]);
     /// All servers are stopped by SIGSTOP, not only a minority. Only when asked for.
     Blackout: row(Freeze, All)
-        .in_soak(QUORUM, Any, outage).only_when_asked_for();
+        .in_soak(QUORUM, Any, outage)
+        .which(&[IsExtreme]);
     /// The leader is cut off from the other servers, and not from its clients.
     LeaderCutOff: row(CutLeaderOff, Leader).in_table("leader cut off", [
         NO_SERVER,
@@ -344,7 +359,8 @@ faults! {
         NO_LEADER,
         holds(FaultAndElection, "So only what a quorum has written to its log counts."),
         NO_LEADER,
-    ]).fails_servers();
+    ])
+        .which(&[FailsServers]);
     /// The master or leader is killed; a replica is promoted that lacks the lock.
     Failover: row(FailOver(Data::Lost), Leader).in_table("failover", [
         NO_SERVER,
@@ -353,10 +369,11 @@ faults! {
         holds(Lease, ZK),
         two_valid(FaultAndLease, "failover to an asynchronous standby | grants and renewals of the last moments may be lost: \
                                   **two valid guards**; fenced data is safe on the new primary"),
-    ]).fails_servers().with_long_lease()
-        .in_soak(&[Site::Sentinel], Unnoticed, at_once).only_when_asked_for()
+    ])
+        .in_soak(&[Site::Sentinel], Unnoticed, at_once)
         .there("abrupt-failover", "Sentinels promote the replica, but the old master's last writes are lost, so that no lock can promise exclusion. Only when \
-            asked for; overlaps are counted and do not fail the run");
+            asked for; overlaps are counted and do not fail the run")
+        .which(&[FailsServers, HasLongLease, IsExtreme]);
     /// The same with a standby that has every write which was confirmed.
     SynchronousFailover: row(FailOver(Data::Kept), Leader).in_table("failover, synchronous", [
         NO_SERVER,
@@ -365,9 +382,10 @@ faults! {
         none("a quorum has every write: see *failover*"),
         holds(FaultAndLease, "**A failover to a synchronous standby loses nothing**: a grant is confirmed only when the \
                               standby has it."),
-    ]).with_long_lease()
+    ])
         .in_soak(&[Site::Sentinel], Any, at_once)
-        .there("failover", "Sentinels promote the replica, which has every write");
+        .there("failover", "Sentinels promote the replica, which has every write")
+        .which(&[HasLongLease]);
     /// The key ends early on a minority of the servers.
     KeyEndedOnMinority: row(EndKeys, Minority).in_table("key ended on a minority", [
         NO_SERVER,
@@ -375,7 +393,8 @@ faults! {
         holds(Moment, "A key that was granted and is then gone lets the next client have that vote as well."),
         none("a quorum decides: see *key ended early*"),
         none("one server: see *key ended early*"),
-    ]).with_long_lease();
+    ])
+        .which(&[HasLongLease]);
     /// The key ends early on a majority of the servers, or the node is deleted.
     KeyEnded: row(EndKeys, Majority).in_table("key ended early", [
         NO_SERVER,
@@ -384,7 +403,8 @@ faults! {
         expect(Promise::MaybeTwoValid, Moment, "The holder learns of it within a network delay (`guard.lost()`), but not \
                                                 before the next holder gets the lock."),
         two_valid(Lease, "the server's clock steps forward | leases end early: two valid guards; fenced data is safe"),
-    ]).in_quick().with_long_lease();
+    ])
+        .which(&[InQuick, HasLongLease]);
     /// A server executes FLUSHALL.
     Flushall: row(Flush, Needed).in_table("`FLUSHALL`", [
         NO_SERVER,
@@ -392,7 +412,8 @@ faults! {
         two_valid(Lease, "One such master of five can be enough:"),
         none("no such command"),
         none("no such command"),
-    ]).with_long_lease();
+    ])
+        .which(&[HasLongLease]);
     /// A script runs on a server, which answers BUSY meanwhile; then on the next one.
     BusyScript: row(RunScript, EachInTurn)
         .in_soak(REDIS_SITES, NoneOn(&[Site::Redlock]), |lease| S..lease + 2 * S);
@@ -494,14 +515,11 @@ const fn row(effect: Effect, hits: Hits) -> Row {
         effect,
         hits,
         title: "",
-        in_quick: false,
-        fails_servers: false,
-        has_long_lease: false,
+        flags: &[],
         cells: None,
         on: &[],
         losses: Any,
         span: at_once,
-        is_extreme: false,
         explains: None,
         there: None,
     }
@@ -512,16 +530,8 @@ impl Row {
         Self { title, cells: Some(cells), ..self }
     }
 
-    const fn in_quick(self) -> Self {
-        Self { in_quick: true, ..self }
-    }
-
-    const fn fails_servers(self) -> Self {
-        Self { fails_servers: true, ..self }
-    }
-
-    const fn with_long_lease(self) -> Self {
-        Self { has_long_lease: true, ..self }
+    const fn which(self, flags: &'static [Flag]) -> Self {
+        Self { flags, ..self }
     }
 
     const fn in_soak(
@@ -537,10 +547,6 @@ impl Row {
         Self { there: Some((name, help)), ..self }
     }
 
-    const fn only_when_asked_for(self) -> Self {
-        Self { is_extreme: true, ..self }
-    }
-
     const fn explains(self, kind: ErrorKind) -> Self {
         Self { explains: Some(kind), ..self }
     }
@@ -550,9 +556,8 @@ impl Row {
         self.on.contains(&site)
     }
 
-    /// Whether it happens without being asked for.
-    pub(crate) const fn is_usual(&self) -> bool {
-        !self.is_extreme
+    pub(crate) fn is(&self, flag: Flag) -> bool {
+        self.flags.contains(&flag)
     }
 
     /// How long it lasts in the soak: from the shortest to the longest.

@@ -1,12 +1,12 @@
 //! The fault table: each fault on each backend, what happened, and whether it is what `docs/SAFETY.md` promises.
 
-mod crew;
+pub(crate) mod crew;
 mod docs;
 mod evidence;
-mod inject;
+pub(crate) mod injector;
 mod judge;
+pub(crate) mod live_history;
 mod record;
-mod store;
 mod trial;
 
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use lock_testkit::history::History;
 use rand::Rng;
 
 pub(crate) use self::docs::update as update_docs;
-pub(crate) use self::inject::cut_off_replica;
+pub(crate) use self::injector::cut_off_replica;
 use self::record::FaultRecord;
 use self::trial::Trials;
 use crate::data::fault::Cell;

@@ -196,17 +196,17 @@ impl FaultServers {
         }
     }
 
-    /// The proxy before a server on the first route.
-    pub(crate) fn proxy(&self, server: usize) -> &FaultProxy {
-        self.proxy_of(0, server)
-    }
-
     pub(crate) fn proxy_of(&self, route: usize, server: usize) -> &FaultProxy {
         &self.proxies_of(route)[server]
     }
 
     pub(crate) fn proxies_of(&self, route: usize) -> &[FaultProxy] {
         self.routes[route].proxies.all()
+    }
+
+    /// The proxies of all routes.
+    pub(crate) fn all_proxies(&self) -> impl Iterator<Item = &FaultProxy> {
+        self.routes.iter().flat_map(|route| route.proxies.all())
     }
 
     pub(crate) fn ensemble(&self) -> Option<&ZkEnsemble> {
@@ -360,14 +360,19 @@ impl FaultServers {
         }
     }
 
-    /// Resets all connections to these servers; behind sentinels, those to the master.
-    pub(crate) async fn reset(&self, servers: &[usize]) -> Outcome<()> {
+    /// Resets all connections to these servers; behind sentinels, those to the master. Returns how many there were on the first
+    /// route; behind sentinels, that there was a master.
+    pub(crate) async fn reset(&self, servers: &[usize]) -> Outcome<u64> {
         if let Servers::Sentinel(sentinel) = &self.servers {
             let master = sentinel.master().await.ok_or_else(|| Failure::new("no sentinel knows a master"))?;
             end_connections(master).await?;
+            return Ok(1);
         }
-        servers.iter().for_each(|&server| self.proxy(server).rst());
-        Ok(())
+        let on_first = servers.iter().map(|&server| self.proxy_of(0, server).connections() as u64).sum();
+        for route in &self.routes {
+            servers.iter().for_each(|&server| route.proxies.all()[server].rst());
+        }
+        Ok(on_first)
     }
 
     /// Has the sentinels promote the replica, and waits until all of them name the new master.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{chosen, name_of, named};
-use crate::data::{Defect, Fault};
+use crate::data::{Defect, Fault, Flag};
 
 /// The options of the fault table.
 #[derive(Args, Clone, Debug, Default)]
@@ -39,7 +39,8 @@ pub(crate) struct FaultOptions {
 impl FaultOptions {
     /// The selected faults, in the order of the table.
     pub(crate) fn faults(&self, quick: bool) -> Vec<Fault> {
-        let by_default: Vec<_> = Fault::of_table().filter(|fault| !quick || fault.row().in_quick).collect();
+        let by_default: Vec<_> =
+            Fault::of_table().filter(|fault| !quick || fault.row().is(Flag::InQuick)).collect();
         chosen(&self.faults, &by_default)
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::{chosen, minutes, name_of, named, target_folder};
-use crate::data::{Defect, Fault, Site};
+use crate::data::{Defect, Fault, Flag, Site};
 use crate::experiments::soak::Soak;
 
 /// The options of a soak.
@@ -45,7 +45,7 @@ impl SoakOptions {
 
     /// The faults to inject into this backend.
     pub(super) fn faults(&self, backend: Site) -> Vec<Fault> {
-        let by_default: Vec<_> = Fault::of_soak().filter(|fault| fault.row().is_usual()).collect();
+        let by_default: Vec<_> = Fault::of_soak().filter(|fault| !fault.row().is(Flag::IsExtreme)).collect();
         let wanted = chosen(&self.faults, &by_default);
         wanted.into_iter().filter(|fault| fault.row().befalls(backend)).collect()
     }
@@ -54,7 +54,7 @@ impl SoakOptions {
     pub(crate) fn soak(&self, backend: Site, seed: u64) -> Soak {
         let folder = self.out.clone().unwrap_or_else(|| target_folder("soak"));
         Soak {
-            backend,
+            site: backend,
             span: self.minutes,
             faults: self.faults(backend),
             seed,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// How often something was seen that only the fault does. Without it a trial proves nothing.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub(super) struct Evidence {
+pub(crate) struct Evidence {
     count: u64,
     /// What was counted, such as `replies swallowed`.
     what: String,
@@ -14,15 +14,15 @@ pub(super) struct Evidence {
 
 impl Evidence {
     /// So many of these.
-    pub(super) fn counted(count: u64, what: &str) -> Self {
+    pub(crate) fn counted(count: u64, what: &str) -> Self {
         Self { count, what: what.to_owned() }
     }
 
-    pub(super) fn seen(seen: bool, what: &str) -> Self {
+    pub(crate) fn seen(seen: bool, what: &str) -> Self {
         Self::counted(u64::from(seen), what)
     }
 
-    pub(super) const fn is_none(&self) -> bool {
+    pub(crate) const fn is_none(&self) -> bool {
         self.count == 0
     }
 }

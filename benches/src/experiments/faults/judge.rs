@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use lock_testkit::check;
 use lock_testkit::history::{Event, EventKind};
 
 use super::record::{FaultRecord, RecordHead};
+use crate::data::exclusion::{Excused, Findings};
 use crate::data::fault::{Cell, Expectation, Promise};
 use crate::data::holds::free;
 use crate::data::{BackendName, Failure, Fault, FaultResult, FaultVerdict, Outcome};
@@ -17,25 +17,17 @@ pub(super) fn judge(record: &FaultRecord, file: &str) -> Outcome<FaultResult> {
         Cell::Expected(expected) if record.head.expectation == fault.name_on(backend) => expected,
         _ => return Err(Failure::new(format!("there is no expectation `{}`", record.head.expectation))),
     };
-    let report = check(&record.history);
-    let [l1, l2, l3] =
-        [report.l1.count, report.l2.count, report.stale_writes.count].map(|count| count as u64);
-    let unfenced = l3 + report.rejected_writes as u64;
-    let tokens = (report.token_order.count + report.shared_tokens.count) as u64;
+    let found = Findings::of(&record.history);
+    let [l1, l2, l3] = [found.l1.count, found.l2.count, found.stale_writes.count].map(|count| count as u64);
     let (outage, wait) = (outage(record), wait(record));
     let limit = expected.outage.of(Duration::from_nanos(until_ns.saturating_sub(from_ns)), lease);
-    let mut wrong = Vec::new();
-    if report.holds == 0 {
-        wrong.push("no lock was ever held: the history proves nothing".to_owned());
-    }
+    let excused = match expected.promise {
+        Promise::Exclusion | Promise::ExclusionButPaused => Excused::Nothing,
+        Promise::TwoValid | Promise::MaybeTwoValid => Excused::Overlaps,
+    };
+    let mut wrong = found.complaints(excused, ("the store accepted stale writes", found.stale_writes.count));
     if effect.is_none() {
         wrong.push(format!("the fault had no effect: {effect}"));
-    }
-    if l3 > 0 {
-        wrong.push(format!("the store accepted {l3} stale writes"));
-    }
-    if tokens > 0 {
-        wrong.push(format!("{tokens} tokens were not larger than the one before"));
     }
     if outage > limit {
         wrong.push(format!("nobody could get the lock for {outage:.1?}, more than {limit:.1?}"));
@@ -48,7 +40,7 @@ pub(super) fn judge(record: &FaultRecord, file: &str) -> Outcome<FaultResult> {
         let saved = record.head.stuck.as_deref().unwrap_or_default();
         wrong.push(format!("a client never got the lock after the fault{saved}"));
     }
-    let (verdict, what) = compare(&expected, l1, l2, report.rejected_writes);
+    let (verdict, what) = compare(&expected, &found);
     wrong.extend((verdict == FaultVerdict::Differs).then(|| what.to_owned()));
     let mut result = without_run(fault, backend);
     result.verdict = if wrong.is_empty() { verdict } else { FaultVerdict::Differs };
@@ -62,6 +54,7 @@ pub(super) fn judge(record: &FaultRecord, file: &str) -> Outcome<FaultResult> {
     if let Some(broken) = record.head.broken {
         result.command.push_str(&format!(" --break {broken}"));
     }
+    let (unfenced, tokens) = (l3 + found.rejected_writes as u64, found.token_errors() as u64);
     Ok(FaultResult { l1, l2, l3, unfenced, tokens, ..result })
 }
 
@@ -94,14 +87,14 @@ fn without_run(fault: Fault, backend: BackendName) -> FaultResult {
     }
 }
 
-/// Compares the overlaps, and the writes that the store refused, with what is promised of them.
-fn compare(expected: &Expectation, l1: u64, l2: u64, refused: usize) -> (FaultVerdict, &'static str) {
-    match (expected.promise, l2 > 0) {
-        (Promise::Exclusion | Promise::ExclusionButPaused, true) => {
-            (FaultVerdict::Differs, "two guards were valid at once")
+/// Compares the overlaps, and the writes that the store refused, with what is promised of them. Two valid guards that are not
+/// promised are a complaint already.
+fn compare(expected: &Expectation, found: &Findings) -> (FaultVerdict, &'static str) {
+    match (expected.promise, found.l2.count > 0) {
+        (Promise::Exclusion, _) | (Promise::ExclusionButPaused, true) | (Promise::MaybeTwoValid, false) => {
+            (FaultVerdict::Holds, "")
         }
-        (Promise::Exclusion, false) => (FaultVerdict::Holds, ""),
-        (Promise::ExclusionButPaused, false) if l1 > 0 && refused > 0 => {
+        (Promise::ExclusionButPaused, false) if found.l1.count > 0 && found.rejected_writes > 0 => {
             (FaultVerdict::BreaksAsDocumented, "held beyond the lease")
         }
         (Promise::ExclusionButPaused, false) => {
@@ -111,7 +104,6 @@ fn compare(expected: &Expectation, l1: u64, l2: u64, refused: usize) -> (FaultVe
             (FaultVerdict::BreaksAsDocumented, "two valid guards")
         }
         (Promise::TwoValid, false) => (FaultVerdict::Differs, "two guards should have been valid at once"),
-        (Promise::MaybeTwoValid, false) => (FaultVerdict::Holds, ""),
     }
 }
 
@@ -229,7 +221,7 @@ mod tests {
         events[2] = write(1, 1, 14, true);
         let result = judged(Fault::ClientPaused, &events, 16);
         assert_eq!((result.verdict, result.l3), (FaultVerdict::Differs, 1), "{result:?}");
-        assert!(result.what.contains("accepted 1 stale writes"), "{result:?}");
+        assert!(result.what.contains("accepted stale writes: 1 times"), "{result:?}");
         // Without a late write nothing shows that a store refuses one.
         let result = judged(Fault::ClientPaused, &events[..2], 16);
         assert_eq!((result.verdict, result.l1), (FaultVerdict::Differs, 1), "{result:?}");

@@ -4,13 +4,13 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lock_testkit::check;
 use lock_testkit::history::{Event, EventKind, History};
 
 use super::cpu_pressure::CpuPressure;
-use super::injected::Injected;
+use crate::data::exclusion::{Excused, Findings};
 use crate::data::holds::free;
 use crate::data::{Fault, Losses};
+use crate::experiments::faults::injector::Injected;
 use crate::rig::worker::client_runtimes::runtime_of;
 
 /// How much longer than a lease a lock may be free after a fault.
@@ -72,24 +72,13 @@ pub(super) fn judge(
     (began_ns, end_ns): (u64, u64),
     pressure: &CpuPressure,
 ) -> SoakVerdict {
-    let report = check(history);
-    let limit = lease + SLACK;
-    let mut violations = Vec::new();
-    if report.holds == 0 {
-        violations.push("no lock was ever held: the history proves nothing".to_owned());
-    }
-    let inversions = report.token_order.count + report.shared_tokens.count;
+    let (found, limit) = (Findings::of(history), lease + SLACK);
     let stale = stale_commits(history.events());
-    for (what, count) in [
-        ("fenced transactions were committed after a later grant", stale),
-        ("two guards of one lock were valid at once", report.l2.count),
-        ("fencing tokens went backwards", report.token_order.count),
-        ("fencing tokens were granted twice", report.shared_tokens.count),
-    ] {
-        if count > 0 && !faults.iter().any(|fault| fault.fault.row().losses == Losses::Unnoticed) {
-            violations.push(format!("{what}: {count} times; report.txt has the first"));
-        }
-    }
+    let forgets = faults.iter().any(|fault| fault.fault.row().losses == Losses::Unnoticed);
+    let excused = if forgets { Excused::Everything } else { Excused::Nothing };
+    let broken = found.complaints(excused, ("fenced transactions were committed after a later grant", stale));
+    let mut violations: Vec<_> =
+        broken.into_iter().map(|complaint| format!("{complaint}; see report.txt")).collect();
     let free = free(history.events(), end_ns);
     let longest_ns = free.iter().map(|(_, from_ns, until_ns)| until_ns - from_ns).max().unwrap_or(0);
     let gaps: Vec<Gap> = free.iter().flat_map(|free| unexplained(free, faults)).collect();
@@ -126,19 +115,19 @@ pub(super) fn judge(
         *kinds.entry(fault.fault).or_default() += 1;
     }
     SoakVerdict {
-        grants: report.holds,
+        grants: found.holds,
         faults: kinds,
-        overlaps: report.l2.count,
-        inversions,
-        commits: report.accepted_writes,
+        overlaps: found.l2.count,
+        inversions: found.token_errors(),
+        commits: found.accepted_writes,
         stale,
         longest: gaps.into_iter().max_by_key(|gap| gap.length_ns),
         longest_ns,
-        longest_wait_ns: report.locks.values().map(|stats| stats.longest_wait_ns).max().unwrap_or(0),
+        longest_wait_ns: found.locks.values().map(|stats| stats.longest_wait_ns).max().unwrap_or(0),
         limit,
         pressure: pressure.between(began_ns, end_ns),
         violations,
-        report: report.to_string(),
+        report: found.to_string(),
     }
 }
 
