@@ -302,7 +302,8 @@ impl<'a> Injector<'a> {
         let silent = answer.iter().filter(|answers| !**answers).count();
         Ok(match outage {
             Outage::Frozen => Evidence::counted(silent as u64, "servers that did not answer"),
-            _ => seen.unwrap_or_else(|| Evidence::counted(servers.len() as u64, "servers changed")),
+            // Behind sentinels no server is named.
+            _ => seen.unwrap_or_else(|| Evidence::counted(servers.len().max(1) as u64, "servers changed")),
         })
     }
 
