@@ -230,22 +230,17 @@ faults! {
         .there("kill", "Some workers are killed by SIGKILL and replaced")
         .which(&[InQuick]);
     /// Some workers are killed, and replaced by ones that fork before they connect.
-    Fork: row(Fork, Clients)
-        .in_soak(ALL, OfTheKilled, at_once);
+    Fork: row(Fork, Clients).in_soak(ALL, OfTheKilled, at_once);
     /// A thread of a worker computes for longer than two leases: nothing else runs on its runtime meanwhile.
-    BusyThread: row(Compute, Clients)
-        .in_soak(ALL, NoneOn(ALL), |lease| 2 * lease + 3 * S..3 * lease + 3 * S);
+    BusyThread: row(Compute, Clients).in_soak(ALL, NoneOn(ALL), |lease| 2 * lease + 3 * S..3 * lease + 3 * S);
     /// A worker closes its locks, whatever its clients do, and connects again.
-    Close: row(Close, Clients)
-        .in_soak(ALL, Any, at_once).explains(Closed);
+    Close: row(Close, Clients).in_soak(ALL, Any, at_once).explains(Closed);
     /// A worker has many tasks at once, each with a lock of its own.
-    Crowd: row(Crowd, Clients)
-        .in_soak(ALL, Any, at_once);
+    Crowd: row(Crowd, Clients).in_soak(ALL, Any, at_once);
     /// Everything between the holder and the servers is lost.
     ClientCutOff: row(CutOff(BOTH), Clients).in_table("client cut off", [
         NO_CONNECTION, holds(Lease, REDIS), holds(Lease, REDLOCK), holds(Lease, ZK_SESSION), holds(Lease, POSTGRES),
-    ])
-        .which(&[InQuick]);
+    ]).which(&[InQuick]);
     /// Everything that the holder sends is lost.
     RequestsLost: row(CutOff(&[ToServer]), Clients).in_table("client's requests lost", [
         NO_CONNECTION, holds(Lease, REDIS), holds(Lease, REDLOCK), holds(Lease, ZK_SESSION), holds(Lease, POSTGRES),
@@ -259,11 +254,9 @@ faults! {
         holds(Lease, POSTGRES),
     ]);
     /// Everything that is sent to or by servers is lost.
-    BlackHole: row(CutOff(&[]), Minority)
-        .in_soak(PROXIED, Any, outage);
+    BlackHole: row(CutOff(&[]), Minority).in_soak(PROXIED, Any, outage);
     /// What the open connections to servers carry is lost from then on, without an end; new connections work.
-    Silence: row(Silence, Several)
-        .in_soak(PROXIED, Any, at_once);
+    Silence: row(Silence, Several).in_soak(PROXIED, Any, at_once);
     /// The replies to the next requests of all clients are lost.
     RepliesSwallowed: row(SwallowReplies, All).in_table("replies swallowed", [
         NO_CONNECTION, holds(Lease, REDIS), holds(Lease, REDLOCK), holds(Lease, ZK_SESSION), holds(Lease, POSTGRES),
@@ -277,8 +270,7 @@ faults! {
         holds(Lease, "A guard counts its validity from when a request was *sent*, on a clock that also runs while the \
                       machine sleeps."),
         holds(Lease, COUNTED),
-    ])
-        .which(&[InQuick]);
+    ]).which(&[InQuick]);
     /// All connections are reset.
     ConnectionsReset: row(Reset, Several).in_table("connections reset", [
         NO_CONNECTION, holds(Lease, REDIS), holds(Lease, REDLOCK), holds(Moment, ZK), holds(Lease, POSTGRES),
@@ -329,8 +321,7 @@ faults! {
         NO_SERVER, NOT_RUN, NOT_RUN, NOT_RUN, holds(FaultAndLease, POSTGRES),
     ]);
     /// Servers may use no more memory: they refuse what needs some.
-    FullMemory: row(FillMemory, Several)
-        .in_soak(FILLED, NoneOn(ALL), |lease| 2 * lease..3 * lease).explains(Exhausted);
+    FullMemory: row(FillMemory, Several).in_soak(FILLED, NoneOn(ALL), |lease| 2 * lease..3 * lease).explains(Exhausted);
     /// A server is killed by SIGKILL and restarted without its data.
     RestartWithoutData: row(Restart(Data::Lost), Needed).in_table("restart without data", [
         NO_SERVER,
@@ -338,8 +329,7 @@ faults! {
         holds(Lease, "It does not vote until it has run for the longest ttl of all clients: it is in quarantine."),
         holds(Lease, ZK),
         none("see *failover*"),
-    ])
-        .which(&[InQuick, FailsServers, HasLongLease]);
+    ]).which(&[InQuick, FailsServers, HasLongLease]);
     /// A majority of the servers is stopped by SIGSTOP.
     MajorityPaused: row(Freeze, Majority).in_table("majority paused", [
         NO_SERVER,
@@ -359,8 +349,7 @@ faults! {
         NO_LEADER,
         holds(FaultAndElection, "So only what a quorum has written to its log counts."),
         NO_LEADER,
-    ])
-        .which(&[FailsServers]);
+    ]).which(&[FailsServers]);
     /// The master or leader is killed; a replica is promoted that lacks the lock.
     Failover: row(FailOver(Data::Lost), Leader).in_table("failover", [
         NO_SERVER,
@@ -393,8 +382,7 @@ faults! {
         holds(Moment, "A key that was granted and is then gone lets the next client have that vote as well."),
         none("a quorum decides: see *key ended early*"),
         none("one server: see *key ended early*"),
-    ])
-        .which(&[HasLongLease]);
+    ]).which(&[HasLongLease]);
     /// The key ends early on a majority of the servers, or the node is deleted.
     KeyEnded: row(EndKeys, Majority).in_table("key ended early", [
         NO_SERVER,
@@ -403,8 +391,7 @@ faults! {
         expect(Promise::MaybeTwoValid, Moment, "The holder learns of it within a network delay (`guard.lost()`), but not \
                                                 before the next holder gets the lock."),
         two_valid(Lease, "the server's clock steps forward | leases end early: two valid guards; fenced data is safe"),
-    ])
-        .which(&[InQuick, HasLongLease]);
+    ]).which(&[InQuick, HasLongLease]);
     /// A server executes FLUSHALL.
     Flushall: row(Flush, Needed).in_table("`FLUSHALL`", [
         NO_SERVER,
@@ -412,21 +399,16 @@ faults! {
         two_valid(Lease, "One such master of five can be enough:"),
         none("no such command"),
         none("no such command"),
-    ])
-        .which(&[HasLongLease]);
+    ]).which(&[HasLongLease]);
     /// A script runs on a server, which answers BUSY meanwhile; then on the next one.
-    BusyScript: row(RunScript, EachInTurn)
-        .in_soak(REDIS_SITES, NoneOn(&[Site::Redlock]), |lease| S..lease + 2 * S);
+    BusyScript: row(RunScript, EachInTurn).in_soak(REDIS_SITES, NoneOn(&[Site::Redlock]), |lease| S..lease + 2 * S);
     /// A server is restarted with a lower limit of the session timeout; later its clients are cut off, and it is restarted
     /// with the old one.
-    Renegotiation: row(Renegotiate, Minority)
-        .in_soak(&[Site::Zk], Any, |lease| lease + 3 * S..lease + 3 * S);
+    Renegotiation: row(Renegotiate, Minority).in_soak(&[Site::Zk], Any, |lease| lease + 3 * S..lease + 3 * S);
     /// All servers demand another password, and close the connections of clients; the file that clients read follows later.
-    Password: row(ChangePassword, All)
-        .in_soak(SECRET, Any, some_time).explains(Denied);
+    Password: row(ChangePassword, All).in_soak(SECRET, Any, some_time).explains(Denied);
     /// The server is restarted with certificates of another authority; the files that clients read follow later.
-    Certificate: row(ChangeCertificate, All)
-        .in_soak(&[Site::RedisTls], Any, some_time).explains(InvalidConfig);
+    Certificate: row(ChangeCertificate, All).in_soak(&[Site::RedisTls], Any, some_time).explains(InvalidConfig);
     /// Another session has a table of the locks for itself.
     TableLock: row(Disturb(&[TableLock("lock"), TableLock("lease"), TableLock("waiter")]), All)
         .in_soak(POSTGRES_ALONE, Any, some_time);
@@ -434,17 +416,14 @@ faults! {
     CancelledWaits: row(Disturb(&[Cancels { without_standby: true }, Cancels { without_standby: false }]), All)
         .in_soak(POSTGRES_ALONE, Any, some_time);
     /// Transactions are read-only.
-    ReadOnly: row(Disturb(&[ReadOnly]), All)
-        .in_soak(POSTGRES_ALONE, Any, some_time);
+    ReadOnly: row(Disturb(&[ReadOnly]), All).in_soak(POSTGRES_ALONE, Any, some_time);
     /// All sessions of clients are ended, and new ones have another level of isolation by default; later the same back.
     IsolationLevel: row(Disturb(&[Isolation("serializable"), Isolation("repeatable read")]), All)
         .in_soak(POSTGRES_ALONE, NoneOn(POSTGRES_ALONE), some_time);
     /// The tables of the locks are rewritten by VACUUM FULL.
-    FullVacuum: row(Disturb(&[FullVacuum]), All)
-        .in_soak(POSTGRES_ALONE, NoneOn(POSTGRES_ALONE), at_once);
+    FullVacuum: row(Disturb(&[FullVacuum]), All).in_soak(POSTGRES_ALONE, NoneOn(POSTGRES_ALONE), at_once);
     /// Another client notifies all clients of grants and changes that do not exist.
-    ForgedNotifications: row(Forge, All)
-        .in_soak(NOTIFIED, NoneOn(NOTIFIED), some_time);
+    ForgedNotifications: row(Forge, All).in_soak(NOTIFIED, NoneOn(NOTIFIED), some_time);
 }
 
 impl Fault {
@@ -655,3 +634,22 @@ const ZK_SESSION: &str =
     "A holder that does not answer for a session timeout loses them, whether it is alive or not.";
 const POSTGRES: &str = "Exclusion and tokens that grow, whatever the network and the clients do.";
 const COUNTED: &str = "**Validity is counted from before the request is sent**";
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_fault_is_lost_and_each_has_a_name_of_its_own() {
+        let (table, soak) = (Fault::of_table().count(), Fault::of_soak().count());
+        assert_eq!((table, soak, ROWS.len()), (22, 27, Fault::value_variants().len()));
+        assert_eq!(Fault::of_soak().map(Fault::soak_name).collect::<BTreeSet<_>>().len(), soak);
+        assert!(
+            Fault::value_variants()
+                .iter()
+                .all(|fault| fault.row().cells.is_some() || !fault.row().on.is_empty())
+        );
+    }
+}
