@@ -3,7 +3,7 @@
 pub(crate) mod events;
 pub(crate) mod exclusion;
 mod failure;
-pub(crate) mod fault_table;
+pub(crate) mod fault;
 mod figures;
 mod growth;
 pub(crate) mod holds;
@@ -17,13 +17,12 @@ pub(crate) mod window;
 
 pub(crate) use self::events::{EventLog, GrantInfo, TimedHold};
 pub(crate) use self::failure::{Failure, Outcome};
+pub(crate) use self::fault::{Data, Disturbance, Effect, Fault, Flag, Hits, Losses};
 pub(crate) use self::figures::Figures;
 pub(crate) use self::growth::Growth;
 pub(crate) use self::holds::Hold;
 pub(crate) use self::latency::{Compared, Latency, Times};
-pub(crate) use self::names::{
-    BackendName, FaultDefect, FaultKind, FaultName, Hits, Losses, Peer, SoakBackend, SoakDefect,
-};
+pub(crate) use self::names::{BackendName, Defect, Peer, Site};
 pub(crate) use self::plan::{Load, Plan};
 pub(crate) use self::results::{
     Bound, ClaimResult, ExclusionVerdict, ExperimentResult, FaultResult, FaultVerdict, Figure, Meta,

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand, ValueEnum};
 use polylock::backend::LockUrl;
 
@@ -235,6 +235,23 @@ impl fmt::Debug for ServerUrl {
     }
 }
 
+/// A parser of these values, by names of their own.
+fn named<T: Copy + Send + Sync + 'static>(
+    values: impl IntoIterator<Item = T>,
+    name: fn(T) -> PossibleValue,
+) -> impl TypedValueParser<Value = T> {
+    let named: Vec<_> = values.into_iter().map(|value| (name(value), value)).collect();
+    let names = PossibleValuesParser::new(named.iter().map(|(name, _)| name.clone()));
+    names.map(move |wanted| {
+        let found = named.iter().find(|(name, _)| name.matches(&wanted, false));
+        found.expect("the parser has accepted it").1
+    })
+}
+
+fn name_of<T: ValueEnum>(value: T) -> PossibleValue {
+    value.to_possible_value().expect("no variant is skipped")
+}
+
 fn chosen<T: Copy + Ord>(wanted: &[T], by_default: &[T]) -> Vec<T> {
     let mut chosen = if wanted.is_empty() { by_default.to_vec() } else { wanted.to_vec() };
     chosen.sort_unstable();
@@ -282,7 +299,7 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
-    use crate::data::{FaultKind, SoakBackend};
+    use crate::data::{Fault, Site};
 
     fn parse(line: &str) -> Result<Options, clap::Error> {
         Options::try_parse_from(["compare"].into_iter().chain(line.split_whitespace()))
@@ -333,39 +350,39 @@ mod tests {
         let all = soak("soak");
         assert_eq!((all.minutes, all.seed, all.backends().len()), (Duration::from_secs(600), None, 6));
         assert_eq!(
-            all.faults(SoakBackend::Sentinel),
+            all.faults(Site::Sentinel),
             [
-                FaultKind::Kill,
-                FaultKind::Pause,
-                FaultKind::BusyThread,
-                FaultKind::Fork,
-                FaultKind::Reset,
-                FaultKind::Failover,
-                FaultKind::BusyScript,
-                FaultKind::Password,
-                FaultKind::ForgedNotifications,
-                FaultKind::Close,
-                FaultKind::Crowd
+                Fault::ClientPaused,
+                Fault::ClientKilled,
+                Fault::Fork,
+                Fault::BusyThread,
+                Fault::Close,
+                Fault::Crowd,
+                Fault::ConnectionsReset,
+                Fault::SynchronousFailover,
+                Fault::BusyScript,
+                Fault::Password,
+                Fault::ForgedNotifications,
             ]
         );
         for (backend, kind) in [
-            (SoakBackend::Redlock, FaultKind::Failover),
-            (SoakBackend::Redlock, FaultKind::Renegotiation),
-            (SoakBackend::Zk, FaultKind::FullMemory),
-            (SoakBackend::Redis, FaultKind::Certificate),
-            (SoakBackend::Redlock, FaultKind::Blackout),
-            (SoakBackend::Postgres, FaultKind::Password),
-            (SoakBackend::Zk, FaultKind::EndSessions),
-            (SoakBackend::Redis, FaultKind::TableLock),
+            (Site::Redlock, Fault::SynchronousFailover),
+            (Site::Redlock, Fault::Renegotiation),
+            (Site::Zk, Fault::FullMemory),
+            (Site::Redis, Fault::Certificate),
+            (Site::Redlock, Fault::Blackout),
+            (Site::Postgres, Fault::Password),
+            (Site::Zk, Fault::ConnectionsEnded),
+            (Site::Redis, Fault::TableLock),
         ] {
             assert!(!all.faults(backend).contains(&kind), "{kind} of {backend}");
         }
         let abrupt = soak("soak --fault abrupt-failover");
-        assert_eq!(abrupt.faults(SoakBackend::Sentinel), [FaultKind::AbruptFailover]);
+        assert_eq!(abrupt.faults(Site::Sentinel), [Fault::Failover]);
         let line = "--minutes 0.5 --backend zk --fault black-hole --fault kill";
         let some = soak(&format!("soak {line} --seed 7"));
-        assert_eq!((some.repeated(SoakBackend::Zk), some.seed), (line.to_owned(), Some(7)));
-        assert_eq!(some.faults(SoakBackend::Redis), [FaultKind::Kill, FaultKind::BlackHole]);
+        assert_eq!((some.repeated(Site::Zk), some.seed), (line.to_owned(), Some(7)));
+        assert_eq!(some.faults(Site::Redis), [Fault::ClientKilled, Fault::BlackHole]);
         for bad in ["--minutes 0", "--minutes many", "--backend memory", "--fault flushall", "--seed -1"] {
             assert!(parse(&format!("soak {bad}")).is_err(), "{bad}");
         }

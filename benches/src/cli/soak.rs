@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use rand::Rng;
 
 use super::options::soak::SoakOptions;
-use crate::data::{Outcome, SoakBackend};
+use crate::data::{Outcome, Site};
 use crate::experiments::soak::{self, SoakVerdict, percent, seconds};
 use crate::report::sheet::{Look, Sheet};
 use crate::rig::Interrupt;
@@ -34,7 +34,8 @@ pub(crate) async fn run(options: &SoakOptions) -> Outcome<ExitCode> {
     }
     println!("{}", table(&seen));
     for (backend, verdict) in &seen {
-        let faults: Vec<_> = verdict.faults.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+        let faults: Vec<_> =
+            verdict.faults.iter().map(|(fault, count)| format!("{count} {}", fault.soak_name())).collect();
         println!("{backend}: {}", if faults.is_empty() { "no fault".into() } else { faults.join(", ") });
         println!("    again: cargo xtask soak {} --seed {seed}", options.repeated(*backend));
     }
@@ -52,7 +53,7 @@ pub(crate) async fn run(options: &SoakOptions) -> Outcome<ExitCode> {
     })
 }
 
-fn table(seen: &[(SoakBackend, SoakVerdict)]) -> String {
+fn table(seen: &[(Site, SoakVerdict)]) -> String {
     let mut table = Sheet::of([
         "backend",
         "grants",

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lock_testkit::history::Event;
 use polylock::Locks;
 
-use crate::data::{FaultDefect, Outcome, Plan, Row};
+use crate::data::{Defect, Outcome, Plan, Row};
 use crate::rig::Target;
 
 /// What all experiments of a run have in common.
@@ -18,7 +18,7 @@ pub(crate) struct Bench {
     /// False when every client gets a lock of its own, to prove that the harness detects missing exclusion.
     pub(crate) exclusion: bool,
     /// A deliberate defect of the lock or the store, in what injects faults.
-    pub(crate) broken: Option<FaultDefect>,
+    pub(crate) broken: Option<Defect>,
 }
 
 /// What an experiment measured of one backend or peer.

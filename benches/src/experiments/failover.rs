@@ -6,7 +6,7 @@ use super::claim::{CLAIM, Claim, Draw, Judgement, Measuring};
 use super::experiment::{EXPERIMENT, Experiment};
 use super::parts::replica::{ReplicaGuard, is_granted_alone};
 use super::parts::trials::{OUTAGE, OVERLAPS, add_trial, counted, two_valid};
-use crate::data::{BackendName, FaultName, Figure, Figures, Outcome, Verdict};
+use crate::data::{BackendName, Fault, Figure, Figures, Outcome, Verdict};
 use crate::experiments::faults::Trial;
 
 pub(super) static THIS: Experiment = Experiment {
@@ -98,13 +98,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 const STOPPED: &str = "redis stopped";
 const PROMOTED: &str = "redis failover";
-const TRIALS: [(&str, BackendName, FaultName); 6] = [
-    (STOPPED, BackendName::Redis, FaultName::ServerPaused),
-    (PROMOTED, BackendName::Redis, FaultName::Failover),
-    ("zk leader killed", BackendName::Zk, FaultName::Failover),
-    ("zk leader cut off", BackendName::Zk, FaultName::LeaderCutOff),
-    ("redlock master restarted with data", BackendName::Redlock, FaultName::RestartWithData),
-    ("redlock master restarted without data", BackendName::Redlock, FaultName::RestartWithoutData),
+const TRIALS: [(&str, BackendName, Fault); 6] = [
+    (STOPPED, BackendName::Redis, Fault::ServerPaused),
+    (PROMOTED, BackendName::Redis, Fault::Failover),
+    ("zk leader killed", BackendName::Zk, Fault::Failover),
+    ("zk leader cut off", BackendName::Zk, Fault::LeaderCutOff),
+    ("redlock master restarted with data", BackendName::Redlock, Fault::RestartWithData),
+    ("redlock master restarted without data", BackendName::Redlock, Fault::RestartWithoutData),
 ];
 /// A shorter time without a holder is not counted as an outage.
 const LONG_MS: f64 = 1000.0;

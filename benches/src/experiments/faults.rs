@@ -1,12 +1,12 @@
 //! The fault table: each fault on each backend, what happened, and whether it is what `docs/SAFETY.md` promises.
 
-mod crew;
+pub(crate) mod crew;
 mod docs;
-mod effect;
-mod inject;
+mod evidence;
+pub(crate) mod injector;
 mod judge;
+pub(crate) mod live_history;
 mod record;
-mod store;
 mod trial;
 
 use std::path::{Path, PathBuf};
@@ -19,21 +19,21 @@ use lock_testkit::history::History;
 use rand::Rng;
 
 pub(crate) use self::docs::update as update_docs;
-pub(crate) use self::inject::cut_off_replica;
+pub(crate) use self::injector::cut_off_replica;
 use self::record::FaultRecord;
 use self::trial::Trials;
-use crate::data::fault_table::Cell;
-use crate::data::{BackendName, FaultDefect, FaultName, FaultResult, Outcome, Results};
+use crate::data::fault::Cell;
+use crate::data::{BackendName, Defect, Fault, FaultResult, Outcome, Results};
 use crate::rig::{Progress, stuck};
 
 #[derive(Debug)]
 pub(crate) struct FaultTable {
     pub(crate) backends: Vec<BackendName>,
-    pub(crate) faults: Vec<FaultName>,
+    pub(crate) faults: Vec<Fault>,
     /// Chooses the moments of the faults and their servers.
     pub(crate) seed: Option<u64>,
     /// A deliberate defect of the lock or the store.
-    pub(crate) broken: Option<FaultDefect>,
+    pub(crate) broken: Option<Defect>,
     /// The folder of the results, for the histories.
     pub(crate) folder: PathBuf,
 }
@@ -64,22 +64,22 @@ pub(crate) async fn add_all(table: &FaultTable, progress: &Progress, results: &m
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trial {
     backend: BackendName,
-    fault: FaultName,
-    broken: Option<FaultDefect>,
+    fault: Fault,
+    broken: Option<Defect>,
 }
 
 impl Trial {
-    pub(crate) const fn of(backend: BackendName, fault: FaultName) -> Self {
+    pub(crate) const fn of(backend: BackendName, fault: Fault) -> Self {
         Self { backend, fault, broken: None }
     }
 
     /// With this defect, unless it has one already.
-    pub(crate) fn or_broken_by(self, defect: FaultDefect) -> Self {
+    pub(crate) fn or_broken_by(self, defect: Defect) -> Self {
         Self { broken: self.broken.or(Some(defect)), ..self }
     }
 
     /// With a deliberate defect of the lock or the store.
-    pub(crate) fn broken_by(self, defect: FaultDefect) -> Self {
+    pub(crate) fn broken_by(self, defect: Defect) -> Self {
         Self { broken: Some(defect), ..self }
     }
 }
@@ -134,7 +134,7 @@ async fn one_backend(
 /// Puts the faults into the order of the table, and each in that of the backends.
 pub(crate) fn sort(results: &mut Results) {
     results.faults.sort_by_key(|result| {
-        let fault = FaultName::value_variants().iter().position(|fault| fault.title() == result.fault);
+        let fault = Fault::of_table().position(|fault| fault.title() == result.fault);
         let backends = BackendName::value_variants();
         (fault, backends.iter().position(|backend| result.backend == backend.as_str()))
     });

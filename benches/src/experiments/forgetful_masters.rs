@@ -3,7 +3,7 @@
 use super::claim::{CLAIM, Claim, Draw, Judgement, Measuring};
 use super::experiment::{EXPERIMENT, Experiment};
 use super::parts::trials::{OVERLAPS, add_trial, counted, two_valid};
-use crate::data::{BackendName, Failure, FaultDefect, FaultName, Figures, Outcome, Verdict};
+use crate::data::{BackendName, Defect, Failure, Fault, Figures, Outcome, Verdict};
 use crate::experiments::faults::Trial;
 
 pub(super) static THIS: Experiment = Experiment {
@@ -33,11 +33,11 @@ async fn figures(run: &mut Measuring<'_>) {
         return;
     }
     let trial = |fault| Trial::of(BackendName::Redlock, fault);
-    let unguarded = trial(FaultName::RestartWithoutData).broken_by(FaultDefect::NoQuarantine);
+    let unguarded = trial(Fault::RestartWithoutData).broken_by(Defect::NoQuarantine);
     for (subject, trial) in [
-        (MINORITY, trial(FaultName::KeyEndedOnMinority)),
-        (MAJORITY, trial(FaultName::KeyEnded)),
-        (QUARANTINE, trial(FaultName::RestartWithoutData)),
+        (MINORITY, trial(Fault::KeyEndedOnMinority)),
+        (MAJORITY, trial(Fault::KeyEnded)),
+        (QUARANTINE, trial(Fault::RestartWithoutData)),
         (UNGUARDED, unguarded),
     ] {
         add_trial(run, subject, trial).await;

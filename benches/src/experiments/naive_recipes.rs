@@ -8,7 +8,7 @@ use futures_util::future::try_join_all;
 use super::claim::{CLAIM, Claim, Draw, Judgement, Measuring};
 use super::experiment::{EXPERIMENT, Experiment};
 use super::parts::naive::{delete_whoever_holds, end_at_once, lose_expire, release_late};
-use crate::data::{Failure, FaultDefect, Figure, Figures, Outcome, Verdict};
+use crate::data::{Defect, Failure, Figure, Figures, Outcome, Verdict};
 
 pub(super) static THIS: Experiment = Experiment {
     name: "naive-recipes",
@@ -39,7 +39,7 @@ async fn figures(run: &mut Measuring<'_>) {
     let Some(url) = run.url("redis") else { return };
     let rounds = run.mode.pick(3, 20);
     let lock = run.bench.lock("naive");
-    let is_broken = run.bench.broken == Some(FaultDefect::NaiveRelease);
+    let is_broken = run.bench.broken == Some(Defect::NaiveRelease);
     // Each round has a lock of its own, and sleeps most of the time: all run at the same time.
     let one_round = async |trial: Trial, round: u32| {
         let lock = format!("{lock}-{round}-{}", trial.to_string().replace(' ', "-"));

@@ -3,7 +3,7 @@
 use super::claim::{CLAIM, Claim, Draw, Judgement, Measuring};
 use super::experiment::{EXPERIMENT, Experiment};
 use super::parts::trials::{OVERLAPS, UNFENCED, add_trials, counted, stale_writes, two_valid};
-use crate::data::{FaultName, Figures, Outcome, Verdict};
+use crate::data::{Fault, Figures, Outcome, Verdict};
 use crate::experiments::faults::Trial;
 
 pub(super) static THIS: Experiment = Experiment {
@@ -31,7 +31,7 @@ pub(super) static THIS: Experiment = Experiment {
 };
 
 async fn figures(run: &mut Measuring<'_>) {
-    let trial = |backend| Some(Trial::of(run.target_of(backend)?.backend(), FaultName::ClientPaused));
+    let trial = |backend| Some(Trial::of(run.target_of(backend)?.backend(), Fault::ClientPaused));
     let trials: Vec<_> = SUBJECTS.into_iter().filter_map(|name| Some((name, trial(name)?))).collect();
     add_trials(run, &trials).await;
 }

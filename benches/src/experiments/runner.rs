@@ -1,9 +1,11 @@
 //! Runs experiments: what all of them need, and none does itself.
 
+use lock_testkit::history::History;
+
 use super::bench::{Bench, Measured};
 use super::claim::Measuring;
 use super::experiment::{Experiment, MeasureRows};
-use crate::data::exclusion::check_exclusion;
+use crate::data::exclusion::Findings;
 use crate::data::{ClaimResult, Peer, Results, Row};
 use crate::rig::{Target, stuck};
 
@@ -65,24 +67,24 @@ async fn add(experiment: &Experiment, measured: Measured, results: &mut Results)
     rows.into_iter().for_each(&mut push);
     if experiment.has_rivals {
         // A long history takes long to check: not on a thread of the runtime.
-        let checked = match tokio::task::spawn_blocking(move || check_exclusion(events)).await {
+        let checked = match tokio::task::spawn_blocking(move || Findings::of(&History::new(events))).await {
             Ok(checked) => checked,
             Err(error) => return vec![format!("the history could not be checked: {error}")],
         };
         for (metric, value) in
-            [("inversions", checked.inversions), ("token_errors", checked.token_errors as f64)]
+            [("inversions", checked.inversions()), ("token_errors", checked.token_errors() as f64)]
         {
             if experiment.metric(metric).is_some() {
                 push(Row::of(metric, value));
             }
         }
-        results.push(Row::overlaps(name, &backend, checked.overlaps));
-        if Peer::named(&backend).is_some() && checked.overlaps > 0 {
+        results.push(Row::overlaps(name, &backend, checked.l1.count as u64));
+        if Peer::named(&backend).is_some() && checked.l1.count > 0 {
             // A finding about another library, not a failure of the run.
-            let finding = format!("{backend}: {}", checked.complaints.join("\n"));
+            let finding = format!("{backend}: {}", checked.of_scenario().join("\n"));
             note(results, &format!("{name}.broken"), "; ", &finding);
         } else {
-            complaints.extend(checked.complaints);
+            complaints.extend(checked.of_scenario());
         }
     }
     for (what, value) in notes {

@@ -1,10 +1,8 @@
 //! What a user may need of a lock, and what a run measured of it for each backend.
 
-use clap::ValueEnum;
-
 use super::sheet::Cell;
 use crate::data::results::numbers::quantity;
-use crate::data::{FaultName, FaultResult, FaultVerdict, Results};
+use crate::data::{Fault, FaultResult, FaultVerdict, Flag, Results};
 
 /// A need: a row of the table at the top of the page.
 #[derive(Debug)]
@@ -239,7 +237,7 @@ impl Source {
 
 /// Whether servers fail by this fault, but no majority of them.
 fn fails_servers(title: &str) -> bool {
-    FaultName::value_variants().iter().any(|fault| fault.title() == title && fault.row().fails_servers)
+    Fault::of_table().any(|fault| fault.title() == title && fault.row().is(Flag::FailsServers))
 }
 
 fn faults<'a>(results: &'a Results, backend: &str) -> Vec<&'a FaultResult> {

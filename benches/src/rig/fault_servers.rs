@@ -16,10 +16,10 @@ use lock_testkit::{
 };
 use tokio::time::{Instant, sleep, timeout};
 
-pub(crate) use self::disturbance::Disturbance;
 pub(crate) use self::outage::Outage;
+use self::postgres::DISK_MB;
 use self::secrets::Secrets;
-use crate::data::{Failure, Outcome, SoakBackend};
+use crate::data::{Data, Failure, Outcome, Site};
 use crate::rig::proxies::Proxies;
 use crate::rig::url;
 
@@ -41,15 +41,6 @@ struct Route {
     url: String,
 }
 
-/// What servers do with their data when they are killed.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Data {
-    /// They have it again after a restart. ZooKeeper and PostgreSQL always do.
-    Kept,
-    /// Redis has nothing after a restart.
-    Lost,
-}
-
 #[derive(Debug)]
 enum Servers {
     Redis(RedisServer),
@@ -61,21 +52,22 @@ enum Servers {
 }
 
 impl FaultServers {
-    pub(crate) async fn start(backend: SoakBackend, data: Data) -> Outcome<Self> {
-        Self::start_with(backend, data, None).await
+    /// Starts servers that demand nothing of clients, with one route to them.
+    pub(crate) async fn start(site: Site, data: Data) -> Outcome<Self> {
+        Self::start_with(site, data, None).await
     }
 
     /// Starts servers that keep their data and demand a password, and certificates over TLS, with one route to them. PostgreSQL
-    /// demands nothing.
-    pub(crate) async fn start_with_secrets(backend: SoakBackend) -> Outcome<Self> {
-        if backend == SoakBackend::Postgres {
-            return Self::start_for_soak().await;
+    /// demands nothing, and has a journal.
+    pub(crate) async fn start_for_soak(site: Site) -> Outcome<Self> {
+        if site == Site::Postgres {
+            return Self::with_one_route(Servers::Postgres(postgres::start_with_journal().await?), None)
+                .await;
         }
-        let secrets = Secrets::new(backend == SoakBackend::RedisTls)?;
-        Self::start_with(backend, Data::Kept, Some(secrets)).await
+        Self::start_with(site, Data::Kept, Some(Secrets::new(site == Site::RedisTls)?)).await
     }
 
-    async fn start_with(backend: SoakBackend, data: Data, secrets: Option<Secrets>) -> Outcome<Self> {
+    async fn start_with(site: Site, data: Data, secrets: Option<Secrets>) -> Outcome<Self> {
         let redis = || match &secrets {
             Some(secrets) => secrets.of_redis(RedisServer::builder()),
             None => RedisServer::builder(),
@@ -85,27 +77,27 @@ impl FaultServers {
             Data::Kept => redis().appendonly(true).config("appendfsync", "no"),
             Data::Lost => redis(),
         };
-        let servers = match backend {
-            SoakBackend::Redis | SoakBackend::RedisTls => Servers::Redis(kept().start().await?),
-            SoakBackend::Sentinel => Servers::Sentinel(RedisSentinel::start_with(redis(), DOWN_AFTER).await?),
-            SoakBackend::Redlock => Servers::Five(kept().start_n(5).await?),
-            SoakBackend::Zk if secrets.is_some() => {
+        let servers = match site {
+            Site::Redis | Site::RedisTls => Servers::Redis(kept().start().await?),
+            Site::Sentinel => Servers::Sentinel(RedisSentinel::start_with(redis(), DOWN_AFTER).await?),
+            Site::Redlock => Servers::Five(kept().start_n(5).await?),
+            Site::Zk if secrets.is_some() => {
                 Servers::ZooKeeper(Secrets::of_zookeeper(ZooKeeper::builder()).start_ensemble(3).await?)
             }
-            SoakBackend::Zk => Servers::ZooKeeper(ZkEnsemble::start().await?),
-            SoakBackend::Postgres => Servers::Postgres(postgres::options().start().await?),
+            Site::Zk => Servers::ZooKeeper(ZkEnsemble::start().await?),
+            Site::LinkedZk => {
+                Servers::ZooKeeper(ZooKeeper::builder().proxied_links().start_ensemble(3).await?)
+            }
+            Site::Postgres => Servers::Postgres(postgres::options().start().await?),
+            Site::SmallDisk => Servers::Postgres(postgres::options().disk(DISK_MB).start().await?),
+            Site::Standby => Servers::PostgresPair(PostgresPair::start().await?),
+            Site::SynchronousStandby => Servers::PostgresPair(PostgresPair::start_synchronous().await?),
         };
-        let lease = if backend == SoakBackend::Zk { ZK_LEASE } else { TTL };
-        Self::with_one_route(servers, secrets, lease).await
+        Self::with_one_route(servers, secrets).await
     }
 
-    /// Starts an ensemble with proxies between its servers, with one route to it. Its elections take longer.
-    pub(crate) async fn start_linked() -> Outcome<Self> {
-        let ensemble = ZooKeeper::builder().proxied_links().start_ensemble(3).await?;
-        Self::with_one_route(Servers::ZooKeeper(ensemble), None, ZK_LEASE).await
-    }
-
-    async fn with_one_route(servers: Servers, secrets: Option<Secrets>, lease: Duration) -> Outcome<Self> {
+    async fn with_one_route(servers: Servers, secrets: Option<Secrets>) -> Outcome<Self> {
+        let lease = if matches!(servers, Servers::ZooKeeper(_)) { ZK_LEASE } else { TTL };
         if let Servers::ZooKeeper(ensemble) = &servers {
             eprintln!("    ZooKeeper {}", ensemble.nodes()[0].version().await?);
         }
@@ -204,17 +196,17 @@ impl FaultServers {
         }
     }
 
-    /// The proxy before a server on the first route.
-    pub(crate) fn proxy(&self, server: usize) -> &FaultProxy {
-        self.proxy_of(0, server)
-    }
-
     pub(crate) fn proxy_of(&self, route: usize, server: usize) -> &FaultProxy {
         &self.proxies_of(route)[server]
     }
 
     pub(crate) fn proxies_of(&self, route: usize) -> &[FaultProxy] {
         self.routes[route].proxies.all()
+    }
+
+    /// The proxies of all routes.
+    pub(crate) fn all_proxies(&self) -> impl Iterator<Item = &FaultProxy> {
+        self.routes.iter().flat_map(|route| route.proxies.all())
     }
 
     pub(crate) fn ensemble(&self) -> Option<&ZkEnsemble> {
@@ -368,14 +360,19 @@ impl FaultServers {
         }
     }
 
-    /// Resets all connections to these servers; behind sentinels, those to the master.
-    pub(crate) async fn reset(&self, servers: &[usize]) -> Outcome<()> {
+    /// Resets all connections to these servers; behind sentinels, those to the master. Returns how many there were on the first
+    /// route; behind sentinels, that there was a master.
+    pub(crate) async fn reset(&self, servers: &[usize]) -> Outcome<u64> {
         if let Servers::Sentinel(sentinel) = &self.servers {
             let master = sentinel.master().await.ok_or_else(|| Failure::new("no sentinel knows a master"))?;
             end_connections(master).await?;
+            return Ok(1);
         }
-        servers.iter().for_each(|&server| self.proxy(server).rst());
-        Ok(())
+        let on_first = servers.iter().map(|&server| self.proxy_of(0, server).connections() as u64).sum();
+        for route in &self.routes {
+            servers.iter().for_each(|&server| route.proxies.all()[server].rst());
+        }
+        Ok(on_first)
     }
 
     /// Has the sentinels promote the replica, and waits until all of them name the new master.

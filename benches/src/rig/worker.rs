@@ -6,8 +6,8 @@
 
 pub(crate) mod bare_hand_over;
 pub(crate) mod client_runtimes;
+pub(crate) mod clients;
 pub(crate) mod contend;
-pub(crate) mod fault_client;
 mod forked_child;
 pub(crate) mod handle;
 pub(crate) mod held_locks;
@@ -16,7 +16,6 @@ mod log;
 mod orders;
 pub(crate) mod ping;
 pub(crate) mod process;
-pub(crate) mod soak;
 pub(crate) mod throughput;
 
 use std::time::Duration;
@@ -24,9 +23,8 @@ use std::time::Duration;
 use lock_testkit::history::Event;
 use serde::{Deserialize, Serialize};
 
-use self::fault_client::{FaultOrder, FaultTask};
+use self::clients::{ClientOrder, ClientsTask};
 use self::held_locks::HeldLocksCost;
-use self::soak::SoakTask;
 use self::throughput::{Slice, Subject};
 use crate::data::{Peer, Window};
 
@@ -71,10 +69,8 @@ pub(crate) enum Task {
     /// Acquire it and hold it until killed, or until the next order.
     Hold,
     Wait,
-    /// Use locks of all kinds, whatever happens to the servers, until the next order.
-    Soak(SoakTask),
-    /// Use one lock while a fault happens, as ordered.
-    Fault(FaultTask),
+    /// Use locks while faults happen.
+    Clients(ClientsTask),
     /// Acquire and release many locks at once, which have numbered names, in the windows of the orders.
     Throughput {
         subject: Subject,
@@ -93,22 +89,11 @@ pub(crate) enum Task {
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Order {
-    /// Begin now; in a soak: end now.
+    /// Begin now.
     Go,
     Contend(Window),
-    /// The next part of a fault.
-    Fault(FaultOrder),
-    /// In a soak: all clients keep the locks that they have or get for so long.
-    Keep(Duration),
-    /// In a soak: the only thread of a runtime computes, while one of its clients holds a lock.
-    Compute {
-        runtime: usize,
-        span: Duration,
-    },
-    /// In a soak: close the locks, and connect again.
-    Close,
-    /// In a soak: so many tasks acquire a lock each, at once.
-    Crowd(usize),
+    /// To the clients of a fault.
+    Clients(ClientOrder),
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -143,7 +128,9 @@ pub(crate) enum WorkerReport {
         failed: usize,
         why: String,
     },
-    /// What was still running at the end of a soak, or ended unexpectedly.
+    /// An error that a client got, with its time.
+    Error(String),
+    /// What clients were still running at the end, or ended unexpectedly.
     Stuck(Vec<String>),
     Cost(HeldLocksCost),
     Failed(String),

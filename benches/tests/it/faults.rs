@@ -39,18 +39,18 @@ fn a_synchronous_standby_keeps_the_locks_that_another_loses() {
 
 #[test]
 fn a_release_of_whoever_holds_differs() {
-    differs("naive-release", "client-paused", "redis", "two guards were valid at once");
+    differs("naive-release", "client-paused", "redis", "two guards of one lock were valid at once");
 }
 
 #[test]
 fn a_validity_that_counts_from_the_answer_differs() {
-    differs("no-elapsed-time", "reply-late", "redis", "two guards were valid at once");
-    differs("no-elapsed-time", "reply-late", "redlock", "two guards were valid at once");
+    differs("no-elapsed-time", "reply-late", "redis", "two guards of one lock were valid at once");
+    differs("no-elapsed-time", "reply-late", "redlock", "two guards of one lock were valid at once");
 }
 
 #[test]
 fn a_restarted_master_that_votes_at_once_differs() {
-    differs("no-quarantine", "restart-without-data", "redlock", "two guards were valid at once");
+    differs("no-quarantine", "restart-without-data", "redlock", "two guards of one lock were valid at once");
 }
 
 #[test]

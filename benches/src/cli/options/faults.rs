@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
-use super::chosen;
-use crate::data::{FaultDefect, FaultName};
+use super::{chosen, name_of, named};
+use crate::data::{Defect, Fault, Flag};
 
 /// The options of the fault table.
 #[derive(Args, Clone, Debug, Default)]
@@ -16,8 +16,8 @@ pub(crate) struct FaultOptions {
     pub(crate) wanted: bool,
 
     /// Only this fault of the table; can be given several times
-    #[arg(long = "fault", value_name = "FAULT", requires = "wanted")]
-    faults: Vec<FaultName>,
+    #[arg(long = "fault", value_name = "FAULT", requires = "wanted", value_parser = named(Fault::of_table(), name_of))]
+    faults: Vec<Fault>,
 
     /// Chooses the moments of the faults and their servers [default: another one each time]
     #[arg(long, value_name = "S", requires = "wanted")]
@@ -32,15 +32,15 @@ pub(crate) struct FaultOptions {
     pub(crate) replay: Option<PathBuf>,
 
     /// Use a lock or a store with this defect, to prove that the table and the claims show it
-    #[arg(long = "break", value_name = "DEFECT")]
-    pub(crate) broken: Option<FaultDefect>,
+    #[arg(long = "break", value_name = "DEFECT", value_parser = named(Defect::OF_TABLE, name_of))]
+    pub(crate) broken: Option<Defect>,
 }
 
 impl FaultOptions {
     /// The selected faults, in the order of the table.
-    pub(crate) fn faults(&self, quick: bool) -> Vec<FaultName> {
-        let all = FaultName::value_variants().iter().copied();
-        let by_default: Vec<_> = all.filter(|fault| !quick || fault.row().in_quick).collect();
+    pub(crate) fn faults(&self, quick: bool) -> Vec<Fault> {
+        let by_default: Vec<_> =
+            Fault::of_table().filter(|fault| !quick || fault.row().is(Flag::InQuick)).collect();
         chosen(&self.faults, &by_default)
     }
 }

@@ -1,237 +1,246 @@
-//! The processes that use the lock while a fault happens, their history, and the store that they write to.
+//! The processes that use locks while faults happen, and what they report.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::pin::pin;
-use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use lock_testkit::history::{Event, EventKind, History};
+use lock_testkit::history::{Event, EventKind};
 use lock_testkit::now_ns;
-use tokio::sync::Notify;
-use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::{Id, JoinSet};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::store::FencedStore;
+use super::live_history::LiveHistory;
 use crate::data::{Failure, Outcome};
-use crate::rig::{ClientRole, FaultOrder, Job, Order, Task, WorkerHandle, WorkerReport, stuck};
+use crate::rig::worker::handle::unexpected;
+use crate::rig::{
+    ClientOrder, ClientProgram, ClientRole, Job, Order, Task, WorkerHandle, WorkerReport, stuck,
+};
 
-/// The process of the holder; with the memory backend, that of all clients.
-pub(super) const HOLDER: u32 = 1;
-pub(super) const HOLDERS_ROUTE: usize = 0;
-/// The route of the others.
-pub(super) const OTHERS_ROUTE: usize = 1;
+/// The process of the holder in the fault table; with the memory backend, that of all clients.
+pub(crate) const HOLDER: u32 = 1;
 
 /// The running processes. They are killed when this is dropped.
-pub(super) struct Crew {
-    workers: Vec<Arc<WorkerHandle>>,
-    shared: Arc<Shared>,
+pub(crate) struct Crew {
+    members: Vec<Member>,
+    history: Arc<LiveHistory>,
     /// They end with their worker's last report.
     readers: JoinSet<Vec<String>>,
+    processes: BTreeMap<Id, u32>,
+    /// The clients that are ordered, and run.
     clients: BTreeMap<(u32, u64), ClientRole>,
 }
 
-/// What the readers of all workers write.
-struct Shared {
-    lock: String,
-    events: StdMutex<Vec<Event>>,
-    store: StdMutex<FencedStore>,
-    changed: Notify,
+struct Member {
+    worker: Arc<WorkerHandle>,
+    /// What is no event.
+    reports: UnboundedReceiver<WorkerReport>,
 }
 
 impl Crew {
-    /// Starts the processes, and waits until all are connected.
-    pub(super) async fn start(jobs: Vec<Job>, store: FencedStore) -> Outcome<Self> {
-        let lock = jobs.first().map(|job| job.recorded_as.clone()).unwrap_or_default();
+    /// Starts the processes, and waits until they are ready.
+    pub(crate) async fn start(jobs: Vec<Job>, history: LiveHistory) -> Outcome<Self> {
         let clients = jobs.iter().flat_map(clients_of).collect();
-        let workers = WorkerHandle::start_all(jobs).await?;
-        let (events, store) = (StdMutex::default(), StdMutex::new(store));
-        let shared = Arc::new(Shared { lock, events, store, changed: Notify::new() });
-        let (mut handles, mut readers) = (Vec::new(), JoinSet::new());
-        for worker in workers {
-            let worker = Arc::new(worker);
-            handles.push(Arc::clone(&worker));
-            readers.spawn(read(worker, Arc::clone(&shared)));
+        let mut crew = Self {
+            members: Vec::new(),
+            history: Arc::new(history),
+            readers: JoinSet::new(),
+            processes: BTreeMap::new(),
+            clients,
+        };
+        for worker in WorkerHandle::start_all(jobs).await? {
+            let member = crew.read(worker);
+            crew.members.push(member);
         }
-        Ok(Self { workers: handles, shared, readers, clients })
+        Ok(crew)
+    }
+
+    pub(crate) fn history(&self) -> &LiveHistory {
+        &self.history
     }
 
     /// Sends an order to every process. One that was killed does not get it.
-    pub(super) async fn order(&self, order: FaultOrder) {
-        for worker in &self.workers {
-            let _ = worker.send_only(Order::Fault(order)).await;
+    pub(crate) async fn order(&self, order: ClientOrder) {
+        for member in &self.members {
+            let _ = member.worker.send_only(Order::Clients(order)).await;
         }
     }
 
-    /// Has the holder's process stop between a check of its guard and the write. Returns when it has.
-    pub(super) async fn pause_holder(&self, patience: Duration) -> Outcome<u64> {
-        self.order(FaultOrder::Pause).await;
+    pub(crate) async fn order_one(&self, member: usize, order: ClientOrder) -> Outcome<()> {
+        self.members[member].worker.send_only(Order::Clients(order)).await
+    }
+
+    /// The next report of a member that is no event, if it is one of these.
+    pub(crate) async fn report<T>(
+        &mut self,
+        member: usize,
+        patience: Duration,
+        wanted: impl Fn(&WorkerReport) -> Option<T>,
+    ) -> Outcome<T> {
+        let process = self.process(member);
+        let report = timeout(patience, self.members[member].reports.recv()).await;
+        let failed = |what: String| Failure::new(format!("process {process} {what}{}", stuck::see_logs()));
+        let report = report
+            .map_err(|_| failed(format!("has not reported for {patience:?}")))?
+            .ok_or_else(|| failed("has ended".to_owned()))?;
+        wanted(&report).ok_or_else(|| unexpected(&report))
+    }
+
+    /// The number of a member's process in the history.
+    pub(crate) fn process(&self, member: usize) -> u32 {
+        self.members[member].worker.process()
+    }
+
+    /// Stops a process by SIGSTOP: at once, or between a check of the holder's guard and the write.
+    pub(crate) async fn stop(&self, member: usize, patience: Option<Duration>) -> Outcome<()> {
+        let worker = &self.members[member].worker;
+        let Some(patience) = patience else {
+            worker.stop();
+            return Ok(());
+        };
+        self.order_one(member, ClientOrder::Pause).await?;
         let stopped = async {
-            while !self.workers[0].is_stopped() {
+            while !worker.is_stopped() {
                 sleep(LOOK).await;
             }
         };
         let stopped = timeout(patience, stopped).await;
-        stopped.map_err(|_| Failure::new(format!("the holder did not stop within {patience:?}")))?;
-        Ok(now_ns())
+        stopped.map_err(|_| Failure::new(format!("the holder did not stop within {patience:?}")))
     }
 
-    /// Continues the holder's process, and waits for its late write.
-    pub(super) async fn continue_holder(&self, patience: Duration) {
-        let since_ns = now_ns();
-        self.workers[0].cont();
-        self.wrote(|client| client == (HOLDER, 0), since_ns, patience).await;
+    /// Continues a stopped process.
+    pub(crate) fn cont(&self, member: usize) {
+        self.members[member].worker.cont();
     }
 
-    /// Kills the holder's process by SIGKILL.
-    pub(super) fn kill_holder(&mut self) {
+    /// Kills a process by SIGKILL.
+    pub(crate) fn kill(&mut self, member: usize) {
+        let process = self.process(member);
+        self.clients.retain(|(of, _), _| *of != process);
+        self.history.expect_death(process);
+        self.members[member].worker.kill();
+        // Taken after its end: it may have acquired a lock in its last moment.
+        let (lock, at_ns) = (String::new(), now_ns());
+        self.history.add(Event { process, client: 0, lock, at_ns, kind: EventKind::Died });
+    }
+
+    /// Starts a process in place of a killed one.
+    pub(crate) async fn replace(&mut self, member: usize, job: Job) -> Outcome<()> {
+        let worker = WorkerHandle::start_one(job).await?;
+        self.members[member] = self.read(worker);
+        Ok(())
+    }
+
+    /// Ends the task of the holder, whose process has other clients.
+    pub(crate) async fn abort_holder(&mut self) {
         self.clients.remove(&(HOLDER, 0));
-        self.workers[0].kill();
-        // Taken after its end: it may have acquired the lock in its last moment.
-        let (process, lock, at_ns) = (HOLDER, self.shared.lock.clone(), now_ns());
-        self.shared.add(Event { process, client: 0, lock, at_ns, kind: EventKind::Died });
-    }
-
-    pub(super) async fn abort_holder(&mut self) {
-        self.clients.remove(&(HOLDER, 0));
-        self.order(FaultOrder::Abort).await;
+        self.order(ClientOrder::Abort).await;
     }
 
     /// Those of the first clients that wait for the lock instead of polling it.
-    pub(super) fn waiters(&self) -> Vec<(u32, u64)> {
+    pub(crate) fn waiters(&self) -> Vec<(u32, u64)> {
         let waiters = self.clients.iter().filter(|(_, role)| **role != ClientRole::Poller);
         waiters.map(|(client, _)| *client).collect()
     }
 
-    pub(super) fn was_silent_since(&self, since_ns: u64) -> bool {
-        self.shared.events().iter().all(|event| event.at_ns <= since_ns)
+    /// Waits until a lock was granted. Whether that came in time.
+    pub(crate) async fn granted(&self, patience: Duration) -> bool {
+        self.history.until(patience, |seen| !seen.granted_since(0).is_empty()).await
     }
 
-    /// Waits until the lock was granted. Whether that came in time.
-    pub(super) async fn granted(&self, patience: Duration) -> bool {
-        self.shared.until(patience, || !self.shared.granted(0).is_empty()).await
+    /// Waits until a lock was granted to every client that runs since then. Whether that came in time.
+    pub(crate) async fn granted_to_all(&self, since_ns: u64, patience: Duration) -> bool {
+        let running: BTreeSet<_> = self.clients.keys().copied().collect();
+        self.history.until(patience, |seen| seen.granted_since(since_ns).is_superset(&running)).await
     }
 
-    /// Waits until the lock was granted to every client that runs since then. Whether that came in time.
-    pub(super) async fn granted_to_all(&self, since_ns: u64, patience: Duration) -> bool {
-        let all_served = || {
-            let served = self.shared.granted(since_ns);
-            self.clients.keys().all(|client| served.contains(client))
-        };
-        self.shared.until(patience, all_served).await
-    }
-
-    /// Waits until the lock was granted to a client other than the holder since then. Whether that came in time.
-    pub(super) async fn granted_to_another(&self, since_ns: u64, patience: Duration) -> bool {
-        self.shared
-            .until(patience, || self.shared.granted(since_ns).iter().any(|client| *client != (HOLDER, 0)))
-            .await
+    /// Waits until a lock was granted to a client other than the holder since then. Whether that came in time.
+    pub(crate) async fn granted_to_another(&self, since_ns: u64, patience: Duration) -> bool {
+        let is_other = |client: &(u32, u64)| *client != (HOLDER, 0);
+        self.history.until(patience, |seen| seen.granted_since(since_ns).iter().any(is_other)).await
     }
 
     /// Waits until such a client has written since then. Whether that came in time.
-    pub(super) async fn wrote(
+    pub(crate) async fn wrote(
         &self,
-        wanted: impl Fn((u32, u64)) -> bool + Sync,
+        wanted: impl Fn(&(u32, u64)) -> bool + Sync,
         since_ns: u64,
         patience: Duration,
     ) -> bool {
-        let is_one = |event: &Event| {
-            matches!(event.kind, EventKind::Write { .. })
-                && event.at_ns >= since_ns
-                && wanted((event.process, event.client))
-        };
-        self.shared.until(patience, || self.shared.events().iter().any(is_one)).await
+        self.history.until(patience, |seen| seen.wrote_since(since_ns).iter().any(&wanted)).await
     }
 
-    pub(super) async fn end(mut self) -> Outcome<History> {
-        self.order(FaultOrder::End).await;
-        let mut complaints = Vec::new();
-        while let Some(ended) = self.readers.join_next().await {
-            complaints.extend(ended?);
+    /// Ends the processes. Returns what is wrong with them.
+    pub(crate) async fn end(&mut self, patience: Duration) -> Vec<String> {
+        self.order(ClientOrder::End).await;
+        let (mut complaints, deadline) = (Vec::new(), Instant::now() + patience);
+        while let Ok(Some(ended)) = timeout_at(deadline, self.readers.join_next_with_id()).await {
+            match ended {
+                Ok((id, of_one)) => {
+                    self.processes.remove(&id);
+                    complaints.extend(of_one);
+                }
+                Err(error) => complaints.push(format!("reading what a process reports: {error}")),
+            }
         }
-        if !complaints.is_empty() {
-            return Err(Failure::new(complaints.join("; ") + &stuck::see_logs()));
+        if !self.readers.is_empty() {
+            let left: Vec<_> = self.processes.values().collect();
+            complaints.push(format!("processes {left:?} have not ended within {patience:?}"));
         }
-        let events = std::mem::take(&mut *self.shared.events());
-        Ok(History::new(events))
+        complaints
+    }
+
+    /// Reads what a worker reports from now on.
+    fn read(&mut self, worker: WorkerHandle) -> Member {
+        let (worker, (pass_on, reports)) = (Arc::new(worker), unbounded_channel());
+        let reading = read(Arc::clone(&worker), Arc::clone(&self.history), pass_on);
+        self.processes.insert(self.readers.spawn(reading).id(), worker.process());
+        Member { worker, reports }
     }
 }
 
-impl Shared {
-    fn events(&self) -> MutexGuard<'_, Vec<Event>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn add(&self, event: Event) {
-        self.events().push(event);
-        self.changed.notify_waiters();
-    }
-
-    fn has_died(&self, process: u32) -> bool {
-        let events = self.events();
-        events.iter().any(|event| event.process == process && event.kind == EventKind::Died)
-    }
-
-    /// The clients that the lock was granted to since then.
-    fn granted(&self, since_ns: u64) -> BTreeSet<(u32, u64)> {
-        let events = self.events();
-        let grants = events.iter().filter(|event| matches!(event.kind, EventKind::Acquired { .. }));
-        let since = grants.filter(|event| event.at_ns >= since_ns);
-        since.map(|event| (event.process, event.client)).collect()
-    }
-
-    /// Waits until the events make this true. Whether they did in time.
-    async fn until(&self, patience: Duration, is_so: impl Fn() -> bool + Sync) -> bool {
-        let waiting = async {
-            loop {
-                let mut changed = pin!(self.changed.notified());
-                // From here on it misses no event.
-                changed.as_mut().enable();
-                if is_so() {
-                    break;
-                }
-                changed.await;
-            }
-        };
-        timeout(patience, waiting).await.is_ok()
+impl Drop for Crew {
+    fn drop(&mut self) {
+        // Their readers have them as well.
+        self.members.iter().for_each(|member| member.worker.kill());
     }
 }
 
 fn clients_of(job: &Job) -> Vec<((u32, u64), ClientRole)> {
-    let Task::Fault(task) = &job.task else { return Vec::new() };
-    (0..).zip(&task.roles).map(|(number, role)| ((job.process, number), *role)).collect()
+    match &job.task {
+        Task::Clients(task) => match &task.program {
+            ClientProgram::Ordered(roles) => {
+                (0..).zip(roles).map(|(number, role)| ((job.process, number), *role)).collect()
+            }
+            ClientProgram::Random { .. } => Vec::new(),
+        },
+        _ => Vec::new(),
+    }
 }
 
 /// Reads the reports of a worker until it has ended. Returns its complaints.
-async fn read(worker: Arc<WorkerHandle>, shared: Arc<Shared>) -> Vec<String> {
+async fn read(
+    worker: Arc<WorkerHandle>,
+    history: Arc<LiveHistory>,
+    pass_on: UnboundedSender<WorkerReport>,
+) -> Vec<String> {
     let process = worker.process();
     loop {
-        match worker.receive(SILENCE).await {
-            Ok(WorkerReport::Events(events)) => events.into_iter().for_each(|event| shared.add(event)),
-            Ok(WorkerReport::Write { client, token }) => {
-                // The decisions are in the order of their times.
-                let mut store = locked(&shared.store);
-                let kind = EventKind::Write { token, accepted: store.write(token) };
-                shared.add(Event { process, client, lock: shared.lock.clone(), at_ns: now_ns(), kind });
-            }
+        match worker.receive(FOR_EVER).await {
+            Ok(WorkerReport::Events(events)) => events.into_iter().for_each(|event| history.add(event)),
+            Ok(WorkerReport::Write { client, token }) => history.write((process, client), token),
+            Ok(WorkerReport::Error(error)) => history.add_error(process, &error),
             Ok(WorkerReport::Stuck(stuck)) => {
                 return stuck.into_iter().map(|stuck| format!("process {process}: {stuck}")).collect();
             }
-            Ok(other) => return vec![format!("process {process} reported {other:?}")],
-            Err(failure) => {
-                // `kill_holder` records the death after the kill, so a moment later than this.
-                sleep(MOMENT).await;
-                let killed = shared.has_died(process);
-                return if killed { Vec::new() } else { vec![format!("process {process}: {failure}")] };
-            }
+            // Nobody waits for it once a fault has failed.
+            Ok(report) => drop(pass_on.send(report)),
+            Err(_) if history.expects_death(process) => return Vec::new(),
+            Err(failure) => return vec![format!("process {process}: {failure}")],
         }
     }
 }
 
-fn locked<T>(mutex: &StdMutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// How long a worker may be silent: longer than any fault.
-const SILENCE: Duration = Duration::from_secs(60);
+/// Those who wait for a report have deadlines.
+const FOR_EVER: Duration = Duration::from_secs(1 << 30);
 const LOOK: Duration = Duration::from_millis(1);
-const MOMENT: Duration = Duration::from_millis(200);

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
-use crate::data::fault_table::{Cell, Promise};
-use crate::data::{BackendName, Failure, FaultName, FaultResult, FaultVerdict, Outcome};
+use crate::data::fault::{Cell, Promise};
+use crate::data::{BackendName, Failure, Fault, FaultResult, FaultVerdict, Outcome};
 
 /// Writes the table into the documentation. Fails when a cell is missing or differs from its expectation.
 pub(crate) fn update(results: &[FaultResult]) -> Outcome<()> {
@@ -24,7 +24,7 @@ fn render(results: &[FaultResult]) -> Outcome<String> {
     let mut table = String::from(
         "\n| fault | memory | Redis | Redlock | ZooKeeper | PostgreSQL |\n|---|---|---|---|---|---|\n",
     );
-    for &fault in FaultName::value_variants() {
+    for fault in Fault::of_table() {
         let _ = write!(table, "| {} |", fault.title());
         for &backend in BackendName::value_variants() {
             let _ = write!(table, " {} |", cell(fault, backend, results)?);
@@ -36,7 +36,7 @@ fn render(results: &[FaultResult]) -> Outcome<String> {
 }
 
 /// The text of a cell: what was promised and happened, and how long the outage was.
-fn cell(fault: FaultName, backend: BackendName, results: &[FaultResult]) -> Outcome<String> {
+fn cell(fault: Fault, backend: BackendName, results: &[FaultResult]) -> Outcome<String> {
     let expected = match fault.on(backend) {
         Cell::NoMeaning(why) => return Ok(why.to_owned()),
         Cell::Expected(expected) => expected,
@@ -86,7 +86,7 @@ mod tests {
     fn the_documentation_has_every_sentence() {
         let text = normalized(&fs::read_to_string(path()).unwrap());
         let (mut run, mut missing) = (0, Vec::new());
-        for &fault in FaultName::value_variants() {
+        for fault in Fault::of_table() {
             for &backend in BackendName::value_variants() {
                 let Cell::Expected(expected) = fault.on(backend) else { continue };
                 run += 1;
@@ -96,7 +96,7 @@ mod tests {
             }
         }
         assert_eq!(missing, Vec::<String>::new());
-        assert!(run > 40 && FaultName::value_variants().len() >= 14, "{run}");
+        assert!(run > 40 && Fault::of_table().count() >= 14, "{run}");
     }
 
     #[test]
@@ -109,8 +109,8 @@ mod tests {
             .skip(1)
             .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
             .collect();
-        assert_eq!(rows.len(), FaultName::value_variants().len(), "{table}");
-        for (row, &fault) in rows.iter().zip(FaultName::value_variants()) {
+        assert_eq!(rows.len(), Fault::of_table().count(), "{table}");
+        for (row, fault) in rows.iter().zip(Fault::of_table()) {
             assert_eq!(row[0], fault.title());
             for (cell, &backend) in row[1..].iter().zip(BackendName::value_variants()) {
                 let allowed: &[&str] = match fault.on(backend) {
@@ -138,7 +138,7 @@ mod tests {
     fn a_table_with_a_cell_that_is_missing_or_differs_is_not_written() {
         let missing = render(&[]).unwrap_err().to_string();
         assert!(missing.contains("client-paused on memory was not run"), "{missing}");
-        let mut result = judge::not_run(FaultName::ClientPaused, BackendName::Memory, &Failure::new("why"));
+        let mut result = judge::not_run(Fault::ClientPaused, BackendName::Memory, &Failure::new("why"));
         result.verdict = FaultVerdict::Differs;
         let differs = render(&[result]).unwrap_err().to_string();
         assert!(differs.contains("client-paused on memory: differs: why"), "{differs}");

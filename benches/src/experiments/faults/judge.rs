@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use lock_testkit::check;
 use lock_testkit::history::{Event, EventKind};
 
 use super::record::{FaultRecord, RecordHead};
-use crate::data::fault_table::{Cell, Expectation, Promise};
+use crate::data::exclusion::{Excused, Findings};
+use crate::data::fault::{Cell, Expectation, Promise};
 use crate::data::holds::free;
-use crate::data::{BackendName, Failure, FaultName, FaultResult, FaultVerdict, Outcome};
+use crate::data::{BackendName, Failure, Fault, FaultResult, FaultVerdict, Outcome};
 
 /// Judges a record. Fails when the record names an expectation that is not in the table.
 pub(super) fn judge(record: &FaultRecord, file: &str) -> Outcome<FaultResult> {
@@ -17,25 +17,17 @@ pub(super) fn judge(record: &FaultRecord, file: &str) -> Outcome<FaultResult> {
         Cell::Expected(expected) if record.head.expectation == fault.name_on(backend) => expected,
         _ => return Err(Failure::new(format!("there is no expectation `{}`", record.head.expectation))),
     };
-    let report = check(&record.history);
-    let [l1, l2, l3] =
-        [report.l1.count, report.l2.count, report.stale_writes.count].map(|count| count as u64);
-    let unfenced = l3 + report.rejected_writes as u64;
-    let tokens = (report.token_order.count + report.shared_tokens.count) as u64;
+    let found = Findings::of(&record.history);
+    let [l1, l2, l3] = [found.l1.count, found.l2.count, found.stale_writes.count].map(|count| count as u64);
     let (outage, wait) = (outage(record), wait(record));
     let limit = expected.outage.of(Duration::from_nanos(until_ns.saturating_sub(from_ns)), lease);
-    let mut wrong = Vec::new();
-    if report.holds == 0 {
-        wrong.push("no lock was ever held: the history proves nothing".to_owned());
-    }
+    let excused = match expected.promise {
+        Promise::Exclusion | Promise::ExclusionButPaused => Excused::Nothing,
+        Promise::TwoValid | Promise::MaybeTwoValid => Excused::Overlaps,
+    };
+    let mut wrong = found.complaints(excused, ("the store accepted stale writes", found.stale_writes.count));
     if effect.is_none() {
         wrong.push(format!("the fault had no effect: {effect}"));
-    }
-    if l3 > 0 {
-        wrong.push(format!("the store accepted {l3} stale writes"));
-    }
-    if tokens > 0 {
-        wrong.push(format!("{tokens} tokens were not larger than the one before"));
     }
     if outage > limit {
         wrong.push(format!("nobody could get the lock for {outage:.1?}, more than {limit:.1?}"));
@@ -48,7 +40,7 @@ pub(super) fn judge(record: &FaultRecord, file: &str) -> Outcome<FaultResult> {
         let saved = record.head.stuck.as_deref().unwrap_or_default();
         wrong.push(format!("a client never got the lock after the fault{saved}"));
     }
-    let (verdict, what) = compare(&expected, l1, l2, report.rejected_writes);
+    let (verdict, what) = compare(&expected, &found);
     wrong.extend((verdict == FaultVerdict::Differs).then(|| what.to_owned()));
     let mut result = without_run(fault, backend);
     result.verdict = if wrong.is_empty() { verdict } else { FaultVerdict::Differs };
@@ -62,19 +54,20 @@ pub(super) fn judge(record: &FaultRecord, file: &str) -> Outcome<FaultResult> {
     if let Some(broken) = record.head.broken {
         result.command.push_str(&format!(" --break {broken}"));
     }
+    let (unfenced, tokens) = (l3 + found.rejected_writes as u64, found.token_errors() as u64);
     Ok(FaultResult { l1, l2, l3, unfenced, tokens, ..result })
 }
 
-pub(super) fn no_meaning(fault: FaultName, backend: BackendName, why: &str) -> FaultResult {
+pub(super) fn no_meaning(fault: Fault, backend: BackendName, why: &str) -> FaultResult {
     let (verdict, what) = (FaultVerdict::NoMeaning, why.to_owned());
     FaultResult { verdict, what, command: String::new(), ..without_run(fault, backend) }
 }
 
-pub(super) fn not_run(fault: FaultName, backend: BackendName, why: &Failure) -> FaultResult {
+pub(super) fn not_run(fault: Fault, backend: BackendName, why: &Failure) -> FaultResult {
     FaultResult { verdict: FaultVerdict::NotRun, what: why.to_string(), ..without_run(fault, backend) }
 }
 
-fn without_run(fault: FaultName, backend: BackendName) -> FaultResult {
+fn without_run(fault: Fault, backend: BackendName) -> FaultResult {
     FaultResult {
         fault: fault.title().to_owned(),
         backend: backend.to_string(),
@@ -94,14 +87,14 @@ fn without_run(fault: FaultName, backend: BackendName) -> FaultResult {
     }
 }
 
-/// Compares the overlaps, and the writes that the store refused, with what is promised of them.
-fn compare(expected: &Expectation, l1: u64, l2: u64, refused: usize) -> (FaultVerdict, &'static str) {
-    match (expected.promise, l2 > 0) {
-        (Promise::Exclusion | Promise::ExclusionButPaused, true) => {
-            (FaultVerdict::Differs, "two guards were valid at once")
+/// Compares the overlaps, and the writes that the store refused, with what is promised of them. Two valid guards that are not
+/// promised are a complaint already.
+fn compare(expected: &Expectation, found: &Findings) -> (FaultVerdict, &'static str) {
+    match (expected.promise, found.l2.count > 0) {
+        (Promise::Exclusion, _) | (Promise::ExclusionButPaused, true) | (Promise::MaybeTwoValid, false) => {
+            (FaultVerdict::Holds, "")
         }
-        (Promise::Exclusion, false) => (FaultVerdict::Holds, ""),
-        (Promise::ExclusionButPaused, false) if l1 > 0 && refused > 0 => {
+        (Promise::ExclusionButPaused, false) if found.l1.count > 0 && found.rejected_writes > 0 => {
             (FaultVerdict::BreaksAsDocumented, "held beyond the lease")
         }
         (Promise::ExclusionButPaused, false) => {
@@ -111,7 +104,6 @@ fn compare(expected: &Expectation, l1: u64, l2: u64, refused: usize) -> (FaultVe
             (FaultVerdict::BreaksAsDocumented, "two valid guards")
         }
         (Promise::TwoValid, false) => (FaultVerdict::Differs, "two guards should have been valid at once"),
-        (Promise::MaybeTwoValid, false) => (FaultVerdict::Holds, ""),
     }
 }
 
@@ -150,7 +142,7 @@ fn one_line(text: &str) -> String {
 mod tests {
     use lock_testkit::history::History;
 
-    use super::super::effect::Effect;
+    use super::super::evidence::Evidence;
     use super::*;
     use crate::data::GrantInfo;
     use crate::data::events::sample_hold;
@@ -171,7 +163,7 @@ mod tests {
         vec![Event { process, client: 0, lock: "a".into(), at_ns: at * S, kind }]
     }
 
-    fn record(fault: FaultName, events: &[Vec<Event>], end: u64) -> FaultRecord {
+    fn record(fault: Fault, events: &[Vec<Event>], end: u64) -> FaultRecord {
         let backend = BackendName::Redis;
         FaultRecord {
             head: RecordHead {
@@ -187,7 +179,7 @@ mod tests {
                 end_ns: end * S,
                 stopped: Vec::new(),
                 stuck: None,
-                effect: Effect::counted(2, "replies swallowed"),
+                effect: Evidence::counted(2, "replies swallowed"),
                 waiters: vec![(1, 0), (2, 0)],
                 all_served: true,
             },
@@ -195,13 +187,13 @@ mod tests {
         }
     }
 
-    fn judged(fault: FaultName, events: &[Vec<Event>], end: u64) -> FaultResult {
+    fn judged(fault: Fault, events: &[Vec<Event>], end: u64) -> FaultResult {
         judge(&record(fault, events, end), "file").unwrap()
     }
 
     #[test]
     fn a_lock_that_is_handed_over_holds() {
-        let result = judged(FaultName::ClientKilled, &[hold(1, 1, 10, 12), hold(2, 2, 13, 14)], 14);
+        let result = judged(Fault::ClientKilled, &[hold(1, 1, 10, 12), hold(2, 2, 13, 14)], 14);
         assert_eq!((result.verdict, result.l1, result.l2), (FaultVerdict::Holds, 0, 0), "{result:?}");
         assert!((result.outage_ms - 1e3).abs() < 1.0, "{result:?}");
         assert!(result.command.ends_with("--fault client-killed --backend redis --seed 7"), "{result:?}");
@@ -210,37 +202,37 @@ mod tests {
     #[test]
     fn two_valid_guards_differ_unless_they_are_documented() {
         let events = [hold(1, 1, 10, 13), hold(2, 2, 11, 13)];
-        let differs = judged(FaultName::ClientKilled, &events, 13);
+        let differs = judged(Fault::ClientKilled, &events, 13);
         assert_eq!((differs.verdict, differs.l2), (FaultVerdict::Differs, 1), "{differs:?}");
-        let documented = judged(FaultName::Flushall, &events, 13);
+        let documented = judged(Fault::Flushall, &events, 13);
         assert_eq!(documented.verdict, FaultVerdict::BreaksAsDocumented, "{documented:?}");
         // A promise that something breaks is one, too.
-        let nothing = judged(FaultName::Flushall, &[hold(1, 1, 10, 12), hold(2, 2, 12, 13)], 13);
+        let nothing = judged(Fault::Flushall, &[hold(1, 1, 10, 12), hold(2, 2, 12, 13)], 13);
         assert_eq!(nothing.verdict, FaultVerdict::Differs, "{nothing:?}");
     }
 
     #[test]
     fn a_paused_holder_goes_on_after_its_lease() {
         let mut events = vec![hold(1, 1, 10, 15), hold(2, 2, 13, 16), write(1, 1, 14, false)];
-        let result = judged(FaultName::ClientPaused, &events, 16);
+        let result = judged(Fault::ClientPaused, &events, 16);
         assert_eq!((result.verdict, result.l1, result.l2), (FaultVerdict::BreaksAsDocumented, 1, 0));
         assert_eq!((result.l3, result.unfenced), (0, 1), "{result:?}");
         // A store that does not compare tokens.
         events[2] = write(1, 1, 14, true);
-        let result = judged(FaultName::ClientPaused, &events, 16);
+        let result = judged(Fault::ClientPaused, &events, 16);
         assert_eq!((result.verdict, result.l3), (FaultVerdict::Differs, 1), "{result:?}");
-        assert!(result.what.contains("accepted 1 stale writes"), "{result:?}");
+        assert!(result.what.contains("accepted stale writes: 1 times"), "{result:?}");
         // Without a late write nothing shows that a store refuses one.
-        let result = judged(FaultName::ClientPaused, &events[..2], 16);
+        let result = judged(Fault::ClientPaused, &events[..2], 16);
         assert_eq!((result.verdict, result.l1), (FaultVerdict::Differs, 1), "{result:?}");
         assert!(result.what.contains("no store refused a late write"), "{result:?}");
     }
 
     #[test]
     fn a_fault_without_effect_proves_nothing() {
-        let mut record = record(FaultName::RepliesSwallowed, &[hold(1, 1, 10, 12), hold(2, 2, 12, 13)], 13);
+        let mut record = record(Fault::RepliesSwallowed, &[hold(1, 1, 10, 12), hold(2, 2, 12, 13)], 13);
         assert_eq!(judge(&record, "file").unwrap().verdict, FaultVerdict::Holds);
-        record.head.effect = Effect::counted(0, "replies swallowed");
+        record.head.effect = Evidence::counted(0, "replies swallowed");
         let result = judge(&record, "file").unwrap();
         assert_eq!(result.verdict, FaultVerdict::Differs);
         assert_eq!(result.what, "the fault had no effect: 0 replies swallowed");
@@ -250,7 +242,7 @@ mod tests {
     fn a_waiter_that_is_not_served_differs_although_a_poller_is() {
         let poller: Vec<_> = (0..5).map(|nth| hold(3, 2 + nth, 12 + 2 * nth, 14 + 2 * nth)).collect();
         let late = [vec![hold(1, 1, 10, 12)], poller, vec![hold(2, 7, 22, 23)]].concat();
-        let mut record = record(FaultName::ClientKilled, &late, 23);
+        let mut record = record(Fault::ClientKilled, &late, 23);
         assert_eq!((outage(&record), wait(&record)), (Duration::ZERO, Duration::from_secs(10)));
         let result = judge(&record, "file").unwrap();
         assert_eq!((result.verdict, result.wait_ms), (FaultVerdict::Differs, 1e4), "{result:?}");
@@ -269,7 +261,7 @@ mod tests {
     fn an_outage_of_more_than_the_limit_differs() {
         // The lease is two seconds.
         let wait = |until| {
-            judged(FaultName::ClientKilled, &[hold(1, 1, 10, 12), hold(2, 2, until, until + 1)], until + 1)
+            judged(Fault::ClientKilled, &[hold(1, 1, 10, 12), hold(2, 2, until, until + 1)], until + 1)
         };
         assert_eq!(wait(15).verdict, FaultVerdict::Holds);
         assert_eq!(wait(16).verdict, FaultVerdict::Differs);
@@ -278,7 +270,7 @@ mod tests {
     #[test]
     fn a_stopped_holder_is_none() {
         let events = [hold(1, 1, 10, 15), hold(2, 2, 13, 16)];
-        let mut record = record(FaultName::ClientPaused, &events, 16);
+        let mut record = record(Fault::ClientPaused, &events, 16);
         assert_eq!(outage(&record), Duration::from_secs(1));
         record.head.stopped = vec![(1, 11 * S)];
         assert_eq!(outage(&record), Duration::from_secs(2));
@@ -286,18 +278,18 @@ mod tests {
 
     #[test]
     fn tokens_that_shrink_and_locks_that_stay_away_differ() {
-        let smaller = judged(FaultName::ClientKilled, &[hold(1, 2, 10, 12), hold(2, 1, 13, 14)], 14);
+        let smaller = judged(Fault::ClientKilled, &[hold(1, 2, 10, 12), hold(2, 1, 13, 14)], 14);
         assert_eq!((smaller.verdict, smaller.tokens), (FaultVerdict::Differs, 1), "{smaller:?}");
-        let never = judged(FaultName::ClientKilled, &[hold(1, 1, 10, 12)], 30);
+        let never = judged(Fault::ClientKilled, &[hold(1, 1, 10, 12)], 30);
         assert!(never.what.contains("nobody could get the lock for 18.0s"), "{never:?}");
-        assert_eq!(judged(FaultName::ClientKilled, &[], 30).verdict, FaultVerdict::Differs);
+        assert_eq!(judged(Fault::ClientKilled, &[], 30).verdict, FaultVerdict::Differs);
     }
 
     #[test]
     fn a_record_is_judged_again_from_its_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new/record.jsonl");
-        let mut record = record(FaultName::Flushall, &[hold(1, 1, 10, 13), hold(2, 2, 11, 13)], 13);
+        let mut record = record(Fault::Flushall, &[hold(1, 1, 10, 13), hold(2, 2, 11, 13)], 13);
         record.write(&path).unwrap();
         let again = FaultRecord::read(&path).unwrap();
         assert_eq!((&again.head, &again.history), (&record.head, &record.history));

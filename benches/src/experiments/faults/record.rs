@@ -7,8 +7,8 @@ use std::time::Duration;
 use lock_testkit::history::{Event, History};
 use serde::{Deserialize, Serialize};
 
-use super::effect::Effect;
-use crate::data::{BackendName, Failure, FaultDefect, FaultName, Outcome};
+use super::evidence::Evidence;
+use crate::data::{BackendName, Defect, Failure, Fault, Outcome};
 
 /// A fault on a backend: what was done, and what the clients and the store did.
 #[derive(Clone, Debug)]
@@ -19,14 +19,14 @@ pub(super) struct FaultRecord {
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(super) struct RecordHead {
-    pub(super) fault: FaultName,
+    pub(super) fault: Fault,
     pub(super) backend: BackendName,
     /// The name of the expectation: a record outlives a change of it.
     pub(super) expectation: String,
     /// How the servers differ from those of other faults, in words.
     pub(super) servers: Option<String>,
     pub(super) seed: u64,
-    pub(super) broken: Option<FaultDefect>,
+    pub(super) broken: Option<Defect>,
     /// How long a lock outlives its holder.
     pub(super) lease: Duration,
     /// When the fault began, on the clock of the history.
@@ -36,7 +36,7 @@ pub(super) struct RecordHead {
     pub(super) end_ns: u64,
     /// The processes that were stopped by SIGSTOP, and when.
     pub(super) stopped: Vec<(u32, u64)>,
-    pub(super) effect: Effect,
+    pub(super) effect: Evidence,
     /// The processes and clients that wait for the lock instead of polling it.
     pub(super) waiters: Vec<(u32, u64)>,
     /// Whether every client that still ran got the lock after the fault.

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use lock_testkit::history::Event;
 
 use crate::data::holds::holds;
-use crate::data::{Failure, FaultDefect, Hold, Latency, Outcome, Row, Window};
+use crate::data::{Defect, Failure, Hold, Latency, Outcome, Row, Window};
 use crate::experiments::bench::{Bench, Measured, time};
 use crate::rig::worker::contend::GRACE;
 use crate::rig::{Job, Order, Task, WorkerHandle};
@@ -25,7 +25,7 @@ pub(crate) fn ramp(span: Duration) -> Duration {
 /// The jobs of processes that contend for `lock`.
 pub(crate) fn jobs(bench: &Bench, url: &str, lock: &str) -> impl Iterator<Item = Job> {
     (0..bench.plan.processes).map(move |process| {
-        let keeps = process == 0 && bench.broken == Some(FaultDefect::NeverReleases);
+        let keeps = process == 0 && bench.broken == Some(Defect::NeverReleases);
         let hold = if keeps { FOR_EVER } else { HOLD };
         Job {
             lock: bench.lock_of(lock, process),

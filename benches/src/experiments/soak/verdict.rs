@@ -4,13 +4,13 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lock_testkit::check;
 use lock_testkit::history::{Event, EventKind, History};
 
 use super::cpu_pressure::CpuPressure;
-use super::fault::Fault;
+use crate::data::exclusion::{Excused, Findings};
 use crate::data::holds::free;
-use crate::data::{FaultKind, Losses};
+use crate::data::{Fault, Losses};
+use crate::experiments::faults::injector::Injected;
 use crate::rig::worker::client_runtimes::runtime_of;
 
 /// How much longer than a lease a lock may be free after a fault.
@@ -21,7 +21,7 @@ pub(super) const SLACK: Duration = Duration::from_secs(2);
 pub(crate) struct SoakVerdict {
     /// How often a lock was granted.
     pub(crate) grants: usize,
-    pub(crate) faults: BTreeMap<FaultKind, usize>,
+    pub(crate) faults: BTreeMap<Fault, usize>,
     /// How often two guards of one lock were valid at once.
     pub(crate) overlaps: usize,
     /// How often a token did not grow.
@@ -67,29 +67,18 @@ impl Gap {
 /// Checks the history from `began_ns` to `end_ns`.
 pub(super) fn judge(
     history: &History,
-    faults: &[Fault],
+    faults: &[Injected],
     lease: Duration,
     (began_ns, end_ns): (u64, u64),
     pressure: &CpuPressure,
 ) -> SoakVerdict {
-    let report = check(history);
-    let limit = lease + SLACK;
-    let mut violations = Vec::new();
-    if report.holds == 0 {
-        violations.push("no lock was ever held: the history proves nothing".to_owned());
-    }
-    let inversions = report.token_order.count + report.shared_tokens.count;
+    let (found, limit) = (Findings::of(history), lease + SLACK);
     let stale = stale_commits(history.events());
-    for (what, count) in [
-        ("fenced transactions were committed after a later grant", stale),
-        ("two guards of one lock were valid at once", report.l2.count),
-        ("fencing tokens went backwards", report.token_order.count),
-        ("fencing tokens were granted twice", report.shared_tokens.count),
-    ] {
-        if count > 0 && !faults.iter().any(|fault| fault.kind.row().losses == Losses::Unnoticed) {
-            violations.push(format!("{what}: {count} times; report.txt has the first"));
-        }
-    }
+    let forgets = faults.iter().any(|fault| fault.fault.row().losses == Losses::Unnoticed);
+    let excused = if forgets { Excused::Everything } else { Excused::Nothing };
+    let broken = found.complaints(excused, ("fenced transactions were committed after a later grant", stale));
+    let mut violations: Vec<_> =
+        broken.into_iter().map(|complaint| format!("{complaint}; see report.txt")).collect();
     let free = free(history.events(), end_ns);
     let longest_ns = free.iter().map(|(_, from_ns, until_ns)| until_ns - from_ns).max().unwrap_or(0);
     let gaps: Vec<Gap> = free.iter().flat_map(|free| unexplained(free, faults)).collect();
@@ -114,7 +103,7 @@ pub(super) fn judge(
             event.lock,
             seconds(at),
             seconds(since),
-            fault.kind,
+            fault.fault.soak_name(),
             fault.whom
         )
     }));
@@ -123,22 +112,22 @@ pub(super) fn judge(
     }
     let mut kinds = BTreeMap::new();
     for fault in faults.iter().filter(|fault| !fault.resumes) {
-        *kinds.entry(fault.kind).or_default() += 1;
+        *kinds.entry(fault.fault).or_default() += 1;
     }
     SoakVerdict {
-        grants: report.holds,
+        grants: found.holds,
         faults: kinds,
-        overlaps: report.l2.count,
-        inversions,
-        commits: report.accepted_writes,
+        overlaps: found.l2.count,
+        inversions: found.token_errors(),
+        commits: found.accepted_writes,
         stale,
         longest: gaps.into_iter().max_by_key(|gap| gap.length_ns),
         longest_ns,
-        longest_wait_ns: report.locks.values().map(|stats| stats.longest_wait_ns).max().unwrap_or(0),
+        longest_wait_ns: found.locks.values().map(|stats| stats.longest_wait_ns).max().unwrap_or(0),
         limit,
         pressure: pressure.between(began_ns, end_ns),
         violations,
-        report: report.to_string(),
+        report: found.to_string(),
     }
 }
 
@@ -173,10 +162,10 @@ fn stale_commits(events: &[Event]) -> usize {
 }
 
 /// The parts of a free time without a fault. The faults are in the order of their start.
-fn unexplained(free: &(String, u64, u64), faults: &[Fault]) -> Vec<Gap> {
+fn unexplained(free: &(String, u64, u64), faults: &[Injected]) -> Vec<Gap> {
     let &(ref lock, mut from_ns, until_ns) = free;
-    let (mut gaps, mut last): (_, Option<&Fault>) = (Vec::new(), None);
-    let mut part = |from_ns: u64, until_ns: u64, last: Option<&Fault>| {
+    let (mut gaps, mut last): (_, Option<&Injected>) = (Vec::new(), None);
+    let mut part = |from_ns: u64, until_ns: u64, last: Option<&Injected>| {
         if from_ns < until_ns {
             let (lock, around) = (lock.clone(), after(from_ns, last));
             gaps.push(Gap { lock, from_ns, length_ns: until_ns - from_ns, around });
@@ -194,23 +183,23 @@ fn unexplained(free: &(String, u64, u64), faults: &[Fault]) -> Vec<Gap> {
 }
 
 /// The losses since a fault that takes no lock, up to the next one. The faults are in the order of their start.
-fn lost_for_no_reason<'a>(events: &'a [Event], faults: &'a [Fault]) -> Vec<(&'a Event, &'a Fault)> {
+fn lost_for_no_reason<'a>(events: &'a [Event], faults: &'a [Injected]) -> Vec<(&'a Event, &'a Injected)> {
     let losses = events.iter().filter(|event| matches!(event.kind, EventKind::Lost));
     let since = losses.filter_map(|event| {
         let mut before = faults.iter().rev().filter(|fault| fault.from_ns <= event.at_ns);
-        Some((event, before.find(|fault| fault.kind.row().losses != Losses::OfTheKilled)?))
+        Some((event, before.find(|fault| fault.fault.row().losses != Losses::OfTheKilled)?))
     });
-    let is_kept = |(event, fault): &(&Event, &Fault)| {
+    let is_kept = |(event, fault): &(&Event, &Injected)| {
         fault.keeps_locks && fault.computes != Some((event.process, runtime_of(event.client)))
     };
     since.filter(is_kept).collect()
 }
 
-fn after(at_ns: u64, last: Option<&Fault>) -> String {
+fn after(at_ns: u64, last: Option<&Injected>) -> String {
     let Some(fault) = last else { return "before any fault".to_owned() };
     let since = seconds(at_ns.saturating_sub(fault.until_ns));
     let what = if fault.resumes { "the end of the" } else { "the" };
-    format!("{since} after {what} {} of {}", fault.kind, fault.whom)
+    format!("{since} after {what} {} of {}", fault.fault.soak_name(), fault.whom)
 }
 
 /// `1.50 s`
@@ -232,7 +221,7 @@ pub(crate) fn percent(part: Option<f64>) -> String {
 mod tests {
     use super::*;
     use crate::data::events::sample_hold;
-    use crate::data::{GrantInfo, SoakBackend};
+    use crate::data::{GrantInfo, Site};
 
     const LEASE: Duration = Duration::from_secs(2);
     const S: u64 = 1_000_000_000;
@@ -247,13 +236,13 @@ mod tests {
         sample_hold(process, [from * S - 1, from * S, until * S], grant)
     }
 
-    fn fault(kind: FaultKind, from: u64, until: u64) -> Fault {
+    fn fault(fault: Fault, from: u64, until: u64) -> Injected {
         let (from_ns, until_ns) = (from * S, until * S);
-        let keeps_locks = kind.row().keeps_locks(SoakBackend::Redlock);
-        Fault { kind, whom: "it".into(), resumes: false, keeps_locks, from_ns, until_ns, computes: None }
+        let keeps_locks = fault.row().keeps_locks(Site::Redlock);
+        Injected { fault, whom: "it".into(), resumes: false, keeps_locks, from_ns, until_ns, computes: None }
     }
 
-    fn judged(events: &[Vec<Event>], faults: &[Fault], end: u64) -> SoakVerdict {
+    fn judged(events: &[Vec<Event>], faults: &[Injected], end: u64) -> SoakVerdict {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let pressure = runtime.block_on(async { CpuPressure::watch() });
         judge(&History::new(events.concat()), faults, LEASE, (0, end * S), &pressure)
@@ -277,7 +266,7 @@ mod tests {
         assert_eq!((verdict.inversions, verdict.violations.len()), (1, 1), "{verdict:?}");
         assert_eq!(judged(&[], &[], 15).violations.len(), 1);
         // A server that loses a lock breaks exclusion: no promise covers it.
-        let lossy = [fault(FaultKind::AbruptFailover, 11, 11)];
+        let lossy = [fault(Fault::Failover, 11, 11)];
         let verdict = judged(&[hold(1, 10, 12), hold(2, 11, 13)], &lossy, 14);
         assert_eq!((verdict.overlaps, verdict.violations.len()), (1, 0), "{verdict:?}");
     }
@@ -319,20 +308,20 @@ mod tests {
     #[test]
     fn time_counts_from_the_end_of_the_last_fault() {
         let events = [hold(1, 1, 2), hold(2, 17, 18)];
-        let verdict = judged(&events, &[fault(FaultKind::Freeze, 3, 13)], 19);
+        let verdict = judged(&events, &[fault(Fault::ServerPaused, 3, 13)], 19);
         assert_eq!(verdict.violations, Vec::<String>::new());
         let longest = verdict.longest.unwrap();
         assert_eq!((longest.length_ns, longest.place()), (4 * S, "a, 0.00 s after the freeze of it".into()));
         assert_eq!(verdict.longest_ns, 15 * S);
-        assert_eq!(judged(&events, &[fault(FaultKind::Freeze, 3, 12)], 19).violations.len(), 1);
+        assert_eq!(judged(&events, &[fault(Fault::ServerPaused, 3, 12)], 19).violations.len(), 1);
         // Each part between two faults counts.
-        let freezes = [fault(FaultKind::Freeze, 3, 4), fault(FaultKind::Freeze, 10, 14)];
+        let freezes = [fault(Fault::ServerPaused, 3, 4), fault(Fault::ServerPaused, 10, 14)];
         let verdict = judged(&events, &freezes, 19);
         assert_eq!(verdict.violations.len(), 1, "{verdict:?}");
         assert!(verdict.violations[0].starts_with("a lock was not granted for 6.00 s"), "{verdict:?}");
         // A fault that has not ended explains everything, a later one nothing.
-        assert_eq!(judged(&events, &[fault(FaultKind::Freeze, 3, 30)], 19).violations.len(), 0);
-        assert_eq!(judged(&events, &[fault(FaultKind::Freeze, 18, 30)], 19).violations.len(), 1);
+        assert_eq!(judged(&events, &[fault(Fault::ServerPaused, 3, 30)], 19).violations.len(), 0);
+        assert_eq!(judged(&events, &[fault(Fault::ServerPaused, 18, 30)], 19).violations.len(), 1);
     }
 
     #[test]
@@ -345,7 +334,7 @@ mod tests {
         assert_eq!((verdict.violations.len(), verdict.longest_ns), (0, 4 * S), "{verdict:?}");
         // A death ends it sooner.
         killed.push(event(1, 2 * S, EventKind::Died));
-        let kill = fault(FaultKind::Kill, 2, 2);
+        let kill = fault(Fault::ClientKilled, 2, 2);
         let verdict = judged(&[killed, next], &[kill], 9);
         assert_eq!(verdict.violations.len(), 1, "{verdict:?}");
     }
@@ -354,14 +343,14 @@ mod tests {
     fn a_lock_that_is_lost_while_the_memory_is_full_is_a_violation() {
         let mut lost = hold(1, 1, 4);
         lost.insert(2, event(1, 3 * S, EventKind::Lost));
-        let judged = |faults: &[Fault]| judged(&[lost.clone()], faults, 5).violations;
-        let full = fault(FaultKind::FullMemory, 1, 2);
+        let judged = |faults: &[Injected]| judged(&[lost.clone()], faults, 5).violations;
+        let full = fault(Fault::FullMemory, 1, 2);
         let expected = "process 1 lost a at 3.00 s, 2.00 s after the start of the full-memory of it";
         assert!(judged(std::slice::from_ref(&full))[0].starts_with(expected));
         // A kill meanwhile explains nothing, a freeze everything.
-        assert_eq!(judged(&[full.clone(), fault(FaultKind::Kill, 2, 2)]).len(), 1);
-        assert_eq!(judged(&[full, fault(FaultKind::Freeze, 2, 2)]).len(), 0);
-        assert_eq!(judged(&[fault(FaultKind::FullMemory, 4, 5)]).len(), 0);
+        assert_eq!(judged(&[full.clone(), fault(Fault::ClientKilled, 2, 2)]).len(), 1);
+        assert_eq!(judged(&[full, fault(Fault::ServerPaused, 2, 2)]).len(), 0);
+        assert_eq!(judged(&[fault(Fault::FullMemory, 4, 5)]).len(), 0);
     }
 
     #[test]
@@ -370,7 +359,7 @@ mod tests {
         lost.insert(2, event(1, 3 * S, EventKind::Lost));
         let judged = |process, runtime| {
             let computes = Some((process, runtime));
-            let fault = Fault { computes, ..fault(FaultKind::BusyThread, 1, 1) };
+            let fault = Injected { computes, ..fault(Fault::BusyThread, 1, 1) };
             judged(&[lost.clone()], &[fault], 5).violations.len()
         };
         assert_eq!([judged(1, runtime_of(0)), judged(1, runtime_of(1)), judged(2, runtime_of(0))], [0, 1, 1]);

@@ -1,25 +1,14 @@
 //! What other sessions do to the tables and the sessions of the locks on PostgreSQL.
 
-use std::fmt;
 use std::time::Duration;
 
 use tokio::time::sleep;
 
 use super::FaultServers;
 use super::postgres::END_SESSIONS;
-use crate::data::Outcome;
+use crate::data::{Disturbance, Outcome};
 use crate::rig::backends::postgres::connect;
-
-/// What another session does.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Disturbance {
-    TableLock(&'static str),
-    Cancels { without_standby: bool },
-    ReadOnly,
-    Isolation(&'static str),
-    FullVacuum,
-    ForgedNotifications,
-}
+use Disturbance::{Cancels, ForgedNotifications, FullVacuum, Isolation, ReadOnly, TableLock};
 
 /// The statements of a disturbance. Each is a transaction, unless the first is `BEGIN`.
 #[derive(Default)]
@@ -30,29 +19,29 @@ struct Script {
     end: Vec<String>,
 }
 
-impl Disturbance {
-    fn script(self) -> Script {
+impl Script {
+    fn of(disturbance: Disturbance) -> Self {
         // `ALTER SYSTEM` and `VACUUM` run outside of transactions alone.
         let setting = |name: &str, value: &str| {
             let set = vec![format!("ALTER SYSTEM SET {name} = {value}"), RELOAD.to_owned()];
             let reset = vec![format!("ALTER SYSTEM RESET {name}"), RELOAD.to_owned()];
-            Script { begin: set, again: None, end: reset }
+            Self { begin: set, again: None, end: reset }
         };
-        match self {
-            Self::TableLock(table) => Script {
+        match disturbance {
+            TableLock(table) => Self {
                 begin: vec![
                     "BEGIN".to_owned(),
                     format!("LOCK TABLE polylock.{table} IN ACCESS EXCLUSIVE MODE"),
                 ],
                 end: vec!["ROLLBACK".to_owned()],
-                ..Script::default()
+                ..Self::default()
             },
-            Self::Cancels { without_standby: false } => Script { again: Some(CANCEL), ..Script::default() },
-            Self::Cancels { without_standby: true } => {
-                Script { again: Some(CANCEL), ..setting("synchronous_standby_names", "'away'") }
+            Cancels { without_standby: false } => Self { again: Some(CANCEL), ..Self::default() },
+            Cancels { without_standby: true } => {
+                Self { again: Some(CANCEL), ..setting("synchronous_standby_names", "'away'") }
             }
-            Self::ReadOnly => setting("default_transaction_read_only", "on"),
-            Self::Isolation(level) => Script {
+            ReadOnly => setting("default_transaction_read_only", "on"),
+            Isolation(level) => Self {
                 begin: vec![
                     format!("ALTER ROLE ALL SET default_transaction_isolation = '{level}'"),
                     END_SESSIONS.to_owned(),
@@ -61,25 +50,10 @@ impl Disturbance {
                     "ALTER ROLE ALL RESET default_transaction_isolation".to_owned(),
                     END_SESSIONS.to_owned(),
                 ],
-                ..Script::default()
+                ..Self::default()
             },
-            Self::FullVacuum => Script { begin: vec![VACUUM.to_owned()], ..Script::default() },
-            Self::ForgedNotifications => Script { again: Some(FORGE), ..Script::default() },
-        }
-    }
-}
-
-/// Whom it hits.
-impl fmt::Display for Disturbance {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TableLock(table) => write!(f, "the table {table}"),
-            Self::Cancels { without_standby: false } => f.write_str("all sessions"),
-            Self::Cancels { without_standby: true } => f.write_str("all sessions, without a standby"),
-            Self::ReadOnly => f.write_str("the server"),
-            Self::Isolation(level) => write!(f, "all sessions, {level}"),
-            Self::FullVacuum => f.write_str("all tables"),
-            Self::ForgedNotifications => f.write_str("all inboxes"),
+            FullVacuum => Self { begin: vec![VACUUM.to_owned()], ..Self::default() },
+            ForgedNotifications => Self { again: Some(FORGE), ..Self::default() },
         }
     }
 }
@@ -92,7 +66,7 @@ impl FaultServers {
         until: impl Future<Output = Outcome<()>>,
     ) -> Outcome<()> {
         let session = connect(&self.postgres(0).url()).await?;
-        let Script { begin, again, end } = disturbance.script();
+        let Script { begin, again, end } = Script::of(disturbance);
         for statement in begin {
             session.batch_execute(&statement).await?;
         }

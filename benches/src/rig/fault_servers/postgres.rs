@@ -4,7 +4,7 @@ use lock_testkit::{PostgresOptions, PostgresPair, PostgresServer};
 use tokio_postgres::Client;
 
 use super::journal::MAKE_JOURNAL;
-use super::{FaultServers, Servers, TTL};
+use super::{FaultServers, Servers};
 use crate::data::{Failure, Outcome};
 use crate::rig::backends::postgres::connect;
 
@@ -31,29 +31,6 @@ impl TakenConnections {
 }
 
 impl FaultServers {
-    /// Starts a primary with a standby, with one route to both.
-    pub(crate) async fn start_with_standby(is_synchronous: bool) -> Outcome<Self> {
-        let pair = match is_synchronous {
-            true => PostgresPair::start_synchronous().await?,
-            false => PostgresPair::start().await?,
-        };
-        Self::with_one_route(Servers::PostgresPair(pair), None, TTL).await
-    }
-
-    /// Starts a server with a journal, and one route to it. Sessions whose connection was forgotten on the way stay, so it
-    /// allows many.
-    pub(super) async fn start_for_soak() -> Outcome<Self> {
-        let options = PostgresServer::builder().config("max_connections", "1000");
-        let server = options.config("track_commit_timestamp", "on").start().await?;
-        server.sql(&[MAKE_JOURNAL]).await?;
-        Self::with_one_route(Servers::Postgres(server), None, TTL).await
-    }
-
-    /// Starts a server whose disk can be filled, with one route to it.
-    pub(crate) async fn start_on_small_disk() -> Outcome<Self> {
-        Self::with_one_route(Servers::Postgres(options().disk(DISK_MB).start().await?), None, TTL).await
-    }
-
     pub(crate) fn pair(&self) -> Outcome<&PostgresPair> {
         match &self.servers {
             Servers::PostgresPair(pair) => Ok(pair),
@@ -98,13 +75,21 @@ impl FaultServers {
     }
 }
 
-/// The options of all servers.
+/// The options of the servers of the fault table.
 pub(super) fn options() -> PostgresOptions {
     PostgresServer::builder().config("max_connections", MOST_CONNECTIONS)
 }
 
+/// Starts the server of a soak. Sessions whose connection was forgotten on the way stay, so it allows many.
+pub(super) async fn start_with_journal() -> Outcome<PostgresServer> {
+    let options = PostgresServer::builder().config("max_connections", "1000");
+    let server = options.config("track_commit_timestamp", "on").start().await?;
+    server.sql(&[MAKE_JOURNAL]).await?;
+    Ok(server)
+}
+
 /// A new server takes less than half of it.
-const DISK_MB: u32 = 100;
+pub(super) const DISK_MB: u32 = 100;
 const MOST_CONNECTIONS: &str = "100";
 pub(super) const END_SESSIONS: &str =
     "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name LIKE 'polylock%'";

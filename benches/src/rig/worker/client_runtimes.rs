@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use crate::data::Outcome;
 
@@ -97,11 +97,15 @@ impl Demands {
         }
     }
 
-    /// Until when a client keeps its lock: another thread computes, for example, which may not take it.
-    pub(super) fn keep_until(&self) -> Option<Instant> {
-        match *self.0.borrow() {
-            Demand::Keep { until } => Some(until),
-            _ => None,
+    /// Waits until this time, and for as long as clients keep their locks: another thread computes, for example, which may not
+    /// take them.
+    pub(super) async fn kept_until(&self, mut end: Instant) {
+        loop {
+            sleep_until(end).await;
+            match *self.0.borrow() {
+                Demand::Keep { until } if until > end => end = until,
+                _ => return,
+            }
         }
     }
 }

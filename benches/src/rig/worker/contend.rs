@@ -1,11 +1,12 @@
 //! The loop of a client that contends for a lock.
 
-use std::pin::pin;
 use std::time::Duration;
 
 use lock_testkit::now_ns;
 use tokio::time::{sleep, timeout};
 
+pub(crate) use super::log::GRACE;
+use super::log::patiently;
 use crate::data::{EventLog, Failure, Outcome, TimedHold, Window};
 use crate::rig::measured_lock::MeasuredLock;
 
@@ -20,7 +21,7 @@ pub(crate) async fn contend<L: MeasuredLock>(
         let patience = window.left() + PATIENCE;
         let called_ns = now_ns();
         log.acquire_called_at(called_ns);
-        let Ok(held) = timeout(patience, patient(lock, window)).await else {
+        let Ok(held) = timeout(patience, patiently(window.left() + GRACE, lock.acquire())).await else {
             return Err(Failure::new(format!("the lock was not granted for {patience:?}: it is stuck")));
         };
         let (held, acquired_ns) = (held?, now_ns());
@@ -43,19 +44,5 @@ pub(crate) async fn contend<L: MeasuredLock>(
     Ok(())
 }
 
-/// Acquires the lock, and logs when that takes much longer than the window.
-async fn patient<L: MeasuredLock>(lock: &L, window: Window) -> Outcome<L::Held> {
-    let mut acquiring = pin!(lock.acquire());
-    match timeout(window.left() + GRACE, &mut acquiring).await {
-        Ok(held) => held,
-        Err(_) => {
-            tracing::debug!("the client still waits for the lock");
-            acquiring.await
-        }
-    }
-}
-
-/// How much longer than the window the last acquisition may take: longer than a waiter sleeps after a lost message.
-pub(crate) const GRACE: Duration = Duration::from_secs(5);
 /// Longer than the parent waits: what it says is that nothing was reported.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use super::client_runtimes::with_client_runtimes;
-use super::soak::use_locks;
+use super::clients::{ClientProgram, Signals, use_locks};
 use super::{Job, Task};
 use crate::data::Outcome;
 
@@ -23,8 +23,8 @@ pub(super) struct ForkedChild {
 impl ForkedChild {
     /// Forks if the job says so. Returns in the parent alone.
     pub(super) fn of(job: &Job) -> Outcome<Option<Self>> {
-        let Task::Soak(task) = &job.task else { return Ok(None) };
-        let Some(process) = task.child else { return Ok(None) };
+        let Task::Clients(task) = &job.task else { return Ok(None) };
+        let ClientProgram::Random { child: Some(process), .. } = task.program else { return Ok(None) };
         let (socket, of_child) = StdUnixStream::pair()?;
         // Ids from a generator in memory would repeat in the child.
         let _ = OwnerId::random();
@@ -55,11 +55,16 @@ impl ForkedChild {
 /// The child uses locks until the parent shuts the socket down, and writes its complaints to it.
 fn serve(job: Job, socket: StdUnixStream) -> Outcome<()> {
     with_client_runtimes(|runtimes| async move {
-        let Task::Soak(task) = &job.task else { return Ok(()) };
+        let Task::Clients(task) = &job.task else { return Ok(()) };
         let (mut end, mut complaints) = asynchronous(socket)?.into_split();
-        let end = async move { Ok(end.read_to_end(&mut Vec::new()).await.map(drop)?) };
+        let signals = Signals::default();
+        let ending = async {
+            let read = end.read_to_end(&mut Vec::new()).await;
+            signals.end_all();
+            read
+        };
         let (_, no_orders) = tokio::sync::mpsc::unbounded_channel();
-        let stuck = use_locks(&job, task, &runtimes, no_orders, end).await;
+        let (stuck, _) = tokio::join!(use_locks(&job, task, &runtimes, &signals, no_orders), ending);
         let stuck = stuck.unwrap_or_else(|failure| vec![failure.to_string()]);
         Ok(complaints.write_all(&serde_json::to_vec(&stuck)?).await?)
     })?

@@ -6,11 +6,14 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
+use std::time::Duration;
 
 use lock_testkit::now_ns;
 use serde_json::{Map, Value, json};
+use tokio::time::timeout;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -38,6 +41,21 @@ fn write(file: &Path, lines: &Receiver<Value>) -> std::io::Result<()> {
     let mut open = File::create(file)?;
     std::iter::once(first).chain(lines).try_for_each(|line| writeln!(open, "{line}"))
 }
+
+/// Waits for a lock, and logs when that takes longer than this.
+pub(super) async fn patiently<T>(grace: Duration, acquiring: impl Future<Output = T>) -> T {
+    let mut acquiring = pin!(acquiring);
+    match timeout(grace, &mut acquiring).await {
+        Ok(acquired) => acquired,
+        Err(_) => {
+            tracing::debug!("the client still waits for the lock");
+            acquiring.await
+        }
+    }
+}
+
+/// How long a lock may take that is free: longer than a waiter sleeps after a lost message.
+pub(crate) const GRACE: Duration = Duration::from_secs(5);
 
 struct Log {
     lines: Sender<Value>,

@@ -11,13 +11,12 @@ use tokio::sync::mpsc;
 
 use super::bare_hand_over::BareHandOver;
 use super::client_runtimes::{ClientRuntimes, with_client_runtimes};
+use super::clients::{ClientProgram, Signals, obey, use_locks};
 use super::contend::contend;
-use super::fault_client;
 use super::forked_child::ForkedChild;
 use super::held_locks::HeldLocks;
 use super::orders::{Orders, send};
 use super::ping::Pinger;
-use super::soak::use_locks;
 use super::{Job, Order, Task, WorkerReport, throughput};
 use crate::data::window::nanos;
 use crate::data::{EventLog, Outcome, Peer};
@@ -46,8 +45,8 @@ fn done() -> Outcome<()> {
     // Before any thread is started: a child has only the one that forked.
     let child = ForkedChild::of(&job)?;
     super::log::start(job.process);
-    if let Task::Soak(_) = job.task {
-        return with_client_runtimes(|runtimes| soak(job, runtimes, child))?;
+    if let Task::Clients(_) = job.task {
+        return with_client_runtimes(|runtimes| clients(job, runtimes, child))?;
     }
     let runtime = match job.task {
         // As a service has them.
@@ -68,7 +67,6 @@ async fn work(job: Job) -> Outcome<()> {
             throughput::serve(&job, subject, tasks, &mut orders).await?;
         }
         Task::Ping => ping(&job, &mut orders).await?,
-        Task::Fault(ref task) => fault_client::serve(&job, task, &mut orders).await?,
         Task::Contend { hold, peer: Some(peer) } => contend_as(peer, &job, hold, &mut orders).await?,
         Task::BareHandOver { hold, of } => {
             let bare = BareHandOver::connect(&job.url, &job.lock, job.process, of).await?;
@@ -118,8 +116,7 @@ async fn use_our_lock(job: &Job, orders: &mut Orders) -> Outcome<()> {
             held.challenge(job).await?;
             send(&WorkerReport::Events(held.release().await?))?;
         }
-        Task::Ping | Task::BareHandOver { .. } | Task::Throughput { .. } | Task::Soak(_) | Task::Fault(_) => {
-        }
+        Task::Ping | Task::BareHandOver { .. } | Task::Throughput { .. } | Task::Clients(_) => {}
     }
     Ok(locks.close().await?)
 }
@@ -187,27 +184,16 @@ async fn contend_with(
     Ok(())
 }
 
-async fn soak(job: Job, runtimes: ClientRuntimes, child: Option<ForkedChild>) -> Outcome<()> {
-    let Task::Soak(task) = &job.task else { return Ok(()) };
-    let mut orders = Orders::read();
-    // Not yet connected: servers may be down while it starts.
-    send(&WorkerReport::Ready { lease: Duration::ZERO })?;
-    let (pass_on, asked) = mpsc::unbounded_channel();
-    let end = async {
-        // The worker also ends when the parent does.
-        loop {
-            match orders.next().await? {
-                Some(Order::Keep(span)) => runtimes.keep(span),
-                Some(Order::Compute { runtime, span }) => {
-                    runtimes.compute(runtime, span).await;
-                    send(&WorkerReport::Computed)?;
-                }
-                Some(order @ (Order::Close | Order::Crowd(_))) => drop(pass_on.send(order)),
-                _ => return Ok(()),
-            }
-        }
-    };
-    let mut stuck = use_locks(&job, task, &runtimes, asked, end).await?;
+async fn clients(job: Job, runtimes: ClientRuntimes, child: Option<ForkedChild>) -> Outcome<()> {
+    let Task::Clients(task) = &job.task else { return Ok(()) };
+    let (mut orders, signals) = (Orders::read(), Signals::default());
+    if let ClientProgram::Random { .. } = task.program {
+        // Not yet connected: servers may be down while it starts.
+        send(&WorkerReport::Ready { lease: Duration::ZERO })?;
+    }
+    let (pass_on, passed) = mpsc::unbounded_channel();
+    let using = use_locks(&job, task, &runtimes, &signals, passed);
+    let (mut stuck, ()) = tokio::try_join!(using, obey(&mut orders, &signals, &runtimes, pass_on))?;
     if let Some(child) = child {
         stuck.extend(child.end().await);
     }
