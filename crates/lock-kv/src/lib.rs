@@ -22,7 +22,8 @@
 //! 1. **Every change is one swap on the version that was read.** A request that is executed late does nothing: the version has moved.
 //! 2. **Each written value is unique**, as the versions of some stores are hashes.
 //! 3. **No clock is compared with another.** A guard is valid from before its last swap was sent. An entry is dead when its owner has
-//!    not changed it for its ttl and a margin, since a read that showed it has *returned*; a swap on that version removes it.
+//!    not changed it for its ttl and a margin, since a read that showed it has *returned*; a swap on that version removes it. Processes of one boot may share a clock: see
+//!    [`About::one_host`].
 //! 4. **A swap of unknown outcome is settled by another one** on the same version: a roll-back ends with a swap, whatever it reads.
 //! 5. **Tokens grow inside the record**, in blocks.
 //! 6. **Waiters stand in the record**, and a release grants to the first of them in the same swap. A granted waiter confirms by a swap, and

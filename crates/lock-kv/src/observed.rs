@@ -1,4 +1,4 @@
-//! What a client has seen of the locks, and since when: it knows no other time.
+//! What a client has seen of the locks, and since when.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

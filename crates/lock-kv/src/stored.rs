@@ -1,4 +1,4 @@
-//! The record of a lock, as it is stored: without times, as no two clients share a clock.
+//! The record of a lock, as it is stored: its entries count from when a client sees them, or was told on a clock that it shares.
 
 use std::time::{Duration, SystemTime};
 
