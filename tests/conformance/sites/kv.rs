@@ -103,6 +103,7 @@ fn capabilities(name: &'static str, cross_process: bool, shortest: Duration) -> 
 /// Whether a waiter has not changed for its time since this was asked first: it stays in the record until the lock is granted again.
 fn is_dead(waiter: &Value) -> bool {
     static SEEN: LazyLock<Mutex<HashMap<String, Instant>>> = LazyLock::new(Mutex::default);
+    // Time: it is a bound of the store.
     let lasts = Duration::from_millis(waiter["lasts_ms"].as_u64().expect("waiters have a time"));
     let beat = format!("{} {}", waiter["owner"], waiter["beat"]);
     let first = *SEEN.lock().unwrap_or_else(PoisonError::into_inner).entry(beat).or_insert_with(Instant::now);
