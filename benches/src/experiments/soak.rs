@@ -15,7 +15,7 @@ use self::cpu_pressure::CpuPressure;
 use self::dice::Dice;
 use self::verdict::{SLACK, judge};
 pub(crate) use self::verdict::{SoakVerdict, percent, seconds};
-use crate::data::{Defect, Failure, Fault, Hits, Outcome, Site};
+use crate::data::{Defect, Effect, Failure, Fault, Hits, Outcome, Site};
 use crate::experiments::faults::crew::Crew;
 use crate::experiments::faults::injector::{Hit, Injector, Lasts};
 use crate::experiments::faults::live_history::LiveHistory;
@@ -53,7 +53,9 @@ pub(crate) async fn run(soak: Soak, interrupt: &mut Interrupt) -> Outcome<(SoakV
     // Ctrl-C reaches the servers as well: a failure after it is its consequence.
     let interrupted = ended.is_none() || matches!(ended, Some(Err(_))) && interrupt.was_received().await;
     let mut complaints = std::mem::take(&mut injector.complaints);
-    if !interrupted {
+    if interrupted {
+        injector.crew.kill_all().await;
+    } else {
         complaints.extend(ended.and_then(Result::err).map(|failure| failure.to_string()));
         tokio::select! {
             () = interrupt.received() => {}
@@ -130,7 +132,9 @@ async fn inject_until(
         && Instant::now() + takes(&hit, servers) <= end
     {
         let evidence = injector.inject(&hit).await?;
-        if evidence.is_none() {
+        // Clients may have their connections to other servers.
+        let may_hit_nobody = hit.fault.row().effect == Effect::Reset && !hit.servers.is_empty();
+        if evidence.is_none() && !may_hit_nobody {
             injector.complaints.push(format!("the {} had no effect: {evidence}", hit.fault.soak_name()));
         }
         sleep(recovery(servers)).await;

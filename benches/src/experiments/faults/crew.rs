@@ -124,6 +124,12 @@ impl Crew {
         self.history.add(Event { process, client: 0, lock, at_ns, kind: EventKind::Died });
     }
 
+    /// Kills all processes, and reads their reports to the end.
+    pub(crate) async fn kill_all(&mut self) {
+        (0..self.members.len()).for_each(|member| self.kill(member));
+        while self.readers.join_next().await.is_some() {}
+    }
+
     /// Starts a process in place of a killed one.
     pub(crate) async fn replace(&mut self, member: usize, job: Job) -> Outcome<()> {
         let worker = WorkerHandle::start_one(job).await?;

@@ -162,8 +162,12 @@ pub(super) async fn use_locks(
             }
         }
         clients.stop.cancel();
-        clients.ended(task.lease + FINISH, &errors).await;
-        if signals.end.is_cancelled() {
+        let patience = if is_ordered { FINISH_ORDERED } else { task.lease + FINISH };
+        clients.ended(patience, &errors).await;
+        if signals.end.is_cancelled() && is_ordered {
+            // During an outage it takes long, which is no part of the fault.
+            let _ = timeout(FINISH, locks.close()).await;
+        } else if signals.end.is_cancelled() {
             close(&locks, &errors).await;
         }
     }
@@ -465,5 +469,7 @@ const LOOK: Duration = Duration::from_millis(100);
 const RETRY: Duration = Duration::from_millis(50);
 /// How much longer than a lease a client may take to end.
 const FINISH: Duration = Duration::from_secs(10);
+/// How long a client takes at most that has been ordered to end.
+const FINISH_ORDERED: Duration = Duration::from_secs(5);
 const MOST_LINES: usize = 5_000;
 const MOST_ODDS: usize = 5;

@@ -15,6 +15,9 @@ use tower::service_fn;
 
 use super::NAME;
 
+/// Each wait ends by a reset of its watch. A late event of one that is forgotten counts as a fault of the server, and 1024 of them end the
+/// connection.
+const MOST_RESET: usize = 10_000;
 const DEFAULT_PORT: u16 = 2_379;
 /// Servers close connections that are checked more often than every five seconds.
 const CHECKED_EVERY: Duration = Duration::from_secs(10);
@@ -71,7 +74,8 @@ impl Member {
         let endpoint = Endpoint::from(uri("http")?)
             .origin(uri(if tls.is_some() { "https" } else { "http" })?)
             .http2_keep_alive_interval(CHECKED_EVERY)
-            .keep_alive_timeout(CHECK_TAKES);
+            .keep_alive_timeout(CHECK_TAKES)
+            .http2_max_concurrent_reset_streams(MOST_RESET);
         let (member, tls) = (self.clone(), tls.cloned());
         let connect = move |_| {
             let (member, tls) = (member.clone(), tls.clone());

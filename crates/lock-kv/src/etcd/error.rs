@@ -35,6 +35,8 @@ pub(crate) fn fate_of(status: &Status) -> Fate {
         Code::InvalidArgument if status.message().contains("user name is empty") => Fate::LoggedOut,
         Code::ResourceExhausted if status.message().contains("too many requests") => Fate::NotExecuted,
         Code::ResourceExhausted if !is_full(status) => Fate::Unknown,
+        // Made here, of an answer that says something else.
+        _ if status.source().is_some() && !was_not_sent(status) => Fate::Unknown,
         Code::ResourceExhausted
         | Code::PermissionDenied
         | Code::InvalidArgument

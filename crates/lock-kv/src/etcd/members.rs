@@ -28,6 +28,8 @@ use super::dial::Member;
 use super::error::{Fate, failed, fate_of, is_open};
 use super::messages::{AUTHENTICATE, LoggedIn, Login};
 
+/// Records are longer than the usual limit of gRPC where `--max-request-bytes` is raised.
+const LONGEST_ANSWER: usize = 64 << 20;
 /// Before all members are asked once more.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -348,7 +350,7 @@ where
 }
 
 async fn ready(channel: &Channel) -> Result<Grpc<Channel>, Status> {
-    let mut grpc = Grpc::new(channel.clone());
+    let mut grpc = Grpc::new(channel.clone()).max_decoding_message_size(LONGEST_ANSWER);
     grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
     Ok(grpc)
 }
