@@ -16,6 +16,8 @@ mod results;
 mod stalls;
 
 use std::ffi::OsString;
+use std::num::NonZero;
+use std::thread;
 use std::time::Duration;
 
 use self::lanes::{Job, others_are_busy, run_in_lanes};
@@ -147,7 +149,7 @@ fn deep(steps: &mut Steps, minutes: f64) -> Result {
     execute(steps, &programs, Tier::Deep, |program| program.jobs(Tier::Deep))?;
     let simulations: Vec<_> =
         programs.iter().filter(|program| program.computing.contains(&"simulation")).cloned().collect();
-    let rounds = simulations.len().div_ceil(at_a_time(Tier::Deep)).max(1);
+    let rounds = simulations.len().div_ceil(at_a_time()).max(1);
     let each = Duration::from_secs_f64(minutes * 60.0 / rounds as f64);
     eprintln!("    {} for each of {} programs", seconds(each), simulations.len());
     execute(steps, &simulations, Tier::Deep, |program| {
@@ -180,9 +182,9 @@ fn on_servers(steps: &mut Steps, programs: &[Program], names: &[&str]) -> Result
     if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
 }
 
-/// How many foreground programs run at a time: those of the first tier mostly wait.
-fn at_a_time(tier: Tier) -> usize {
-    if tier == Tier::First { 4 } else { 2 }
+/// How many foreground programs run at a time, each with its servers: more on two cores, and their leases end.
+fn at_a_time() -> usize {
+    thread::available_parallelism().map_or(2, NonZero::get).clamp(2, 4)
 }
 
 fn execute(
@@ -192,7 +194,7 @@ fn execute(
     jobs: impl Fn(&Program) -> Vec<Job>,
 ) -> Result<Results> {
     // Tests that wait for each other would wait too long on a machine that is busy with other work.
-    let at_a_time = if others_are_busy() { at_a_time(tier) / 2 } else { at_a_time(tier) };
+    let at_a_time = if others_are_busy() { at_a_time() / 2 } else { at_a_time() };
     stalls::watch();
     let (mut results, mut is_flaky) = (Results::default(), false);
     let outcome = steps.run("tests", || {

@@ -28,7 +28,7 @@ const OPTIONS: [&str; 6] = ["ttl", "command_timeout", "password_file", "tls_ca",
 /// | URL option | default | |
 /// |---|---|---|
 /// | `ttl` | `10s` | how long a lock lasts without its holder |
-/// | `command_timeout` | `5s` | after this time a request ends without an answer; a silent member is passed over after a third of it |
+/// | `command_timeout` | `5s` | after this time a request ends without an answer; a silent member is passed over after a third of it. Half a ttl at most, or a lock may be lost before its guard is suspect |
 /// | `password_file` | none | file with the password, read at each login |
 /// | `tls_ca` | the system's | file with the certificates of the authorities to trust, PEM |
 /// | `tls_cert`, `tls_key` | none | files with the client certificate and its key, PEM |

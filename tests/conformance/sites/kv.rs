@@ -63,7 +63,9 @@ impl EtcdHarness {
     async fn url(&self, lease: Duration) -> String {
         let server = self.server().await;
         let addr = self.proxy.first().map_or_else(|| server.addr(), FaultProxy::addr);
-        format!("etcd://me:{PASSWORD}@{addr}?ttl={}", option(lease))
+        // A renewal that nobody answers fails before its lease ends.
+        let timeout = (lease / 2).min(Duration::from_secs(5));
+        format!("etcd://me:{PASSWORD}@{addr}?ttl={}&command_timeout={}", option(lease), option(timeout))
     }
 }
 
