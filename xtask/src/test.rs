@@ -16,11 +16,9 @@ mod results;
 mod stalls;
 
 use std::ffi::OsString;
-use std::num::NonZero;
-use std::thread;
 use std::time::Duration;
 
-use self::lanes::{Job, others_are_busy, run_in_lanes};
+use self::lanes::{Job, MOST_AT_A_TIME, run_in_lanes};
 use self::programs::{INTEROP, Program, Tier, build, select, select_first};
 use self::results::Results;
 use crate::command::{Result, cargo, seconds};
@@ -149,7 +147,8 @@ fn deep(steps: &mut Steps, minutes: f64) -> Result {
     execute(steps, &programs, Tier::Deep, |program| program.jobs(Tier::Deep))?;
     let simulations: Vec<_> =
         programs.iter().filter(|program| program.computing.contains(&"simulation")).cloned().collect();
-    let rounds = simulations.len().div_ceil(at_a_time()).max(1);
+    // Two at a time, as they only compute.
+    let rounds = simulations.len().div_ceil(2).max(1);
     let each = Duration::from_secs_f64(minutes * 60.0 / rounds as f64);
     eprintln!("    {} for each of {} programs", seconds(each), simulations.len());
     execute(steps, &simulations, Tier::Deep, |program| {
@@ -182,23 +181,16 @@ fn on_servers(steps: &mut Steps, programs: &[Program], names: &[&str]) -> Result
     if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
 }
 
-/// How many foreground programs run at a time, each with its servers: more on two cores, and their leases end.
-fn at_a_time() -> usize {
-    thread::available_parallelism().map_or(2, NonZero::get).clamp(2, 4)
-}
-
 fn execute(
     steps: &mut Steps,
     programs: &[Program],
     tier: Tier,
     jobs: impl Fn(&Program) -> Vec<Job>,
 ) -> Result<Results> {
-    // Tests that wait for each other would wait too long on a machine that is busy with other work.
-    let at_a_time = if others_are_busy() { at_a_time() / 2 } else { at_a_time() };
     stalls::watch();
     let (mut results, mut is_flaky) = (Results::default(), false);
     let outcome = steps.run("tests", || {
-        results = run_in_lanes(programs.iter().flat_map(jobs).collect(), at_a_time);
+        results = run_in_lanes(programs.iter().flat_map(jobs).collect(), MOST_AT_A_TIME);
         interrupt::check()?;
         results.show();
         let verdict = results.judge();

@@ -75,26 +75,37 @@ impl Job {
     }
 }
 
-/// Runs all jobs, even when one has failed: so many foreground jobs at a time. The output of a single one is shown as it comes.
-pub(super) fn run_in_lanes(jobs: Vec<Job>, at_a_time: usize) -> Results {
+/// Of foreground jobs.
+pub(super) const MOST_AT_A_TIME: usize = 4;
+
+/// Runs all jobs, even when one has failed: two foreground jobs at a time, or one beside other work, and more while there is room, up
+/// to this number. The output of a single one is shown as it comes.
+pub(super) fn run_in_lanes(jobs: Vec<Job>, at_most: usize) -> Results {
     let streams = jobs.len() == 1;
+    // Tests that wait for each other would wait too long on a machine that is busy with other work.
+    let at_least = if has_room(A_MOMENT) { 2 } else { 1 };
     let (behind, front): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.in_background);
     let [front, behind] = [front, behind].map(|jobs| Mutex::new(jobs.into_iter()));
-    let results = Mutex::new(Results::default());
-    let run_lane = |queues: &[&Mutex<IntoIter<Job>>]| {
-        while let Some(job) =
-            queues.iter().find_map(|queue| locked(queue).next()).filter(|_| interrupt::check().is_ok())
-        {
+    let (results, door) = (Mutex::new(Results::default()), Mutex::new(()));
+    let run_lane = |queues: &[&Mutex<IntoIter<Job>>], waits_for_room: bool| {
+        loop {
+            let is_next = waits_for_room.then(|| locked(&door));
+            let is_empty = || queues.iter().all(|queue| locked(queue).len() == 0);
+            while waits_for_room && !is_empty() && interrupt::check().is_ok() && !has_room(A_WHILE) {}
+            let job = queues.iter().find_map(|queue| locked(queue).next());
+            drop(is_next);
+            let Some(job) = job.filter(|_| interrupt::check().is_ok()) else { return };
             let program = job.program.clone();
             let (lines, succeeded) = job.run(streams);
             locked(&results).add(&program, &lines, succeeded);
         }
     };
+    let (run_lane, front, behind) = (&run_lane, &front, &behind);
     thread::scope(|scope| {
-        for _ in 0..at_a_time {
-            scope.spawn(|| run_lane(&[&front, &behind]));
+        for lane in 0..at_most {
+            scope.spawn(move || run_lane(&[front, behind], lane >= at_least));
         }
-        scope.spawn(|| run_lane(&[&behind]));
+        scope.spawn(move || run_lane(&[behind], false));
     });
     results.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
@@ -103,21 +114,24 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether other work takes more than half of the processors, while this program waits; `false` where `/proc` does not tell.
-pub(super) fn others_are_busy() -> bool {
+/// Whether half of the processors had nothing to do in this span, or what gives way; `true` where `/proc` does not tell.
+fn has_room(span: Duration) -> bool {
     // Of all processors since the start of the machine: user, nice, system, idle, iowait, ...
     let times = || -> Option<Vec<u64>> {
         let stat = std::fs::read_to_string("/proc/stat").ok()?;
         stat.lines().next()?.split_whitespace().skip(1).map(|ticks| ticks.parse().ok()).collect()
     };
-    let Some(before) = times() else { return false };
-    // Long enough to tell a busy machine from a moment's work.
-    thread::sleep(Duration::from_millis(500));
-    let past: Vec<u64> =
-        times().unwrap_or_default().iter().zip(&before).map(|(after, before)| after - before).collect();
-    past.len() > 4 && 2 * (past[3] + past[4]) < past.iter().sum()
+    let before = times();
+    thread::sleep(span);
+    let (Some(before), Some(after)) = (before, times()) else { return true };
+    let past: Vec<u64> = after.iter().zip(&before).map(|(after, before)| after - before).collect();
+    past.len() <= 4 || 2 * (past[1] + past[3] + past[4]) >= past.iter().sum()
 }
 
+/// Long enough to tell a busy machine from a moment's work.
+const A_MOMENT: Duration = Duration::from_millis(500);
+/// Long enough for a program that has just begun to start its servers.
+const A_WHILE: Duration = Duration::from_secs(4);
 const THREADS: &str = "RUST_TEST_THREADS";
 
 #[cfg(test)]

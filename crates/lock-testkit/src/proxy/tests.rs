@@ -226,7 +226,7 @@ fn a_held_request_survives_a_client_that_leaves_by_a_reset() {
     let (server, proxy) = redis();
     let mut client = Client::connect(&proxy);
     client.send(b"PING\r\n");
-    until(|| proxy.requests() == 1);
+    until(|| proxy.bytes() == b"PING\r\n+PONG\r\n".len() as u64);
     proxy.hold(Direction::ToServer);
     client.send(b"SET k v\r\n");
     until(|| proxy.queued(Direction::ToServer) == 9);
