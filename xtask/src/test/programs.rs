@@ -20,7 +20,7 @@ pub(super) enum Tier {
 
 /// Those that take longest begin.
 const LONGEST: &str =
-    "crates/lock-testkit/src/lib.rs conformance facade zk interop redis migrate cli postgres";
+    "crates/lock-testkit/src/lib.rs conformance postgres facade zk interop cli migrate redis harness";
 /// Runs the lock clients of other languages, and has no test in the first tier.
 pub(super) const INTEROP: &str = "interop";
 /// Has none either, and takes as long to build as everything else.
