@@ -1,41 +1,28 @@
 //! The command `polylock`: runs programs under a distributed lock, and serves the operators of the locks.
 
-#[cfg(target_os = "linux")]
-mod acquire;
-mod breaking;
 mod connect;
-mod doctor;
 mod failure;
-mod findings;
-#[cfg(target_os = "linux")]
-mod hold;
-mod holders;
-mod install;
-#[cfg(target_os = "linux")]
-mod job_control;
 mod manual;
-mod migrate;
+mod operate;
 mod options;
 mod output;
 mod progress;
-#[cfg(target_os = "linux")]
-mod run;
-mod session;
-#[cfg(target_os = "linux")]
-mod signals;
 mod terminal;
 mod text;
-mod threads;
-#[cfg(target_os = "linux")]
-mod tree;
+mod under_lock;
 
 use std::process::ExitCode;
 
+use clap::CommandFactory as _;
 use tokio::runtime::Builder;
 
 use crate::failure::{Exit, Failure};
+use crate::operate::{breaking, doctor, holders, install, migrate};
 use crate::options::{Command, Options};
 use crate::output::Output;
+use crate::under_lock::threads;
+#[cfg(target_os = "linux")]
+use crate::under_lock::{hold, run};
 
 fn main() -> ExitCode {
     #[cfg(target_os = "linux")]
@@ -65,8 +52,8 @@ fn execute(options: Options, output: Output) -> Result<Exit, Failure> {
             Command::Doctor(options) => doctor::run(options, output).await,
             Command::Install(options) => install::run(options, output).await,
             Command::Migrate(options) => migrate::run(options, output).await,
-            Command::Completions(options) => manual::completions(&options),
-            Command::Man(options) => manual::man(&options),
+            Command::Completions(options) => manual::completions(&options, Options::command()),
+            Command::Man(options) => manual::man(&options, Options::command()),
         }
     });
     // A thread that still waits for an answer would keep the process.

@@ -4,11 +4,10 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::{Shell, generate};
 
 use crate::failure::{Exit, Failure};
-use crate::options::Options;
 
 /// The options of `polylock completions`.
 #[derive(Debug, Args)]
@@ -39,22 +38,22 @@ Examples:
   polylock man | man -l -
   polylock man --dir /usr/share/man/man1";
 
-/// Prints the completions of a shell.
-pub(crate) fn completions(options: &CompletionsOptions) -> Result<Exit, Failure> {
+/// Prints the completions of this command line for a shell.
+pub(crate) fn completions(options: &CompletionsOptions, mut line: Command) -> Result<Exit, Failure> {
     let mut script = Vec::new();
-    generate(options.shell, &mut Options::command(), "polylock", &mut script);
+    generate(options.shell, &mut line, "polylock", &mut script);
     print(&script)
 }
 
 /// Prints the manual page, or writes all of them.
-pub(crate) fn man(options: &ManOptions) -> Result<Exit, Failure> {
+pub(crate) fn man(options: &ManOptions, line: Command) -> Result<Exit, Failure> {
     let Some(dir) = &options.dir else {
         let mut page = Vec::new();
-        clap_mangen::Man::new(Options::command()).render(&mut page)?;
+        clap_mangen::Man::new(line).render(&mut page)?;
         return print(&page);
     };
     fs::create_dir_all(dir)?;
-    clap_mangen::generate_to(Options::command(), dir)?;
+    clap_mangen::generate_to(line, dir)?;
     Ok(Exit::Done)
 }
 

@@ -5,18 +5,18 @@ use std::env;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 
-use crate::breaking::BreakOptions;
-use crate::doctor::DoctorOptions;
 use crate::failure::{EXITS, Exit, Failure};
-#[cfg(target_os = "linux")]
-use crate::hold::HoldOptions;
-use crate::holders::HoldersOptions;
-use crate::install::InstallOptions;
 use crate::manual::{CompletionsOptions, ManOptions};
-use crate::migrate::MigrateOptions;
+use crate::operate::breaking::BreakOptions;
+use crate::operate::doctor::DoctorOptions;
+use crate::operate::holders::HoldersOptions;
+use crate::operate::install::InstallOptions;
+use crate::operate::migrate::MigrateOptions;
 use crate::output::{Output, printable_lines};
 #[cfg(target_os = "linux")]
-use crate::run::RunOptions;
+use crate::under_lock::hold::HoldOptions;
+#[cfg(target_os = "linux")]
+use crate::under_lock::run::RunOptions;
 
 /// Distributed locks over ZooKeeper, Redis and PostgreSQL: runs programs under them, and shows and moves them.
 #[derive(Debug, Parser)]

@@ -6,7 +6,6 @@ mod renew;
 mod renewer;
 mod schedule;
 mod task;
-mod tasks;
 
 pub use renew::{Due, Renew, Renewed, Terms};
 pub use renewer::{Renewal, Renewer};

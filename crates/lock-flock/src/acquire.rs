@@ -128,7 +128,7 @@ async fn end_of(deadline: Option<Instant>) {
 
 impl Contender {
     fn open(paths: Paths, sharing: Sharing, owner: Arc<OwnerInfo>) -> Result<Self> {
-        let open = |path| LockFile::open(&paths.dir, path);
+        let open = |path| paths.dir.open(path);
         let (lock, turn) = (open(&paths.lock)?, open(&paths.turn)?);
         Ok(Self { paths, sharing, owner, lock, turn })
     }
@@ -173,6 +173,6 @@ fn lock_current(dir: &Directory, file: &mut LockFile, sharing: Sharing) -> Resul
         if file.id().is_current()? {
             return Ok(is_locked);
         }
-        *file = LockFile::open(dir, file.id().path())?;
+        *file = dir.open(file.id().path())?;
     }
 }

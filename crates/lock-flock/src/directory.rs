@@ -81,8 +81,19 @@ impl Directory {
         Ok(())
     }
 
+    /// Opens the file at this path, and makes it if it does not exist. No program that this process starts inherits it.
+    pub(crate) fn open(&self, path: &Path) -> Result<LockFile> {
+        loop {
+            // First without making it: the kernel may refuse that for a file of another user (`fs.protected_regular`).
+            if let Some(file) = LockFile::open_existing(path)? {
+                return self.check_maker(&file).map(|()| file);
+            }
+            self.make_file(path)?;
+        }
+    }
+
     /// Makes a file of a lock, unless it exists, with the directories that it needs.
-    pub(crate) fn make_file(&self, path: &Path) -> Result<()> {
+    fn make_file(&self, path: &Path) -> Result<()> {
         if let Some(dir) = path.parent().filter(|dir| !dir.is_dir()) {
             self.make_dir(dir)?;
         }
@@ -93,7 +104,7 @@ impl Directory {
     pub(crate) fn try_out(&self) -> Result<()> {
         let file = draft(&self.path.join("doctor"));
         let tried = self.publish_file(&file, hard_link).map_err(|error| failed("make", &file, error));
-        let tried = tried.and_then(|()| LockFile::open(self, &file)?.try_lock(Sharing::Alone));
+        let tried = tried.and_then(|()| self.open(&file)?.try_lock(Sharing::Alone));
         let _ = fs::remove_file(&file);
         tried.map(drop)
     }

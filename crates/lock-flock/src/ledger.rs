@@ -55,7 +55,7 @@ pub(crate) struct Record {
 impl Ledger {
     /// Locks the ledger of this lock; makes it if it does not exist. It blocks the thread while another process takes a step.
     pub(crate) fn lock(paths: &Paths) -> Result<Self> {
-        match Self::lock_by(|| LockFile::open(&paths.dir, &paths.ledger).map(Some))? {
+        match Self::lock_by(|| paths.dir.open(&paths.ledger).map(Some))? {
             Some(ledger) => Ok(ledger),
             None => unreachable!("it was made"),
         }

@@ -9,7 +9,6 @@ use lock_core::Result;
 use rustix::fs::{FlockOperation, OFlags, Timespec, Timestamps, UTIME_NOW, flock, futimens};
 use rustix::io::Errno;
 
-use crate::directory::Directory;
 use crate::error::failed;
 
 /// An open file that can be locked. A `flock` belongs to the open file, not to the process or the thread: so two of them
@@ -40,17 +39,6 @@ pub(crate) enum Sharing {
 }
 
 impl LockFile {
-    /// Opens the file at this path, and makes it if it does not exist. No program that this process starts inherits it.
-    pub(crate) fn open(dir: &Directory, path: &Path) -> Result<Self> {
-        loop {
-            // First without making it: the kernel may refuse that for a file of another user (`fs.protected_regular`).
-            if let Some(file) = Self::open_existing(path)? {
-                return dir.check_maker(&file).map(|()| file);
-            }
-            dir.make_file(path)?;
-        }
-    }
-
     /// Opens the file at this path, if it exists.
     pub(crate) fn open_existing(path: &Path) -> Result<Option<Self>> {
         Self::opened(path, OpenOptions::new().read(true).write(true))

@@ -10,13 +10,13 @@ use lock_core::{Capabilities, ErrorKind, Lazy, LeaseKind, Locks, Result};
 use tokio::time::sleep;
 
 use crate::config::PostgresConfig;
+use crate::connect::link::Dialer;
 use crate::error::{BACKEND, CREATED_AT_ONCE, Endpoint, FOREIGN_SCHEMA, MIN_TTL, NOT_INSTALLED};
 use crate::inbox::Inbox;
-use crate::link::Dialer;
+use crate::operate::sweep::Sweeper;
 use crate::schema::{self, Grants};
 use crate::server::{SchemaOwner, Server};
 use crate::store::PostgresStore;
-use crate::sweep::Sweeper;
 
 /// How often an installation is tried that others disturb.
 const INSTALLATIONS: u32 = 20;

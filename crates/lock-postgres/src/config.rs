@@ -8,10 +8,10 @@ use lock_core::timeouts::check_timeout;
 use lock_core::url::{LockUrl, OptionValue};
 use lock_core::{Clock, Password, Result, TokenBlock};
 
+use crate::connect::libpq::{Libpq, seconds};
+use crate::connect::tls::Tls;
 use crate::error::{BACKEND, check_ttl, invalid};
-use crate::libpq::{Libpq, seconds};
 use crate::schema::Grants;
-use crate::tls::Tls;
 
 const DEFAULT_PORT: u16 = 5432;
 /// Postgres cuts off longer names of schemas.

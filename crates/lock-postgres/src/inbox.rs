@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::link::{Dialer, Link, Notified};
+use crate::connect::link::{Dialer, Link, Notified};
 use crate::notification::{Key, Notification, Secret, channel};
 use crate::server::Server;
 

@@ -24,23 +24,17 @@
 
 mod backend;
 mod config;
-mod doctor;
+mod connect;
 mod error;
-mod fence;
-mod hosts;
 mod inbox;
-mod inspect;
-mod libpq;
-mod link;
 mod notification;
+mod operate;
 pub mod schema;
 mod server;
 mod store;
 mod stored_name;
-mod sweep;
-mod tls;
 
 pub use backend::Postgres;
 pub use config::{PostgresConfig, PostgresSync};
-pub use fence::Fence;
+pub use operate::fence::Fence;
 pub use tokio_postgres;

@@ -20,9 +20,8 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::config::PostgresSync;
+use crate::connect::link::{Dialer, Link};
 use crate::error::{BACKEND, During, Endpoint, unexpected};
-use crate::inbox::Mailbox;
-use crate::link::{Dialer, Link};
 use crate::notification::{Key, Secret};
 use crate::schema::quoted;
 
@@ -188,11 +187,11 @@ impl Server {
     }
 
     /// Asks for a lock, queues up for it, or confirms a grant.
-    pub(crate) async fn ask(
+    pub(crate) async fn ask<M>(
         &self,
         on: &Connection,
         name: &str,
-        ask: &Ask<'_, Mailbox>,
+        ask: &Ask<'_, M>,
         inbox: Option<ToInbox<'_>>,
     ) -> Result<Answer> {
         const SQL: &str = "SELECT {s}ask($1, $2::pg_catalog.text::pg_catalog.uuid, $3, $4, $5, $6, $7, $8, $9, $10)::pg_catalog.text";
@@ -278,12 +277,12 @@ impl Server {
     }
 
     /// Hands a lock that is held alone over to another owner of this process.
-    pub(crate) async fn hand_over(
+    pub(crate) async fn hand_over<M>(
         &self,
         on: &Connection,
         name: &str,
         from: OwnerId,
-        to: &Ask<'_, Mailbox>,
+        to: &Ask<'_, M>,
     ) -> Result<Changed<Token>> {
         const SQL: &str = "SELECT {s}hand_over($1, $2::pg_catalog.text::pg_catalog.uuid, $3::pg_catalog.text::pg_catalog.uuid, $4, $5, $6)::pg_catalog.text";
         let (from, owner, ttl, info) = (from.to_string(), to.owner.to_string(), millis(to.ttl), info(to));
@@ -620,7 +619,7 @@ pub(crate) fn blocker_text(pid: i64, name: Option<&str>) -> String {
 }
 
 /// What others see of the owner.
-fn info(ask: &Ask<'_, Mailbox>) -> String {
+fn info<M>(ask: &Ask<'_, M>) -> String {
     serde_json::to_string(&**ask.info).unwrap_or_default()
 }
 

@@ -9,11 +9,11 @@ use lock_core::engine::{Answer, Ask, Blocker, Changed, Extension, Hold, LeaseSto
 use lock_core::{DoctorReport, Error, ErrorKind, LockName, LockState, Outcome, OwnerId, Result, Token};
 use sha2::{Digest, Sha256};
 
-use crate::fence::Fencing;
 use crate::inbox::{Inbox, Listening, Mailbox};
+use crate::operate::fence::Fencing;
+use crate::operate::sweep::Sweeper;
 use crate::server::{Connection, Server, ToInbox};
 use crate::stored_name::stored;
-use crate::sweep::Sweeper;
 
 /// The locks of one schema.
 #[derive(Debug)]

@@ -16,10 +16,10 @@ use redis_link::topology::Topology;
 use crate::config::{RedisConfig, RedisWait, SHORTEST_TOKEN_TTL};
 use crate::error::{BACKEND, MIN_TTL};
 use crate::recent_names::RecentNames;
-use crate::recipe::RedisRecipe;
+use crate::recipes::recipe::RedisRecipe;
+use crate::recipes::set_nx_px::SCRIPTS;
+use crate::recipes::setnx_timestamp::ONE_TIME;
 use crate::server::Server;
-use crate::set_nx_px::SCRIPTS;
-use crate::setnx_timestamp::ONE_TIME;
 use crate::store::RedisStore;
 
 /// How long a lock that was granted to a waiter is kept at least until that confirms.
@@ -85,8 +85,8 @@ impl Redis {
         (client.credentials, client.sentinel_credentials) = (config.credentials, config.sentinel_credentials);
         (client.connect_timeout, client.command_timeout) = (config.connect_timeout, config.command_timeout);
         let client = Arc::new(RedisClient::new(client)?);
-        let server =
-            Arc::new(Server::new(Arc::clone(&client), requests, config.wait_replicas, config.token_ttl));
+        let says_the_end = requests.says_the_end();
+        let server = Arc::new(Server::new(Arc::clone(&client), requests, config.token_ttl));
         let returns = Arc::clone(&server);
         let push = Pushes::new(client, config.connect_timeout, &Arc::default(), returns);
         let checking_rights = async {
@@ -102,6 +102,8 @@ impl Redis {
             prefix: config.prefix,
             identity,
             wait,
+            says_the_end,
+            wait_replicas: config.wait_replicas,
             leave_free: config.leave_free,
             owners: OwnerCache::default(),
             busy: RecentNames::new(BUSY),

@@ -16,9 +16,9 @@ use redis_link::wall_clock::WallClock;
 use redis_link::wire::TokenTtl;
 
 use crate::error::{BACKEND, check_ttl};
-use crate::recipe::{Recipe, RedisRecipe};
-use crate::set_nx_px::SetNxPx;
-use crate::setnx_timestamp::{CLOCK_SKEW, RecipeUnit, SetnxTimestamp};
+use crate::recipes::recipe::{Recipe, RedisRecipe};
+use crate::recipes::set_nx_px::SetNxPx;
+use crate::recipes::setnx_timestamp::{CLOCK_SKEW, RecipeUnit, SetnxTimestamp};
 
 /// The default timeout for replicas.
 const WAIT_REPLICAS_TIMEOUT: Duration = Duration::from_millis(100);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lock_core::migration::Tombstone;
 use lock_core::{Capabilities, Error, ErrorKind, LeaseKind, Outcome, Result};
 use redis_link::error::{Endpoint, wrote_nothing};
 
@@ -9,6 +10,8 @@ use redis_link::error::{Endpoint, wrote_nothing};
 pub(crate) const BACKEND: &str = "redis";
 /// The shortest ttl: below it, the drift margin and a round trip use up the lease.
 pub(crate) const MIN_TTL: Duration = Duration::from_millis(100);
+/// The tombstone of a lock that has moved, whose text is missing.
+pub(crate) const MOVED_SOMEWHERE: &str = "polylock:moved";
 
 /// Rejects a ttl that is too short.
 pub(crate) fn check_ttl(ttl: Duration, clock_skew: Duration) -> Result<()> {
@@ -49,9 +52,33 @@ pub(crate) fn stepped(server: &Endpoint) -> Error {
         .with_outcome(Outcome::Unknown)
 }
 
+/// The error for a lock that has moved, with the tombstone in its place.
+pub(crate) fn moved(text: &str) -> Error {
+    match Tombstone::parse(text) {
+        Some(tombstone) => tombstone.moved(BACKEND),
+        None if text == MOVED_SOMEWHERE => moved_somewhere(),
+        None => later_format(text),
+    }
+}
+
 /// Whether a script that writes several keys has surely written none. A script that fails halfway, for want of a right or
 /// of memory, keeps its earlier writes. One whose keys are in several slots does not begin, nor does one that the user may not run.
 pub(crate) fn changed_nothing(error: &Error) -> bool {
     error.outcome() == Outcome::NotApplied
         && (matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::InvalidName) || wrote_nothing(error))
+}
+
+fn moved_somewhere() -> Error {
+    Error::new(ErrorKind::Moved, BACKEND)
+        .with_message(
+            "the lock has moved: its time is that of a lock that has moved, and the text beside it, which says where to, is \
+             missing",
+        )
+        .with_hint("find out which migration moved it, and connect with its migrate:// URL; without one, delete the key")
+}
+
+fn later_format(text: &str) -> Error {
+    Error::new(ErrorKind::Moved, BACKEND)
+        .with_message(format!("the lock has moved, says a text of a later version: {text:?}"))
+        .with_hint("use the version of this library that wrote it, or a later one")
 }

@@ -8,32 +8,27 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod backend;
-mod break_lock;
 mod config;
-mod doctor;
 mod error;
 mod mailbox;
-mod migration;
+mod operate;
 mod order;
-mod preflight;
 mod recent_names;
-mod recipe;
-#[doc(hidden)]
-pub mod request;
+mod recipes;
 #[doc(hidden)]
 pub mod server;
-mod set_nx_px;
-mod setnx_timestamp;
 mod store;
-mod tombstone;
+
+#[doc(hidden)]
+pub use recipes::request;
 
 pub use backend::Redis;
 pub use config::{RedisConfig, RedisWait};
-pub use recipe::RedisRecipe;
+pub use recipes::recipe::RedisRecipe;
+pub use recipes::setnx_timestamp::RecipeUnit;
 pub use redis_link::connection::Connection;
 pub use redis_link::dial::{Dial, Stream, StreamDial, with_nodelay};
 pub use redis_link::tls::Tls;
 pub use redis_link::topology::{SentinelInfo, Topology, connection_info};
 pub use redis_link::wall_clock::WallClock;
 pub use redis_link::{deadpool_redis, redis};
-pub use setnx_timestamp::RecipeUnit;

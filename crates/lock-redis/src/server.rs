@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use lock_core::engine::{Changed, Extension};
 use lock_core::{OwnerId, Result, Token, TokenBlock};
 use redis::{ConnectionInfo, Value};
 use redis_link::client::{ClientOptions, RedisClient};
@@ -19,10 +20,10 @@ use redis_link::unclaimed_grant::{ReturnGrant, UnclaimedGrant};
 use redis_link::wire::{self, TokenTtl};
 
 use crate::error::{BACKEND, lost_before_replicated, not_replicated, stepped};
-use crate::recipe::Recipe;
-use crate::request::{Ask, Claimed, Extension, Moment, ReleaseKind, Rotated};
-use crate::set_nx_px::{self, RARE_SCRIPTS, SCRIPTS, SetNxPx};
-use crate::setnx_timestamp;
+use crate::recipes::recipe::Recipe;
+use crate::recipes::request::{Ask, Claimed, Moment, ReleaseKind};
+use crate::recipes::set_nx_px::{self, RARE_SCRIPTS, SCRIPTS, SetNxPx};
+use crate::recipes::setnx_timestamp;
 
 /// How long to try to return an unclaimed grant: by then the grant has expired.
 const GRACE: Duration = Duration::from_secs(1);
@@ -33,8 +34,6 @@ pub struct Server {
     /// The client.
     pub client: Arc<RedisClient>,
     recipe: Box<dyn Recipe>,
-    /// How many replicas must have a lock before it counts as granted, and how long to wait for them.
-    wait_replicas: Option<(u32, Duration)>,
     /// How long last tokens are kept.
     pub(crate) token_ttl: TokenTtl,
     /// Whether the server has refused an option of PEXPIRE.
@@ -42,13 +41,8 @@ pub struct Server {
 }
 
 impl Server {
-    pub(crate) fn new(
-        client: Arc<RedisClient>,
-        recipe: Box<dyn Recipe>,
-        wait_replicas: Option<(u32, Duration)>,
-        token_ttl: TokenTtl,
-    ) -> Self {
-        Self { client, recipe, wait_replicas, token_ttl, lacks_options: AtomicBool::new(false) }
+    pub(crate) fn new(client: Arc<RedisClient>, recipe: Box<dyn Recipe>, token_ttl: TokenTtl) -> Self {
+        Self { client, recipe, token_ttl, lacks_options: AtomicBool::new(false) }
     }
 
     /// One server with the default recipe, for tests. `publishes_free` as with `wait=notify`.
@@ -60,7 +54,7 @@ impl Server {
         let client = RedisClient::new(ClientOptions::new(BACKEND, SCRIPTS, info))?;
         let token_ttl = TokenTtl::USUAL;
         let recipe = Box::new(SetNxPx { publishes_free, token_ttl });
-        Ok(Self::new(Arc::new(client), recipe, None, token_ttl))
+        Ok(Self::new(Arc::new(client), recipe, token_ttl))
     }
 
     /// The script of these parts, for tests.
@@ -151,20 +145,20 @@ impl Server {
     /// # Cancel safety
     ///
     /// When the future is dropped, the outcome is unknown.
-    pub async fn rotate(&self, owner: OwnerId, next: &Ask<'_>, dispatch: &Arc<Dispatch>) -> Result<Rotated> {
+    pub async fn rotate(
+        &self,
+        owner: OwnerId,
+        next: &Ask<'_>,
+        dispatch: &Arc<Dispatch>,
+    ) -> Result<Changed<Token>> {
         let read = |answer: &Value| match answer {
-            Value::Int(0) => Some(Rotated::NotOurs),
-            token => wire::token(token).map(Rotated::HandedOver),
+            Value::Int(0) => Some(Changed::NotHeld),
+            token => wire::token(token).map(Changed::Done),
         };
         self.client.read_once(&set_nx_px::rotate(owner, next, self.token_ttl), dispatch, read).await
     }
 
-    /// Whether a lock counts as granted only after replicas have it.
-    pub(crate) const fn waits_for_replicas(&self) -> bool {
-        self.wait_replicas.is_some()
-    }
-
-    /// Waits until the configured number of replicas have a granted lock: one round trip to the server, and one from it to
+    /// Waits until so many replicas have a granted lock: one round trip to the server, and one from it to
     /// the replicas.
     ///
     /// A failover may still lose the lock, if it promotes another replica.
@@ -177,17 +171,14 @@ impl Server {
     /// # Cancel safety
     ///
     /// This method is cancel safe.
-    pub async fn await_replicas(&self, lease: &Extension<'_>) -> Result<()> {
-        match self.wait_replicas {
-            // Boxed, to keep the future of an acquisition small.
-            Some((wanted, timeout)) => Box::pin(self.replicated(lease, wanted, timeout)).await,
-            None => Ok(()),
-        }
-    }
-
-    async fn replicated(&self, lease: &Extension<'_>, wanted: u32, timeout: Duration) -> Result<()> {
+    pub async fn await_replicas(
+        &self,
+        lease: &Extension<'_, Arc<Keys>>,
+        wanted: u32,
+        timeout: Duration,
+    ) -> Result<()> {
         let call = self.recipe.extend(lease, self.moment());
-        let (answer, have) = self.client.replicate(lease.keys, &call, wanted, timeout).await?;
+        let (answer, have) = self.client.replicate(lease.place, &call, wanted, timeout).await?;
         match wire::flag(&answer) {
             Some(true) if have >= wanted => Ok(()),
             Some(true) => Err(not_replicated(self.client.endpoint(), have, wanted, timeout)),
@@ -206,7 +197,11 @@ impl Server {
     /// # Cancel safety
     ///
     /// When the future is dropped, any of them may have been extended.
-    pub async fn extend(&self, sent: Moment, leases: &[Extension<'_>]) -> Result<Vec<Result<bool>>> {
+    pub async fn extend(
+        &self,
+        sent: Moment,
+        leases: &[Extension<'_, Arc<Keys>>],
+    ) -> Result<Vec<Result<bool>>> {
         let calls: Vec<_> = leases.iter().map(|lease| self.recipe.extend(lease, sent)).collect();
         let mut ours = self.client.read_all(&calls, wire::flag).await?;
         if self.was_stepped(sent) {

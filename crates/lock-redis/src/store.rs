@@ -18,13 +18,12 @@ use redis_link::owner_cache::OwnerCache;
 use redis_link::push::Pushes;
 
 use crate::config::{LeaveFree, RedisWait};
-use crate::error::{BACKEND, changed_nothing};
+use crate::error::{BACKEND, changed_nothing, moved};
 use crate::mailbox::WaiterMailbox;
 use crate::order::OnConnection;
 use crate::recent_names::RecentNames;
-use crate::request::{self, Claimed, Entry, HoldKind, ReleaseKind, Rotated};
+use crate::recipes::request::{self, Claimed, Entry, ReleaseKind};
 use crate::server::Server;
-use crate::tombstone::moved;
 
 /// The locks of one server, of a master behind sentinels, or of a cluster.
 #[derive(Debug)]
@@ -35,6 +34,10 @@ pub struct RedisStore {
     /// The servers and the prefix, as a URL without credentials.
     pub(crate) identity: String,
     pub(crate) wait: RedisWait,
+    /// Whether a request says when its lease ends.
+    pub(crate) says_the_end: bool,
+    /// How many replicas must have a lock before it counts as granted, and how long to wait for them.
+    pub(crate) wait_replicas: Option<(u32, Duration)>,
     pub(crate) leave_free: Option<LeaveFree>,
     pub(crate) owners: OwnerCache,
     /// Where a claim by plain commands would probably be in vain.
@@ -56,14 +59,13 @@ impl LeaseStore for RedisStore {
 
     async fn order(&self, keys: &Arc<Keys>) -> Result<OnConnection> {
         let client = &self.server.client;
-        let says_the_end = self.server.recipe().says_the_end();
-        let on = OnConnection::new(client, keys, says_the_end);
+        let on = OnConnection::new(client, keys, self.says_the_end);
         if on.connection.is_some() {
             return Ok(on);
         }
         // Boxed, to keep the future of an acquisition small.
         Box::pin(client.reach(keys)).await?;
-        Ok(OnConnection::new(client, keys, says_the_end))
+        Ok(OnConnection::new(client, keys, self.says_the_end))
     }
 
     async fn ask(&self, on: &OnConnection, keys: &Arc<Keys>, ask: &Ask<'_, WaiterMailbox>) -> Result<Answer> {
@@ -117,7 +119,7 @@ impl LeaseStore for RedisStore {
     }
 
     async fn extend(&self, leases: &[Extension<'_, Arc<Keys>>]) -> Vec<Result<Changed>> {
-        let mut extended = self.extended(leases.iter().map(extension).collect()).await;
+        let mut extended = self.extended(leases).await;
         // One that also notifies the next waiter needs more keys and rights. If it is refused, the lease is extended without that.
         let is_refused = |number: &usize| {
             let is_refused = |error: &Error| error.outcome() == Outcome::NotApplied;
@@ -125,9 +127,9 @@ impl LeaseStore for RedisStore {
         };
         let refused: Vec<usize> = (0..leases.len()).filter(is_refused).collect();
         if !refused.is_empty() {
-            let alone =
-                |number: &usize| request::Extension { hold: HoldKind::Alone, ..extension(&leases[*number]) };
-            let again = Box::pin(self.extended(refused.iter().map(alone).collect())).await;
+            let mut alone: Vec<_> = refused.iter().map(|number| leases[*number]).collect();
+            alone.iter_mut().for_each(|lease| lease.hold = Hold::Alone);
+            let again = Box::pin(self.extended(&alone)).await;
             refused.into_iter().zip(again).for_each(|(number, again)| extended[number] = again);
         }
         let changed = |ours| if ours { Changed::Done(()) } else { Changed::NotHeld };
@@ -159,13 +161,11 @@ impl LeaseStore for RedisStore {
         to: &Ask<'_, WaiterMailbox>,
     ) -> Result<Changed<Token>> {
         let info = self.owners.of(to.info);
-        match self.server.rotate(from, &request(keys, to, &info), &on.dispatch).await? {
-            Rotated::HandedOver(token) => {
-                self.replicated(keys, to).await?;
-                Ok(Changed::Done(token))
-            }
-            Rotated::NotOurs => Ok(Changed::NotHeld),
+        let changed = self.server.rotate(from, &request(keys, to, &info), &on.dispatch).await?;
+        if let Changed::Done(_) = changed {
+            self.replicated(keys, to).await?;
         }
+        Ok(changed)
     }
 
     async fn inspect(&self, keys: &Arc<Keys>) -> Result<LockState> {
@@ -187,7 +187,7 @@ impl LeaseStore for RedisStore {
     }
 
     fn mailbox(&self, keys: &Arc<Keys>) -> Option<WaiterMailbox> {
-        let confirms = self.server.waits_for_replicas();
+        let confirms = self.wait_replicas.is_some();
         (self.wait != RedisWait::Poll).then(|| WaiterMailbox::new(&self.push, keys, self.wait, confirms))
     }
 
@@ -280,12 +280,12 @@ impl RedisStore {
 
     /// Waits until the configured number of replicas have a granted lock.
     async fn replicated(&self, keys: &Arc<Keys>, ask: &Ask<'_, WaiterMailbox>) -> Result<()> {
-        if !self.server.waits_for_replicas() {
-            return Ok(());
-        }
-        let (owner, hold, ttl) = (ask.owner, HoldKind::of(ask.mode), ask.ttl);
-        let lease = request::Extension { keys, owner, hold, ttl, shortens: false };
-        self.server.await_replicas(&lease).await.map_err(|error| error.with_outcome(Outcome::Applied))
+        let Some((wanted, timeout)) = self.wait_replicas else { return Ok(()) };
+        let mut lease = Extension::new(keys, ask.owner, ask.ttl);
+        lease.hold = Hold::of(ask.mode);
+        // Boxed, to keep the future of an acquisition small.
+        let replicated = Box::pin(self.server.await_replicas(&lease, wanted, timeout)).await;
+        replicated.map_err(|error| error.with_outcome(Outcome::Applied))
     }
 
     /// Logs that the key is no lock, and fails if it has moved.
@@ -305,8 +305,8 @@ impl RedisStore {
         Ok(())
     }
 
-    async fn extended(&self, leases: Vec<request::Extension<'_>>) -> Vec<Result<bool>> {
-        match self.server.extend(self.server.moment(), &leases).await {
+    async fn extended(&self, leases: &[Extension<'_, Arc<Keys>>]) -> Vec<Result<bool>> {
+        match self.server.extend(self.server.moment(), leases).await {
             Ok(ours) => ours,
             Err(error) => leases.iter().map(|_| Err(error.clone())).collect(),
         }
@@ -326,17 +326,6 @@ impl RedisStore {
 fn request<'a>(keys: &'a Keys, ask: &Ask<'_, WaiterMailbox>, info: &'a str) -> request::Ask<'a> {
     let &Ask { owner, mode, ttl, is_confirmation, .. } = ask;
     request::Ask { keys, owner, mode, ttl, info, entry: None, is_confirmation }
-}
-
-fn extension<'a>(lease: &Extension<'a, Arc<Keys>>) -> request::Extension<'a> {
-    let hold = match lease.hold {
-        Hold::Alone => HoldKind::Alone,
-        Hold::Granted => HoldKind::HandedOver,
-        Hold::Shared => HoldKind::Shared,
-        Hold::Downgrading => HoldKind::Downgrading,
-    };
-    let &Extension { place: keys, owner, ttl, shortens, .. } = lease;
-    request::Extension { keys, owner, hold, ttl, shortens }
 }
 
 /// The error of a script that may have been refused after a part of it was applied.

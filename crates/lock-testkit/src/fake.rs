@@ -42,7 +42,7 @@ use self::keyspace::Keyspace;
 pub use self::link::{Faults, Link};
 use self::server::Server;
 pub use self::trace::Trace;
-use crate::redis::Reply;
+use crate::servers::redis::Reply;
 
 /// A Redis server in this process. Clones are the same server.
 #[derive(Clone, Debug)]
@@ -244,7 +244,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::redis::reply::write_command;
+    use crate::servers::redis::reply::write_command;
 
     /// Sends commands and reads until a second of silence.
     async fn say(stream: &mut DuplexStream, commands: &[&[&str]]) -> String {

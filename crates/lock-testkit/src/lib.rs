@@ -26,58 +26,45 @@
 //! `ZOOKEEPER_CLASSPATH` name other releases of servers, and [`RedisServer::lacks`] leaves out tests of what a release lacks.
 //! The crate depends on no lock driver and runs on Linux.
 
-pub mod cancel;
-#[cfg(feature = "tls")]
-mod certificates;
 pub mod checker;
 pub mod conformance;
 mod error;
-pub mod etcd;
 #[cfg(feature = "fake")]
 pub mod fake;
+mod helpers;
 pub mod history;
-mod log_capture;
-mod migration;
-mod pgbouncer;
-mod port;
-pub mod postgres;
-pub mod process;
 pub mod proxy;
-pub mod redis;
-pub mod rotation;
-mod secret_file;
-mod server_process;
-mod server_version;
+mod servers;
 #[cfg(feature = "fake")]
 pub mod simulation;
-mod steps;
 #[cfg(feature = "models")]
 pub mod stories;
 #[cfg(test)]
 mod tests;
-mod tier;
 mod worker;
-pub mod zookeeper;
 
-pub use cancel::{cancel_after, for_each_poll_count};
-#[cfg(feature = "tls")]
-pub use certificates::Certificates;
+pub use helpers::{cancel, rotation};
+pub use servers::{etcd, postgres, process, redis, zookeeper};
+
 pub use checker::check;
 pub use error::{Error, Result};
-pub use etcd::{EtcdCluster, EtcdOptions, EtcdServer};
 #[cfg(feature = "fake")]
 pub use fake::FakeRedis;
-pub use history::{EventKind, History, Recorder, now_ns};
-pub use log_capture::LogCapture;
-pub use migration::migration_url;
-pub use pgbouncer::PgBouncer;
-pub use postgres::{PostgresOptions, PostgresPair, PostgresServer};
-pub use proxy::{FaultProxy, Multiplexer};
-pub use redis::{RedisCluster, RedisFive, RedisSentinel, RedisServer};
-pub use secret_file::SecretFile;
-pub use steps::{
+pub use helpers::cancel::{cancel_after, for_each_poll_count};
+pub use helpers::log_capture::LogCapture;
+pub use helpers::migration::migration_url;
+pub use helpers::steps::{
     PATIENCE, acquiring, come, crowd, ended, give_back, hand_over, is_renewed, queue_up, soon, take, until,
 };
-pub use tier::by_tier;
+pub use helpers::tier::by_tier;
+pub use history::{EventKind, History, Recorder, now_ns};
+pub use proxy::{FaultProxy, Multiplexer};
+#[cfg(feature = "tls")]
+pub use servers::certificates::Certificates;
+pub use servers::etcd::{EtcdCluster, EtcdOptions, EtcdServer};
+pub use servers::pgbouncer::PgBouncer;
+pub use servers::postgres::{PostgresOptions, PostgresPair, PostgresServer};
+pub use servers::redis::{RedisCluster, RedisFive, RedisSentinel, RedisServer};
+pub use servers::secret_file::SecretFile;
+pub use servers::zookeeper::{ZkEnsemble, ZooKeeper};
 pub use worker::Worker;
-pub use zookeeper::{ZkEnsemble, ZooKeeper};

@@ -19,7 +19,7 @@ use tokio::sync::{oneshot, watch};
 
 pub use self::multiplexer::{Multiplexer, Refusal};
 use crate::error::{Error, Result};
-use crate::port::Port;
+use crate::servers::port::Port;
 
 /// A proxy between clients and one server, with faults that are switched while connections are open.
 ///

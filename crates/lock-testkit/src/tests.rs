@@ -9,10 +9,10 @@ use std::{env, fs};
 
 use crate::Error;
 use crate::Worker;
-use crate::postgres::{PostgresPair, PostgresServer};
 use crate::proxy::Direction;
-use crate::redis::{RedisFive, RedisServer, Reply};
-use crate::zookeeper::{ZkEnsemble, ZooKeeper};
+use crate::servers::postgres::{PostgresPair, PostgresServer};
+use crate::servers::redis::{RedisFive, RedisServer, Reply};
+use crate::servers::zookeeper::{ZkEnsemble, ZooKeeper};
 use serde_json::{Value, json};
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc as channel, oneshot};
 
 use crate::error::{Error, Result};
-use crate::process::{Child, spawn, start_thread};
+use crate::servers::process::{Child, spawn, start_thread};
 
 /// A child process that reads one JSON value per line from standard input and writes one per line to standard output.
 ///

@@ -8,4 +8,5 @@ pub mod greeting;
 pub(crate) mod handshake;
 pub(crate) mod link;
 pub(crate) mod server_clock;
+pub(crate) mod stream;
 pub mod tls;

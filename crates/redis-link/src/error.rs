@@ -2,13 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::Arc;
 
+use lock_core::secret::Unreadable;
 use lock_core::{Error, ErrorKind, Outcome};
 use redis::RedisError;
 
-use crate::connect::credentials::unreadable;
-use crate::route::dispatch::Unwritten;
+use crate::route::unwritten::{Unwritten, io_error};
 use crate::scripts::script::{Script, ScriptList};
 
 /// The server that errors name.
@@ -346,11 +345,16 @@ fn io_kind(error: &RedisError) -> Option<io::ErrorKind> {
     io_error(error).map(io::Error::kind)
 }
 
-pub(crate) fn io_error(error: &RedisError) -> Option<&io::Error> {
-    // The driver wraps its source in an `Arc`, and returns that as the source.
-    let source =
-        std::error::Error::source(error)?.downcast_ref::<Arc<dyn std::error::Error + Send + Sync>>()?;
-    source.downcast_ref()
+/// The error for credentials that could not be read, if this is one: they may be readable at the next connect.
+fn unreadable(backend: &'static str, error: Option<&io::Error>) -> Option<Error> {
+    let unreadable = error?.get_ref()?.downcast_ref::<Unreadable>()?;
+    Some(unreadable.error(ErrorKind::Unavailable, backend))
+}
+
+/// Whether the error says that the command is unknown or not allowed. Errors that pass, as while a password is changed or
+/// the server loads its data, are no refusal.
+pub(crate) fn is_refusal(error: &RedisError) -> bool {
+    matches!(code(error), "NOPERM" | "ERR") && !is_of_proxy(error) || error.kind() == redis::ErrorKind::Client
 }
 
 /// Explains an error about certificates, which is not worth a retry.
@@ -711,6 +715,18 @@ mod tests {
             assert_eq!(code(&error), inside, "{text}");
             let endpoint = Endpoint::of_test("a:1");
             assert_eq!(endpoint.refused(&error).kind(), kind, "{text}");
+        }
+    }
+
+    #[test]
+    fn passing_errors_are_no_refusal() {
+        let refused =
+            |code: &str, detail: &str| is_refusal(&make_extension_error(code.into(), Some(detail.into())));
+        assert!(refused("NOPERM", "this user has no permissions to run the 'subscribe' command"));
+        assert!(refused("ERR", "unknown command 'SUBSCRIBE'"));
+        assert!(!refused("ERR", "Connection reset by peer"));
+        for passes in ["NOAUTH", "WRONGPASS", "LOADING", "MASTERDOWN", "BUSY", "CLUSTERDOWN"] {
+            assert!(!refused(passes, "for now"), "{passes}");
         }
     }
 }

@@ -9,3 +9,4 @@ pub mod scan;
 pub(crate) mod sentinel;
 pub(crate) mod slot;
 pub mod topology;
+pub(crate) mod unwritten;

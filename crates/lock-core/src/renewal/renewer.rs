@@ -11,8 +11,7 @@ use tokio::sync::oneshot;
 
 use super::renew::{Renew, Renewed, Terms};
 use super::schedule::ScheduledLease;
-use super::task::RenewalControl;
-use super::tasks::RenewalTasks;
+use super::task::{RenewalControl, RenewalTasks};
 use crate::values::error::NO_BACKEND;
 use crate::{Clock, Error, ValidityCell};
 

@@ -1,18 +1,76 @@
-//! The task that sends the renewals of one runtime when they are due. It runs only while there is something to renew.
+//! The tasks that send the renewals of one server when they are due: one on each runtime that has holders. They run only while there is
+//! something to renew.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
+use foldhash::fast::RandomState;
+use tokio::runtime::{Handle, Id};
 use tokio::sync::{Notify, oneshot};
 
 use super::renew::{Renew, Renewed};
 use super::schedule::{Batch, Caller, Schedule, ScheduledLease, TICK};
-use super::tasks::RenewalTasks;
-use crate::BootInstant;
+use crate::{BootInstant, Clock};
+
+/// Each lease is renewed on the runtime of its holder: one that is paused, or whose only thread computes, delays no renewal
+/// of another one.
+pub(super) struct RenewalTasks<R: Renew> {
+    pub(super) renew: R,
+    pub(super) clock: Clock,
+    registry: Mutex<Registry<R>>,
+}
+
+struct Registry<R: Renew> {
+    /// A task lives as long as its leases do.
+    by_runtime: HashMap<Id, Weak<RenewalTask<R>>, RandomState>,
+    /// Whether renewal has stopped for good.
+    closed: bool,
+}
+
+impl<R: Renew> RenewalTasks<R> {
+    pub(super) fn new(renew: R, clock: Clock) -> Self {
+        let registry = Registry { by_runtime: HashMap::default(), closed: false };
+        Self { renew, clock, registry: Mutex::new(registry) }
+    }
+
+    /// The task of this runtime.
+    pub(super) fn on(self: &Arc<Self>, runtime: Handle) -> Arc<RenewalTask<R>> {
+        let mut registry = self.registry();
+        if let Some(task) = registry.by_runtime.get(&runtime.id()).and_then(Weak::upgrade) {
+            return task;
+        }
+        registry.by_runtime.retain(|_, task| task.strong_count() > 0);
+        let id = runtime.id();
+        let task = Arc::new(RenewalTask::new(Arc::clone(self), runtime, registry.closed));
+        registry.by_runtime.insert(id, Arc::downgrade(&task));
+        drop(registry);
+        // Leases of a runtime that has ended may have waited for another one.
+        self.all().iter().for_each(RenewalTask::start);
+        task
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<RenewalTask<R>>> {
+        self.registry().by_runtime.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Stops all renewals for good.
+    pub(super) fn close(&self) {
+        self.registry().closed = true;
+        self.all().iter().for_each(|task| task.schedule().close());
+    }
+
+    /// A runtime that has leases, other than these.
+    pub(super) fn runtime_except(&self, ended: &HashSet<Id>) -> Option<Handle> {
+        self.all().iter().map(|task| task.runtime()).find(|runtime| !ended.contains(&runtime.id()))
+    }
+
+    fn registry(&self) -> MutexGuard<'_, Registry<R>> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 pub(super) struct RenewalTask<R: Renew> {
     tasks: Arc<RenewalTasks<R>>,
@@ -36,7 +94,7 @@ pub(super) trait RenewalControl: Send + Sync {
 }
 
 impl<R: Renew> RenewalTask<R> {
-    pub(super) fn new(tasks: Arc<RenewalTasks<R>>, runtime: Handle, closed: bool) -> Self {
+    fn new(tasks: Arc<RenewalTasks<R>>, runtime: Handle, closed: bool) -> Self {
         let schedule = Mutex::new(Schedule::new(closed, tasks.renew.spares_longer()));
         let runtime = Mutex::new(runtime);
         Self { tasks, runtime, schedule, sooner: Notify::new(), answered: Notify::new() }

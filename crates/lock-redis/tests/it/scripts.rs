@@ -1,11 +1,13 @@
 //! What scripts and plain commands answer where the tables do not say it.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
+use lock_core::engine::{Extension, Hold};
 use lock_core::{ErrorKind, LockName, Mode, Outcome, OwnerId, Token};
 use lock_redis::redis::{Client, IntoConnectionInfo};
-use lock_redis::request::{Ask, Claimed, Entry, Extension, HoldKind, ReleaseKind};
+use lock_redis::request::{Ask, Claimed, Entry, ReleaseKind};
 use lock_redis::server::Server;
 use lock_testkit::RedisServer;
 use redis_link::inspection::Inspection;
@@ -20,14 +22,14 @@ const TTL: Duration = Duration::from_secs(20);
 struct Bench {
     redis: RedisServer,
     server: Server,
-    keys: Keys,
+    keys: Arc<Keys>,
 }
 
 impl Bench {
     async fn new() -> Self {
         let redis = RedisServer::start().await.unwrap();
         let server = Server::single(redis.url().into_connection_info().unwrap(), false).unwrap();
-        Self { redis, server, keys: Keys::new("lock:", &LockName::new("a").unwrap()) }
+        Self { redis, server, keys: Arc::new(Keys::new("lock:", &LockName::new("a").unwrap())) }
     }
 
     /// Of a single server.
@@ -186,9 +188,9 @@ async fn what_was_done_is_confirmation_also_when_the_script_of_another_call_cann
     let (bench, (me, other)) = (Bench::new().await, owners());
     bench.asked(me).await;
     assert_eq!(bench.redis(&["ACL", "SETUSER", "default", "-script", "-eval"]).await, "OK");
-    let extension = |owner, hold, ttl| Extension { keys: &bench.keys, owner, hold, ttl, shortens: true };
     // Nobody has made a reader of a writer on this server yet.
-    let leases = [extension(me, HoldKind::Alone, TTL / 2), extension(other, HoldKind::Downgrading, TTL)];
+    let mut leases = [Extension::new(&bench.keys, me, TTL / 2), Extension::new(&bench.keys, other, TTL)];
+    (leases[0].shortens, leases[1].hold) = (true, Hold::Downgrading);
     let [first, second] =
         bench.server.extend(bench.server.moment(), &leases).await.unwrap().try_into().unwrap();
     assert!(first.unwrap());
@@ -201,11 +203,11 @@ async fn what_was_done_is_confirmation_also_when_the_script_of_another_call_cann
 #[tokio::test]
 async fn an_extension_that_is_executed_late_leaves_a_longer_lease_alone() {
     for (mode, hold) in [
-        (Mode::Exclusive, HoldKind::Alone),
-        (Mode::Exclusive, HoldKind::HandedOver),
-        (Mode::Exclusive, HoldKind::Downgrading),
-        (Mode::Shared, HoldKind::Shared),
-        (Mode::Permit { max: NonZeroU32::MAX }, HoldKind::Shared),
+        (Mode::Exclusive, Hold::Alone),
+        (Mode::Exclusive, Hold::Granted),
+        (Mode::Exclusive, Hold::Downgrading),
+        (Mode::Shared, Hold::Shared),
+        (Mode::Permit { max: NonZeroU32::MAX }, Hold::Shared),
     ] {
         let (bench, (me, other)) = (Bench::new().await, owners());
         let keys = &bench.keys;
@@ -216,7 +218,8 @@ async fn an_extension_that_is_executed_late_leaves_a_longer_lease_alone() {
             assert_eq!(matches!(answer, LockAnswer::Granted(_)), owner == me || mode != Mode::Exclusive);
         }
         let extend = async |hold, ttl, shortens| {
-            let lease = Extension { keys, owner: me, hold, ttl, shortens };
+            let mut lease = Extension::new(keys, me, ttl);
+            (lease.hold, lease.shortens) = (hold, shortens);
             let extended = bench.server.extend(bench.server.moment(), &[lease]).await.unwrap().remove(0);
             assert!(extended.unwrap(), "{hold:?}");
             // A shared lock lasts as long as its longest share.
@@ -231,12 +234,12 @@ async fn an_extension_that_is_executed_late_leaves_a_longer_lease_alone() {
                 Err(_) => Duration::from_millis(bench.pttl().await.try_into().unwrap()),
             }
         };
-        let usual = if hold == HoldKind::Shared { hold } else { HoldKind::Alone };
+        let usual = if hold == Hold::Shared { hold } else { Hold::Alone };
         let longer = extend(usual, TTL * 10, false).await;
         assert!(longer > TTL * 9, "{hold:?}: {longer:?}");
         let late = extend(hold, TTL, false).await;
         assert!(late > TTL * 9, "{hold:?}: {late:?}");
-        let shorter = extend(if hold == usual { hold } else { HoldKind::Shared }, TTL / 2, true).await;
+        let shorter = extend(if hold == usual { hold } else { Hold::Shared }, TTL / 2, true).await;
         assert!(shorter <= TTL / 2, "{hold:?}: {shorter:?}");
     }
 }

@@ -11,7 +11,7 @@ use super::helpers::{
     LONG, NOISE, SOON, at_most_left, client, fresh, give_back, must_be_busy, nothing_left, poll_for, take,
     take_lease, take_within, within,
 };
-use crate::cancel::cancel_after;
+use crate::helpers::cancel::cancel_after;
 
 /// No operation is polled nearly as often.
 const MOST_POLLS: usize = 1_000;

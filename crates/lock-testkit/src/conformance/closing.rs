@@ -12,7 +12,7 @@ use super::helpers::{
     take_within, try_take, within,
 };
 use super::{Fault, Harness};
-use crate::cancel::cancel_after;
+use crate::helpers::cancel::cancel_after;
 
 pub(super) async fn closed_locks_refuse(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());

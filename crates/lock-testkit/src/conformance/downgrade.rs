@@ -14,7 +14,7 @@ use super::helpers::{
 use super::readers::{give_back_all, must_not_write, write};
 use super::sharers::Share::Reader;
 use super::{Fault, Harness};
-use crate::cancel::cancel_after;
+use crate::helpers::cancel::cancel_after;
 
 pub(super) async fn a_writer_becomes_a_reader(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());

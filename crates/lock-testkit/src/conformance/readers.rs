@@ -17,7 +17,7 @@ use super::helpers::{
     short_client, wait_for_waiters, within,
 };
 use super::sharers::Share::Reader;
-use crate::cancel::cancel_after;
+use crate::helpers::cancel::cancel_after;
 
 pub(super) async fn readers_share_a_lock(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());

@@ -19,7 +19,7 @@ use super::helpers::{
 };
 use super::lifetime::must_be_extended;
 use super::tokens::must_grow;
-use crate::cancel::cancel_after;
+use crate::helpers::cancel::cancel_after;
 
 /// A way to share a lock.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -126,7 +126,7 @@ async fn ended(alive: &mut watch::Receiver<()>) {
     while alive.changed().await.is_ok() {}
 }
 
-/// Reads one command, an array of strings. Parsed here and not by a driver: see [`crate::redis::reply`].
+/// Reads one command, an array of strings. Parsed here and not by a driver: see [`crate::servers::redis::reply`].
 async fn read_command(reader: &mut (impl AsyncBufRead + Unpin)) -> io::Result<Vec<Bytes>> {
     let count = read_number(reader, b'*').await?;
     let mut words = Vec::with_capacity(count);

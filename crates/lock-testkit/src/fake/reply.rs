@@ -1,6 +1,6 @@
 //! The fake's replies, in both protocols.
 
-use crate::redis::Reply as Resp2;
+use crate::servers::redis::Reply as Resp2;
 
 /// Bytes: a key, a value, a word of a command.
 pub(super) type Bytes = Vec<u8>;

@@ -12,7 +12,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::Protocol;
 use super::frames::{Replies, Requests, command_name};
 use crate::error::{Error, Result};
-use crate::port::Port;
+use crate::servers::port::Port;
 
 /// A proxy that sends the requests of all its clients over one connection to a Redis server, in the order in which they come, as
 /// those do that save connections.

@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::proxy::{Direction, FaultProxy, Protocol, Then, opcode, redis_command, zk_opcode};
-use crate::redis::{RedisServer, Reply};
-use crate::zookeeper::ZooKeeper;
+use crate::servers::redis::{RedisServer, Reply};
+use crate::servers::zookeeper::ZooKeeper;
 use tokio::runtime::Runtime;
 
 #[test]

@@ -8,9 +8,10 @@ use lock_core::Clock;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, Pipeline, RedisConnectionInfo, RedisFuture, RedisResult, Value};
 
-use crate::connect::dial::Stream;
-use crate::route::dispatch::{Dispatch, Unwritten};
+use crate::connect::stream::Stream;
+use crate::route::dispatch::Dispatch;
 use crate::route::multiplexer::Multiplexer;
+use crate::route::unwritten::Unwritten;
 
 /// A connection for commands, which all clones share.
 ///

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::secret::Unreadable;
-use lock_core::{Error, ErrorKind, Password, Result};
+use lock_core::{ErrorKind, Password, Result};
 use redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
 use redis::{ConnectionInfo, RedisResult};
 use tokio::time::timeout;
@@ -108,10 +108,4 @@ impl fmt::Debug for WithCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("WithCredentials").field(&self.dialer).finish()
     }
-}
-
-/// The error for credentials that could not be read, if this is one: they may be readable at the next connect.
-pub(crate) fn unreadable(backend: &'static str, error: Option<&io::Error>) -> Option<Error> {
-    let unreadable = error?.get_ref()?.downcast_ref::<Unreadable>()?;
-    Some(unreadable.error(ErrorKind::Unavailable, backend))
 }

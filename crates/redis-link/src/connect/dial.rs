@@ -17,7 +17,7 @@ use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion, RedisError,
     RedisResult, Value,
 };
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::net::TcpStream;
 #[cfg(unix)]
 use tokio::net::UnixStream;
@@ -26,6 +26,7 @@ use tokio::time::timeout;
 use crate::connect::connection::Connection;
 #[cfg(feature = "tls")]
 use crate::connect::handshake::Handshake;
+pub use crate::connect::stream::Stream;
 use crate::connect::tls::Tls;
 
 /// How long a connection is idle before the kernel asks whether the other side still has it. Routers that translate addresses, and
@@ -117,11 +118,6 @@ pub struct StreamDial<C> {
     connect: C,
     command_timeout: Duration,
 }
-
-/// A byte stream that a connection can use; implemented for every suitable type.
-pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
-
-impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for S {}
 
 impl<C> StreamDial<C> {
     /// Creates a dialer that calls `connect` for each connection, with this timeout for answers.

@@ -14,10 +14,10 @@ use redis::aio::MultiplexedConnection;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 
-use crate::error::Cause;
+use crate::error::{Cause, is_refusal};
 use crate::notify::acquisitions::{Acquisitions, Interest};
 use crate::notify::message::{Message, Secret, Secrets};
-use crate::notify::push_connection::{Event, OnEvent, PushConnection, is_refusal};
+use crate::notify::push_connection::{Event, OnEvent, PushConnection};
 use crate::notify::push_rights::{PushRights, gave_up};
 use crate::notify::unclaimed_grant::{ReturnGrant, Returns, UnclaimedGrant};
 use crate::route::client::RedisClient;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use futures_util::StreamExt as _;
 use lock_core::Result;
 use redis::aio::{MultiplexedConnection, PubSubSink, PubSubStream};
-use redis::{PushInfo, PushKind, RedisError, RedisResult, ServerErrorKind, Value};
+use redis::{PushInfo, PushKind, RedisResult, ServerErrorKind, Value};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use crate::error::{Cause, code, is_of_proxy};
+use crate::error::{Cause, is_refusal};
 use crate::route::client::RedisClient;
 
 /// A push connection: over RESP3, or RESP2 if the server refuses RESP3.
@@ -128,12 +128,6 @@ impl PushConnection {
     }
 }
 
-/// Whether the error says that the command is unknown or not allowed. Errors that pass, as while a password is changed or
-/// the server loads its data, are no refusal.
-pub(crate) fn is_refusal(error: &RedisError) -> bool {
-    matches!(code(error), "NOPERM" | "ERR") && !is_of_proxy(error) || error.kind() == redis::ErrorKind::Client
-}
-
 fn event(push: &PushInfo) -> Option<Event> {
     match (&push.kind, push.data.as_slice()) {
         (PushKind::Message | PushKind::SMessage, [channel, text]) => {
@@ -159,21 +153,8 @@ fn text_of(value: &Value) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use redis::make_extension_error;
 
     use super::*;
-
-    #[test]
-    fn passing_errors_are_no_refusal() {
-        let refused =
-            |code: &str, detail: &str| is_refusal(&make_extension_error(code.into(), Some(detail.into())));
-        assert!(refused("NOPERM", "this user has no permissions to run the 'subscribe' command"));
-        assert!(refused("ERR", "unknown command 'SUBSCRIBE'"));
-        assert!(!refused("ERR", "Connection reset by peer"));
-        for passes in ["NOAUTH", "WRONGPASS", "LOADING", "MASTERDOWN", "BUSY", "CLUSTERDOWN"] {
-            assert!(!refused(passes, "for now"), "{passes}");
-        }
-    }
 
     fn bulk(text: &str) -> Value {
         Value::BulkString(text.as_bytes().to_vec())

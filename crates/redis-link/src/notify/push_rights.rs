@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use lock_core::{Finding, FindingLevel};
 
-use crate::error::{LISTEN_RIGHTS, SHARD_RIGHTS, TRACK_RIGHTS};
-use crate::notify::push_connection::{PushConnection, is_refusal};
+use crate::error::{LISTEN_RIGHTS, SHARD_RIGHTS, TRACK_RIGHTS, is_refusal};
+use crate::notify::push_connection::PushConnection;
 use crate::route::client::RedisClient;
 
 /// Channels without listeners.

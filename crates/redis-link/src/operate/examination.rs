@@ -2,13 +2,12 @@
 
 use std::time::{Duration, SystemTime};
 
-use lock_core::{Finding, FindingLevel, Result, stored_time};
-use redis::{Pipeline, RedisResult, Value};
+use lock_core::{Finding, FindingLevel, stored_time};
+use redis::{RedisResult, Value};
 
 use crate::connect::connection::Connection;
 use crate::connect::greeting::{info_field, mode};
 use crate::error::{Endpoint, NAMES};
-use crate::route::client::RedisClient;
 use crate::scripts::wire;
 
 /// The settings that are read.
@@ -49,32 +48,14 @@ pub(crate) async fn examine(connection: &mut Connection, endpoint: &Endpoint) ->
     Ok(examination.findings)
 }
 
-impl RedisClient {
-    /// Reports what may lose the tombstones of locks that have moved, on each master: they have to last for weeks, where a
-    /// lock lasts for seconds.
-    ///
-    /// # Errors
-    ///
-    /// When a master cannot be reached.
-    ///
-    /// # Cancel safety
-    ///
-    /// This method is cancel safe.
-    pub async fn examine_durability(&self) -> Result<Vec<Finding>> {
-        let mut commands = Pipeline::new();
-        commands.cmd("INFO").cmd("CONFIG").arg("GET").arg("save");
-        let mut findings = Vec::new();
-        for link in self.masters().await? {
-            let answers = self.query_each(&link, &commands).await?;
-            let [info, save] = answers.try_into().unwrap_or_else(|_| [Ok(Value::Nil), Ok(Value::Nil)]);
-            let info = info.ok().and_then(|info| wire::text(&info));
-            let save = text_pair(save).map(|(_, save)| save);
-            let mut examination = Examination { server: &link.endpoint.address, findings: Vec::new() };
-            examination.durability(info.as_deref(), save.as_deref());
-            findings.extend(examination.findings);
-        }
-        Ok(findings)
-    }
+/// Reports what may lose the tombstones of locks that have moved, by the answers to `INFO` and to `CONFIG GET save`.
+pub(crate) fn durability(server: &str, answers: Vec<RedisResult<Value>>) -> Vec<Finding> {
+    let [info, save] = answers.try_into().unwrap_or_else(|_| [Ok(Value::Nil), Ok(Value::Nil)]);
+    let info = info.ok().and_then(|info| wire::text(&info));
+    let save = text_pair(save).map(|(_, save)| save);
+    let mut examination = Examination { server, findings: Vec::new() };
+    examination.durability(info.as_deref(), save.as_deref());
+    examination.findings
 }
 
 /// The findings of one server.

@@ -19,6 +19,7 @@ use crate::connect::greeting::{Identity, info_field};
 use crate::connect::link::{Link, Route};
 use crate::connect::tls::unsupported;
 use crate::error::{Endpoint, Failure, wants_login};
+use crate::operate::examination::durability;
 use crate::route::cluster::Cluster;
 use crate::route::dispatch::Dispatch;
 use crate::route::topology::Topology;
@@ -543,6 +544,26 @@ impl RedisClient {
                     "bring it or its replica back: until then its locks cannot be acquired",
                 )),
             }
+        }
+        Ok(findings)
+    }
+
+    /// Reports what may lose the tombstones of locks that have moved, on each master: they have to last for weeks, where a
+    /// lock lasts for seconds.
+    ///
+    /// # Errors
+    ///
+    /// When a master cannot be reached.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe.
+    pub async fn examine_durability(&self) -> Result<Vec<Finding>> {
+        let mut commands = Pipeline::new();
+        commands.cmd("INFO").cmd("CONFIG").arg("GET").arg("save");
+        let mut findings = Vec::new();
+        for link in self.masters().await? {
+            findings.extend(durability(&link.endpoint.address, self.query_each(&link, &commands).await?));
         }
         Ok(findings)
     }

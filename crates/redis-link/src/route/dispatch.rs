@@ -1,15 +1,9 @@
 //! What becomes of a request on its way to a connection: it waits, is written, or is withdrawn before that.
 
-use std::error::Error;
-use std::fmt;
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lock_core::{BootInstant, Clock};
-use redis::RedisError;
 use tokio::time::Instant;
-
-use crate::error::io_error;
 
 /// Whether a request was written to a connection, and when. What was not written is certainly not applied.
 ///
@@ -139,46 +133,6 @@ impl Dispatch {
     }
 }
 
-/// Why a request was not written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unwritten {
-    /// The connection was closed.
-    Closed,
-    /// The connection is full of requests, and the server has answered none of them for long.
-    Silent,
-    /// The sender has withdrawn it.
-    Withdrawn,
-}
-
-impl Unwritten {
-    /// The reason in this error, if the request was not written.
-    pub(crate) fn of(error: &RedisError) -> Option<Self> {
-        io_error(error)?.get_ref()?.downcast_ref().copied()
-    }
-}
-
-impl From<Unwritten> for RedisError {
-    fn from(reason: Unwritten) -> Self {
-        let kind = match reason {
-            Unwritten::Closed | Unwritten::Withdrawn => io::ErrorKind::BrokenPipe,
-            Unwritten::Silent => io::ErrorKind::TimedOut,
-        };
-        io::Error::new(kind, reason).into()
-    }
-}
-
-impl fmt::Display for Unwritten {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Closed => "the connection was closed before the request was sent",
-            Self::Silent => "the server did not answer earlier requests in time, and this one was not sent",
-            Self::Withdrawn => "the request was given up before it was sent",
-        })
-    }
-}
-
-impl Error for Unwritten {}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,17 +154,5 @@ mod tests {
         let request = other.begin();
         other.withdraw();
         assert!(!other.write(request) && !other.write(other.begin()) && other.written().is_none());
-    }
-
-    #[test]
-    fn the_reason_is_found_in_the_error() {
-        for reason in [Unwritten::Closed, Unwritten::Silent, Unwritten::Withdrawn] {
-            let error = RedisError::from(reason);
-            assert_eq!(
-                (Unwritten::of(&error), error.is_timeout()),
-                (Some(reason), reason == Unwritten::Silent)
-            );
-        }
-        assert_eq!(Unwritten::of(&io::Error::from(io::ErrorKind::BrokenPipe).into()), None);
     }
 }

@@ -24,9 +24,10 @@ use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::connect::dial::Stream;
-use crate::route::dispatch::{Dispatch, Unwritten};
+use crate::connect::stream::Stream;
+use crate::route::dispatch::Dispatch;
 use crate::route::reply::Scan;
+use crate::route::unwritten::Unwritten;
 
 /// How much is read at a time.
 const READ: usize = 16 * 1024;

@@ -2,6 +2,7 @@
 //! own matter: [`Scripts`].
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -73,7 +74,7 @@ pub struct Bench<S> {
 
 /// One lock, its clients, and its state as last seen.
 pub struct Case {
-    pub keys: Keys,
+    pub keys: Arc<Keys>,
     owners: Vec<OwnerId>,
     family: Family,
     state: State,
@@ -113,7 +114,7 @@ impl<S: Scripts> Bench<S> {
         let state = if family == Family::Single { state.of_single() } else { state };
         let mut alive = [true; NAMES.len()];
         (alive[6], alive[7]) = (false, false);
-        let case = Case { keys: Keys::new("lock:", &name), owners, family, state, alive, last };
+        let case = Case { keys: Arc::new(Keys::new("lock:", &name)), owners, family, state, alive, last };
         self.put(&case).await;
         self.listen_for(&case.alive).await;
         case

@@ -1,7 +1,8 @@
 //! The scripts of a single server.
 
+use lock_core::engine::{Changed, Extension, Hold};
 use lock_core::{Mode, Result, Token};
-use lock_redis::request::{Ask, Entry, Extension, HoldKind, Rotated};
+use lock_redis::request::{Ask, Entry};
 use lock_redis::server::Server;
 use redis_link::inspection::Inspection;
 use redis_link::message::Secret;
@@ -67,8 +68,8 @@ impl Scripts for Single {
                     .rotate(case.owner(from), &ask(to, Mode::Exclusive, None), &server.client.dispatch())
                     .await
                 {
-                    Ok(Rotated::HandedOver(token)) => return Some(("passed".into(), Some(token))),
-                    Ok(Rotated::NotOurs) => ours(false, ""),
+                    Ok(Changed::Done(token)) => return Some(("passed".into(), Some(token))),
+                    Ok(_) => ours(false, ""),
                     Err(error) => refused(&error),
                 }
             }
@@ -80,9 +81,9 @@ impl Scripts for Single {
                 let released = server.release(keys, case.owner(who), Some(&*entry)).await.unwrap();
                 ours(released == Some(true), "released")
             }
-            Op::Extend(who) => ours(self.extend(case, who, HoldKind::Shared).await, "extended"),
-            Op::Keep(who) => ours(self.extend(case, who, HoldKind::HandedOver).await, "kept"),
-            Op::Downgrade(who) => ours(self.extend(case, who, HoldKind::Downgrading).await, "downgraded"),
+            Op::Extend(who) => ours(self.extend(case, who, Hold::Shared).await, "extended"),
+            Op::Keep(who) => ours(self.extend(case, who, Hold::Granted).await, "kept"),
+            Op::Downgrade(who) => ours(self.extend(case, who, Hold::Downgrading).await, "downgraded"),
             Op::Raise(who, by) => {
                 let raised = server.raise(keys, case.owner(who), case.proposed(by), seconds(ASKED)).await;
                 raised.map_or_else(|error| refused(&error), |raised| ours(raised, "raised"))
@@ -96,9 +97,9 @@ impl Scripts for Single {
 }
 
 impl Single {
-    async fn extend(&self, case: &Case, who: Who, hold: HoldKind) -> bool {
-        let (keys, owner, ttl) = (&case.keys, case.owner(who), seconds(EXTENDED));
-        let lease = Extension { keys, owner, hold, ttl, shortens: true };
+    async fn extend(&self, case: &Case, who: Who, hold: Hold) -> bool {
+        let mut lease = Extension::new(&case.keys, case.owner(who), seconds(EXTENDED));
+        (lease.hold, lease.shortens) = (hold, true);
         let extended: Result<Vec<_>> = self.0.extend(self.0.moment(), &[lease]).await;
         extended.unwrap().remove(0).unwrap()
     }

@@ -1,0 +1,8 @@
+//! What many tests do.
+
+pub mod cancel;
+pub(crate) mod log_capture;
+pub(crate) mod migration;
+pub mod rotation;
+pub(crate) mod steps;
+pub(crate) mod tier;

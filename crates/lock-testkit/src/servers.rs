@@ -1,0 +1,14 @@
+//! Real servers as child processes, and what they need: ports, directories, certificates.
+
+#[cfg(feature = "tls")]
+pub(crate) mod certificates;
+pub mod etcd;
+pub(crate) mod pgbouncer;
+pub(crate) mod port;
+pub mod postgres;
+pub mod process;
+pub mod redis;
+pub(crate) mod secret_file;
+pub(crate) mod server_process;
+pub(crate) mod server_version;
+pub mod zookeeper;
