@@ -187,7 +187,7 @@ impl Server {
     }
 
     /// Asks for a lock, queues up for it, or confirms a grant.
-    pub(crate) async fn ask<M>(
+    pub(crate) async fn ask<M: Sync>(
         &self,
         on: &Connection,
         name: &str,
@@ -277,7 +277,7 @@ impl Server {
     }
 
     /// Hands a lock that is held alone over to another owner of this process.
-    pub(crate) async fn hand_over<M>(
+    pub(crate) async fn hand_over<M: Sync>(
         &self,
         on: &Connection,
         name: &str,

@@ -30,33 +30,19 @@ mod broken_locks;
 mod cancellation;
 mod cases;
 mod client;
-mod closing;
-mod downgrade;
-mod election;
 mod exclusion;
-mod faults;
+mod handles;
 mod held;
 mod helpers;
 mod holding;
 mod inspection;
 mod lifetime;
-mod logs;
+mod lives;
 mod memory_harness;
-mod modes;
-mod multi;
-mod names;
-mod options;
-mod permits;
-mod processes;
-mod readers;
-mod reentrant;
 mod release;
-mod revocation;
-mod runtimes;
-mod sharers;
+mod shared;
 mod tokens;
 mod waiting;
-mod worker;
 
 use std::num::NonZeroU32;
 use std::process::Command;
@@ -67,9 +53,9 @@ use lock_core::{Capabilities, LockName, Locks, Mode};
 use serde::{Deserialize, Serialize};
 
 pub use self::cases::{CASES, Case, CaseFuture, Trial, left_out, trials};
-pub use self::logs::{keep_secret, watch_logs};
+pub use self::lives::logs::{keep_secret, watch_logs};
+pub use self::lives::worker::serve;
 pub use self::memory_harness::{Connect, Connecting, MemoryHarness};
-pub use self::worker::serve;
 
 /// A backend under test.
 ///

@@ -8,11 +8,12 @@ use std::time::Duration;
 use lock_core::Capabilities;
 use lock_core::backend::Support;
 
-use super::sharers::{PERMIT, Share};
+use super::handles::{election, multi, names, options, reentrant, revocation};
+use super::lives::{closing, faults, logs, processes, runtimes};
+use super::shared::sharers::{PERMIT, Share};
+use super::shared::{downgrade, modes, permits, readers, sharers};
 use super::{
-    Fault, Handle, Harness, cancellation, closing, downgrade, election, exclusion, faults, holding,
-    inspection, lifetime, logs, modes, multi, names, options, permits, processes, readers, reentrant,
-    release, revocation, runtimes, sharers, tokens, waiting,
+    Fault, Handle, Harness, cancellation, exclusion, holding, inspection, lifetime, release, tokens, waiting,
 };
 
 /// A case: one promise of a backend.

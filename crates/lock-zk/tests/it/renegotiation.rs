@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use crate::common::*;
 
 /// Time: what a server allows after its restart, less than the guards count on.
-const LOWERED: Duration = Duration::from_millis(800);
+const LOWERED: Duration = Duration::from_secs(2);
 
 /// Restarts a server that allows so much from then on, with the same data.
 async fn limit(server: &ZooKeeper, most: Duration) {

@@ -11,34 +11,34 @@ use lock_core::{
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 
-use super::Harness;
-use super::client::Client;
-use super::helpers::{
+use crate::conformance::Harness;
+use crate::conformance::client::Client;
+use crate::conformance::helpers::{
     LEASE_SLACK, LOOK, NOISE, PATIENCE, SOON, client, eventually, fresh, give_back, must_be_busy,
     nothing_left, short_client, take, within,
 };
-use super::lifetime::must_be_extended;
-use super::tokens::must_grow;
+use crate::conformance::lifetime::must_be_extended;
+use crate::conformance::tokens::must_grow;
 use crate::helpers::cancel::cancel_after;
 
 /// A way to share a lock.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Share {
+pub(crate) enum Share {
     Reader,
     /// With this maximum.
     Permit(u32),
 }
 
 impl Share {
-    pub(super) async fn take(self, locks: &Client, name: &str) -> Guard {
+    pub(crate) async fn take(self, locks: &Client, name: &str) -> Guard {
         self.take_with(locks, name, LockOptions::new()).await
     }
 
-    pub(super) async fn take_fixed(self, locks: &Client, name: &str, ttl: Duration) -> Guard {
+    pub(crate) async fn take_fixed(self, locks: &Client, name: &str, ttl: Duration) -> Guard {
         self.take_with(locks, name, LockOptions::new().fixed_ttl(ttl)).await
     }
 
-    pub(super) async fn take_with(self, locks: &Client, name: &str, options: LockOptions) -> Guard {
+    pub(crate) async fn take_with(self, locks: &Client, name: &str, options: LockOptions) -> Guard {
         let acquire = async {
             match self {
                 Self::Reader => locks.rw_with(name, options)?.read().await,
@@ -49,7 +49,7 @@ impl Share {
         acquired.unwrap_or_else(|error| panic!("cannot acquire: {error:?}"))
     }
 
-    pub(super) async fn try_take(self, locks: &Client, name: &str) -> Option<Guard> {
+    pub(crate) async fn try_take(self, locks: &Client, name: &str) -> Option<Guard> {
         let acquire = async {
             match self {
                 Self::Reader => locks.rw(name).try_read().await,
@@ -60,12 +60,12 @@ impl Share {
         acquired.unwrap_or_else(|error| panic!("contention is not an error: {error:?}"))
     }
 
-    pub(super) async fn must_be_busy(self, locks: &Client, name: &str) {
+    pub(crate) async fn must_be_busy(self, locks: &Client, name: &str) {
         let guard = self.try_take(locks, name).await;
         assert!(guard.is_none(), "{self:?} shares the lock with an incompatible holder: {guard:?}");
     }
 
-    pub(super) async fn take_for(
+    pub(crate) async fn take_for(
         self,
         locks: &Client,
         name: &str,
@@ -78,7 +78,7 @@ impl Share {
     }
 
     /// Waits without a limit.
-    pub(super) async fn acquire(self, locks: &Client, name: &str) -> Result<Guard> {
+    pub(crate) async fn acquire(self, locks: &Client, name: &str) -> Result<Guard> {
         match self {
             Self::Reader => locks.rw(name).read().await,
             Self::Permit(max) => locks.semaphore(name, max).acquire().await,
@@ -86,16 +86,16 @@ impl Share {
     }
 
     /// Waits in the background.
-    pub(super) fn wait(self, locks: &Client, name: &str) -> JoinHandle<Guard> {
+    pub(crate) fn wait(self, locks: &Client, name: &str) -> JoinHandle<Guard> {
         let (locks, name) = (locks.clone(), name.to_owned());
         tokio::spawn(async move { self.acquire(&locks, &name).await.unwrap() })
     }
 }
 
 /// As many as a few holders need.
-pub(super) const PERMIT: Share = Share::Permit(4);
+pub(crate) const PERMIT: Share = Share::Permit(4);
 
-pub(super) async fn renewed_each(harness: &dyn Harness, share: Share) {
+pub(crate) async fn renewed_each(harness: &dyn Harness, share: Share) {
     let (one, two, name) = (short_client(harness).await, short_client(harness).await, fresh());
     let (other, lease) = (client(harness).await, harness.short_lease());
     let mut guards = vec![share.take(&one, &name).await, share.take(&two, &name).await];
@@ -117,7 +117,7 @@ pub(super) async fn renewed_each(harness: &dyn Harness, share: Share) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn extends_its_own(harness: &dyn Harness, share: Share) {
+pub(crate) async fn extends_its_own(harness: &dyn Harness, share: Share) {
     let (one, two, name) = (short_client(harness).await, short_client(harness).await, fresh());
     let ttl = harness.short_lease();
     let guard = share.take_fixed(&one, &name, ttl).await;
@@ -137,7 +137,7 @@ pub(super) async fn extends_its_own(harness: &dyn Harness, share: Share) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn late_release(harness: &dyn Harness, share: Share) {
+pub(crate) async fn late_release(harness: &dyn Harness, share: Share) {
     let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
     let alive = share.take(&two, &name).await;
     for by_drop in [false, true] {
@@ -157,7 +157,7 @@ pub(super) async fn late_release(harness: &dyn Harness, share: Share) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn tokens_grow_and_differ(harness: &dyn Harness, share: Share) {
+pub(crate) async fn tokens_grow_and_differ(harness: &dyn Harness, share: Share) {
     let (clients, name) = ([client(harness).await, client(harness).await], fresh());
     let mut tokens = Vec::new();
     for round in 0..5 {
@@ -197,7 +197,7 @@ pub(super) async fn tokens_grow_and_differ(harness: &dyn Harness, share: Share) 
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn inspect_shows_one(harness: &dyn Harness, share: Share) {
+pub(crate) async fn inspect_shows_one(harness: &dyn Harness, share: Share) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let labelled = |label: &str| LockOptions::new().label(label);
     let mut holders = vec![
@@ -239,7 +239,7 @@ pub(super) async fn inspect_shows_one(harness: &dyn Harness, share: Share) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn inspect_shows_all(harness: &dyn Harness, share: Share) {
+pub(crate) async fn inspect_shows_all(harness: &dyn Harness, share: Share) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let mut guards = Vec::new();
     for (locks, label) in [(&one, "first"), (&two, "second"), (&one, "third")] {
@@ -286,7 +286,7 @@ pub(super) async fn inspect_shows_all(harness: &dyn Harness, share: Share) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn one_is_broken(harness: &dyn Harness, share: Share) {
+pub(crate) async fn one_is_broken(harness: &dyn Harness, share: Share) {
     let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
     let mut guards = Vec::new();
     for locks in [&one, &two, &one] {
@@ -332,7 +332,7 @@ pub(super) async fn one_is_broken(harness: &dyn Harness, share: Share) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn all_end(harness: &dyn Harness, share: Share, broken: bool) {
+pub(crate) async fn all_end(harness: &dyn Harness, share: Share, broken: bool) {
     let (one, two, name) = (short_client(harness).await, short_client(harness).await, fresh());
     let guards =
         [share.take(&one, &name).await, share.take(&two, &name).await, share.take(&one, &name).await];
@@ -357,7 +357,7 @@ pub(super) async fn all_end(harness: &dyn Harness, share: Share, broken: bool) {
 /// No operation is polled nearly as often.
 const MOST_POLLS: usize = 1_000;
 
-pub(super) async fn cancelled_leave_nothing(harness: &dyn Harness, share: Share) {
+pub(crate) async fn cancelled_leave_nothing(harness: &dyn Harness, share: Share) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     // When the lock is available: beside a holder, and alone.
     for beside in [false, true] {

@@ -2,11 +2,13 @@
 
 use lock_core::ErrorKind;
 
-use super::Harness;
-use super::helpers::{NOISE, SOON, client, fresh, give_back, must_be_busy, nothing_left, take, within};
+use crate::conformance::Harness;
+use crate::conformance::helpers::{
+    NOISE, SOON, client, fresh, give_back, must_be_busy, nothing_left, take, within,
+};
 use tokio::time::sleep;
 
-pub(super) async fn revocation_can_be_requested_or_is_refused(harness: &dyn Harness) {
+pub(crate) async fn revocation_can_be_requested_or_is_refused(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let guard = take(&one, &name).await;
     assert!(!guard.is_revoke_requested());
@@ -30,7 +32,7 @@ pub(super) async fn revocation_can_be_requested_or_is_refused(harness: &dyn Harn
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn only_holders_are_asked_to_release(harness: &dyn Harness) {
+pub(crate) async fn only_holders_are_asked_to_release(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     assert!(!two.request_revocation(&name).await.unwrap(), "the lock is free");
     let guard = take(&one, &name).await;

@@ -10,15 +10,15 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-use super::Handle;
-use super::client::Client;
-use super::held::Held;
+use crate::conformance::Handle;
+use crate::conformance::client::Client;
+use crate::conformance::held::Held;
 use crate::history::{Event, EventKind, Mode, Recorder, ReleaseOutcome, now_ns};
 
 /// What a case sends to a worker.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
-pub(super) enum Order {
+pub(crate) enum Order {
     /// Acquire the lock, and hold it.
     Acquire { name: String, handle: Handle },
     /// Acquire the lock as a reader, and hold it.
@@ -38,7 +38,7 @@ pub(super) enum Order {
 /// What a worker answers.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     /// It is connected, and waits for orders.
     Ready,
     /// It holds the lock.
@@ -57,7 +57,7 @@ pub(super) enum Answer {
 
 /// Executes the orders of the cases: reads them from standard input and answers on standard output, until its input ends.
 ///
-/// To be called by the program that [`Harness::worker`](super::Harness::worker) starts, in a multi-threaded tokio runtime.
+/// To be called by the program that [`Harness::worker`](crate::conformance::Harness::worker) starts, in a multi-threaded tokio runtime.
 ///
 /// # Errors
 ///
@@ -187,17 +187,17 @@ async fn let_go(recorder: &Recorder, name: &str, guard: Held) {
 ///
 /// Each of its steps is atomic, but not a read and the write that follows: that is what the lock is for.
 #[derive(Debug)]
-pub(super) struct Resource {
+pub(crate) struct Resource {
     file: File,
 }
 
 impl Resource {
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         Ok(Self { file: OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path)? })
     }
 
     /// The number, and the last token.
-    pub(super) fn read(&mut self) -> io::Result<(u64, u64)> {
+    pub(crate) fn read(&mut self) -> io::Result<(u64, u64)> {
         self.atomically(Self::content)
     }
 

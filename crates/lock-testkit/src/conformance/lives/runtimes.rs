@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::task::block_in_place;
 
-use super::Harness;
-use super::helpers::{
+use crate::conformance::Harness;
+use crate::conformance::helpers::{
     LOOK, PATIENCE, client, eventually, fresh, give_back, nothing_left, take, take_within, try_take,
     wait_for_waiters, within,
 };
@@ -18,7 +18,7 @@ const COMPUTES: Duration = Duration::from_secs(4);
 
 /// What was handed over lasts as long as what was free, also when the new holder computes before its runtime does anything else. Its guard may
 /// say that it is lost, as the runtime has not heard the answer to the confirmation; nobody else has the lock.
-pub(super) async fn a_holder_that_computes_keeps_a_lock_that_was_handed_over(harness: &dyn Harness) {
+pub(crate) async fn a_holder_that_computes_keeps_a_lock_that_was_handed_over(harness: &dyn Harness) {
     let (other, name) = (client(harness).await, &fresh());
     let guard = take(&other, name).await;
     let (has_acquired, has_computed) = (&AtomicBool::new(false), &AtomicBool::new(false));

@@ -6,16 +6,16 @@ use lock_core::{Error, ErrorKind, LockOptions};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use super::Harness;
-use super::client::Client;
-use super::held::Held;
-use super::helpers::{
+use crate::conformance::Harness;
+use crate::conformance::client::Client;
+use crate::conformance::held::Held;
+use crate::conformance::helpers::{
     NOISE, SOON, answered, client, fresh, give_back, must_be_busy, nothing_left, take, try_take,
     wait_for_waiters, within,
 };
-use super::sharers::Share;
+use crate::conformance::shared::sharers::Share;
 
-pub(super) async fn modes_are_supported_or_refused(harness: &dyn Harness) {
+pub(crate) async fn modes_are_supported_or_refused(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     let capabilities = locks.capabilities().clone();
     match capabilities.shared.why_not() {
@@ -56,7 +56,7 @@ fn must_refuse<T>(answer: Result<T, Error>, why: &str) {
     );
 }
 
-pub(super) async fn a_mutex_and_a_write_lock_are_one(harness: &dyn Harness) {
+pub(crate) async fn a_mutex_and_a_write_lock_are_one(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let mutex = take(&one, &name).await;
     for locks in [&one, &two] {
@@ -104,7 +104,7 @@ impl Way {
     }
 }
 
-pub(super) async fn modes_of_one_name_exclude_each_other(harness: &dyn Harness) {
+pub(crate) async fn modes_of_one_name_exclude_each_other(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     for holding in WAYS {
         let guard = holding.try_take(&one, &name).await.expect("the lock is free");
@@ -125,7 +125,7 @@ pub(super) async fn modes_of_one_name_exclude_each_other(harness: &dyn Harness) 
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn waiters_of_all_modes_take_turns(harness: &dyn Harness) {
+pub(crate) async fn waiters_of_all_modes_take_turns(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     let guard = take(&locks, &name).await;
     let (sender, mut order) = mpsc::unbounded_channel();

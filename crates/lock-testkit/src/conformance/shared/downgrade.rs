@@ -6,17 +6,17 @@ use lock_core::{Error, ErrorKind, Guard, GuardState, Locks, LossReason, Released
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::client::Client;
-use super::helpers::{
+use crate::conformance::client::Client;
+use crate::conformance::helpers::{
     LEASE_SLACK, LONG, LOOK, NOISE, PATIENCE, SOON, client, client_with, eventually, fresh, give_back,
     nothing_left, short_client, take, wait_for_waiters, within,
 };
-use super::readers::{give_back_all, must_not_write, write};
-use super::sharers::Share::Reader;
-use super::{Fault, Harness};
+use crate::conformance::shared::readers::{give_back_all, must_not_write, write};
+use crate::conformance::shared::sharers::Share::Reader;
+use crate::conformance::{Fault, Harness};
 use crate::helpers::cancel::cancel_after;
 
-pub(super) async fn a_writer_becomes_a_reader(harness: &dyn Harness) {
+pub(crate) async fn a_writer_becomes_a_reader(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let mut guard = within(SOON, "the lock", one.rw(&name).write()).await.unwrap();
     let (token, owner) = (guard.token(), guard.owner());
@@ -57,7 +57,7 @@ pub(super) async fn a_writer_becomes_a_reader(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_downgrade_lets_waiting_readers_in_and_no_writer(harness: &dyn Harness) {
+pub(crate) async fn a_downgrade_lets_waiting_readers_in_and_no_writer(harness: &dyn Harness) {
     let [one, two, three, four] =
         [client(harness).await, client(harness).await, client(harness).await, client(harness).await];
     let (fair, name) = (harness.capabilities().fifo, fresh());
@@ -98,7 +98,7 @@ pub(super) async fn a_downgrade_lets_waiting_readers_in_and_no_writer(harness: &
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn only_a_writer_becomes_a_reader(harness: &dyn Harness) {
+pub(crate) async fn only_a_writer_becomes_a_reader(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     let mut reader = Reader.take(&locks, &name).await;
     downgrade(&mut reader).await.expect("a reader is one already");
@@ -117,7 +117,7 @@ pub(super) async fn only_a_writer_becomes_a_reader(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_lost_writer_becomes_no_reader(harness: &dyn Harness) {
+pub(crate) async fn a_lost_writer_becomes_no_reader(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let mut guard = take_to_write(&one, &name).await;
     assert!(two.break_lock(&name).await.unwrap(), "the lock was held");
@@ -133,7 +133,7 @@ pub(super) async fn a_lost_writer_becomes_no_reader(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_writer_that_became_a_reader_is_renewed(harness: &dyn Harness) {
+pub(crate) async fn a_writer_that_became_a_reader_is_renewed(harness: &dyn Harness) {
     let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
     let mut guard = take_to_write(&one, &name).await;
     downgrade(&mut guard).await.expect("the lock is ours");
@@ -149,7 +149,7 @@ pub(super) async fn a_writer_that_became_a_reader_is_renewed(harness: &dyn Harne
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_cancelled_downgrade_gives_nothing_up(harness: &dyn Harness) {
+pub(crate) async fn a_cancelled_downgrade_gives_nothing_up(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let mut done = false;
     for k in 0..1_000 {
@@ -176,7 +176,7 @@ pub(super) async fn a_cancelled_downgrade_gives_nothing_up(harness: &dyn Harness
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_downgrade_without_an_answer_gives_nothing_up(harness: &dyn Harness) {
+pub(crate) async fn a_downgrade_without_an_answer_gives_nothing_up(harness: &dyn Harness) {
     for fault in [Fault::LoseReplies, Fault::CutAfterRequest, Fault::Hold] {
         for again in [true, false] {
             // After outages a session is valid for less time.

@@ -2,10 +2,12 @@
 
 use lock_core::{ErrorKind, Locks, Reentrant, Released};
 
-use super::Harness;
-use super::helpers::{PATIENCE, SOON, client, fresh, give_back, must_be_busy, nothing_left, take, within};
+use crate::conformance::Harness;
+use crate::conformance::helpers::{
+    PATIENCE, SOON, client, fresh, give_back, must_be_busy, nothing_left, take, within,
+};
 
-pub(super) async fn an_owner_acquires_again_and_others_are_excluded(harness: &dyn Harness) {
+pub(crate) async fn an_owner_acquires_again_and_others_are_excluded(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let (owner, another) =
         (Reentrant::new(&Locks::mutex(&one, &name)), Reentrant::new(&Locks::mutex(&one, &name)));
@@ -23,7 +25,7 @@ pub(super) async fn an_owner_acquires_again_and_others_are_excluded(harness: &dy
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn tasks_of_one_owner_share_its_lock(harness: &dyn Harness) {
+pub(crate) async fn tasks_of_one_owner_share_its_lock(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let held = take(&two, &name).await;
     let owner = Reentrant::new(&Locks::mutex(&one, &name));
@@ -42,7 +44,7 @@ pub(super) async fn tasks_of_one_owner_share_its_lock(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn an_owner_that_lost_the_lock_acquires_nothing(harness: &dyn Harness) {
+pub(crate) async fn an_owner_that_lost_the_lock_acquires_nothing(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let owner = Reentrant::new(&Locks::mutex(&one, &name));
     let (outer, inner) = (owner.acquire().await.unwrap(), owner.acquire().await.unwrap());

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use lock_core::{Error, ErrorKind, LeaseKind, LockOptions};
 
-use super::Harness;
-use super::client::Client;
-use super::helpers::{
+use crate::conformance::Harness;
+use crate::conformance::client::Client;
+use crate::conformance::helpers::{
     LONG, SOON, client, client_with, fresh, give_back, must_be_of, nothing_left, take, within,
 };
 
-pub(super) async fn capabilities_are_as_declared(harness: &dyn Harness) {
+pub(crate) async fn capabilities_are_as_declared(harness: &dyn Harness) {
     let (reported, declared) = (client(harness).await.capabilities().clone(), harness.capabilities());
     assert_eq!(reported.backend, declared.backend);
     assert_eq!(reported.cross_process, declared.cross_process);
@@ -34,7 +34,7 @@ pub(super) async fn capabilities_are_as_declared(harness: &dyn Harness) {
     }
 }
 
-pub(super) async fn impossible_lease_options_are_refused(harness: &dyn Harness) {
+pub(crate) async fn impossible_lease_options_are_refused(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     let mut refused = vec![LockOptions::new().max_hold(Duration::ZERO)];
     let least = shortest_ttl(&locks);
@@ -58,7 +58,7 @@ pub(super) async fn impossible_lease_options_are_refused(harness: &dyn Harness) 
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn an_impossible_extension_is_refused(harness: &dyn Harness) {
+pub(crate) async fn an_impossible_extension_is_refused(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     let guard = take(&locks, &name).await;
     let least = shortest_ttl(&locks);

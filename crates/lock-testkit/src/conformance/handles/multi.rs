@@ -2,14 +2,14 @@
 
 use lock_core::{ErrorKind, Locks, Multi, Released};
 
-use super::Harness;
-use super::client::Client;
-use super::helpers::{
+use crate::conformance::Harness;
+use crate::conformance::client::Client;
+use crate::conformance::helpers::{
     NOISE, PATIENCE, SOON, answered, at_most_left, client, fresh, give_back, must_be_busy, nothing_left,
     take, within,
 };
 
-pub(super) async fn all_locks_are_acquired_or_none(harness: &dyn Harness) {
+pub(crate) async fn all_locks_are_acquired_or_none(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let names = ["c", "a", "b"].map(|part| format!("{name}{part}"));
     let all = multi(&one, &names);
@@ -29,7 +29,7 @@ pub(super) async fn all_locks_are_acquired_or_none(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn locks_in_opposite_orders_block_nobody(harness: &dyn Harness) {
+pub(crate) async fn locks_in_opposite_orders_block_nobody(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let [a, b] = ["a", "b"].map(|part| format!("{name}{part}"));
     let works = async |client: &Client, names: [&String; 2]| {
@@ -44,7 +44,7 @@ pub(super) async fn locks_in_opposite_orders_block_nobody(harness: &dyn Harness)
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn one_lost_lock_loses_all(harness: &dyn Harness) {
+pub(crate) async fn one_lost_lock_loses_all(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let names = ["a", "b"].map(|part| format!("{name}{part}"));
     let guard = within(SOON, "both locks", multi(&one, &names).acquire()).await.unwrap();
@@ -57,7 +57,7 @@ pub(super) async fn one_lost_lock_loses_all(harness: &dyn Harness) {
 }
 
 /// It would wait for itself for ever.
-pub(super) async fn the_same_lock_by_two_connections_is_refused(harness: &dyn Harness) {
+pub(crate) async fn the_same_lock_by_two_connections_is_refused(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let locks: [&Locks; 2] = [&one, &two];
     let both = Multi::new(locks.map(|locks| locks.mutex(&name))).unwrap();

@@ -10,16 +10,16 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 
-use super::Harness;
-use super::client::Client;
-use super::helpers::{
+use crate::conformance::Harness;
+use crate::conformance::client::Client;
+use crate::conformance::helpers::{
     LEASE_SLACK, LONG, NOISE, PATIENCE, SOON, answered, client, eventually, fresh, give_back, nothing_left,
     short_client, wait_for_waiters, within,
 };
-use super::sharers::Share::Reader;
+use crate::conformance::shared::sharers::Share::Reader;
 use crate::helpers::cancel::cancel_after;
 
-pub(super) async fn readers_share_a_lock(harness: &dyn Harness) {
+pub(crate) async fn readers_share_a_lock(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let [first, second, third] =
         [Reader.take(&one, &name).await, Reader.take(&two, &name).await, Reader.take(&one, &name).await];
@@ -44,7 +44,7 @@ pub(super) async fn readers_share_a_lock(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn all_readers_that_try_at_once_get_the_lock(harness: &dyn Harness) {
+pub(crate) async fn all_readers_that_try_at_once_get_the_lock(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     for _ in 0..5 {
         let mut trying = JoinSet::new();
@@ -69,7 +69,7 @@ pub(super) async fn all_readers_that_try_at_once_get_the_lock(harness: &dyn Harn
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_writer_waits_for_all_readers(harness: &dyn Harness) {
+pub(crate) async fn a_writer_waits_for_all_readers(harness: &dyn Harness) {
     let (one, two, three, name) =
         (client(harness).await, client(harness).await, client(harness).await, fresh());
     let (first, second) = (Reader.take(&one, &name).await, Reader.take(&two, &name).await);
@@ -93,7 +93,7 @@ pub(super) async fn a_writer_waits_for_all_readers(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn readers_behind_a_waiting_writer_wait(harness: &dyn Harness) {
+pub(crate) async fn readers_behind_a_waiting_writer_wait(harness: &dyn Harness) {
     let (one, two, three, name) =
         (client(harness).await, client(harness).await, client(harness).await, fresh());
     let held = Reader.take(&one, &name).await;
@@ -126,7 +126,7 @@ pub(super) async fn readers_behind_a_waiting_writer_wait(harness: &dyn Harness) 
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn readers_behind_a_writer_that_gave_up_go_on(harness: &dyn Harness) {
+pub(crate) async fn readers_behind_a_writer_that_gave_up_go_on(harness: &dyn Harness) {
     let (one, two, three, name) =
         (client(harness).await, client(harness).await, client(harness).await, fresh());
     let held = Reader.take(&one, &name).await;
@@ -145,7 +145,7 @@ pub(super) async fn readers_behind_a_writer_that_gave_up_go_on(harness: &dyn Har
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_cancelled_writer_lets_readers_in(harness: &dyn Harness) {
+pub(crate) async fn a_cancelled_writer_lets_readers_in(harness: &dyn Harness) {
     let (one, two, three, name) =
         (client(harness).await, client(harness).await, client(harness).await, fresh());
     let held = Reader.take(&one, &name).await;
@@ -171,7 +171,7 @@ pub(super) async fn a_cancelled_writer_lets_readers_in(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_stream_of_readers_starves_no_writer(harness: &dyn Harness) {
+pub(crate) async fn a_stream_of_readers_starves_no_writer(harness: &dyn Harness) {
     let (clients, name) = ([client(harness).await, client(harness).await], fresh());
     let (stop, mut stream) = (Arc::new(AtomicBool::new(false)), JoinSet::new());
     for (number, locks) in (0..).zip(clients.iter().cycle().take(6)) {
@@ -200,7 +200,7 @@ pub(super) async fn a_stream_of_readers_starves_no_writer(harness: &dyn Harness)
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_stream_of_writers_starves_no_reader(harness: &dyn Harness) {
+pub(crate) async fn a_stream_of_writers_starves_no_reader(harness: &dyn Harness) {
     let (clients, name) = ([client(harness).await, client(harness).await], fresh());
     let (stop, mut stream) = (Arc::new(AtomicBool::new(false)), JoinSet::new());
     for locks in clients.iter().cycle().take(4) {
@@ -225,7 +225,7 @@ pub(super) async fn a_stream_of_writers_starves_no_reader(harness: &dyn Harness)
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_dead_reader_blocks_until_its_lease_ends(harness: &dyn Harness) {
+pub(crate) async fn a_dead_reader_blocks_until_its_lease_ends(harness: &dyn Harness) {
     let (one, two, three, name) =
         (short_client(harness).await, client(harness).await, client(harness).await, fresh());
     let ttl = harness.short_lease();
@@ -249,7 +249,7 @@ pub(super) async fn a_dead_reader_blocks_until_its_lease_ends(harness: &dyn Harn
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_released_reader_does_not_keep_the_lock(harness: &dyn Harness) {
+pub(crate) async fn a_released_reader_does_not_keep_the_lock(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, short_client(harness).await, fresh());
     let ttl = harness.short_lease();
     for long_first in [true, false] {
@@ -269,7 +269,7 @@ pub(super) async fn a_released_reader_does_not_keep_the_lock(harness: &dyn Harne
     }
 }
 
-pub(super) async fn readers_and_writers_are_not_exchanged(harness: &dyn Harness) {
+pub(crate) async fn readers_and_writers_are_not_exchanged(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     let (lock, moment) = (locks.rw(&name), NOISE);
     let reader = Reader.take(&locks, &name).await;
@@ -288,7 +288,7 @@ pub(super) async fn readers_and_writers_are_not_exchanged(harness: &dyn Harness)
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn readers_never_see_a_half_done_write(harness: &dyn Harness) {
+pub(crate) async fn readers_never_see_a_half_done_write(harness: &dyn Harness) {
     let name = fresh();
     let (halves, mut running) = (Arc::new([AtomicU64::new(0), AtomicU64::new(0)]), JoinSet::new());
     for locks in [client(harness).await, client(harness).await] {
@@ -327,7 +327,7 @@ pub(super) async fn readers_never_see_a_half_done_write(harness: &dyn Harness) {
 }
 
 /// Waits to write, in the background.
-pub(super) fn write(locks: &Client, name: &str) -> JoinHandle<Guard> {
+pub(crate) fn write(locks: &Client, name: &str) -> JoinHandle<Guard> {
     let lock = locks.rw(name);
     tokio::spawn(async move { lock.write().await.unwrap() })
 }
@@ -337,12 +337,12 @@ async fn try_write(locks: &Client, name: &str) -> Option<Guard> {
     written.unwrap_or_else(|error| panic!("contention is not an error: {error:?}"))
 }
 
-pub(super) async fn must_not_write(locks: &Client, name: &str) {
+pub(crate) async fn must_not_write(locks: &Client, name: &str) {
     let writer = try_write(locks, name).await;
     assert!(writer.is_none(), "{name:?} is held, and there is a writer: {writer:?}");
 }
 
-pub(super) async fn give_back_all(guards: impl IntoIterator<Item = JoinHandle<Guard>>) {
+pub(crate) async fn give_back_all(guards: impl IntoIterator<Item = JoinHandle<Guard>>) {
     let mut came = Vec::new();
     for guard in guards {
         came.push(within(SOON, "the readers to get the lock", guard).await.unwrap());

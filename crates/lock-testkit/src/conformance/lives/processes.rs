@@ -5,12 +5,12 @@ use std::time::Duration;
 use lock_core::{GuardState, Token};
 use tokio::time::{Instant, sleep};
 
-use super::Harness;
-use super::helpers::{
+use crate::conformance::Harness;
+use crate::conformance::helpers::{
     LEASE_SLACK, LONG, NOISE, PATIENCE, SOON, client, fresh, give_back, must_be_busy, nothing_left,
     take_within, within,
 };
-use super::worker::{Answer, Order, Resource};
+use crate::conformance::lives::worker::{Answer, Order, Resource};
 use crate::history::History;
 use crate::worker::Worker;
 
@@ -22,7 +22,7 @@ const HOLD: Duration = Duration::from_secs(4);
 /// What clocks of several servers, and roundings, may take away.
 const ROUNDING: Duration = Duration::from_millis(50);
 
-pub(super) async fn eight_processes_lose_no_update(harness: &dyn Harness) {
+pub(crate) async fn eight_processes_lose_no_update(harness: &dyn Harness) {
     let (name, dir) = (fresh(), tempfile::tempdir().unwrap());
     let file = dir.path().join("counter");
     let history = |number: u32| dir.path().join(format!("history-{number}"));
@@ -44,7 +44,7 @@ pub(super) async fn eight_processes_lose_no_update(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_killed_holder_is_followed(harness: &dyn Harness) {
+pub(crate) async fn a_killed_holder_is_followed(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     let holder = ready(harness, harness.short_lease()).await;
     let token = acquire(harness, &holder, &name).await;
@@ -65,7 +65,7 @@ struct Crash {
     releases: bool,
 }
 
-pub(super) async fn a_killed_holder_holds_at_least_as_long(harness: &dyn Harness) {
+pub(crate) async fn a_killed_holder_holds_at_least_as_long(harness: &dyn Harness) {
     let ways = [(false, false), (false, true), (true, false), (true, true)];
     let crash = |(is_handed_over, releases)| held_at_least(harness, Crash { is_handed_over, releases });
     let [one, two, three, four] = ways.map(crash);
@@ -106,7 +106,7 @@ async fn held_at_least(harness: &dyn Harness, crash: Crash) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_killed_reader_is_followed(harness: &dyn Harness) {
+pub(crate) async fn a_killed_reader_is_followed(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let alive = within(SOON, "the lock", one.rw(&name).read()).await.unwrap();
     let reader = ready(harness, harness.short_lease()).await;
@@ -136,7 +136,7 @@ pub(super) async fn a_killed_reader_is_followed(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn processes_never_exceed_the_permits(harness: &dyn Harness) {
+pub(crate) async fn processes_never_exceed_the_permits(harness: &dyn Harness) {
     let (name, dir) = (fresh(), tempfile::tempdir().unwrap());
     let file = dir.path().join("room");
     let history = |number: u32| dir.path().join(format!("history-{number}"));
@@ -159,7 +159,7 @@ pub(super) async fn processes_never_exceed_the_permits(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_killed_waiter_is_no_obstacle(harness: &dyn Harness) {
+pub(crate) async fn a_killed_waiter_is_no_obstacle(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let guard = take_within(SOON, &one, &name).await;
     let waiter = ready(harness, harness.short_lease()).await;
@@ -172,7 +172,7 @@ pub(super) async fn a_killed_waiter_is_no_obstacle(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_stopped_holder_knows_that_it_lost(harness: &dyn Harness) {
+pub(crate) async fn a_stopped_holder_knows_that_it_lost(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     let holder = ready(harness, harness.short_lease()).await;
     let token = acquire(harness, &holder, &name).await;

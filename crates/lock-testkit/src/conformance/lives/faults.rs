@@ -6,20 +6,20 @@ use std::time::Duration;
 use lock_core::{Clock, Error, ErrorKind, GuardState, LockOptions, Outcome, Persistence, Released};
 use tokio::time::{Instant, sleep};
 
-use super::client::Client;
-use super::held::Held;
-use super::helpers::{
+use crate::conformance::client::Client;
+use crate::conformance::held::Held;
+use crate::conformance::helpers::{
     LATE, LEASE_SLACK, LONG, LOOK, NOISE, PATIENCE, SOON, at_most_left, client, client_with, eventually,
     fresh, give_back, must_be_busy, must_be_of, nothing_left, short_client, take, take_within,
     wait_for_waiters, within,
 };
-use super::lifetime::follow;
-use super::{Fault, Harness};
+use crate::conformance::lifetime::follow;
+use crate::conformance::{Fault, Harness};
 
 /// How much longer than its patience an acquisition takes at most.
 const GIVES_UP_AFTER: Duration = Duration::from_millis(100);
 
-pub(super) async fn a_dead_server_is_reported_at_connect(harness: &dyn Harness) {
+pub(crate) async fn a_dead_server_is_reported_at_connect(harness: &dyn Harness) {
     let link = harness.link().await;
     link.fault(Fault::Cut).await;
     let connected = within(PATIENCE, "the failure to connect", link.connect(LONG)).await;
@@ -29,7 +29,7 @@ pub(super) async fn a_dead_server_is_reported_at_connect(harness: &dyn Harness) 
     give_back(take(&locks, &name).await).await;
 }
 
-pub(super) async fn fails_and_recovers(harness: &dyn Harness, fault: Fault) {
+pub(crate) async fn fails_and_recovers(harness: &dyn Harness, fault: Fault) {
     let (link, direct, name) = (harness.link().await, client(harness).await, fresh());
     let (lease, cleaned_up) = if direct.capabilities().lease.is_session() {
         (harness.short_lease(), harness.short_lease() + LEASE_SLACK)
@@ -68,7 +68,7 @@ pub(super) async fn fails_and_recovers(harness: &dyn Harness, fault: Fault) {
 }
 
 /// As after a long idle time: the first request is not answered. The lock that is held, and the session, go on.
-pub(super) async fn a_forgotten_connection_is_replaced(harness: &dyn Harness) {
+pub(crate) async fn a_forgotten_connection_is_replaced(harness: &dyn Harness) {
     let (link, name, held) = (harness.link().await, fresh(), fresh());
     let locks = client_with(&*link, 3 * LONG).await;
     let guard = take(&locks, &held).await;
@@ -83,7 +83,7 @@ pub(super) async fn a_forgotten_connection_is_replaced(harness: &dyn Harness) {
     nothing_left(harness, &held).await;
 }
 
-pub(super) async fn patience_ends_at_a_silent_server(harness: &dyn Harness) {
+pub(crate) async fn patience_ends_at_a_silent_server(harness: &dyn Harness) {
     let (link, direct, name) = (harness.link().await, client(harness).await, fresh());
     let locks = client(&*link).await;
     give_back(take(&locks, &name).await).await;
@@ -108,7 +108,7 @@ pub(super) async fn patience_ends_at_a_silent_server(harness: &dyn Harness) {
 }
 
 /// A busy lock is not reported as an outage.
-pub(super) async fn a_waiter_at_a_server_that_falls_silent_gives_up_without_an_error(harness: &dyn Harness) {
+pub(crate) async fn a_waiter_at_a_server_that_falls_silent_gives_up_without_an_error(harness: &dyn Harness) {
     let (link, direct, name) = (harness.link().await, client(harness).await, fresh());
     let locks = client(&*link).await;
     let guard = take(&direct, &name).await;
@@ -129,7 +129,7 @@ pub(super) async fn a_waiter_at_a_server_that_falls_silent_gives_up_without_an_e
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_waiter_rides_out_a_short_outage(harness: &dyn Harness) {
+pub(crate) async fn a_waiter_rides_out_a_short_outage(harness: &dyn Harness) {
     let (link, name) = (harness.link().await, fresh());
     let (direct, locks) = (client(harness).await, client_with(&*link, Duration::from_secs(6)).await);
     let guard = take(&direct, &name).await;
@@ -148,7 +148,7 @@ pub(super) async fn a_waiter_rides_out_a_short_outage(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_long_outage_ends_strict_waits_alone(harness: &dyn Harness) {
+pub(crate) async fn a_long_outage_ends_strict_waits_alone(harness: &dyn Harness) {
     let (link, name) = (harness.link().await, fresh());
     let direct = client(harness).await;
     let (strict, patient) = (short_client(&*link).await, short_client(&*link).await);
@@ -173,7 +173,7 @@ pub(super) async fn a_long_outage_ends_strict_waits_alone(harness: &dyn Harness)
     give_back(take(&direct, &name).await).await;
 }
 
-pub(super) async fn a_waiter_cut_off_for_long_jumps_no_queue(harness: &dyn Harness) {
+pub(crate) async fn a_waiter_cut_off_for_long_jumps_no_queue(harness: &dyn Harness) {
     let (link, name) = (harness.link().await, fresh());
     let (one, two, locks) = (client(harness).await, client(harness).await, short_client(&*link).await);
     let guard = take(&one, &name).await;
@@ -208,12 +208,12 @@ pub(super) async fn a_waiter_cut_off_for_long_jumps_no_queue(harness: &dyn Harne
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_holder_that_is_cut_off_suspects_a_loss_and_loses(harness: &dyn Harness) {
+pub(crate) async fn a_holder_that_is_cut_off_suspects_a_loss_and_loses(harness: &dyn Harness) {
     let suspected = loses(harness, Fault::Cut).await;
     assert!(suspected, "the guard never became suspect");
 }
 
-pub(super) async fn a_holder_of_a_silent_server_loses(harness: &dyn Harness) {
+pub(crate) async fn a_holder_of_a_silent_server_loses(harness: &dyn Harness) {
     // While an answer may still arrive, the guard need not become suspect before the deadline.
     loses(harness, Fault::Hold).await;
 }
@@ -260,7 +260,7 @@ async fn loses(harness: &dyn Harness, fault: Fault) -> bool {
     suspected
 }
 
-pub(super) async fn a_release_ends_during_an_outage(harness: &dyn Harness) {
+pub(crate) async fn a_release_ends_during_an_outage(harness: &dyn Harness) {
     for fault in [Fault::Cut, Fault::LoseReplies] {
         let link = harness.link().await;
         let (locks, direct, name) = (client(&*link).await, client(harness).await, fresh());
@@ -278,7 +278,7 @@ pub(super) async fn a_release_ends_during_an_outage(harness: &dyn Harness) {
     }
 }
 
-pub(super) async fn a_drop_during_an_outage_releases_in_the_end(harness: &dyn Harness) {
+pub(crate) async fn a_drop_during_an_outage_releases_in_the_end(harness: &dyn Harness) {
     let link = harness.link().await;
     let (locks, direct, name) = (client_with(&*link, 3 * LONG).await, client(harness).await, fresh());
     let guard = take(&locks, &name).await;
@@ -291,7 +291,7 @@ pub(super) async fn a_drop_during_an_outage_releases_in_the_end(harness: &dyn Ha
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_restart_keeps_locks_and_tokens(harness: &dyn Harness) {
+pub(crate) async fn a_restart_keeps_locks_and_tokens(harness: &dyn Harness) {
     let store = harness.private().await;
     let lease = Duration::from_secs(6);
     let (one, two, name) = (client_with(&*store, lease).await, client_with(&*store, lease).await, fresh());

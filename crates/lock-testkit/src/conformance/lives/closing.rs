@@ -7,14 +7,14 @@ use lock_core::backend::{AcquireRequest, LeasePolicy, Wait};
 use lock_core::{ErrorKind, LockName, OwnerInfo, Token};
 use tokio::runtime;
 
-use super::helpers::{
+use crate::conformance::helpers::{
     LEASE_SLACK, LONG, NOISE, SOON, client, fresh, give_back, nothing_left, poll_for, short_client, take,
     take_within, try_take, within,
 };
-use super::{Fault, Harness};
+use crate::conformance::{Fault, Harness};
 use crate::helpers::cancel::cancel_after;
 
-pub(super) async fn closed_locks_refuse(harness: &dyn Harness) {
+pub(crate) async fn closed_locks_refuse(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     let twin = locks.clone();
     give_back(take(&locks, &name).await).await;
@@ -53,7 +53,7 @@ pub(super) async fn closed_locks_refuse(harness: &dyn Harness) {
     let _ = within(SOON, "the second close", locks.close()).await;
 }
 
-pub(super) async fn closing_ends_a_wait(harness: &dyn Harness) {
+pub(crate) async fn closing_ends_a_wait(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let (guard, led) = (take(&two, &name).await, fresh());
     let leadership = within(SOON, "the leadership", two.election(&led).campaign("two")).await.unwrap();
@@ -82,7 +82,7 @@ pub(super) async fn closing_ends_a_wait(harness: &dyn Harness) {
 }
 
 /// As in a `select!` loop whose other branch closes the locks.
-pub(super) async fn closing_ends_what_nobody_polls(harness: &dyn Harness) {
+pub(crate) async fn closing_ends_what_nobody_polls(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let (guard, led) = (take(&two, &name).await, fresh());
     let leadership = within(SOON, "the leadership", two.election(&led).campaign("two")).await.unwrap();
@@ -109,7 +109,7 @@ pub(super) async fn closing_ends_what_nobody_polls(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn closing_ends_what_is_held(harness: &dyn Harness) {
+pub(crate) async fn closing_ends_what_is_held(harness: &dyn Harness) {
     let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
     let guard = take(&one, &name).await;
     within(SOON, "close", one.close()).await.unwrap();
@@ -121,7 +121,7 @@ pub(super) async fn closing_ends_what_is_held(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn closed_locks_extend_nothing(harness: &dyn Harness) {
+pub(crate) async fn closed_locks_extend_nothing(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     let guard = take(&locks, &name).await;
     within(SOON, "close", locks.close()).await.unwrap();
@@ -134,7 +134,7 @@ pub(super) async fn closed_locks_extend_nothing(harness: &dyn Harness) {
     assert!(!error.is_retryable(), "{error}");
 }
 
-pub(super) async fn closing_leaves_other_clients_alone(harness: &dyn Harness) {
+pub(crate) async fn closing_leaves_other_clients_alone(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let guard = take(&two, &name).await;
     within(SOON, "close", one.close()).await.unwrap();
@@ -144,7 +144,7 @@ pub(super) async fn closing_leaves_other_clients_alone(harness: &dyn Harness) {
     give_back(take(&client(harness).await, &name).await).await;
 }
 
-pub(super) async fn closing_waits_for_dropped_guards(harness: &dyn Harness) {
+pub(crate) async fn closing_waits_for_dropped_guards(harness: &dyn Harness) {
     let (two, name) = (client(harness).await, &fresh());
     in_a_main_that_ends(async || {
         let one = client(harness).await;
@@ -156,7 +156,7 @@ pub(super) async fn closing_waits_for_dropped_guards(harness: &dyn Harness) {
     nothing_left(harness, name).await;
 }
 
-pub(super) async fn closing_waits_for_dropped_acquisitions(harness: &dyn Harness) {
+pub(crate) async fn closing_waits_for_dropped_acquisitions(harness: &dyn Harness) {
     let two = client(harness).await;
     for polls in 0.. {
         let (name, mut done) = (&fresh(), false);
@@ -176,7 +176,7 @@ pub(super) async fn closing_waits_for_dropped_acquisitions(harness: &dyn Harness
     }
 }
 
-pub(super) async fn closing_does_not_wait_for_a_silent_server_for_ever(harness: &dyn Harness) {
+pub(crate) async fn closing_does_not_wait_for_a_silent_server_for_ever(harness: &dyn Harness) {
     let link = harness.link().await;
     let (locks, direct, name) = (client(&*link).await, client(harness).await, fresh());
     let guard = take(&locks, &name).await;

@@ -5,11 +5,11 @@ use std::future::pending;
 use lock_core::{Error, GuardView, Leader, Observer, Released};
 use tokio::sync::mpsc::unbounded_channel;
 
-use super::Harness;
-use super::client::Client;
-use super::helpers::{PATIENCE, SOON, client, fresh, nothing_left, within};
+use crate::conformance::Harness;
+use crate::conformance::client::Client;
+use crate::conformance::helpers::{PATIENCE, SOON, client, fresh, nothing_left, within};
 
-pub(super) async fn observers_see_every_leader(harness: &dyn Harness) {
+pub(crate) async fn observers_see_every_leader(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let mut leaders = two.election(&name).observe();
     assert_eq!(next(&mut leaders).await, None, "there is no candidate yet");
@@ -28,7 +28,7 @@ pub(super) async fn observers_see_every_leader(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_candidate_that_lost_the_leadership_campaigns_again(harness: &dyn Harness) {
+pub(crate) async fn a_candidate_that_lost_the_leadership_campaigns_again(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let (leads, mut led) = unbounded_channel();
     let election = one.election(&name);
@@ -49,7 +49,7 @@ pub(super) async fn a_candidate_that_lost_the_leadership_campaigns_again(harness
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn leaders_that_resign_in_their_own_loops_are_followed(harness: &dyn Harness) {
+pub(crate) async fn leaders_that_resign_in_their_own_loops_are_followed(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let leads = async |locks: &Client, label: &str| {
         let election = locks.election(&name);

@@ -27,7 +27,7 @@ pub fn keep_secret(text: impl Into<String>) {
 /// # Panics
 ///
 /// When the logs have a line which they may not have.
-pub(super) fn check() {
+pub(crate) fn check() {
     let Some(log) = lock(&LOG).clone() else { return };
     let secrets = lock(&SECRETS).clone();
     for line in log.drain() {

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use lock_core::{ErrorKind, LockName, LockOptions};
 
-use super::Harness;
-use super::helpers::{client, give_back, must_be_busy, nothing_left, take};
+use crate::conformance::Harness;
+use crate::conformance::helpers::{client, give_back, must_be_busy, nothing_left, take};
 
-pub(super) async fn odd_names_are_distinct_locks(harness: &dyn Harness) {
+pub(crate) async fn odd_names_are_distinct_locks(harness: &dyn Harness) {
     // Some of these names would meet those of other cases.
     let store = harness.private().await;
     let (one, two) = (client(&*store).await, client(&*store).await);
@@ -34,7 +34,7 @@ pub(super) async fn odd_names_are_distinct_locks(harness: &dyn Harness) {
     nothing_left(&*store, "").await;
 }
 
-pub(super) async fn bad_names_are_refused(harness: &dyn Harness) {
+pub(crate) async fn bad_names_are_refused(harness: &dyn Harness) {
     let locks = client(harness).await;
     for name in [String::new(), "x".repeat(LockName::MAX_BYTES + 1), "ö".repeat(LockName::MAX_BYTES)] {
         let errors = [

@@ -9,14 +9,14 @@ use lock_core::{ErrorKind, Guard, LockOptions};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::Harness;
-use super::helpers::{
+use crate::conformance::Harness;
+use crate::conformance::helpers::{
     LEASE_SLACK, LONG, NOISE, PATIENCE, SOON, answered, client, eventually, fresh, give_back, must_be_busy,
     nothing_left, short_client, take, wait_for_waiters, within,
 };
-use super::sharers::Share::Permit;
+use crate::conformance::shared::sharers::Share::Permit;
 
-pub(super) async fn as_many_holders_as_permits(harness: &dyn Harness) {
+pub(crate) async fn as_many_holders_as_permits(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let mut guards = Vec::new();
     for locks in [&one, &two, &one] {
@@ -45,7 +45,7 @@ fn must_hold(guards: &[Guard]) {
     assert!(guards.iter().all(Guard::is_valid), "a holder lost its permit: {guards:?}");
 }
 
-pub(super) async fn all_clients_that_try_at_once_get_a_permit(harness: &dyn Harness) {
+pub(crate) async fn all_clients_that_try_at_once_get_a_permit(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     for _ in 0..5 {
         let mut trying = JoinSet::new();
@@ -71,7 +71,7 @@ pub(super) async fn all_clients_that_try_at_once_get_a_permit(harness: &dyn Harn
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_freed_permit_goes_to_the_next_waiter(harness: &dyn Harness) {
+pub(crate) async fn a_freed_permit_goes_to_the_next_waiter(harness: &dyn Harness) {
     let (one, two, three, name) =
         (client(harness).await, client(harness).await, client(harness).await, fresh());
     let held = [Permit(2).take(&one, &name).await, Permit(2).take(&two, &name).await];
@@ -101,7 +101,7 @@ pub(super) async fn a_freed_permit_goes_to_the_next_waiter(harness: &dyn Harness
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn an_expired_permit_goes_to_the_next_waiter(harness: &dyn Harness) {
+pub(crate) async fn an_expired_permit_goes_to_the_next_waiter(harness: &dyn Harness) {
     let (one, two, three, name) =
         (short_client(harness).await, client(harness).await, client(harness).await, fresh());
     let ttl = harness.short_lease();
@@ -121,7 +121,7 @@ pub(super) async fn an_expired_permit_goes_to_the_next_waiter(harness: &dyn Harn
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn clients_may_disagree_about_the_permits(harness: &dyn Harness) {
+pub(crate) async fn clients_may_disagree_about_the_permits(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let first = Permit(2).take(&one, &name).await;
     Permit(1).must_be_busy(&two, &name).await;
@@ -144,7 +144,7 @@ pub(super) async fn clients_may_disagree_about_the_permits(harness: &dyn Harness
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_smaller_number_of_permits_blocks_no_larger_one(harness: &dyn Harness) {
+pub(crate) async fn a_smaller_number_of_permits_blocks_no_larger_one(harness: &dyn Harness) {
     // As while a deployment changes the number from 2 to 6.
     let (old, new, name) = (client(harness).await, client(harness).await, fresh());
     let mut held = vec![Permit(2).take(&old, &name).await, Permit(2).take(&old, &name).await];
@@ -170,7 +170,7 @@ pub(super) async fn a_smaller_number_of_permits_blocks_no_larger_one(harness: &d
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn no_larger_number_of_permits_passes_a_writer(harness: &dyn Harness) {
+pub(crate) async fn no_larger_number_of_permits_passes_a_writer(harness: &dyn Harness) {
     let (one, two, three, name) =
         (client(harness).await, client(harness).await, client(harness).await, fresh());
     let held = Permit(1).take(&one, &name).await;
@@ -191,7 +191,7 @@ pub(super) async fn no_larger_number_of_permits_passes_a_writer(harness: &dyn Ha
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_semaphore_without_permits_is_refused(harness: &dyn Harness) {
+pub(crate) async fn a_semaphore_without_permits_is_refused(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     for error in [
         locks.semaphore(&name, 0).acquire().await.map(drop).unwrap_err(),
@@ -204,7 +204,7 @@ pub(super) async fn a_semaphore_without_permits_is_refused(harness: &dyn Harness
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn permits_are_never_exceeded(harness: &dyn Harness) {
+pub(crate) async fn permits_are_never_exceeded(harness: &dyn Harness) {
     let (name, inside, most) = (fresh(), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let mut running = JoinSet::new();
     for locks in [client(harness).await, client(harness).await] {
