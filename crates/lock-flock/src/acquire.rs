@@ -1,6 +1,7 @@
 //! One attempt to acquire a lock, and the wait for the next.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lock_core::{AcquireRequest, BootInstant, Clock, Error, Mode, OwnerInfo, Result, Token, Wait};
 use tokio::time::{Instant, sleep_until};
@@ -15,6 +16,9 @@ use crate::ledger::{Ledger, Record};
 use crate::lock_file::{FileId, LockFile, Sharing};
 use crate::wake::Wake;
 use crate::watches::Watches;
+
+/// How long a waiter leaves the turn to another one, though the lock may be free. That takes it within milliseconds, unless it is paused.
+const TURN_LASTS: Duration = Duration::from_secs(5);
 
 /// A lock that was granted.
 #[derive(Debug)]
@@ -44,6 +48,8 @@ struct Contender {
     owner: Arc<OwnerInfo>,
     lock: LockFile,
     turn: LockFile,
+    /// Since when another one has had the turn.
+    refused_since: Option<Instant>,
 }
 
 pub(crate) fn sharing(mode: Mode) -> Sharing {
@@ -130,25 +136,33 @@ impl Contender {
     fn open(paths: Paths, sharing: Sharing, owner: Arc<OwnerInfo>) -> Result<Self> {
         let open = |path| paths.dir.open(path);
         let (lock, turn) = (open(&paths.lock)?, open(&paths.turn)?);
-        Ok(Self { paths, sharing, owner, lock, turn })
+        Ok(Self { paths, sharing, owner, lock, turn, refused_since: None })
     }
 
     fn opened(&self) -> [FileId; 2] {
         [self.lock.id().clone(), self.turn.id().clone()]
     }
 
-    /// Takes the turn, then the lock, and gives the turn back. One that waits keeps its turn until it has the lock.
+    /// Takes the turn, then the lock, and gives the turn back. One that waits keeps its turn until it has the lock. The turn is for
+    /// fairness alone: a free lock is granted past a waiter that has not taken it, as it is paused.
     fn attempt(mut self, waits: bool) -> Result<Attempt> {
         let dir = &self.paths.dir;
         let mut ledger = Ledger::lock(&self.paths)?;
-        if !lock_current(dir, &mut self.turn, self.sharing)? {
+        let has_turn = lock_current(dir, &mut self.turn, self.sharing)?;
+        if has_turn {
+            self.refused_since = None;
+        } else if self.refused_since.get_or_insert_with(Instant::now).elapsed() < TURN_LASTS {
             return Ok(Attempt::Busy(self));
+        } else {
+            self.refused_since = Some(Instant::now());
         }
         let looked = Clock::boot().now();
         // A reader tries to be alone first: if it can, no earlier holder is left.
         let is_alone = lock_current(dir, &mut self.lock, Sharing::Alone)?;
         let is_granted = match self.sharing {
             Sharing::Alone => is_alone,
+            // Not past a writer that waits for readers.
+            Sharing::Shared if !has_turn && !is_alone => false,
             Sharing::Shared => lock_current(dir, &mut self.lock, Sharing::Shared)?,
         };
         if !is_granted {

@@ -4,6 +4,7 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::process;
 
 use lock_core::Result;
 use rustix::fs::{FlockOperation, OFlags, Timespec, Timestamps, UTIME_NOW, flock, futimens};
@@ -21,6 +22,8 @@ use crate::error::failed;
 pub(crate) struct LockFile {
     file: File,
     id: FileId,
+    /// The process that has opened it.
+    process: u32,
 }
 
 /// Which file it is, whatever its path leads to later. Its number is not used again while it is open.
@@ -58,7 +61,7 @@ impl LockFile {
         };
         let metadata = file.metadata().map_err(|error| failed("look at", path, error))?;
         let id = FileId { path: path.to_owned(), device: metadata.dev(), number: metadata.ino() };
-        Ok(Some(Self { file, id }))
+        Ok(Some(Self { file, id, process: process::id() }))
     }
 
     /// Locks it if nobody else has it, and returns whether it is locked now. Call it again to change the sharing; if that
@@ -102,8 +105,10 @@ impl LockFile {
 
 impl Drop for LockFile {
     fn drop(&mut self) {
-        // A child after `fork` has the open file too: only this call unlocks it for both.
-        self.unlock();
+        // A child after `fork` has the open file too: this call unlocks it for both, and the lock is its parent's.
+        if process::id() == self.process {
+            self.unlock();
+        }
     }
 }
 

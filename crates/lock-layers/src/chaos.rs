@@ -465,6 +465,12 @@ impl Lease for ChaosLease {
         self.revocation.as_ref()
     }
 
+    /// `None` also while a request is under way.
+    #[cfg(unix)]
+    fn locked_file(&self) -> Option<std::os::fd::OwnedFd> {
+        self.below.try_lock().ok()?.lease.locked_file()
+    }
+
     /// Without faults: its requests go past this lease.
     fn backend_specific(&self) -> Option<Arc<dyn Any + Send + Sync>> {
         self.backend_specific.clone()

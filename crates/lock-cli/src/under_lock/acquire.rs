@@ -84,6 +84,11 @@ impl AcquireOptions {
         self.wait.and_then(|wait| Instant::now().checked_add(wait))
     }
 
+    /// The exit code when the lock was not granted until the end of the wait.
+    pub(crate) const fn busy_exit(&self) -> Exit {
+        Exit::Code(self.busy_exit_code)
+    }
+
     const fn waits_for_ever(&self) -> bool {
         !self.no_wait && self.wait.is_none()
     }
@@ -227,8 +232,7 @@ impl<'a> Acquirer<'a> {
     }
 
     async fn busy(&self) -> Failure {
-        let AcquireOptions { name, no_wait, busy_exit_code, .. } = self.options;
-        let exit = Exit::Code(*busy_exit_code);
+        let (AcquireOptions { name, no_wait, .. }, exit) = (self.options, self.options.busy_exit());
         if self.output.is_quiet() {
             return Failure { is_silent: true, ..Failure::new(exit, "busy", String::new(), None) };
         }

@@ -52,11 +52,11 @@ pub(crate) async fn run(options: HoldOptions, output: Output) -> Result<Exit, Fa
     let (mut signals, job) = (Signals::listen()?, JobControl::new());
     let acquirer = tokio::select! {
         acquirer = Acquirer::connect(acquire, LABEL, false, output) => acquirer?,
-        end = end(&process, &mut signals, &job) => return Ok(end.of_wait()),
+        end = end(&process, &mut signals, &job) => return Ok(end.of_wait(acquire)),
     };
     let exit = tokio::select! {
         guard = acquirer.acquire(acquirer.until) => Ok(guard?),
-        end = end(&process, &mut signals, &job) => Err(end.of_wait()),
+        end = end(&process, &mut signals, &job) => Err(end.of_wait(acquire)),
     };
     let exit = match exit {
         Ok(guard) => hold(&acquirer, guard, &process, &mut signals, &job, output).await,
@@ -113,10 +113,10 @@ enum End {
 
 impl End {
     /// The exit code if the lock was not acquired yet.
-    fn of_wait(self) -> Exit {
+    fn of_wait(self, options: &AcquireOptions) -> Exit {
         match self {
             Self::Signal(signal) => Exit::signal(signal.as_raw()),
-            Self::Process => Exit::Done,
+            Self::Process => options.busy_exit(),
         }
     }
 }

@@ -156,13 +156,13 @@ fn names_own_processes() -> bool {
 
 impl Process {
     fn of(pid: Pid) -> Option<Self> {
-        Self::read(&fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?)
+        Self::read(&fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?)
     }
 
-    fn read(stat: &str) -> Option<Self> {
-        // The name of the program is in parentheses, and may have some itself.
-        let (_, rest) = stat.rsplit_once(')')?;
-        let fields: Vec<_> = rest.split_whitespace().collect();
+    fn read(stat: &[u8]) -> Option<Self> {
+        // The name of the program is in parentheses, may have some itself, and need not be UTF-8: the kernel cuts it after 15 bytes.
+        let end = stat.iter().rposition(|byte| *byte == b')')?;
+        let fields: Vec<_> = str::from_utf8(&stat[end + 1..]).ok()?.split_whitespace().collect();
         Some(Self {
             // The main thread may have ended before others.
             is_zombie: ["Z", "X"].contains(fields.first()?) && fields.get(17)?.parse::<u32>().ok()? <= 1,
@@ -183,11 +183,14 @@ mod tests {
         let rest = "1 2 0 -1 4194560 16 17 18 19 20 21 22 23 20 0 THREADS 0 777 0 0";
         let text =
             |name, state, threads| format!("42 ({name}) {state} 7 {}", rest.replace("THREADS", threads));
-        let read = |name, state| Process::read(&text(name, state, "1")).unwrap();
+        let read = |name, state| Process::read(text(name, state, "1").as_bytes()).unwrap();
         let process = Process { parent: 7, group: 1, session: 2, started: 777, is_zombie: false };
         assert_eq!(read("sh", "S"), process);
         assert_eq!(read("a) Z 1 (b", "R"), process);
-        assert!(read("sh", "Z").is_zombie && !Process::read(&text("sh", "Z", "2")).unwrap().is_zombie);
-        assert_eq!(Process::read("42 (sh) S 7"), None);
+        let of_two_threads = text("sh", "Z", "2");
+        assert!(read("sh", "Z").is_zombie && !Process::read(of_two_threads.as_bytes()).unwrap().is_zombie);
+        let cut = [b"42 (\xc3) S 7 ", rest.replace("THREADS", "1").as_bytes()].concat();
+        assert_eq!(Process::read(&cut), Some(process));
+        assert_eq!(Process::read(b"42 (sh) S 7"), None);
     }
 }

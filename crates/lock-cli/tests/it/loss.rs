@@ -54,6 +54,16 @@ async fn a_lock_that_is_lost_stops_the_command() {
     assert!(!text.contains("terminated"), "{text}");
 }
 
+/// The session goes on, and extends nothing that is lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_lost_in_a_session_that_lives_stops_the_command_before_its_former_deadline() {
+    let server = ZooKeeper::start().await.unwrap();
+    let stage = Stage::at(&format!("{}?session_timeout=6s", server.url())).await;
+    let run = stage.running("--grace 300s", &stubborn(&stage.file("file"))).await;
+    stage.breaks().await;
+    run.ends_as(70, &STOPPED).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_loss_that_only_the_release_finds_is_reported() {
     let (stage, redis) = Stage::on_redis().await;

@@ -18,8 +18,8 @@ use crate::process::readers::Readers;
 use crate::process::runtime::Runtimes;
 use crate::values::token_reads::TokenReads;
 use crate::{
-    BootInstant, Clock, Error, ErrorKind, GuardState, GuardView, HandOver, Lease, LeasePolicy, LockName,
-    LossReason, Mode, OwnerId, Released, Result, Revocation, RunError, Token, Validity, ValidityCell,
+    BootInstant, Clock, Error, ErrorKind, GuardState, GuardView, HandOver, Lease, LockName, LossReason, Mode,
+    OwnerId, Released, Result, Revocation, RunError, Token, Validity, ValidityCell,
 };
 
 const FIRST_RETRY: Duration = Duration::from_millis(20);
@@ -143,14 +143,19 @@ impl Guard {
         Self { held: Some(held), token_reads, signals, role, spec, runtime, origin }
     }
 
-    /// Has the server confirm that it keeps the lock at least this long from now, whatever becomes of its holder. The lease
-    /// of a lock that was waited for may begin much shorter.
-    pub(crate) async fn hold_at_least(mut self, hold: Duration, policy: LeasePolicy) -> Result<Self> {
-        let until = Instant::now() + hold;
-        let confirmed = self.lease_to_alter().extend(policy.ttl.map_or(hold, |ttl| ttl.max(hold))).await;
+    /// Has the server confirm that it keeps the lock for as long as it is to be [held at least](crate::LockOptions::hold_at_least),
+    /// whatever becomes of its holder, and returns until when that is. The lease of a lock that was waited for may begin much shorter.
+    pub(crate) async fn confirm_hold(&self) -> Result<Option<Instant>> {
+        let Some(hold) = self.spec.hold_at_least else { return Ok(None) };
+        let (until, ttl) = (Instant::now() + hold, self.spec.lease.ttl);
+        let confirmed = self.lease_to_alter().extend(ttl.map_or(hold, |ttl| ttl.max(hold))).await;
         confirmed.map_err(|error| self.failed("acquire", error))?;
-        self.held_mut().hold_until = Some(until);
-        Ok(self)
+        Ok(Some(until))
+    }
+
+    /// From now on, the end of this guard leaves the lock held until then.
+    pub(crate) fn keep_until(&mut self, until: Option<Instant>) {
+        self.held_mut().hold_until = until;
     }
 
     /// The name of the lock.

@@ -8,14 +8,15 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
 use crate::api::lock_spec::LockSpec;
+use crate::process::background::Counted;
 use crate::process::connection::Connection;
 use crate::process::local_queue::{QueueEvent, Turn};
 use crate::process::patience::{no_answer, within};
 use crate::process::persistence::Outage;
 use crate::process::unpolled::unless_unpolled;
 use crate::{
-    AcquireRequest, Acquired, Error, ErrorKind, Guard, LockName, LockOptions, LockState, Mode, OwnerId,
-    Persistence, Result, Wait,
+    AcquireRequest, Acquired, Error, ErrorKind, Guard, LockName, LockOptions, LockState, Mode, Outcome,
+    OwnerId, Persistence, Result, Wait,
 };
 
 /// A lock within this process: its connection and its name.
@@ -67,6 +68,11 @@ impl LockHandle {
         self.connection.backend_name()
     }
 
+    /// Counts an acquisition as under way.
+    pub(crate) fn under_way(&self) -> Counted {
+        self.connection.under_way()
+    }
+
     pub(crate) fn key(&self) -> Result<LockKey> {
         let spec = self.spec.as_ref().map_err(Clone::clone)?;
         Ok((Arc::as_ptr(&self.connection).addr(), spec.name.clone()))
@@ -81,10 +87,13 @@ impl LockHandle {
     pub(crate) async fn acquire(&self) -> Result<Guard> {
         match self.acquire_within(Wait::Forever).await? {
             Some(guard) => Ok(guard),
-            None => Err(Error::new(ErrorKind::Unexpected, self.connection.backend_name())
-                .with_message("the backend gave up a wait without a deadline")
-                .during("acquire")),
+            None => unreachable!("a wait without a deadline ends with a guard or an error"),
         }
+    }
+
+    /// Acquires the lock as by the other methods, for a caller who [confirms](Guard::confirm_hold) later how long it is to be held.
+    pub(crate) async fn acquire_unconfirmed(&self, wait: Wait) -> Result<Option<Guard>> {
+        self.acquire_by(wait, acquire).await
     }
 
     pub(crate) async fn try_acquire(&self) -> Result<Option<Guard>> {
@@ -101,6 +110,17 @@ impl LockHandle {
     }
 
     async fn acquire_within(&self, wait: Wait) -> Result<Option<Guard>> {
+        self.acquire_by(wait, acquire_held).await
+    }
+
+    async fn acquire_by<'a, F>(
+        &'a self,
+        wait: Wait,
+        acquire: impl FnOnce(&'a Arc<Connection>, &'a Arc<LockSpec>, Wait, Handle) -> F,
+    ) -> Result<Option<Guard>>
+    where
+        F: Future<Output = Result<Option<Guard>>>,
+    {
         let spec = self.spec.as_ref().map_err(Clone::clone)?;
         let _under_way = self.connection.under_way();
         let acquired = pin!(async {
@@ -108,14 +128,20 @@ impl LockHandle {
             let runtime = runtimes.enter()?;
             // Dropping the acquisition rolls it back.
             let acquired =
-                within(wait, self.answer_timeout(), acquire_held(&self.connection, spec, wait, runtime));
+                within(wait, self.answer_timeout(), acquire(&self.connection, spec, wait, runtime));
             acquired.await.unwrap_or_else(|| Err(runtimes.explain(no_answer(self.backend_name()))))
         });
         let acquired = self.unless_closed(acquired);
-        match self.own_reader(spec) {
-            Some(reader) => Box::pin(self.warning_of(reader, spec, acquired)).await,
-            None => acquired.await,
+        let acquired = match self.own_reader(spec) {
+            Some(reader) => Box::pin(self.warning_of(reader, spec, acquired)).await?,
+            None => acquired.await?,
+        };
+        if acquired.is_none() && wait == Wait::Forever {
+            return Err(Error::new(ErrorKind::Unexpected, self.connection.backend_name())
+                .with_message("the backend gave up a wait without a deadline")
+                .during("acquire"));
         }
+        Ok(acquired)
     }
 
     /// The result of an acquisition, or of a wait before it, or an error once the locks are closed.
@@ -157,22 +183,24 @@ async fn acquire_held(
     wait: Wait,
     runtime: Handle,
 ) -> Result<Option<Guard>> {
-    let Some(hold) = spec.hold_at_least else { return acquire(connection, spec, wait, runtime).await };
+    if spec.hold_at_least.is_none() {
+        return acquire(connection, spec, wait, runtime).await;
+    }
     // Boxed, to keep the future of an acquisition small.
     Box::pin(unless_unpolled(|| {
         let (connection, spec, runtime) = (Arc::clone(connection), Arc::clone(spec), runtime.clone());
         async move {
-            match acquire(&connection, &spec, wait, runtime).await? {
-                Some(guard) => guard.hold_at_least(hold, spec.lease).await.map(Some),
-                None => Ok(None),
-            }
+            let Some(mut guard) = acquire(&connection, &spec, wait, runtime).await? else { return Ok(None) };
+            let until = guard.confirm_hold().await?;
+            guard.keep_until(until);
+            Ok(Some(guard))
         }
     }))
     .await
 }
 
 async fn acquire(
-    connection: &Connection,
+    connection: &Arc<Connection>,
     spec: &Arc<LockSpec>,
     wait: Wait,
     runtime: Handle,
@@ -223,10 +251,15 @@ async fn go_on(
     mut refusal: Error,
 ) -> Result<Acquired> {
     let mut outage = Outage::default();
+    // An earlier request may still be executed.
+    let mut in_doubt = false;
+    let doubted =
+        |error: Error, in_doubt| if in_doubt { error.with_outcome(Outcome::Unknown) } else { error };
     loop {
+        in_doubt |= refusal.outcome() == Outcome::Unknown;
         let has_queued = turn.has_queued(refusal.was_waiting());
         if wait.is_expired() || !spec.persistence.goes_on(&refusal, has_queued) {
-            return Err(refusal);
+            return Err(doubted(refusal, in_doubt));
         }
         refusal = refusal.during("acquire").on(&spec.name);
         if outage.note(&refusal)
@@ -238,7 +271,7 @@ async fn go_on(
         let pause = outage.pause();
         sleep(wait.left().map_or(pause, |left| left.min(pause))).await;
         if wait.is_expired() {
-            return Err(refusal);
+            return Err(doubted(refusal, in_doubt));
         }
         let request = AcquireRequest { is_repeated: true, ..spec.request(wait) };
         match connection.request(|backend| backend.acquire(request)).await {
@@ -371,6 +404,19 @@ mod tests {
     async fn next(leaders: &mut Observer) -> Result<Option<String>> {
         let item = timeout(SOON, leaders.next()).await.expect("an event").expect("it goes on");
         item.map(|leader| leader.and_then(|leader| leader.label().map(str::to_owned)))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_acquisition_that_may_have_been_applied_says_so_whatever_the_last_answer_was() {
+        let backend = Refusing::new();
+        let unknown = error(ErrorKind::Unavailable).with_outcome(Outcome::Unknown).while_waiting();
+        *backend.acquire.lock().unwrap() = Some(unknown);
+        let mutex = backend.locks().mutex("a");
+        let acquiring = tokio::spawn(async move { mutex.try_acquire_for(60 * SECOND).await });
+        sleep(SECOND).await;
+        backend.refuse(Some(ErrorKind::Denied));
+        let error = acquiring.await.unwrap().unwrap_err();
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Denied, Outcome::Unknown), "{error}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -12,7 +12,7 @@ use crate::api::handle::LockKey;
 use crate::process::patience::within;
 use crate::process::unpolled::unless_unpolled;
 use crate::values::error::NO_BACKEND;
-use crate::{Error, ErrorKind, Guard, Mutex, Result, Wait};
+use crate::{Error, ErrorKind, Mutex, Result, Wait};
 
 /// How long a wait is before the holder is looked at.
 const LONG_WAIT: Duration = Duration::from_secs(1);
@@ -135,19 +135,24 @@ impl Multi {
     }
 
     async fn acquire_all(&self, wait: Wait) -> Result<Option<MultiGuard>> {
+        // Until what is held is released, or will be in the background, and counted for that.
+        let _under_way: Vec<_> = self.mutexes.iter().map(Mutex::under_way).collect();
         loop {
             let mut held = MultiGuard::default();
             let acquired = self.acquire_each(&mut held, wait).await;
-            if matches!(acquired, Ok(Progress::All)) && held.is_valid() {
+            if matches!(acquired, Ok(Progress::All)) {
                 return Ok(Some(held));
+            }
+            if acquired.as_ref().is_err_and(|error| error.kind() == ErrorKind::Closed) {
+                drop(held);
+                return acquired.map(|_| None);
             }
             // What is not released in time is released in the background; this call fails for another reason.
             drop(within(wait, self.answer_timeout(), held.release()).await);
             match acquired? {
                 Progress::Busy => return Ok(None),
-                // Lost meanwhile.
-                _ if wait.is_expired() => return Ok(None),
-                _ => {}
+                Progress::Lost if wait.is_expired() => return Ok(None),
+                Progress::All | Progress::Lost => {}
             }
         }
     }
@@ -160,7 +165,7 @@ impl Multi {
         for mutex in &self.mutexes {
             let acquired = tokio::select! {
                 biased;
-                acquired = acquire_one(mutex, wait) => acquired?,
+                acquired = mutex.acquire_unconfirmed(wait) => acquired?,
                 error = self.waits_for_itself(mutex, held, wait) => return Err(error),
                 _ = held.lost(), if !held.guards().is_empty() => return Ok(Progress::Lost),
             };
@@ -174,6 +179,11 @@ impl Multi {
                 }
             }
         }
+        let holds = held.confirm_holds().await?;
+        if !held.is_valid() {
+            return Ok(Progress::Lost);
+        }
+        held.keep_until(&holds);
         Ok(Progress::All)
     }
 
@@ -221,14 +231,6 @@ enum Progress {
     Lost,
 }
 
-async fn acquire_one(mutex: &Mutex, wait: Wait) -> Result<Option<Guard>> {
-    match wait {
-        Wait::Never => mutex.try_acquire().await,
-        Wait::Until(deadline) => mutex.try_acquire_until(deadline).await,
-        Wait::Forever => mutex.acquire().await.map(Some),
-    }
-}
-
 /// The error for a lock that is reached by two connections.
 fn same_lock(mutex: &Mutex) -> Error {
     let error = Error::new(ErrorKind::InvalidConfig, mutex.backend_name())
@@ -258,7 +260,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::{Clock, Locks, LossReason, MemoryConfig, Released};
+    use crate::{Clock, LockOptions, Locks, LossReason, MemoryConfig, Released};
 
     /// Shorter than a lease.
     const PATIENCE: Duration = Duration::from_secs(10);
@@ -294,6 +296,36 @@ mod tests {
         assert_eq!(names, ["a", "b", "c"]);
         assert_eq!(guard.release().await.unwrap(), Released::Released);
         assert!(is_free(&locks, "a").await && is_free(&locks, "b").await && is_free(&locks, "c").await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lock_that_is_held_for_a_time_is_released_when_another_one_is_busy() {
+        let (locks, hold) = (locks(), Duration::from_secs(300));
+        let held_long = || locks.mutex_with("a", LockOptions::new().hold_at_least(hold)).unwrap();
+        let busy = locks.mutex("b").acquire().await.unwrap();
+        let both = Multi::new([held_long(), locks.mutex("b")]).unwrap();
+        assert!(both.try_acquire().await.unwrap().is_none() && is_free(&locks, "a").await);
+        assert!(timeout(Duration::from_secs(1), both.acquire()).await.is_err());
+        let a = locks.mutex("a");
+        let next = timeout(PATIENCE, a.acquire()).await.expect("it was given back").unwrap();
+        next.release().await.unwrap();
+        busy.release().await.unwrap();
+        drop(timeout(PATIENCE, both.acquire()).await.unwrap().unwrap());
+        sleep(hold / 2).await;
+        assert!(!is_free(&locks, "a").await && is_free(&locks, "b").await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn closing_gives_back_what_an_acquisition_that_nobody_polls_holds() {
+        let client = || MemoryConfig::new().name("closing").clock(Clock::tokio()).connect().unwrap();
+        let (locks, other) = (client(), client());
+        let _busy = other.mutex("b").acquire().await.unwrap();
+        let all = multi(&locks, &["a", "b"]);
+        let mut acquiring = Box::pin(all.acquire());
+        assert!(timeout(Duration::from_millis(10), &mut acquiring).await.is_err());
+        assert!(!is_free(&other, "a").await, "it waits for the second one");
+        locks.close().await.unwrap();
+        assert!(is_free(&other, "a").await);
     }
 
     #[tokio::test(start_paused = true)]

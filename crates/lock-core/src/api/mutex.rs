@@ -8,8 +8,9 @@ use tokio::time::Instant;
 
 use crate::api::handle::{LockHandle, LockKey};
 use crate::api::run::run_and_release;
+use crate::process::background::Counted;
 use crate::process::connection::Connection;
-use crate::{Guard, GuardView, LockOptions, LockState, Mode, Result, RunError};
+use crate::{Guard, GuardView, LockOptions, LockState, Mode, Result, RunError, Wait};
 
 /// An exclusive lock: at most one holder at a time, over all processes that use the same store.
 ///
@@ -65,6 +66,16 @@ impl Mutex {
     /// The state of the lock in the store.
     pub(crate) async fn inspect(&self) -> Result<LockState> {
         self.handle.inspect().await
+    }
+
+    /// Acquires the lock for a caller who [confirms](Guard::confirm_hold) later how long it is to be held.
+    pub(crate) async fn acquire_unconfirmed(&self, wait: Wait) -> Result<Option<Guard>> {
+        self.handle.acquire_unconfirmed(wait).await
+    }
+
+    /// Counts an acquisition of several as under way: closing waits for it.
+    pub(crate) fn under_way(&self) -> Counted {
+        self.handle.under_way()
     }
 
     /// The output of what an acquisition waits for first, or an error once the locks are closed.

@@ -7,7 +7,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
@@ -112,6 +112,10 @@ impl<F: Future + Send + 'static> Acquisition<F> {
         Some(progress.future.as_mut()?.as_mut().poll(&mut Context::from_waker(&waker)))
     }
 
+    fn is_being_polled(&self) -> bool {
+        matches!(self.progress.try_lock(), Err(TryLockError::WouldBlock))
+    }
+
     /// The number of polls so far, if it was woken and not polled since. It is being polled if the mutex is locked.
     fn polls_until_woken(&self) -> Option<u64> {
         let progress = self.progress.try_lock().ok()?;
@@ -142,6 +146,10 @@ async fn check<F: Future + Send + 'static>(checked: Weak<Acquisition<F>>) {
         let Some(acquisition) = checked.upgrade() else { return };
         // Its caller ends this task.
         acquisition.woken.notified().await;
+        if acquisition.is_being_polled() {
+            // That poll may end without another wake.
+            sleep(POLLED_WITHIN).await;
+        }
         let Some(polls) = acquisition.polls_until_woken() else { continue };
         drop(acquisition);
         sleep(POLLED_WITHIN).await;

@@ -417,6 +417,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_lease_that_begins_with_little_of_its_ttl_is_renewed_in_time() {
+        let (clock, renewer, calls) = renewer(|_, until| Renewed::Until(until), Duration::ZERO);
+        let cell = ValidityCell::new(clock.clone(), clock.now() + TTL / 4);
+        let _renewal = renewer.add(0, FOREVER, cell.clone());
+        tokio::time::sleep(TTL * 2).await;
+        assert!(cell.validity().is_valid() && calls.load(Ordering::SeqCst) > 1);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_shorter_ttl_counts_from_the_time_of_the_request() {
         let (clock, renewer, _) = renewer(|_, _| unknown(), Duration::from_millis(100));
         let (start, cell) = (clock.now(), lease(&clock));

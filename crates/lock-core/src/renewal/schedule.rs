@@ -73,9 +73,11 @@ pub(super) struct Batch<K> {
 
 impl<K> ScheduledLease<K> {
     pub(super) fn new(key: K, terms: Terms, cell: ValidityCell, now: BootInstant) -> Self {
-        let due = if terms.auto { now + interval(terms.ttl) } else { BootInstant::NEVER };
-        let lease = Self { key, due, stored_ttl: terms.ttl, exchange: None, terms, cell };
         // A lease may begin with less than its ttl.
+        let left = cell.validity().until().saturating_duration_since(now);
+        let ttl = if left < terms.ttl / 2 { left.max(TICK) } else { terms.ttl };
+        let due = if terms.auto { now + interval(ttl) } else { BootInstant::NEVER };
+        let lease = Self { key, due, stored_ttl: terms.ttl, exchange: None, terms, cell };
         lease.set_loss_reason(lease.cell.validity().until());
         lease
     }

@@ -153,8 +153,9 @@ impl<R: Renew> RenewalTask<R> {
                 return;
             }
             ended.insert(runtime.id());
-            let here = || Handle::try_current().ok().filter(|here| !ended.contains(&here.id()));
-            let Some(other) = self.tasks.runtime_except(&ended).or_else(here) else { return };
+            // That of the caller runs; another one may be paused.
+            let here = Handle::try_current().ok().filter(|here| !ended.contains(&here.id()));
+            let Some(other) = here.or_else(|| self.tasks.runtime_except(&ended)) else { return };
             runtime = other;
         }
     }

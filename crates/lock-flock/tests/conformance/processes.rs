@@ -142,7 +142,7 @@ fn runtime() -> Runtime {
 
 pub(crate) type Case = fn() -> Pin<Box<dyn Future<Output = ()>>>;
 
-pub(crate) const CASES: [(&str, Case); 12] = cases![
+pub(crate) const CASES: [(&str, Case); 13] = cases![
     a_killed_holder_frees_the_lock_at_once_and_tokens_grow,
     a_program_that_the_holder_starts_does_not_inherit_the_lock,
     other_programs_share_the_lock,
@@ -150,6 +150,7 @@ pub(crate) const CASES: [(&str, Case); 12] = cases![
     a_paused_holder_learns_by_its_deadline,
     what_cannot_be_written_is_said,
     a_process_that_is_stopped_within_its_step_is_reported,
+    a_stopped_waiter_keeps_nobody_out,
     waiters_have_one_watch_in_common,
     a_file_is_broken_for_the_holder_that_was_shown,
     a_killed_holder_is_not_taken_for_another_program,
@@ -174,6 +175,21 @@ async fn a_killed_holder_frees_the_lock_at_once_and_tokens_grow() {
         last = next.token();
         give_back(next).await;
     }
+}
+
+async fn a_stopped_waiter_keeps_nobody_out() {
+    let (dir, locks) = folder().await;
+    let guard = take(&locks, "a").await;
+    let other = Other::start(&dir);
+    other.0.send(&json!("acquire")).await.unwrap();
+    let turn = dir.path().join("a.turn");
+    let is_taken = |file: fs::File| flock(&file, FlockOperation::NonBlockingLockExclusive).is_err();
+    until("it has the turn", async || fs::File::open(&turn).is_ok_and(is_taken)).await;
+    other.0.stop();
+    give_back(guard).await;
+    give_back(take(&locks, "a").await).await;
+    other.0.cont();
+    assert!(other.0.recv_deadline(PATIENCE).await.unwrap().is_string(), "it has the lock");
 }
 
 async fn a_program_that_the_holder_starts_does_not_inherit_the_lock() {

@@ -29,6 +29,8 @@ pub(super) struct Supervisor<'a> {
     clock: Clock,
     alarm: Alarm,
     loss: Option<LossReason>,
+    /// Until when the lock is valid; once it is lost, until when it was: no later answer of the store counts.
+    until: BootInstant,
     /// The last signal that may end what would start the command again.
     signal: Option<Signal>,
     /// Whether the command has got the terminal.
@@ -77,6 +79,7 @@ impl<'a> Supervisor<'a> {
             clock,
             alarm: Alarm::new(),
             loss: None,
+            until: guard.valid_until(),
             signal: None,
             has_terminal: false,
             asked_at: None,
@@ -114,11 +117,8 @@ impl<'a> Supervisor<'a> {
 
     /// Does what the deadline asks for now, and returns when to look again.
     fn act(&mut self) -> BootInstant {
-        // Both are read before the clock: it is never too early for what they say.
-        let until = self.guard.valid_until();
-        if let GuardState::Lost(loss) = self.guard.state() {
-            self.loss = Some(loss);
-        }
+        // Read before the clock: it is never too early for what it says.
+        let until = self.look();
         let now = self.clock.now();
         self.timing.note(until.saturating_duration_since(now));
         if self.on_lost != OnLost::Warn {
@@ -140,8 +140,18 @@ impl<'a> Supervisor<'a> {
         self.next_at(until).map_or(tick, |at| at.min(tick))
     }
 
+    /// Looks at the lock, and returns until when it is valid, or was.
+    fn look(&mut self) -> BootInstant {
+        let until = self.guard.valid_until();
+        if let GuardState::Lost(loss) = self.guard.state() {
+            self.loss = Some(loss);
+        }
+        self.until = if self.loss.is_none() { until } else { until.min(self.until) };
+        self.until
+    }
+
     fn last_resort_at(&self) -> BootInstant {
-        self.timing.last_resort_at(self.guard.valid_until())
+        self.timing.last_resort_at(self.until)
     }
 
     /// When the next stage begins, unless the lock is renewed or lost before.
@@ -254,9 +264,7 @@ impl<'a> Supervisor<'a> {
 
     async fn end(mut self, ending: Ending, signals: &Signals, job: &JobControl) -> End {
         // A child that ended after its lock is no success.
-        if let GuardState::Lost(loss) = self.guard.state() {
-            self.loss = Some(loss);
-        }
+        self.look();
         // The watchdog may have been first.
         let is_late = self.on_lost != OnLost::Warn && self.clock.now() >= self.last_resort_at();
         let was_stopped = !matches!(self.stage, Stage::Running | Stage::Warned);
@@ -282,7 +290,7 @@ impl<'a> Supervisor<'a> {
     /// Stops what the command has left: while the lock is held, after its grace, and to the end.
     async fn stop_rest(&self) {
         if let Stage::Terminated(at) = self.stage {
-            let kill_at = (at + self.timing.grace()).min(self.timing.kill_at(self.guard.valid_until()));
+            let kill_at = (at + self.timing.grace()).min(self.timing.kill_at(self.until));
             while self.guard.is_valid() && self.clock.now() < kill_at && !self.child.is_empty() {
                 self.child.look_after();
                 sleep(MOMENT).await;

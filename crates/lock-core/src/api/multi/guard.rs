@@ -4,6 +4,7 @@ use std::mem;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::time::Instant;
 
 use crate::{BootInstant, Guard, GuardState, LossReason, Released, Result, RunError, Validity};
 
@@ -38,6 +39,20 @@ pub struct MultiGuard {
 impl MultiGuard {
     pub(super) fn push(&mut self, guard: Guard) {
         self.guards.push(guard);
+    }
+
+    /// Has the servers confirm how long the locks are to be held at least, and returns until when that is.
+    pub(super) async fn confirm_holds(&self) -> Result<Vec<Option<Instant>>> {
+        let mut until = Vec::new();
+        for guard in &self.guards {
+            until.push(guard.confirm_hold().await?);
+        }
+        Ok(until)
+    }
+
+    /// From now on, the ends of these guards leave their locks held until then.
+    pub(super) fn keep_until(&mut self, holds: &[Option<Instant>]) {
+        self.guards.iter_mut().zip(holds).for_each(|(guard, until)| guard.keep_until(*until));
     }
 
     #[cfg(feature = "blocking")]
