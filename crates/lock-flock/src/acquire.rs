@@ -17,8 +17,8 @@ use crate::lock_file::{FileId, LockFile, Sharing};
 use crate::wake::Wake;
 use crate::watches::Watches;
 
-/// How long a waiter leaves the turn to another one, though the lock may be free. That takes it within milliseconds, unless it is paused.
-const TURN_LASTS: Duration = Duration::from_secs(5);
+/// How long a free lock is left to the one that has the turn. That takes it within milliseconds, unless it is paused.
+const TURN_LASTS: Duration = Duration::from_secs(3);
 
 /// A lock that was granted.
 #[derive(Debug)]
@@ -48,8 +48,8 @@ struct Contender {
     owner: Arc<OwnerInfo>,
     lock: LockFile,
     turn: LockFile,
-    /// Since when another one has had the turn.
-    refused_since: Option<Instant>,
+    /// Since when the lock has been free, at each attempt, though another one has the turn.
+    free_since: Option<Instant>,
 }
 
 pub(crate) fn sharing(mode: Mode) -> Sharing {
@@ -136,7 +136,7 @@ impl Contender {
     fn open(paths: Paths, sharing: Sharing, owner: Arc<OwnerInfo>) -> Result<Self> {
         let open = |path| paths.dir.open(path);
         let (lock, turn) = (open(&paths.lock)?, open(&paths.turn)?);
-        Ok(Self { paths, sharing, owner, lock, turn, refused_since: None })
+        Ok(Self { paths, sharing, owner, lock, turn, free_since: None })
     }
 
     fn opened(&self) -> [FileId; 2] {
@@ -146,23 +146,17 @@ impl Contender {
     /// Takes the turn, then the lock, and gives the turn back. One that waits keeps its turn until it has the lock. The turn is for
     /// fairness alone: a free lock is granted past a waiter that has not taken it, as it is paused.
     fn attempt(mut self, waits: bool) -> Result<Attempt> {
-        let dir = &self.paths.dir;
+        let dir = &*Arc::clone(&self.paths.dir);
         let mut ledger = Ledger::lock(&self.paths)?;
         let has_turn = lock_current(dir, &mut self.turn, self.sharing)?;
-        if has_turn {
-            self.refused_since = None;
-        } else if self.refused_since.get_or_insert_with(Instant::now).elapsed() < TURN_LASTS {
+        if !has_turn && !self.is_left_free()? {
             return Ok(Attempt::Busy(self));
-        } else {
-            self.refused_since = Some(Instant::now());
         }
         let looked = Clock::boot().now();
         // A reader tries to be alone first: if it can, no earlier holder is left.
         let is_alone = lock_current(dir, &mut self.lock, Sharing::Alone)?;
         let is_granted = match self.sharing {
             Sharing::Alone => is_alone,
-            // Not past a writer that waits for readers.
-            Sharing::Shared if !has_turn && !is_alone => false,
             Sharing::Shared => lock_current(dir, &mut self.lock, Sharing::Shared)?,
         };
         if !is_granted {
@@ -176,6 +170,19 @@ impl Contender {
         holders.push(Record::new(token, &self.owner, self.sharing));
         ledger.set_holders(holders)?;
         Ok(Attempt::Granted(Grant { file: self.lock, token, looked }))
+    }
+
+    /// Whether the lock has been free for some time, and nobody has taken it. It is locked then.
+    fn is_left_free(&mut self) -> Result<bool> {
+        if !lock_current(&self.paths.dir, &mut self.lock, Sharing::Alone)? {
+            self.free_since = None;
+            return Ok(false);
+        }
+        let is_left = self.free_since.get_or_insert_with(Instant::now).elapsed() >= TURN_LASTS;
+        if !is_left {
+            self.lock.unlock();
+        }
+        Ok(is_left)
     }
 }
 

@@ -68,6 +68,16 @@ impl LockHandle {
         self.connection.backend_name()
     }
 
+    /// The error of an acquisition, once the locks are closed.
+    pub(crate) async fn closed(&self) -> Error {
+        self.connection.origin.closed.cancelled().await;
+        let error = self.connection.closed().during("acquire");
+        match &self.spec {
+            Ok(spec) => error.on(&spec.name),
+            Err(_) => error,
+        }
+    }
+
     /// Counts an acquisition as under way.
     pub(crate) fn under_way(&self) -> Counted {
         self.connection.under_way()
@@ -253,10 +263,12 @@ async fn go_on(
     let mut outage = Outage::default();
     // An earlier request may still be executed.
     let mut in_doubt = false;
-    let doubted =
-        |error: Error, in_doubt| if in_doubt { error.with_outcome(Outcome::Unknown) } else { error };
+    let doubted = |error: Error, in_doubt| match error.outcome() {
+        Outcome::NotApplied if in_doubt => error.with_outcome(Outcome::Unknown),
+        _ => error,
+    };
     loop {
-        in_doubt |= refusal.outcome() == Outcome::Unknown;
+        in_doubt |= refusal.outcome() != Outcome::NotApplied;
         let has_queued = turn.has_queued(refusal.was_waiting());
         if wait.is_expired() || !spec.persistence.goes_on(&refusal, has_queued) {
             return Err(doubted(refusal, in_doubt));

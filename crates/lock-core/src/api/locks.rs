@@ -47,7 +47,7 @@ pub struct Locks {
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long it waits for acquisitions under way. Each is woken and ends, unless nobody polls it any more: longer than until those of
 /// several locks are taken back then.
-const UNPOLLED: Duration = Duration::from_millis(1_500);
+const UNPOLLED: Duration = Duration::from_millis(2_200);
 
 impl Locks {
     /// The locks of this backend.
@@ -361,7 +361,7 @@ impl Locks {
     ///
     /// * From the call on, nothing is acquired or observed any more: acquisitions, campaigns and observers under way end with
     ///   [`Closed`](crate::ErrorKind::Closed), and so do later calls, those of all clones too. An acquisition that is kept and
-    ///   not polled is taken back all the same; it costs this call a second and a half.
+    ///   not polled is taken back all the same; it costs this call two seconds.
     /// * It waits at most 5 s for the releases and roll-backs, as a server may not answer. On ZooKeeper it then waits at most half
     ///   a session timeout for the end of the session, whoever keeps futures of it.
     /// * Locks whose guards still live end with their leases or sessions: a lease when it expires, a session at once,

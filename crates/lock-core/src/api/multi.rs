@@ -5,11 +5,12 @@ mod guard;
 use std::future::pending;
 use std::time::Duration;
 
+use futures_util::future::select_all;
 use tokio::time::{Instant, sleep};
 
 pub use self::guard::MultiGuard;
 use crate::api::handle::LockKey;
-use crate::process::patience::within;
+use crate::process::patience::{no_answer, within};
 use crate::process::unpolled::unless_unpolled;
 use crate::values::error::NO_BACKEND;
 use crate::{Error, ErrorKind, Mutex, Result, Wait};
@@ -88,7 +89,8 @@ impl Multi {
     /// # Errors
     ///
     /// Those of [`Mutex::acquire`], for the first lock that cannot be acquired; [`ErrorKind::InvalidConfig`] when two
-    /// connections lead to the same lock. The locks that were acquired before it have been released by then.
+    /// connections lead to the same lock. The locks that were acquired before it have been released by then; in the background, once locks
+    /// [were closed](crate::Locks::close).
     ///
     /// # Cancel safety
     ///
@@ -139,11 +141,16 @@ impl Multi {
         let _under_way: Vec<_> = self.mutexes.iter().map(Mutex::under_way).collect();
         loop {
             let mut held = MultiGuard::default();
-            let acquired = self.acquire_each(&mut held, wait).await;
+            let acquired = tokio::select! {
+                biased;
+                closed = self.closed() => Err(closed),
+                acquired = self.acquire_each(&mut held, wait) => acquired,
+            };
             if matches!(acquired, Ok(Progress::All)) {
                 return Ok(Some(held));
             }
             if acquired.as_ref().is_err_and(|error| error.kind() == ErrorKind::Closed) {
+                // In the background: closing waits for it.
                 drop(held);
                 return acquired.map(|_| None);
             }
@@ -155,6 +162,12 @@ impl Multi {
                 Progress::All | Progress::Lost => {}
             }
         }
+    }
+
+    /// The error once the locks of one of them are closed.
+    async fn closed(&self) -> Error {
+        let closed = self.mutexes.iter().map(|mutex| Box::pin(mutex.closed()));
+        select_all(closed).await.0
     }
 
     fn answer_timeout(&self) -> Duration {
@@ -179,9 +192,18 @@ impl Multi {
                 }
             }
         }
-        let holds = held.confirm_holds().await?;
+        let backend = || self.mutexes.first().map_or(NO_BACKEND, Mutex::backend_name);
+        let confirmed = within(wait, self.answer_timeout(), held.confirm_holds()).await;
+        let holds = match confirmed.unwrap_or_else(|| Err(no_answer(backend()))) {
+            Err(error) if error.kind() == ErrorKind::Lost => return Ok(Progress::Lost),
+            holds => holds?,
+        };
         if !held.is_valid() {
             return Ok(Progress::Lost);
+        }
+        // They may have been closed during that poll.
+        if let Some(closed) = self.mutexes.iter().find_map(Mutex::is_closed) {
+            return Err(closed);
         }
         held.keep_until(&holds);
         Ok(Progress::All)

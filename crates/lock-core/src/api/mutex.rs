@@ -4,13 +4,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::time::Instant;
 
 use crate::api::handle::{LockHandle, LockKey};
 use crate::api::run::run_and_release;
 use crate::process::background::Counted;
 use crate::process::connection::Connection;
-use crate::{Guard, GuardView, LockOptions, LockState, Mode, Result, RunError, Wait};
+use crate::{Error, Guard, GuardView, LockOptions, LockState, Mode, Result, RunError, Wait};
 
 /// An exclusive lock: at most one holder at a time, over all processes that use the same store.
 ///
@@ -71,6 +72,16 @@ impl Mutex {
     /// Acquires the lock for a caller who [confirms](Guard::confirm_hold) later how long it is to be held.
     pub(crate) async fn acquire_unconfirmed(&self, wait: Wait) -> Result<Option<Guard>> {
         self.handle.acquire_unconfirmed(wait).await
+    }
+
+    /// The error of an acquisition, once the locks are closed.
+    pub(crate) async fn closed(&self) -> Error {
+        self.handle.closed().await
+    }
+
+    /// The same; `None` before.
+    pub(crate) fn is_closed(&self) -> Option<Error> {
+        self.closed().now_or_never()
     }
 
     /// Counts an acquisition of several as under way: closing waits for it.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
-use tokio::runtime::{Handle, Id};
+use tokio::runtime::{Handle, Id, RuntimeFlavor};
 use tokio::sync::{Notify, oneshot};
 
 use super::renew::{Renew, Renewed};
@@ -153,9 +153,10 @@ impl<R: Renew> RenewalTask<R> {
                 return;
             }
             ended.insert(runtime.id());
-            // That of the caller runs; another one may be paused.
             let here = Handle::try_current().ok().filter(|here| !ended.contains(&here.id()));
-            let Some(other) = here.or_else(|| self.tasks.runtime_except(&ended)) else { return };
+            // One of a single thread runs only while that thread drives it.
+            let runs = here.clone().filter(|here| here.runtime_flavor() != RuntimeFlavor::CurrentThread);
+            let Some(other) = runs.or_else(|| self.tasks.runtime_except(&ended)).or(here) else { return };
             runtime = other;
         }
     }
