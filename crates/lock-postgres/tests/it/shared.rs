@@ -21,7 +21,7 @@ async fn while_a_table_is_locked_sessions_stay_few_and_held_locks_are_kept() {
     let (mut processes, mut held) = (Vec::new(), Vec::new());
     // Time: some give calls up before the server does.
     for (number, options) in ["", "", "&command_timeout=500ms", "&command_timeout=500ms"].iter().enumerate() {
-        let locks = site.locks(&format!("&ttl=30s{options}")).await;
+        let locks = site.locks(&format!("&ttl=120s{options}")).await;
         held.push(take(&locks, &format!("held {number}")).await);
         processes.push(locks);
     }
@@ -115,9 +115,7 @@ async fn settings_of_the_database_change_nothing() {
         // Time: longer than a session may be idle.
         sleep(Duration::from_millis(100)).await;
         guard.extend(Duration::from_secs(40)).await.unwrap_or_else(|error| panic!("{setting}: {error}"));
-        let no_limits = "SET statement_timeout = 0; SET lock_timeout = 0; SET idle_session_timeout = 0";
-        let user = site.client().await;
-        user.batch_execute(no_limits).await.unwrap();
+        let user = site.client_without_limits().await;
         let fence = guard.fence_sql().unwrap();
         user.batch_execute(&fence).await.unwrap_or_else(|error| panic!("{setting}: {error:?}"));
         let waiter = queue_up(&two, name).await;

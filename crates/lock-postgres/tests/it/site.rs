@@ -103,6 +103,13 @@ impl Site {
         client(&format!("{server} user={role} dbname={}", self.database)).await
     }
 
+    /// Whatever the limits of the database are.
+    pub(crate) async fn client_without_limits(&self) -> Client {
+        let limits = "-c statement_timeout=0 -c lock_timeout=0 -c idle_session_timeout=0";
+        let server = self.server.connect_string();
+        client(&format!("{server} dbname={} options='{limits}'", self.database)).await
+    }
+
     pub(crate) async fn client(&self) -> Client {
         client(&format!("{} dbname={}", self.server.connect_string(), self.database)).await
     }
