@@ -42,6 +42,7 @@ pub use api::semaphore::Semaphore;
 pub use connect::secret::Password;
 pub use memory::{Memory, MemoryConfig};
 pub use process::clock::{BootInstant, Clock};
+pub use process::expiry::Expiry;
 pub use process::persistence::Persistence;
 pub use process::validity::{GuardState, LossReason, Validity, ValidityCell};
 pub use seam::backend::{

@@ -88,30 +88,27 @@ async fn acquire_new(context: &Arc<Context>, request: AcquireRequest) -> Result<
         if record.phase != Phase::Sealed {
             return Err(no_seal());
         }
-        match after_the_seal(context, new, &record, &request).await {
-            Climbed::Held(lease) => return Ok(Acquired::Held(lease)),
-            _ if left == 0 && request.wait.is_expired() => break,
-            _ => sleep(PAUSE).await,
+        match above_the_seal(new, &record).await {
+            Some(new) => {
+                let lease = OneLease::new(context, Rung::New, new.into_lease(), &request);
+                return Ok(Acquired::Held(Box::new(lease)));
+            }
+            None if left == 0 && request.wait.is_expired() => break,
+            None => sleep(PAUSE).await,
         }
     }
     Ok(Acquired::Busy)
 }
 
-/// The lock of the new store, granted with the seal. A lock that was granted just before it is acquired again, as its token
-/// may be smaller than those of the old store.
-async fn after_the_seal(
-    context: &Arc<Context>,
-    mut new: Half,
-    record: &Record,
-    request: &AcquireRequest,
-) -> Climbed {
+/// The lock of the new store, granted with the seal, if its token is larger than all of the old store. One that was granted
+/// just before the seal is given back, to be acquired again.
+async fn above_the_seal(mut new: Half, record: &Record) -> Option<Half> {
     if new.token().get() > record.floor {
-        let lease = OneLease::new(context, Rung::New, new.into_lease(), request);
-        return Climbed::Held(Box::new(lease));
+        return Some(new);
     }
     // At once, so that the next attempt does not find it. What fails is done in the background.
     let _ = new.release().await;
-    Climbed::StartOver
+    None
 }
 
 /// Acquires the lock of the new store, then that of the old one, or relies on the tombstone in its place. The lock of the new store is
@@ -204,13 +201,16 @@ enum Climbed {
 impl Attempt<'_> {
     async fn run(&self) -> Result<Climbed> {
         let (context, name) = (self.context, &self.request.name);
-        let Acquired::Held(lease) = context.to.acquire(self.request.clone()).await? else {
+        let Acquired::Held(lease) = context.to.acquire(self.endless()).await? else {
             return Ok(Climbed::Busy);
         };
         let mut new = context.half(lease);
         let record = context.record_at(&**new).await?;
         if record.phase == Phase::Sealed {
-            return Ok(after_the_seal(context, new, &record, self.request).await);
+            return Ok(match above_the_seal(new, &record).await {
+                Some(new) => Climbed::Held(Box::new(LadderLease::sealed(context, self.request, new))),
+                None => Climbed::StartOver,
+            });
         }
         if self.moves
             && let Some(reading) = context.earlier_reading(name, &record)
@@ -265,6 +265,14 @@ impl Attempt<'_> {
         }
     }
 
+    /// The request for the lock of the new store, which lasts through the wait for the old one: the time of the guard begins
+    /// once it has both.
+    fn endless(&self) -> AcquireRequest {
+        let mut request = self.request.clone();
+        (request.lease.renewed, request.lease.max_hold) = (true, None);
+        request
+    }
+
     /// Raises the tokens of the old store above that of a sharer of both, which then acquires the old lock once more: another
     /// sharer, of the old store alone, may have got the same number there meanwhile.
     async fn raise_for_sharers(&self, new: &Half, old: &Half) -> Result<()> {
@@ -282,7 +290,11 @@ impl Attempt<'_> {
     /// Whether the tokens of the new store can be raised above that of the old one. All its locks would get tokens that are
     /// ahead as far.
     async fn can_follow(&self, old: &Half) -> Result<bool> {
-        match self.context.check_lead(&self.request.name, old.token(), LARGEST_LEAD).await {
+        let checked = async {
+            self.context.check_lead(&self.request.name, old.token(), LARGEST_LEAD).await?;
+            self.trusted_time(self.context.source()?).await.map(drop)
+        };
+        match checked.await {
             Err(error) if error.kind() == ErrorKind::Exhausted => {
                 tracing::warn!(%error, lock = self.request.name.as_str(), "a lock does not move yet");
                 Ok(false)
@@ -319,7 +331,8 @@ impl Attempt<'_> {
             }
         }
         let mut acquired = self.unless_over(new, self.request.clone()).await?;
-        if !is_whole && self.request.wait.is_expired() && matches!(acquired, Ok(Acquired::Busy)) {
+        // A caller whose patience is over gets its answer now.
+        if !is_whole && self.request.wait == Wait::Never && matches!(acquired, Ok(Acquired::Busy)) {
             // A mover that shares the lock of the new store has the old one as a whole, for a moment.
             let mut again = self.request.clone();
             again.wait = Wait::Until(Instant::now() + MOMENT);
@@ -346,11 +359,11 @@ impl Attempt<'_> {
             // The seal raises the new store by hours above its own tokens. So these follow, even if the old store is gone then.
             new.raise_token(old.token()).await?;
         }
-        Ok(Climbed::Held(Box::new(LadderLease::both(self.context, self.rung, &self.request.name, new, old))))
+        Ok(Climbed::Held(Box::new(LadderLease::both(self.context, self.rung, self.request, new, old))))
     }
 
     /// Replaces the lock of the old store by a tombstone.
-    async fn move_name(&self, new: Half, mut old: Half, record: &Arc<Record>) -> Result<Climbed> {
+    async fn move_name(&self, mut new: Half, mut old: Half, record: &Arc<Record>) -> Result<Climbed> {
         let (context, name) = (self.context, &self.request.name);
         let (source, target) = (context.source()?, context.target()?);
         let token = new.token().max(old.token());
@@ -383,9 +396,16 @@ impl Attempt<'_> {
         };
         old.forget();
         context.note_moved(name);
-        // Later acquisitions may rely on it. If it cannot be read now, they read it.
-        if let Ok(Some(reading)) = source.read_tombstone(name).await {
-            context.tombstones.keep(name, reading, record);
+        match source.read_tombstone(name).await {
+            // Later acquisitions may rely on it.
+            Ok(Some(reading)) => context.tombstones.keep(name, reading, record),
+            Ok(None) => {
+                tracing::warn!(lock = name.as_str(), "the tombstone of a lock that has just moved is gone");
+                let _ = new.release().await;
+                return Ok(Climbed::StartOver);
+            }
+            // They read it.
+            Err(error) => tracing::debug!(%error, lock = name.as_str(), "a tombstone cannot be read now"),
         }
         let took = context.clock.now().saturating_duration_since(sent);
         tracing::debug!(lock = name.as_str(), ?took, "a lock has moved");
@@ -467,6 +487,13 @@ impl Attempt<'_> {
     fn hold_moved(&self, new: Half, token: Token, until: BootInstant, sent: BootInstant) -> Climbed {
         let name = &self.request.name;
         let reliance = self.context.tombstones.rely(name, until, sent);
-        Climbed::Held(Box::new(LadderLease::moved(self.context, self.rung, name, new, token, reliance)))
+        Climbed::Held(Box::new(LadderLease::moved(
+            self.context,
+            self.rung,
+            self.request,
+            new,
+            token,
+            reliance,
+        )))
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::background::Background;
-use lock_core::{ErrorKind, Lease, Released, Result};
+use lock_core::{BootInstant, Clock, ErrorKind, Lease, Released, Result};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
@@ -13,13 +13,21 @@ use tokio::time::sleep;
 #[derive(Debug)]
 pub(crate) struct Half {
     lease: Option<Box<dyn Lease>>,
+    /// When it is dropped earlier, it is released then.
+    kept: Option<(Clock, BootInstant)>,
     cleanup: Arc<Background>,
     runtime: Handle,
 }
 
 impl Half {
     pub(crate) fn new(lease: Box<dyn Lease>, cleanup: &Arc<Background>, runtime: &Handle) -> Self {
-        Self { lease: Some(lease), cleanup: Arc::clone(cleanup), runtime: runtime.clone() }
+        Self { lease: Some(lease), kept: None, cleanup: Arc::clone(cleanup), runtime: runtime.clone() }
+    }
+
+    /// Keeps the lock until this time, even if it is dropped: a request may be under way until then that needs it. To
+    /// [release](Self::release) it says that there is none any more.
+    pub(crate) fn keep_until(&mut self, until: BootInstant, clock: &Clock) {
+        self.kept = Some((clock.clone(), until));
     }
 
     /// Releases the lock. As for [`Lease::release`], it may be called again until it returns `Ok`.
@@ -58,7 +66,11 @@ impl DerefMut for Half {
 impl Drop for Half {
     fn drop(&mut self) {
         let Some(mut lease) = self.lease.take() else { return };
+        let kept = self.kept.take();
         self.cleanup.spawn(&self.runtime, async move {
+            if let Some((clock, until)) = kept {
+                clock.sleep_until(until).await;
+            }
             for _ in 0..TRIES {
                 match lease.release().await {
                     Ok(_) => return,

@@ -19,11 +19,11 @@ pub(crate) struct Halves {
     pub(crate) new: Mutex<Option<Half>>,
     /// The lock of the old store; none where a tombstone is in its place.
     pub(crate) old: Mutex<Option<Half>>,
-    /// Of a guard that has both.
+    /// Of a guard that has both, or ends by itself.
     watched: Option<Watched>,
 }
 
-/// How the loss of one half is noticed, to give back the other one.
+/// How the end of a guard is noticed, to give back what it has.
 #[derive(Debug)]
 pub(crate) struct Watched {
     /// That of the whole guard.
@@ -31,7 +31,7 @@ pub(crate) struct Watched {
     pub(crate) runtime: Handle,
 }
 
-/// The renewal of one half would keep it for as long as the guard lives, though the other is lost.
+/// The renewal of one half would keep it for as long as the guard lives, though the other is lost, or its time is over.
 impl Begin for Halves {
     fn begin(self: Arc<Self>) {
         let Some(Watched { validity, runtime }) = &self.watched else { return };

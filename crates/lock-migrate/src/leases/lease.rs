@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::{
-    BootInstant, Error, GuardState, Lease, LockName, OwnerId, Released, Result, Revocation, Token, Validity,
-    ValidityCell,
+    AcquireRequest, BootInstant, Error, Expiry, GuardState, Lease, LockName, OwnerId, Released, Result,
+    Revocation, Token, Validity, ValidityCell,
 };
 
 use crate::context::Context;
@@ -18,7 +18,7 @@ use crate::leases::tombstones::Reliance;
 use crate::rungs::process::CountedGuard;
 use crate::rungs::rung::Rung;
 
-/// The lease of a lock that is held on both stores, or on the new one with a tombstone on the old one.
+/// The lease of a lock that is held on both stores, or on the new one alone: with a tombstone on the old one, or after the seal.
 #[derive(Debug)]
 pub(crate) struct LadderLease {
     halves: Arc<Halves>,
@@ -28,26 +28,32 @@ pub(crate) struct LadderLease {
     /// That of all that the guard relies on.
     validity: Validity,
     revocation: Option<Revocation>,
+    /// The lock of the new store lasts for as long as its session: it was acquired before the time of the guard began.
+    expiry: Expiry,
     /// Whether the guard was valid when its release began, and nothing was found lost since.
     was_held: Option<bool>,
     context: Arc<Context>,
     /// On the tombstone, where there is one.
-    _reliance: Option<Reliance>,
+    #[allow(dead_code, reason = "it ends with the lease")]
+    reliance: Option<Reliance>,
     _guard: CountedGuard,
 }
 
 impl LadderLease {
     /// A lock that is held on both stores: valid while both are.
-    pub(crate) fn both(context: &Arc<Context>, rung: Rung, name: &LockName, new: Half, old: Half) -> Self {
-        // First, so that the loss of the other half, which follows, is not taken for the reason.
-        let loss = ValidityCell::new(context.clock.clone(), BootInstant::NEVER);
-        let validity = loss.validity().and(new.validity().clone()).and(old.validity().clone());
+    pub(crate) fn both(
+        context: &Arc<Context>,
+        rung: Rung,
+        request: &AcquireRequest,
+        new: Half,
+        old: Half,
+    ) -> Self {
         let token = new.token().max(old.token());
         context.process.note_token(old.token());
-        let watched = Watched { validity: validity.clone(), runtime: context.runtime.clone() };
-        let lease = Self::of(context, rung, name, (new, Some(old), Some(watched)), token, (validity, loss));
+        // First of all, so that the loss of the other half, which follows, is not taken for the reason.
+        let loss = ValidityCell::new(context.clock.clone(), BootInstant::NEVER);
+        let lease = Self::begin(context, rung, request, (new, Some(old)), token, loss);
         context.held.add(&lease.halves);
-        context.later.add(&context.runtime, &lease.halves);
         lease
     }
 
@@ -55,32 +61,57 @@ impl LadderLease {
     pub(crate) fn moved(
         context: &Arc<Context>,
         rung: Rung,
-        name: &LockName,
+        request: &AcquireRequest,
         new: Half,
         token: Token,
         reliance: Reliance,
     ) -> Self {
-        let loss = reliance.cell.clone();
-        // First, as above: the release of the lock follows the loss of the tombstone.
-        let validity = loss.validity().and(new.validity().clone());
-        let lease = Self::of(context, rung, name, (new, None, None), token, (validity, loss));
+        let lease = Self::begin(context, rung, request, (new, None), token, reliance.cell.clone());
         reliance.of_halves(&lease.halves);
-        Self { _reliance: Some(reliance), ..lease }
+        Self { reliance: Some(reliance), ..lease }
     }
 
-    fn of(
+    /// A lock of the new store, which was awaited before the seal, and granted after it.
+    pub(crate) fn sealed(context: &Arc<Context>, request: &AcquireRequest, new: Half) -> Self {
+        let (token, loss) = (new.token(), ValidityCell::new(context.clock.clone(), BootInstant::NEVER));
+        Self::begin(context, Rung::New, request, (new, None), token, loss)
+    }
+
+    fn begin(
         context: &Arc<Context>,
         rung: Rung,
-        name: &LockName,
-        (new, old, watched): (Half, Option<Half>, Option<Watched>),
+        request: &AcquireRequest,
+        (new, old): (Half, Option<Half>),
         token: Token,
-        (validity, loss): (Validity, ValidityCell),
+        loss: ValidityCell,
     ) -> Self {
-        let (owner, revocation) = (new.owner(), new.revocation().cloned());
+        let default_ttl = context.to.capabilities().lease.default_ttl();
+        let expiry = Expiry::begin(&context.clock, request.lease, default_ttl);
+        let mut validity = loss.validity().and(expiry.cell().validity()).and(new.validity().clone());
+        if let Some(old) = &old {
+            validity = validity.and(old.validity().clone());
+        }
+        let is_watched = old.is_some() || expiry.expires();
+        let watched =
+            is_watched.then(|| Watched { validity: validity.clone(), runtime: context.runtime.clone() });
+        let (owner, revocation, name) = (new.owner(), new.revocation().cloned(), request.name.clone());
         let halves = Halves::new(loss, new, old, watched);
-        let (context, guard) = (Arc::clone(context), context.process.count(rung));
-        let (name, was_held, _reliance, _guard) = (name.clone(), None, None, guard);
-        Self { halves, name, owner, token, validity, revocation, was_held, context, _reliance, _guard }
+        if is_watched {
+            context.later.add(&context.runtime, &halves);
+        }
+        Self {
+            halves,
+            name,
+            owner,
+            token,
+            validity,
+            revocation,
+            expiry,
+            was_held: None,
+            context: Arc::clone(context),
+            reliance: None,
+            _guard: context.process.count(rung),
+        }
     }
 }
 
@@ -105,6 +136,8 @@ impl Lease for LadderLease {
     async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
         // Before one of both is asked that would honour it.
         self.context.check_ttl(ttl)?;
+        let until = self.context.clock.now() + ttl;
+        self.expiry.shorten(until);
         if let Some(old) = &*self.halves.old.lock().await {
             self.context.process.note_ttl(ttl);
             old.extend(ttl).await?;
@@ -113,7 +146,10 @@ impl Lease for LadderLease {
             Some(new) => new.extend(ttl).await?,
             None => return Err(Error::lost(BACKEND)),
         };
-        Ok(self.validity.until())
+        match self.expiry.extend(until) {
+            true => Ok(self.validity.until()),
+            false => Err(Error::lost(BACKEND)),
+        }
     }
 
     async fn verify(&self) -> Result<GuardState> {
@@ -162,8 +198,10 @@ impl Lease for LadderLease {
     }
 
     async fn raise_token(&self, floor: Token) -> Result<()> {
-        // All locks of the new store get larger tokens than that.
-        self.context.check_lead(&self.name, floor, LARGEST_LEAD).await?;
+        // All locks of the new store get larger tokens than that. After the seal, no clock of the old store counts.
+        if !self.context.process.is_sealed() {
+            self.context.check_lead(&self.name, floor, LARGEST_LEAD).await?;
+        }
         // The new store first: the seal only knows of its tokens.
         match &*self.halves.new.lock().await {
             Some(new) => new.raise_token(floor).await?,

@@ -96,6 +96,10 @@ impl Lease for OneLease {
     }
 
     async fn downgrade(&mut self) -> Result<()> {
+        // It is exclusive, and would be taken for a lock that was granted twice beside other readers.
+        if let Some(shadow) = self.shadow.take() {
+            shadow.release().await;
+        }
         self.lease.downgrade().await
     }
 

@@ -15,6 +15,10 @@ pub(crate) async fn watch(context: Weak<Context>) {
     loop {
         sleep(LOOK).await;
         let Some(context) = context.upgrade() else { return };
+        if context.process.is_sealed() {
+            context.tombstones.let_go();
+            continue;
+        }
         let names = context.tombstones.to_read();
         stream::iter(names).for_each_concurrent(AT_ONCE, |name| read_again(&context, name)).await;
     }
@@ -26,7 +30,8 @@ async fn read_again(context: &Context, name: LockName) {
         Ok(Some(reading)) if context.check(&reading.tombstone, &name).is_ok() => {
             let _ = context.tombstones.found(&name, Some(&reading));
         }
-        Ok(_) => {
+        // After the seal nobody keeps them.
+        Ok(_) if !context.process.is_sealed() => {
             tracing::warn!(
                 lock = name.as_str(),
                 "the tombstone of a lock that is held is gone: the guard is lost"
@@ -39,6 +44,7 @@ async fn read_again(context: &Context, name: LockName) {
                 context.cleanup.spawn(&context.runtime, end);
             }
         }
+        Ok(_) => {}
         Err(error) => tracing::debug!(%error, lock = name.as_str(), "a tombstone cannot be read now"),
     }
 }

@@ -113,6 +113,14 @@ impl Tombstones {
         state.relying.iter().filter(|(_, guards)| is_old(guards)).map(|(name, _)| name.clone()).collect()
     }
 
+    /// After the seal no guard needs its tombstone any more.
+    pub(crate) fn let_go(&self) {
+        let state = self.state();
+        for guard in state.relying.values().flatten() {
+            guard.cell.extend_to(BootInstant::NEVER);
+        }
+    }
+
     /// Notes what was read for the guards of a name; nothing if its tombstone does not exist any more. Returns what the guards
     /// that are lost by that still hold.
     pub(crate) fn found(&self, name: &LockName, reading: Option<&Reading>) -> Vec<Weak<Halves>> {
@@ -246,6 +254,8 @@ mod tests {
         tombstones.found(&name("a"), Some(&second));
         assert!(tombstones.to_read().is_empty());
         assert!(guards.iter().all(|guard| guard.cell.validity().until() == second.until));
+        tombstones.let_go();
+        assert!(guards.iter().all(|guard| guard.cell.validity().until() == BootInstant::NEVER));
         tombstones.found(&name("a"), None);
         assert!(guards.iter().all(|guard| !guard.cell.validity().is_valid()));
         drop(guards);

@@ -1,5 +1,6 @@
 //! What the operator of a migration does: looks, changes rungs, and opens the gates.
 
+mod answering;
 mod finish;
 mod preflight;
 mod rules;
@@ -145,13 +146,15 @@ impl Operator {
         Ok(self.stored().await?.map(|(record, _)| record))
     }
 
-    /// Closes both connections.
+    /// Closes both connections. Locks that a removal of a tombstone may still need are waited for.
     ///
     /// # Errors
     ///
     /// When a server does not confirm; the connections are closed all the same.
     pub async fn close(&self) -> Result<()> {
-        self.cleanup.settle(Duration::from_secs(5)).await;
+        // A removal that is not answered keeps its lock for as long as the lease of that.
+        let longest = self.to.capabilities().lease.default_ttl();
+        self.cleanup.settle(longest + SETTLE_LIMIT).await;
         let (old, new) = tokio::join!(self.from.close(), self.to.close());
         old.and(new)
     }
@@ -233,6 +236,8 @@ impl Member for Watching {
     }
 }
 
+/// How long a release may take.
+const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 /// What an operator registers.
 const OPERATOR: &[u8] = b"operator";
 /// The names of the locks of operators begin with it.

@@ -1,13 +1,16 @@
 //! The operator's steps on real servers: rungs by name, and the way back.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lock_core::{ErrorKind, Locks};
 use lock_migrate::{Gate, Operator, Phase, Progress, Rung};
+use lock_testkit::proxy::{Direction, redis_command};
 use lock_testkit::{PATIENCE, give_back, take, until};
 
-use crate::common::{Servers, at_last, is_busy, pass, until_followed};
+use crate::common::{LEASE, Servers, at_last, is_busy, pass, redis, until_followed};
+use crate::faults::Side;
 
 /// An operator, and so many processes that follow the record.
 pub(crate) async fn with_processes<const COUNT: usize>(servers: &Servers) -> (Operator, [Locks; COUNT]) {
@@ -162,6 +165,45 @@ async fn the_way_back_frees_the_names_for_clients_of_the_old_store() {
     goes_to(&operator, Rung::Move, 2).await;
     pass(&two, "orders/7").await;
     assert!(servers.is_moved("orders/7").await);
+}
+
+/// The lock of the new store excludes others until the request can do nothing any more.
+#[tokio::test]
+async fn a_removal_that_arrives_after_its_operator_was_dropped_removes_nothing() {
+    let servers = Servers::start().await;
+    let (operator, [locks]) = with_processes(&servers).await;
+    goes_to(&operator, Rung::Move, 1).await;
+    pass(&locks, "first").await;
+    let held = take(&locks, "a").await;
+    passed(operator.back(PATIENCE, silent).await.unwrap());
+    let proxy = servers.proxy(Side::Old);
+    let (old, new) = (redis(proxy.addr(), LEASE).await, servers.zk().await);
+    let dropped = Operator::connect("shop", old, new).await.unwrap();
+    // The script is loaded with the first removal.
+    tokio::select! {
+        gate = dropped.clean(None, silent) => panic!("{gate:?}"),
+        () = until("the first is removed", async || !servers.is_moved("first").await) => {}
+    }
+    give_back(held).await;
+    // It lists the tombstones, and reads the clock before it sends the removal of one.
+    let (lists, listed) = (redis_command("SCAN"), AtomicBool::new(false));
+    let reads = redis_command("TIME");
+    proxy.hold_after(move |request| {
+        listed.fetch_or(lists(request), Ordering::SeqCst);
+        listed.load(Ordering::SeqCst) && reads(request)
+    });
+    tokio::select! {
+        gate = dropped.clean(None, silent) => panic!("{gate:?}"),
+        () = until("a removal is sent", async || proxy.queued(Direction::ToServer) > 0) => {}
+    }
+    let guard = take(&locks, "a").await;
+    proxy.deliver();
+    until("it has arrived", async || proxy.queued(Direction::ToServer) == 0).await;
+    drop(dropped.status().await);
+    assert!(servers.is_moved("a").await && guard.is_valid());
+    give_back(guard).await;
+    passed(operator.clean(None, silent).await.unwrap());
+    assert!(!servers.is_moved("a").await);
 }
 
 #[tokio::test]

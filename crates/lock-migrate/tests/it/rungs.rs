@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lock_core::{ErrorKind, GuardState, Locks, LossReason, Token};
+use lock_core::{ErrorKind, GuardState, LockOptions, Locks, LossReason, Token};
 use lock_migrate::{MigrationConfig, Rung};
-use lock_testkit::{give_back, hand_over, queue_up, soon, take};
+use lock_testkit::{acquiring, come, give_back, hand_over, queue_up, soon, take, until};
 use tokio::time::timeout;
 
 use crate::common::{LEASE, Servers, at_last, is_busy, pass, redis};
@@ -160,6 +160,63 @@ async fn a_guard_of_both_ends_with_either_and_gives_the_other_one_back() {
         pass(&zk, "a").await;
         assert!(matches!(guard.state(), GuardState::Lost(_)));
     }
+}
+
+#[tokio::test]
+async fn the_time_of_a_guard_begins_once_it_has_both_locks() {
+    let servers = Servers::start().await;
+    let ((redis, zk), hold) = (servers.apart().await, Duration::from_secs(5));
+    for (rung, name) in [(Rung::Dual, "dual"), (Rung::Move, "move"), (Rung::Move, "move")] {
+        let (locks, options) = (servers.on(rung).await, LockOptions::new().max_hold(hold));
+        let held = match servers.is_moved(name).await {
+            true => None,
+            false => Some(take(&redis, name).await),
+        };
+        let waiter = locks.mutex_with(name, options).unwrap();
+        let waiter = tokio::spawn(async move { waiter.acquire().await.unwrap() });
+        until("the lock of the new store is held", async || is_busy(&zk, name).await).await;
+        if let Some(held) = held {
+            let token = async || zk.inspect(name).await.unwrap().last_token();
+            let before = token().await;
+            // Time: longer than the guard may hold the lock.
+            tokio::time::sleep(2 * hold).await;
+            assert_eq!(token().await, before, "{rung}: it was lost during the wait");
+            give_back(held).await;
+        }
+        let guard = soon(waiter).await.unwrap();
+        assert_eq!(soon(guard.lost()).await, LossReason::MaxHold, "{rung}");
+        // Though the guard is still there.
+        pass(&locks, name).await;
+    }
+}
+
+#[tokio::test]
+async fn a_sharer_whose_patience_ends_is_answered_in_time() {
+    let servers = Servers::start().await;
+    let (dual, redis) = (servers.on(Rung::Dual).await, servers.apart().await.0);
+    let writer = redis.rw("a").write().await.unwrap();
+    // Time: it ends while the lock is busy.
+    let answer = dual.rw("a").try_read_for(Duration::from_secs(1)).await;
+    assert!(matches!(answer, Ok(None)), "{answer:?}");
+    give_back(writer).await;
+}
+
+#[tokio::test]
+async fn a_tombstone_that_is_deleted_at_once_is_written_again() {
+    let servers = Servers::start().await;
+    let proxy = servers.proxy(Side::Old);
+    let redis = redis(proxy.addr(), LEASE).await;
+    let moving = MigrationConfig::new("shop").rung(Rung::Move);
+    let locks = Locks::new(moving.open(redis, servers.zk().await).await.unwrap());
+    pass(&locks, "warm").await;
+    proxy.hold_after(|request| request.windows(14).any(|part| part == b"polylock:moved"));
+    let waiter = acquiring(locks.mutex("a"));
+    until("the lock has moved", async || servers.is_moved("a").await).await;
+    servers.redis.call(&["DEL", "lock:a"]).await;
+    proxy.deliver();
+    let guard = come(waiter).await;
+    assert!(servers.is_moved("a").await);
+    give_back(guard).await;
 }
 
 #[tokio::test]

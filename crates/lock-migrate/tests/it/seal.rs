@@ -63,6 +63,20 @@ async fn the_seal_needs_a_closed_store_and_ended_leases() {
 }
 
 #[tokio::test]
+async fn a_store_that_answers_is_not_gone() {
+    let servers = Servers::start().await;
+    let (operator, [_locks]) = with_processes(&servers).await;
+    goes_to(&operator, Rung::Move, 1).await;
+    let gone = FinishTerms::new().source_is_gone();
+    // Of a master that nobody reaches: no client may write, but it may become a master again.
+    servers.redis.call(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    let reasons = blocked(operator.finish(&gone, silent).await.unwrap());
+    assert!(reasons.contains("accepts connections"), "{reasons}");
+    servers.redis.kill();
+    assert!(operator.obstacles_to_finish(&gone).await.unwrap().is_empty());
+}
+
+#[tokio::test]
 async fn waiters_of_a_closed_store_go_on_with_the_new_one_after_the_seal() {
     let servers = Servers::start().await;
     for user in ["fleet", "operator"] {

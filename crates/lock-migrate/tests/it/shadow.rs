@@ -60,6 +60,20 @@ async fn a_lock_that_is_granted_twice_is_counted_and_a_crash_is_not() {
 }
 
 #[tokio::test]
+async fn readers_beside_a_writer_that_became_one_are_no_double_grant() {
+    let servers = Servers::start().await;
+    let (first, second) = (shadowing(&servers, None).await, shadowing(&servers, None).await);
+    let mut guard = first.1.rw("a").write().await.unwrap();
+    until("the shadow of the writer", async || first.0.shadow().granted == 1).await;
+    guard.downgrade().await.unwrap();
+    let reader = second.1.rw("a").read().await.unwrap();
+    until("the shadow of the reader", async || second.0.shadow().granted == 1).await;
+    assert_eq!(first.0.shadow().double_grants + second.0.shadow().double_grants, 0);
+    give_back(guard).await;
+    give_back(reader).await;
+}
+
+#[tokio::test]
 async fn a_shadow_ends_with_its_guard_while_zookeeper_is_silent() {
     let servers = Servers::start().await;
     let proxy = servers.proxy(Side::New);

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::{
-    AcquireRequest, BootInstant, Error, GuardState, Lease, LeasePolicy, LossReason, OwnerId, Released,
-    Result, Revocation, Token, TokenBlock, Validity, ValidityCell,
+    AcquireRequest, BootInstant, Error, Expiry, GuardState, Lease, LossReason, OwnerId, Released, Result,
+    Revocation, Token, TokenBlock, Validity,
 };
 use tokio::sync::oneshot;
 
@@ -19,7 +19,6 @@ use crate::nodes::node::{CreatedNode, Deletion, Downgraded};
 use crate::nodes::own_node::OwnNode;
 use crate::nodes::token::{Minted, NotWritten};
 use crate::operate::fenced::Fencing;
-use crate::sessions::session::Session;
 
 /// A held lock: its node is the lowest, and only its deletion or the end of the session changes that.
 #[derive(Debug)]
@@ -28,8 +27,7 @@ pub(crate) struct ZkLease {
     /// The node when the lock was granted. The token is computed from its `czxid`.
     node: Arc<CreatedNode>,
     tokens: TokenBlock,
-    /// The validity of this lock alone: its node was deleted, or it expired.
-    cell: ValidityCell,
+    /// That of this lock alone: its node was deleted, or it expired.
     expiry: Expiry,
     /// That of the session and of this lock.
     validity: Validity,
@@ -49,17 +47,16 @@ impl ZkLease {
         minted: &Minted,
         request: &AcquireRequest,
     ) -> Self {
-        let (cell, expiry) = Expiry::begin(&own.session, request.lease);
-        let expires = expiry != Expiry::NEVER;
-        let (revocation, cancel_watch) = held_node::watch(&own, &node, watch, &cell, expires, &request.owner);
-        let validity = own.session.validity.clone().and(cell.validity());
+        let expiry = Expiry::begin(&own.session.clock, request.lease, own.session.timeout);
+        let (revocation, cancel_watch) =
+            held_node::watch(&own, &node, watch, expiry.cell(), expiry.expires(), &request.owner);
+        let validity = own.session.validity.clone().and(expiry.cell().validity());
         let most = if minted.is_block { own.lock.local_handovers } else { 1 };
         let tokens = TokenBlock::granted(minted.token, most);
         Self {
             own,
             node,
             tokens,
-            cell,
             expiry,
             validity,
             revocation,
@@ -85,7 +82,7 @@ impl ZkLease {
 
     /// Records that the node was deleted.
     pub(crate) fn lost(&self) -> Error {
-        self.cell.lose(LossReason::Removed);
+        self.expiry.cell().lose(LossReason::Removed);
         Error::lost(BACKEND)
     }
 
@@ -95,7 +92,7 @@ impl ZkLease {
             let node = self.latest_node().await;
             match session.retry_until_definite(|| node.exists(session)).await {
                 Ok(true) => {}
-                Ok(false) => self.cell.lose(LossReason::Removed),
+                Ok(false) => self.expiry.cell().lose(LossReason::Removed),
                 Err(Fault::SessionEnded) => {}
                 Err(fault) => return Err(fault),
             }
@@ -130,7 +127,7 @@ impl Lease for ZkLease {
         Some(Arc::new(Fencing {
             session: Arc::clone(&self.own.session),
             node: Arc::clone(&self.node),
-            cell: self.cell.clone(),
+            cell: self.expiry.cell().clone(),
             has_unique_names: self.own.lock.has_unique_names(),
         }))
     }
@@ -139,14 +136,11 @@ impl Lease for ZkLease {
         let session = &self.own.session;
         limits(session.timeout).check_lease_ttl(ttl)?;
         let until = session.clock.now() + ttl;
-        if self.expiry.is_fixed {
-            // An earlier end holds from now on, whatever becomes of the request.
-            self.expiry.set(&self.cell, until.min(self.cell.validity().until()));
-        }
+        self.expiry.shorten(until);
         if let GuardState::Lost(_) = self.verify().await? {
             return Err(Error::lost(BACKEND));
         }
-        if self.expiry.is_fixed && !self.expiry.set(&self.cell, until) {
+        if !self.expiry.extend(until) {
             return Err(Error::lost(BACKEND));
         }
         Ok(self.validity.until())
@@ -200,7 +194,7 @@ impl Lease for ZkLease {
             self.own.forget();
         }
         // From here on the guard is not valid, whatever becomes of the request.
-        self.cell.lose(LossReason::Released);
+        self.expiry.cell().lose(LossReason::Released);
         self.cancel_watch = None;
         let session = Arc::clone(&self.own.session);
         match session.answer_about(&self.node.path, self.own.delete()).await? {
@@ -208,36 +202,5 @@ impl Lease for ZkLease {
             Ok(_) => Ok(Released::AlreadyLost),
             Err(fault) => Err(fault.on(self.path())),
         }
-    }
-}
-
-/// When a lock ends although its session goes on: its node is deleted then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Expiry {
-    /// Whether it has a fixed ttl, which can be extended.
-    is_fixed: bool,
-    /// The end of `max_hold`, which no extension moves.
-    hold_until: BootInstant,
-}
-
-impl Expiry {
-    const NEVER: Self = Self { is_fixed: false, hold_until: BootInstant::NEVER };
-
-    /// The expiry of a lock that is granted now, and the cell that has it.
-    fn begin(session: &Session, policy: LeasePolicy) -> (ValidityCell, Self) {
-        let (clock, now) = (&session.clock, session.clock.now());
-        let hold_until = policy.max_hold.map_or(BootInstant::NEVER, |hold| now + hold);
-        let expiry = Self { is_fixed: !policy.renewed, hold_until };
-        let cell = ValidityCell::new(clock.clone(), BootInstant::NEVER);
-        let ttl = policy.ttl.unwrap_or(session.timeout);
-        expiry.set(&cell, if expiry.is_fixed { now + ttl } else { hold_until });
-        (cell, expiry)
-    }
-
-    /// Sets the end to this time, or to the end of `max_hold` if that is earlier. Returns whether the lock is still held.
-    fn set(self, cell: &ValidityCell, until: BootInstant) -> bool {
-        let is_max_hold = until >= self.hold_until;
-        cell.end_with(if is_max_hold { LossReason::MaxHold } else { LossReason::DeadlinePassed });
-        cell.set_until(until.min(self.hold_until))
     }
 }

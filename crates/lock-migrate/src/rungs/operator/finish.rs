@@ -7,6 +7,7 @@ use lock_core::migration::Writer;
 use lock_core::{Error, ErrorKind, LockName, Result, Token};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::answering::answering;
 use super::rules::refused;
 use super::way_back::BATCH;
 use super::{Gate, Obstacle, Operator, PREFIX, Progress};
@@ -148,23 +149,29 @@ impl Operator {
         }
         obstacles
             .extend(self.sessions().await?.iter().filter_map(|session| not_ready(session, version, last)));
-        obstacles.extend(self.still_open(terms).await?);
+        obstacles.extend(self.still_open(record, terms).await?);
         Ok(obstacles)
     }
 
     /// Who may still acquire locks of the old store.
-    async fn still_open(&self, terms: &FinishTerms) -> Result<Vec<Obstacle>> {
+    async fn still_open(&self, record: &Record, terms: &FinishTerms) -> Result<Vec<Obstacle>> {
         let writers = match self.source().await {
             Ok(source) => source.writers().await,
             Err(error) => Err(error),
         };
+        if terms.source_is_gone {
+            return match writers {
+                Err(error) if is_silent(&error) => Ok(answering(&record.from)
+                    .await?
+                    .iter()
+                    .map(|at| not_gone(&format!("{at} accepts connections")))
+                    .collect()),
+                // Whatever it answers.
+                _ => Ok(vec![not_gone("this connection reaches it")]),
+            };
+        }
         match writers {
-            Ok(_) if terms.source_is_gone => Ok(vec![Obstacle::new(
-                "the old store is not gone: this connection reaches it",
-                "close it to all users, and leave out --gone; or switch it off",
-            )]),
             Ok(writers) => Ok(writers.iter().map(may_acquire).collect()),
-            Err(error) if is_silent(&error) && terms.source_is_gone => Ok(Vec::new()),
             Err(error) if is_silent(&error) => Ok(vec![Obstacle::new(
                 format!("it is unknown whether the old store is closed: {error}"),
                 "if it is gone for good, and nobody can reach it, use --gone",
@@ -289,6 +296,13 @@ fn may_acquire(writer: &Writer) -> Obstacle {
     Obstacle::new(
         format!("the user {user:?} may still acquire locks on {server} ({connections} connections)"),
         format!("take the right away: ACL SETUSER {user} resetkeys, or off; then ACL SAVE"),
+    )
+}
+
+fn not_gone(why: &str) -> Obstacle {
+    Obstacle::new(
+        format!("the old store is not gone: {why}"),
+        "close it to all users, and leave out --gone; or switch it off",
     )
 }
 

@@ -214,10 +214,11 @@ impl Operator {
         let ttl = self.from.capabilities().lease.default_ttl();
         let until = clock.saturating_add(micros(left));
         let removal = Removal { name, tombstone: &reading.tombstone, floor, until, ttl };
-        let removed = self.until_answered(source, &removal, held_until).await;
-        // Only now: until the answer, the request may still arrive.
+        // Until it is answered, the request may still arrive: also after this future was dropped, or another attempt failed.
+        new.keep_until(held_until, &self.clock);
+        let removed = self.until_answered(source, &removal, held_until).await?;
         let _ = new.release().await;
-        removed
+        Ok(removed)
     }
 
     /// Sends a removal until it is answered, or refused by the clock of the store if it arrives now.
