@@ -30,8 +30,11 @@ impl MemoryConfig {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
     use std::sync::Arc;
     use std::time::Duration;
+
+    use futures_util::poll;
 
     use super::*;
     use crate::{Clock, ErrorKind, LockOptions, LockState, LossReason, Released, Token};
@@ -114,6 +117,19 @@ mod tests {
         assert_eq!(locks.inspect("a").await.unwrap().token, Some(alive.token()));
         assert_eq!(alive.release().await.unwrap(), Released::Released);
         assert!(writer.try_write().await.unwrap().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_grant_that_ended_before_its_waiter_was_polled_is_waited_for_again() {
+        let locks = locks();
+        let other = Locks::from_dyn(Arc::clone(locks.backend()));
+        let held = locks.mutex("a").acquire().await.unwrap();
+        let short = other.mutex_with("a", LockOptions::new().fixed_ttl(Duration::from_secs(1))).unwrap();
+        let mut waiting = pin!(short.acquire());
+        assert!(poll!(waiting.as_mut()).is_pending());
+        held.release().await.unwrap();
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(waiting.await.unwrap().is_valid());
     }
 
     #[tokio::test(start_paused = true)]

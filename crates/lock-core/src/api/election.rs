@@ -15,6 +15,7 @@ use std::sync::Arc;
 pub use self::leader::Leader;
 pub use self::leadership::Leadership;
 pub use self::observer::Observer;
+use self::observer::look;
 use crate::api::run::run_and_release;
 use crate::process::connection::Connection;
 use crate::{GuardView, LockName, LockOptions, Mutex, Persistence, Result, RunError};
@@ -143,14 +144,15 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// Those of [`Locks::inspect`](crate::Locks::inspect).
+    /// Those of [`Locks::inspect`](crate::Locks::inspect); [`Moved`](crate::ErrorKind::Moved) if the election is on another
+    /// store.
     ///
     /// # Cancel safety
     ///
     /// This method is cancel safe.
     pub async fn leader(&self) -> Result<Option<Leader>> {
         let name = LockName::new(&self.name)?;
-        let state = self.connection.request(|backend| backend.inspect(&name)).await;
+        let state = look(&self.connection, &name, None).await;
         Ok(Leader::of(&state.map_err(|error| error.during("leader").on(&name))?))
     }
 

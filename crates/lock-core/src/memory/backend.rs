@@ -81,24 +81,30 @@ impl Backend for Memory {
         self.check_open()?;
         let ttl = request.lease.ttl.unwrap_or(self.ttl);
         let ttl = request.lease.max_hold.map_or(ttl, |hold| ttl.min(hold));
-        let start = self.store.clock.now();
-        let mut entry = match self.store.request(&request, ttl) {
-            Answer::Granted(owner, grant) => return Ok(self.lease(&request, owner, grant, start, ttl)),
-            Answer::Busy => return Ok(Acquired::Busy),
-            Answer::Queued(entry, ahead) => {
-                request.report_position(ahead);
-                entry
+        loop {
+            let start = self.store.clock.now();
+            let mut entry = match self.store.request(&request, ttl) {
+                Answer::Granted(owner, grant) => return Ok(self.lease(&request, owner, grant, start, ttl)),
+                Answer::Busy => return Ok(Acquired::Busy),
+                Answer::Queued(entry, ahead) => {
+                    request.report_position(ahead);
+                    entry
+                }
+            };
+            let granted = tokio::select! {
+                biased;
+                // Dropping the entry releases what was granted by then.
+                () = self.closed.cancelled() => return Err(Error::closed(BACKEND)),
+                granted = entry.granted(request.wait) => granted,
+            };
+            match granted {
+                // It was not polled for longer than the lease lasts.
+                Some(grant) if !grant.cell.validity().is_valid() => {}
+                Some(grant) => {
+                    return Ok(self.lease(&request, entry.owner, grant, self.store.clock.now(), ttl));
+                }
+                None => return Ok(Acquired::Busy),
             }
-        };
-        let granted = tokio::select! {
-            biased;
-            // Dropping the entry releases what was granted by then.
-            () = self.closed.cancelled() => return Err(Error::closed(BACKEND)),
-            granted = entry.granted(request.wait) => granted,
-        };
-        match granted {
-            Some(grant) => Ok(self.lease(&request, entry.owner, grant, self.store.clock.now(), ttl)),
-            None => Ok(Acquired::Busy),
         }
     }
 

@@ -224,6 +224,9 @@ async fn names_that_have_moved_go_on_when_redis_is_down() {
     let servers = Servers::start().await;
     let locks = servers.on(Rung::Move).await;
     pass(&locks, "moved").await;
+    // A client of the old store alone does not know its leader.
+    let error = servers.apart().await.0.election("moved").leader().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Moved, "{error}");
     servers.redis.kill();
     pass(&locks, "moved").await;
     let error = locks.mutex("other").try_acquire().await.unwrap_err();

@@ -146,7 +146,7 @@ impl Observation {
                 biased;
                 () = connection.origin.closed.cancelled() => Err(connection.closed()),
                 () = refusal_changes(connection, name, refusals, *refused) => continue,
-                looked = look(connection, name, seen.as_ref(), *pause) => looked,
+                looked = look_later(connection, name, seen.as_ref(), *pause) => looked,
             };
             match looked {
                 Ok(state) => {
@@ -221,7 +221,7 @@ async fn refusal_changes(
 }
 
 /// The state after a pause, or the next one after that which was seen.
-async fn look(
+async fn look_later(
     connection: &Connection,
     name: &Result<LockName>,
     seen: Option<&LockState>,
@@ -231,6 +231,15 @@ async fn look(
     if !pause.is_zero() {
         sleep(pause).await;
     }
+    look(connection, name, seen).await
+}
+
+/// The state, or the next one after that which was seen.
+pub(super) async fn look(
+    connection: &Connection,
+    name: &LockName,
+    seen: Option<&LockState>,
+) -> Result<LockState> {
     let state = match seen {
         None => connection.request(|backend| backend.inspect(name)).await?,
         Some(seen) => connection.request(|backend| backend.await_change(name, seen)).await?,
