@@ -19,7 +19,7 @@ use crate::process::runtime::Runtimes;
 use crate::values::token_reads::TokenReads;
 use crate::{
     BootInstant, Clock, Error, ErrorKind, GuardState, GuardView, HandOver, Lease, LockName, LossReason, Mode,
-    OwnerId, Released, Result, Revocation, RunError, Token, Validity, ValidityCell,
+    Outcome, OwnerId, Released, Result, Revocation, RunError, Token, Validity, ValidityCell,
 };
 
 const FIRST_RETRY: Duration = Duration::from_millis(20);
@@ -512,13 +512,26 @@ impl Guard {
     ///
     /// # Cancel safety
     ///
-    /// When the future is dropped, the release goes on in the background.
+    /// When the future is dropped, or kept and not polled, the release goes on in the background.
     pub async fn release(mut self) -> Result<Released> {
         self.give_up();
-        self.on_runtime("release")?;
+        let runtime = self.on_runtime("release")?;
         if self.pass_on() {
             return Ok(Released::Released);
         }
+        let (origin, spec) = (Arc::clone(&self.origin), Arc::clone(&self.spec));
+        let released = origin.releases.finish(&runtime, self.end()).await;
+        released.unwrap_or_else(|| {
+            Err(Error::new(ErrorKind::Unavailable, origin.runtimes.backend())
+                .with_message("the tokio runtime on which the release began was shut down")
+                .with_hint("the lock is released in the background, or ends with its lease or session")
+                .with_outcome(Outcome::Unknown)
+                .during("release")
+                .on(&spec.name))
+        })
+    }
+
+    async fn end(mut self) -> Result<Released> {
         let origin = Arc::clone(&self.origin);
         let ended = self.held_mut().end(&origin).await;
         let released = ended.map_err(|error| self.failed("release", error))?;
@@ -587,8 +600,8 @@ impl Guard {
         held
     }
 
-    fn on_runtime(&self, operation: &'static str) -> Result<()> {
-        self.origin.runtimes.enter().map(drop).map_err(|error| self.failed(operation, error))
+    fn on_runtime(&self, operation: &'static str) -> Result<Handle> {
+        self.origin.runtimes.enter().map_err(|error| self.failed(operation, error))
     }
 
     fn failed(&self, operation: &'static str, error: Error) -> Error {

@@ -1,7 +1,9 @@
 //! Clean-up that outlives its caller.
 
+use std::panic::resume_unwind;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
@@ -28,6 +30,27 @@ impl Background {
     /// Runs the clean-up on this runtime. It never blocks, and works from any thread.
     pub fn spawn(&self, runtime: &Handle, cleanup: impl Future<Output = ()> + Send + 'static) {
         drop(self.0.spawn_on(cleanup, runtime));
+    }
+
+    /// The output of a clean-up, which goes on whether its caller polls it, drops it or neither: what is not done at once is done by a
+    /// task of this runtime, that of the caller. `None` if that runtime was shut down meanwhile.
+    ///
+    /// # Panics
+    ///
+    /// When the clean-up does.
+    pub async fn finish<T: Send + 'static>(
+        &self,
+        runtime: &Handle,
+        cleanup: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        let mut cleanup = Box::pin(cleanup);
+        if let Some(done) = cleanup.as_mut().now_or_never() {
+            return Some(done);
+        }
+        match self.0.spawn_on(cleanup, runtime).await {
+            Ok(done) => Some(done),
+            Err(ended) => ended.try_into_panic().map_or(None, |panic| resume_unwind(panic)),
+        }
     }
 
     /// Counts a clean-up that runs elsewhere, until the returned value is dropped.

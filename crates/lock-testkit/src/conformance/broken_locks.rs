@@ -67,6 +67,7 @@ broken_locks! {
         "tasks_of_one_owner_share_its_lock",
         "locks_in_opposite_orders_block_nobody",
         "a_waiter_that_is_not_polled_stops_nobody",
+        "a_release_that_is_not_polled_stops_nobody",
     ],
     ReleasesWhoeverHolds: [
         "a_second_release_releases_nothing",

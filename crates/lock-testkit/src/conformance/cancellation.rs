@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use lock_core::backend::LeasePolicy;
-use lock_core::{GuardState, LockOptions};
+use lock_core::{GuardState, LockOptions, Released};
 use tokio::time::sleep;
 
 use super::Harness;
 use super::helpers::{
-    LONG, NOISE, SOON, at_most_left, client, fresh, give_back, must_be_busy, nothing_left, poll_for, take,
-    take_lease, take_within, within,
+    LONG, NOISE, SOON, at_most_left, client, fresh, give_back, must_be_busy, nothing_left, poll_for,
+    poll_once, take, take_lease, take_within, within,
 };
 use crate::helpers::cancel::cancel_after;
 
@@ -154,6 +154,21 @@ pub(super) async fn a_waiter_that_is_not_polled_stops_nobody(harness: &dyn Harne
     give_back(take_within(LONG, &one, &name).await).await;
     give_back(within(SOON, "the lock", waiter).await.unwrap()).await;
     nothing_left(harness, &name).await;
+}
+
+/// Neither tasks of its client nor others.
+pub(super) async fn a_release_that_is_not_polled_stops_nobody(harness: &dyn Harness) {
+    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    for next in [&one, &two] {
+        let mut release = Box::pin(take(&one, &name).await.release());
+        let mut released = poll_once(&mut release).await;
+        give_back(take_within(LONG, next, &name).await).await;
+        if released.is_none() {
+            released = Some(within(SOON, "the release", release).await);
+        }
+        assert_eq!(released.transpose().unwrap(), Some(Released::Released));
+        nothing_left(harness, &name).await;
+    }
 }
 
 pub(super) async fn a_waiter_in_the_store_that_is_not_polled_stops_nobody(harness: &dyn Harness) {

@@ -223,6 +223,7 @@ cases! {
     }
     cancellation, once {
         a_waiter_that_is_not_polled_stops_nobody: every_backend,
+        a_release_that_is_not_polled_stops_nobody: every_backend,
         a_waiter_in_the_store_that_is_not_polled_stops_nobody: with_a_server,
     }
     faults, always {

@@ -1,7 +1,10 @@
 //! The helpers of the cases.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use lock_core::backend::{AcquireRequest, Acquired, LeasePolicy, Wait};
@@ -181,6 +184,15 @@ pub(super) async fn round_trip(locks: &Client, name: &str) -> Duration {
         longest = longest.max(start.elapsed());
     }
     longest
+}
+
+/// Polls a future once, and returns its output if that ends it.
+pub(super) async fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    poll_fn(|context| match Pin::new(&mut *future).poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
 }
 
 /// Polls the future for this time, once at least.
