@@ -24,6 +24,8 @@ pub(crate) enum Fault {
     TooLarge { bytes: usize, most: usize },
     /// The request may or may not have had an effect.
     Unknown(zk::Error),
+    /// The last request had no effect, but an earlier one of the same operation had one, or may have.
+    Doubted(Box<Self>),
 }
 
 /// A right that an ACL grants.
@@ -83,6 +85,21 @@ impl Fault {
         }
     }
 
+    /// The fault of an operation of which an earlier request may have had an effect, if this holds.
+    pub(crate) fn doubted_if(self, in_doubt: bool) -> Self {
+        match self {
+            fault @ (Self::Refused(_) | Self::Denied { .. } | Self::TooLarge { .. }) if in_doubt => {
+                Self::Doubted(Box::new(fault))
+            }
+            fault => fault,
+        }
+    }
+
+    /// Whether the request may have had an effect.
+    pub(crate) const fn is_in_doubt(&self) -> bool {
+        matches!(self, Self::SessionEnded | Self::Unknown(_) | Self::Doubted(_))
+    }
+
     pub(crate) const fn is_no_node(&self) -> bool {
         matches!(self, Self::Refused(zk::Error::NoNode))
     }
@@ -103,6 +120,7 @@ impl Fault {
             Self::Denied { right, path } => denied(right, &path),
             Self::TooLarge { bytes, most } => too_large(bytes, most, path),
             Self::Refused(error) => refused(error, path),
+            Self::Doubted(fault) => doubted_if(true, fault.on(path)),
         }
     }
 }
@@ -133,6 +151,14 @@ impl Stop {
 /// An error of this backend: what failed, and what to do next.
 pub(crate) fn error(kind: ErrorKind, message: impl Into<String>, hint: impl Into<String>) -> Error {
     Error::new(kind, BACKEND).with_message(message).with_hint(hint)
+}
+
+/// The error of an operation of which an earlier request may have taken effect, if this holds.
+pub(crate) fn doubted_if(in_doubt: bool, error: Error) -> Error {
+    match error.outcome() {
+        Outcome::NotApplied if in_doubt => error.with_outcome(Outcome::Unknown),
+        _ => error,
+    }
 }
 
 /// The server did not answer, and requests may have taken effect.

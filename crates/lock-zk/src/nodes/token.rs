@@ -53,7 +53,7 @@ use lock_core::{Error, ErrorKind, Result, Token, TokenBlock};
 use tokio::time::Instant;
 use zookeeper_client::{self as zk, CreateMode, Stat};
 
-use crate::error::{BACKEND, Fault, Right, Stop, error};
+use crate::error::{BACKEND, Fault, Right, Stop, doubted_if, error};
 use crate::nodes::token_base::TokenBase;
 use crate::nodes::token_ranges::TokenRanges;
 use crate::sessions::ensemble::Change;
@@ -83,7 +83,7 @@ impl TokenBase {
         }
         let created = transaction(czxid).map_err(stop)?;
         // Boxed, to keep the future of an acquisition small.
-        match Box::pin(self.change(session, own, |ranges| ranges.reach(created))).await {
+        match Box::pin(self.change(session, own, |ranges| _ = ranges.reach(created))).await {
             Ok(()) => {}
             Err(NotWritten::Lost) => return Err(Stop::StartOver),
             Err(NotWritten::Failed(error)) => return Err(stop(error)),
@@ -118,25 +118,29 @@ impl TokenBase {
         after: u64,
         floor: Token,
     ) -> Result<(), NotWritten> {
-        self.change(session, own, |ranges| ranges.raise(after, floor.get())).await
+        self.change(session, own, |ranges| _ = ranges.raise(after, floor.get())).await
     }
 
-    /// Changes the base while the node `own` exists, unless `change` finds nothing to do.
+    /// Changes the base while the node `own` exists, unless the node of the base has it all: also what this session has seen before,
+    /// as somebody may have deleted it.
     async fn change(
         &self,
         session: &Session,
         own: &str,
-        change: impl Fn(&mut TokenRanges) -> bool + Send,
+        change: impl Fn(&mut TokenRanges) + Send,
     ) -> Result<(), NotWritten> {
         let until = Instant::now() + session.timeout;
+        let mut in_doubt = false;
         loop {
-            let (ranges, version) = self.read(session).await.map_err(NotWritten::Failed)?;
-            let mut ranges = self.saw(&ranges);
-            if !change(&mut ranges) {
+            let failed = |error| NotWritten::Failed(doubted_if(in_doubt, error));
+            let (written, version) = self.read(session).await.map_err(failed)?;
+            let mut ranges = self.saw(&written);
+            change(&mut ranges);
+            if ranges == written {
                 return Ok(());
             }
             if i64::try_from(ranges.end()).is_err() {
-                return Err(NotWritten::Failed(self.exhausted()));
+                return Err(failed(self.exhausted()));
             }
             let fault = match self.write(session, own, &ranges, version).await {
                 Ok(()) => {
@@ -154,11 +158,12 @@ impl TokenBase {
                     | Fault::Refused(zk::Error::BadVersion | zk::Error::NodeExists | zk::Error::NoNode)
             );
             if !again || Instant::now() >= until {
-                return Err(NotWritten::Failed(fault.on(self.path())));
+                return Err(failed(fault.on(self.path())));
             }
+            in_doubt |= fault.is_in_doubt();
             tokio::time::sleep(PAUSE).await;
             let passed = session.retry_until_definite(|| session.pass_quorum(self.path())).await;
-            passed.map_err(|fault| NotWritten::Failed(fault.on(self.path())))?;
+            passed.map_err(|fault| NotWritten::Failed(doubted_if(in_doubt, fault.on(self.path()))))?;
         }
     }
 

@@ -87,11 +87,19 @@ impl TokenRanges {
         Some(range.number + (transaction - range.from))
     }
 
-    /// Extends the base to this transaction, and some more. Returns whether that changed it.
+    /// Extends the base to this transaction, and some more, unless it is older than all ranges. Returns whether that changed it.
+    ///
+    /// A waiter may get its turn after others whose nodes are of a later leader. Then the ranges after it are lifted.
     pub(crate) fn reach(&mut self, transaction: u64) -> bool {
-        let Some(last) = self.0.last().filter(|last| last.below <= transaction) else { return false };
-        let elected = transaction >> EPOCH << EPOCH;
-        self.push(Range { from: last.below.max(elected), below: transaction + REACH, number: last.end() });
+        let at = self.0.partition_point(|range| range.below <= transaction);
+        let next = self.0.get(at).map_or(u64::MAX, |next| next.from);
+        let Some(last) = at.checked_sub(1).map(|at| self.0[at]).filter(|_| transaction < next) else {
+            return false;
+        };
+        let (later, elected) = (self.0.split_off(at), transaction >> EPOCH << EPOCH);
+        let below = next.min(transaction + REACH);
+        self.push(Range { from: last.below.max(elected), below, number: last.end() });
+        later.into_iter().for_each(|range| self.push(range));
         self.compact();
         true
     }
@@ -215,6 +223,28 @@ mod tests {
     }
 
     #[test]
+    fn a_waiter_of_a_time_without_grants_keeps_its_turn() {
+        let mut ranges = based(1_000_000);
+        let before = ranges.token(200).unwrap();
+        let end = ranges.0[0].below;
+        // They queue up, and get the lock after others whose nodes are of the fourth leader.
+        let waiters = [end + 5, 2 * ELECTION + 7, 3 * ELECTION + 7, 3 * ELECTION + 9 + REACH];
+        let holder = 4 * ELECTION + 1;
+        assert!(ranges.reach(holder));
+        let elected = ranges.token(holder).unwrap();
+        for waiter in [1, 3, 0, 2].map(|at| waiters[at]) {
+            assert!(ranges.token(waiter).is_some() || ranges.reach(waiter));
+            assert!(ranges.token(waiter).is_some());
+        }
+        let tokens: Vec<_> =
+            [200].iter().chain(&waiters).chain([&holder]).map(|at| ranges.token(*at).unwrap()).collect();
+        assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
+        assert_eq!(tokens[0], before);
+        assert!(elected < tokens[5] && tokens[5] - before < 8 * REACH, "{tokens:?}");
+        assert!(!ranges.reach(waiters[1]), "that is known by now");
+    }
+
+    #[test]
     fn a_raise_lifts_later_tokens_only_and_no_more_than_it_must() {
         let mut ranges = based(1_000_000);
         ranges.reach(ELECTION + 1);
@@ -238,9 +268,13 @@ mod tests {
         assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
     }
 
-    #[derive(Clone, Copy, Debug)]
+    #[derive(Clone, Debug)]
     enum Step {
         Grant(u64),
+        /// A node that is granted its lock later, if ever.
+        Queue(u64),
+        /// The turn of one of these.
+        Turn(prop::sample::Index),
         Elect,
         Raise {
             back: u64,
@@ -253,6 +287,8 @@ mod tests {
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
             (1..3 * REACH).prop_map(Step::Grant),
+            (1..3 * REACH).prop_map(Step::Queue),
+            any::<prop::sample::Index>().prop_map(Step::Turn),
             Just(Step::Elect),
             (0..2 * REACH, 0..REACH).prop_map(|(back, by)| Step::Raise { back, by }),
             Just(Step::Read),
@@ -263,7 +299,8 @@ mod tests {
         /// A later grant has a larger token than an earlier one, whatever was known then.
         #[test]
         fn tokens_grow_and_are_read_as_they_were_written(steps in prop::collection::vec(step(), 1..60)) {
-            let (mut ranges, mut transaction, mut granted) = (based(1 << 50), 200, Vec::new());
+            let (mut ranges, mut transaction) = (based(1 << 50), 200);
+            let (mut granted, mut queued) = (Vec::new(), Vec::new());
             let reader = TokenBase::beside("/", WatchBudget::new("").claim(0));
             for step in steps {
                 match step {
@@ -271,6 +308,19 @@ mod tests {
                         transaction += more;
                         ranges.reach(transaction);
                         granted.push((transaction, ranges.token(transaction).unwrap()));
+                    }
+                    Step::Queue(more) => {
+                        transaction += more;
+                        queued.push(transaction);
+                    }
+                    Step::Turn(_) if queued.is_empty() => {}
+                    Step::Turn(whose) => {
+                        let at = queued.swap_remove(whose.index(queued.len()));
+                        ranges.reach(at);
+                        let elections = (transaction >> EPOCH) - (at >> EPOCH);
+                        let token = ranges.token(at);
+                        prop_assert!(token.is_some() || elections >= MOST as u64, "{at} has lost its turn");
+                        granted.extend(token.map(|token| (at, token)));
                     }
                     Step::Elect => transaction = (transaction / ELECTION + 1) * ELECTION,
                     Step::Raise { back, by } => {
@@ -290,7 +340,10 @@ mod tests {
                     prop_assert!(now.is_none_or(|now| now >= *token), "{at}: {token}, then {now:?}");
                 }
             }
-            prop_assert!(granted.is_sorted_by(|one, next| one.1 < next.1), "{granted:?}");
+            for (at, one) in granted.iter().enumerate() {
+                let mut later = granted[at..].iter().filter(|next| next.0 > one.0);
+                prop_assert!(later.all(|next| next.1 > one.1), "{one:?} in {granted:?}");
+            }
         }
     }
 }

@@ -118,6 +118,19 @@ async fn a_raise_is_not_missed_while_cut_off() {
     }
 }
 
+/// Who has seen the base computes with it all the same, and others do not know of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_raise_writes_the_base_again_that_somebody_has_deleted() {
+    let scene = Scene::new().await;
+    raise(&scene.locks, "a", REDIS).await;
+    scene.client.delete(BASE, None).await.unwrap();
+    let guard = take(&scene.locks, "a").await;
+    assert!(guard.token() > REDIS);
+    guard.raise_token(REDIS).await.unwrap();
+    give_back(guard).await;
+    assert!(token(&scene.connect().await, "a").await > REDIS);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn only_a_holder_raises() {
     let scene = Scene::new().await;
