@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::path::Path;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,10 +13,11 @@ use tokio::time::sleep;
 use zookeeper_client::{self as zk, CreateMode};
 
 use crate::backend::Zk;
-use crate::error::{BACKEND, Fault, Stop, error};
+use crate::error::{BACKEND, Fault, Stop, doubted_if, error};
 use crate::nodes::watched_node::Content;
 use crate::operate::membership::{Membership, members_path, record_path, stored};
 use crate::operate::moved_names;
+use crate::poison::lock;
 use crate::recipes::lease::ZkLease;
 use crate::sessions::pool_share::PoolShare;
 use crate::sessions::session::Session;
@@ -79,6 +80,7 @@ impl MigrationTarget for Zk {
     async fn write_record(&self, data: &[u8], version: Option<i32>) -> Result<bool> {
         let dir = &*self.share().config.dir;
         let path = &*record_path(dir);
+        let record = &RecordWrite { path, data, version, doubtful: Mutex::default() };
         let write = |session: Arc<Session>| async move {
             if version.is_none() {
                 match session.make_directories(dir, CreateMode::Persistent).await {
@@ -87,7 +89,7 @@ impl MigrationTarget for Zk {
                     Err(Stop::Failed(error)) => return Ok(Err(error)),
                 }
             }
-            write_record(&session, path, data, version).await.map(Ok)
+            record.write(&session).await.map(Ok)
         };
         self.share().ask(path, write).await?
     }
@@ -97,7 +99,7 @@ impl MigrationTarget for Zk {
         let note = |session: Arc<Session>| async move {
             match moved_names::note(&session, dir, names).await {
                 Err(Stop::StartOver) => Err(Fault::SessionEnded),
-                Err(Stop::Failed(error)) => Ok(Err(error)),
+                Err(Stop::Failed(error)) => Ok(Err(doubted_if(names.len() > 1, error))),
                 Ok(()) => Ok(Ok(())),
             }
         };
@@ -111,7 +113,11 @@ impl MigrationTarget for Zk {
 
     async fn forget_moved(&self, names: &[LockName]) -> Result<()> {
         let dir = &*self.share().config.dir;
-        self.share().ask(dir, |session| async move { moved_names::forget(&session, dir, names).await }).await
+        let forget = |session: Arc<Session>| async move {
+            let forgotten = moved_names::forget(&session, dir, names).await;
+            forgotten.map_err(|fault| fault.doubted_if(names.len() > 1))
+        };
+        self.share().ask(dir, forget).await
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {
@@ -177,34 +183,61 @@ async fn read_record(session: &Session, path: &str) -> Result<Option<StoredRecor
     }
 }
 
-async fn write_record(
-    session: &Session,
-    path: &str,
-    data: &[u8],
+/// A write of the record, which may be sent more than once.
+struct RecordWrite<'a> {
+    path: &'a str,
+    data: &'a [u8],
     version: Option<i32>,
-) -> Result<bool, Fault> {
-    let version = match version {
-        Some(version) => version,
-        None => match session.data(path).await {
-            // The node without a record, which the first session of a process made.
-            Ok((data, stat)) if data.is_empty() => stat.version,
-            Ok(_) => return Ok(false),
-            Err(fault) if fault.is_no_node() => return create_record(session, path, data).await,
-            Err(fault) => return Err(fault),
-        },
-    };
-    match session.set_data(path, data, Some(version)).await {
-        Ok(_) => Ok(true),
-        Err(Fault::Refused(zk::Error::BadVersion | zk::Error::NoNode)) => Ok(false),
-        Err(fault) => Err(fault),
-    }
+    /// The version that the record has if a write was applied that got no answer.
+    doubtful: Mutex<Option<i32>>,
 }
 
-async fn create_record(session: &Session, path: &str, data: &[u8]) -> Result<bool, Fault> {
-    match session.create(path, data, CreateMode::Persistent).await {
-        Ok(_) => Ok(true),
-        Err(Fault::Refused(zk::Error::NodeExists)) => Ok(false),
-        Err(fault) => Err(fault),
+impl RecordWrite<'_> {
+    /// Returns whether it was written. While answers are lost, it is sent again: it is applied once at most, as it names a version.
+    async fn write(&self, session: &Session) -> Result<bool, Fault> {
+        let mut written = session.retry_until_definite(|| self.send(session)).await;
+        let doubtful = *lock(&self.doubtful);
+        if let (Ok(false), Some(version)) = (&written, doubtful) {
+            written = self.is_applied(session, version).await;
+        }
+        written.map_err(|fault| fault.doubted_if(doubtful.is_some()))
+    }
+
+    async fn send(&self, session: &Session) -> Result<bool, Fault> {
+        let expected = match self.version {
+            Some(version) => Some(version),
+            None => match session.data(self.path).await {
+                // The node without a record, which the first session of a process made.
+                Ok((data, stat)) if data.is_empty() => Some(stat.version),
+                Ok(_) => return Ok(false),
+                Err(fault) if fault.is_no_node() => None,
+                Err(fault) => return Err(fault),
+            },
+        };
+        let written = match expected {
+            Some(_) => session.set_data(self.path, self.data, expected).await.map(drop),
+            None => session.create(self.path, self.data, CreateMode::Persistent).await.map(drop),
+        };
+        match written {
+            Ok(()) => Ok(true),
+            Err(Fault::Refused(zk::Error::BadVersion | zk::Error::NodeExists)) => Ok(false),
+            Err(fault) if fault.is_no_node() && expected.is_some() => Ok(false),
+            Err(fault) => {
+                if fault.is_in_doubt() {
+                    *lock(&self.doubtful) = Some(expected.map_or(0, |version| version + 1));
+                }
+                Err(fault)
+            }
+        }
+    }
+
+    /// Whether a write was applied after which the record has this version. Unknown if there was another one since.
+    async fn is_applied(&self, session: &Session, version: i32) -> Result<bool, Fault> {
+        let stored = read_record(session, self.path).await?;
+        match stored.filter(|stored| stored.version == version) {
+            Some(stored) => Ok(*stored.data == *self.data),
+            None => Err(Fault::Unknown(zk::Error::BadVersion)),
+        }
     }
 }
 

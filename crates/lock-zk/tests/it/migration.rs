@@ -10,12 +10,14 @@ use lock_core::{
     Wait,
 };
 use lock_testkit::ZooKeeper;
-use lock_testkit::proxy::Direction;
+use lock_testkit::proxy::{Direction, Then};
 use lock_zk::zookeeper_client::{Acls, CreateMode};
 use lock_zk::{Zk, ZkConfig};
 use tokio::time::timeout;
 
-use crate::common::{LASTING, SHORT, TIMEOUT, client, config, mkdir, proxy, server, soon, through, until};
+use crate::common::{
+    LASTING, SHORT, TIMEOUT, client, config, lose, mkdir, proxy, server, soon, through, until,
+};
 
 const MEMBERS: &str = "/locks/!migration/members";
 
@@ -85,6 +87,29 @@ async fn the_record_is_written_by_compare_and_set() {
     assert!(!target.write_record(b"three", Some(record.version)).await.unwrap());
     assert_eq!(&*target.read_record().await.unwrap().unwrap().data, b"two");
     assert_eq!(zk.list("").await.unwrap(), [], "the record is no lock");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn the_answer_to_a_write_of_the_record_is_lost() {
+    let server = server().await;
+    let proxy = proxy(&server);
+    let (zk, other) = (open(through(&proxy).session_timeout(LASTING)).await, connect(&server).await);
+    let (target, other) = (target(&zk), target(&other));
+    let mut version = None;
+    let writes = |data: &'static [u8]| move |sent: &[u8]| sent.windows(data.len()).any(|at| at == data);
+    for data in [b"one", b"two"] {
+        lose(&proxy, Some(Then::Reset), writes(data));
+        assert!(soon(target.write_record(data, version)).await.unwrap());
+        assert_eq!(proxy.fired(), 1);
+        let record = target.read_record().await.unwrap().unwrap();
+        assert_eq!((&*record.data, record.version), (&data[..], version.map_or(0, |version| version + 1)));
+        version = Some(record.version);
+    }
+    // Whoever was first is the only one.
+    assert!(other.write_record(b"three", version).await.unwrap());
+    lose(&proxy, Some(Then::Reset), writes(b"four"));
+    assert!(!soon(target.write_record(b"four", version)).await.unwrap());
+    assert_eq!(&*target.read_record().await.unwrap().unwrap().data, b"three");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
