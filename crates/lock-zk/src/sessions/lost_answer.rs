@@ -25,19 +25,22 @@ pub(crate) async fn find(
     let names = list(session, lock).await?;
     let mut found = Vec::new();
     for path in names.iter().filter(|name| name.starts_with(&prefix)).map(|name| lock.child(name)) {
+        // Never adopt the node of another session, however similar: it may expire at any time.
+        let is_ours = |stat: &Stat| stat.ephemeral_owner == session.id;
+        let Some(stat) = session.retry_until_definite(|| session.stat(&path)).await?.filter(is_ours) else {
+            continue;
+        };
+        let digits = lock.child(&prefix).len();
+        if lock.has_unique_names() {
+            found.extend(CreatedNode::at(path, digits, stat.czxid));
+            continue;
+        }
         let (data, stat) = match session.retry_until_definite(|| session.data(&path)).await {
             Err(fault) if fault.is_no_node() => continue,
             answer => answer?,
         };
-        // Never adopt the node of another session, however similar: it may expire at any time.
-        if stat.ephemeral_owner != session.id {
-            continue;
-        }
-        let node = CreatedNode::at(path, lock.child(&prefix).len(), stat.czxid);
-        if lock.has_unique_names() {
-            found.extend(node);
-        } else if let Some(owned) = own(session, identity.owner, &data, &stat) {
-            found.extend(node.map(|node| node.with_record(Some(owned))));
+        if let Some(owned) = own(session, identity.owner, &data, &stat).filter(|_| is_ours(&stat)) {
+            found.extend(CreatedNode::at(path, digits, stat.czxid).map(|node| node.with_record(Some(owned))));
         }
     }
     found.sort_unstable_by_key(|node| node.sequence);

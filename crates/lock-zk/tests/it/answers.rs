@@ -190,7 +190,7 @@ async fn a_deadline_is_kept_whatever_answer_is_late() {
     for (late, of, recipe) in [
         ("container", "/locks/a", ZkRecipe::Queue),
         ("children", "/locks/a", ZkRecipe::Queue),
-        ("data", "/locks/a/", ZkRecipe::Queue),
+        ("stat", "/locks/a/", ZkRecipe::Queue),
         ("watch_data", "/locks/!token-base", ZkRecipe::Queue),
         ("watch_data", "/locks/!token-base", EPHEMERAL),
         ("create", "/locks", EPHEMERAL),
@@ -205,7 +205,7 @@ async fn a_deadline_is_kept_whatever_answer_is_late() {
         let (waits, mut is_first) = (over.clone(), true);
         meddler.set(move |kind, path| match path.starts_with(of) {
             // What became of it is looked for once the answer is lost.
-            true if late == "data" && kind == "create" && std::mem::take(&mut is_first) => Fate::LosesAnswer,
+            true if late == "stat" && kind == "create" && std::mem::take(&mut is_first) => Fate::LosesAnswer,
             // The directory above is another node.
             true if kind == late && (kind != "create" || path == of) => Fate::Waits(waits.clone()),
             _ => Fate::Passes,
