@@ -50,11 +50,10 @@ pub(crate) struct CreatedNode {
     pub(crate) czxid: i64,
     /// Its downgrade, started before a request that may replace it is sent.
     pub(crate) downgrade: SharedTask<Downgraded>,
-    /// Its deletion, where names are reused.
+    /// Its deletion: all who delete the node (a release, a drop, the end of a fixed ttl) share one task.
     ///
-    /// The server deletes by name alone, so the release looks at the node first. No second deletion may be under way
-    /// then: the first would free the name, and the second delete the node of the next holder. So all who delete the node
-    /// (a release, a drop, the end of a fixed ttl) share one task.
+    /// The server deletes by name alone, so the release looks at the node first where names are reused. No second deletion may be
+    /// under way then: the first would free the name, and the second delete the node of the next holder.
     pub(crate) deletion: SharedTask<Result<Deletion, Fault>>,
     /// How many fenced writes were sent and have got no answer: they may be applied while the node exists.
     pub(crate) unanswered_writes: AtomicUsize,

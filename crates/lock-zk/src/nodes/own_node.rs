@@ -30,8 +30,6 @@ pub(crate) struct OwnNode {
     pub(crate) lock: Arc<LockPath>,
     pub(crate) identity: NodeIdentity,
     pub(crate) rollback: Arc<Rollback>,
-    /// Whether a refused deletion may have been applied after all.
-    retried: bool,
 }
 
 impl OwnNode {
@@ -46,7 +44,7 @@ impl OwnNode {
         let (session, lock) = (SessionHandle::new(session, lock.node_bytes()), Arc::clone(lock));
         let identity = NodeIdentity { owner: OwnerId::random(), mode, writes };
         let rollback = Rollback::new(&session, &lock, identity, cleanup);
-        Self { session, lock, identity, rollback, retried: false }
+        Self { session, lock, identity, rollback }
     }
 
     /// Creates the node, and returns the names in its directory too if an answer has them.
@@ -121,7 +119,7 @@ impl OwnNode {
                 Ok((node, _)) => State::Exists(Arc::clone(node)),
                 Err(_) => State::Nothing,
             };
-            created.certain &= !matches!(answer, Err(Fault::Unknown(_)));
+            created.certain &= !answer.as_ref().is_err_and(Fault::is_in_doubt);
             Poll::Ready(answer)
         })
         .await
@@ -167,35 +165,20 @@ impl OwnNode {
     ///
     /// # Cancel safety
     ///
-    /// This method is cancel safe: the next call, or the drop of the node, goes on with the deletion.
-    pub(crate) async fn delete(&mut self) -> Result<Deletion, Fault> {
-        let Self { rollback, retried, .. } = self;
-        let node = rollback.created().node();
-        if let Some(node) = node {
-            let (session, lock) = (Arc::clone(&self.session), Arc::clone(&self.lock));
-            let (held, retried) = (Arc::clone(&node), *retried);
-            let deletion = async move { release(&session, &lock, &held.latest().await, retried).await };
-            rollback.created().state = State::Deleting(node, deletion.boxed());
+    /// This method is cancel safe: the deletion goes on, and the next call returns its outcome.
+    pub(crate) async fn delete(&self) -> Result<Deletion, Fault> {
+        let Some(node) = self.rollback.created().node() else { return Ok(Deletion::Earlier) };
+        let deleted = release(&self.session, &self.lock, &node.latest().await).await;
+        if deleted.is_ok() {
+            self.forget();
         }
-        poll_fn(|context| {
-            let mut created = rollback.created();
-            let State::Deleting(node, deletion) = &mut created.state else {
-                return Poll::Ready(Ok(Deletion::Earlier));
-            };
-            let answer = std::task::ready!(deletion.poll_unpin(context));
-            (created.state, *retried) = match &answer {
-                Ok(_) => (State::Nothing, false),
-                Err(_) => (State::Exists(Arc::clone(node)), true),
-            };
-            Poll::Ready(answer)
-        })
-        .await
+        deleted
     }
 }
 
 impl Drop for OwnNode {
     fn drop(&mut self) {
-        self.rollback.begin(&self.session);
+        drop(self.rollback.begin(&self.session));
     }
 }
 
@@ -244,7 +227,7 @@ mod tests {
         let info = OwnerInfo::this_process();
         for layout in [ZkLayout::Curator, ZkLayout::Plain, ZkLayout::Kazoo] {
             let lock = Arc::new(LockPath::new("/", &LockName::new("a").unwrap(), layout));
-            let mut own = OwnNode::new(&ours, &lock, Mode::Exclusive, false, &Background::default());
+            let own = OwnNode::new(&ours, &lock, Mode::Exclusive, false, &Background::default());
             assert_eq!(own.recover().await.unwrap(), None);
             // The first node is of another session, and equal in all else.
             let mut other = OwnNode::new(&theirs, &lock, Mode::Exclusive, false, &Background::default());

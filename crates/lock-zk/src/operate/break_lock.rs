@@ -53,6 +53,8 @@ pub(crate) struct Breaking {
     sent: bool,
     /// Whether one of the deletions took the lock from its holder.
     held: bool,
+    /// Whether a deletion had an effect, or may have.
+    in_doubt: bool,
 }
 
 #[derive(Debug)]
@@ -63,7 +65,7 @@ struct HolderNode {
 
 impl Breaking {
     fn of(free: bool, left: Vec<HolderNode>) -> Self {
-        Self { free, left, sent: false, held: false }
+        Self { free, left, sent: false, held: false, in_doubt: false }
     }
 
     async fn look(session: &Session, lock: &LockPath) -> Result<Self, Fault> {
@@ -108,11 +110,16 @@ impl Breaking {
             let deletion = match delete_once(session, lock, &holder.node, retried).await {
                 Ok(deletion) => deletion,
                 Err(Fault::Unknown(_)) => {
+                    self.in_doubt = true;
                     sleep(PAUSE).await;
                     continue;
                 }
-                Err(fault) => return Err(fault),
+                Err(fault) => {
+                    self.in_doubt |= fault.is_in_doubt();
+                    return Err(fault.doubted_if(self.in_doubt));
+                }
             };
+            self.in_doubt = true;
             // The first deletion may have been lost, and a downgrade may have replaced the node.
             let reader = if retried { holder.as_reader(session, lock).await? } else { None };
             self.held |= deletion == Deletion::Done && reader.is_none();

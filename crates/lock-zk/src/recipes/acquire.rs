@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use zookeeper_client::CreateMode;
 
 use crate::capabilities::limits;
-use crate::error::{Fault, Stop, unavailable};
+use crate::error::{Fault, Stop, doubted_if, unavailable};
 use crate::nodes::held_node::OwnWatch;
 use crate::nodes::lock_path::LockPath;
 use crate::nodes::node::CreatedNode;
@@ -44,12 +44,12 @@ pub(crate) async fn acquire(
     request: AcquireRequest,
     cleanup: &Background,
 ) -> Result<Acquired> {
-    let waited = AtomicBool::new(false);
+    let progress = Progress::default();
     let mut outage = Outage::default();
     let acquired = async {
         loop {
             let session = outage.next_session(share, &lock, request.wait).await?;
-            match in_session(&session, share, &lock, &request, &waited, cleanup).await {
+            match in_session(&session, share, &lock, &request, &progress, cleanup).await {
                 Ok(Some(lease)) => return Ok(Acquired::Held(lease)),
                 Ok(None) => return Ok(Acquired::Busy),
                 Err(Stop::StartOver) => outage.begin(&session),
@@ -58,7 +58,18 @@ pub(crate) async fn acquire(
         }
     };
     let acquired = acquired.await;
-    acquired.map_err(|error| if waited.into_inner() { error.while_waiting() } else { error })
+    acquired.map_err(|error| {
+        let error = doubted_if(progress.is_in_doubt.into_inner(), error);
+        if progress.has_waited.into_inner() { error.while_waiting() } else { error }
+    })
+}
+
+/// What the attempts of one acquisition have come to.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    pub(crate) has_waited: AtomicBool,
+    /// Whether one that failed may have left a node on the servers, which is removed later.
+    is_in_doubt: AtomicBool,
 }
 
 async fn in_session(
@@ -66,7 +77,7 @@ async fn in_session(
     share: &PoolShare,
     lock: &Arc<LockPath>,
     request: &AcquireRequest,
-    waited: &AtomicBool,
+    progress: &Progress,
     cleanup: &Background,
 ) -> Result<Option<Box<ZkLease>>, Stop> {
     limits(session.timeout).check(request.lease)?;
@@ -76,7 +87,7 @@ async fn in_session(
         Box::pin(session.answer_about(&lock.dir, registered)).await??;
     }
     let base = share.base(session, &lock.dir);
-    attempt(session, &base, lock, request, waited, cleanup).await
+    attempt(session, &base, lock, request, progress, cleanup).await
 }
 
 /// The ends of sessions during one acquisition.
@@ -116,7 +127,7 @@ impl Outage {
     }
 }
 
-/// Acquires the lock in this session; returns nothing if it is busy. Sets `waited` when it begins to wait.
+/// Acquires the lock in this session; returns nothing if it is busy.
 ///
 /// # Cancel safety
 ///
@@ -126,17 +137,19 @@ pub(crate) async fn attempt(
     base: &TokenBase,
     lock: &Arc<LockPath>,
     request: &AcquireRequest,
-    waited: &AtomicBool,
+    progress: &Progress,
     cleanup: &Background,
 ) -> Result<Option<Box<ZkLease>>, Stop> {
     let own = OwnNode::new(session, lock, request.mode, request.writes, cleanup);
     let mut own_watch = OwnWatch::default();
-    let granting = grant(&own, &mut own_watch, base, request, waited);
+    let granting = grant(&own, &mut own_watch, base, request, progress);
     match unless_taken_back(&own, granting).await {
         Ok(Some((node, minted))) => Ok(Some(Box::new(ZkLease::new(own, node, own_watch, &minted, request)))),
         not_granted => {
             // The deletion fires the watch of the node, which would take a request to remove.
-            give_up(own).await;
+            if !give_up(own).await {
+                progress.is_in_doubt.store(true, Ordering::Relaxed);
+            }
             drop(own_watch);
             not_granted.map(|_| None)
         }
@@ -149,7 +162,7 @@ async fn grant(
     own_watch: &mut OwnWatch,
     base: &TokenBase,
     request: &AcquireRequest,
-    waited: &AtomicBool,
+    progress: &Progress,
 ) -> Result<Option<(Arc<CreatedNode>, Minted)>, Stop> {
     let session = Arc::clone(&own.session);
     let granted = alongside(base.ranges(&session), async {
@@ -159,10 +172,10 @@ async fn grant(
             return Ok(None);
         }
         match own.lock.recipe {
-            ZkRecipe::Queue => contend(own, own_watch, request, waited, turn).await,
+            ZkRecipe::Queue => contend(own, own_watch, request, progress, turn).await,
             ZkRecipe::Ephemeral(wait) => {
                 drop(turn);
-                ephemeral::contend(own, wait, request, waited).await
+                ephemeral::contend(own, wait, request, progress).await
             }
         }
     });
@@ -194,7 +207,7 @@ async fn contend(
     own: &OwnNode,
     own_watch: &mut OwnWatch,
     request: &AcquireRequest,
-    waited: &AtomicBool,
+    progress: &Progress,
     turn: Turn,
 ) -> Result<Option<Arc<CreatedNode>>, Stop> {
     let (session, lock) = (Arc::clone(&own.session), Arc::clone(&own.lock));
@@ -210,7 +223,7 @@ async fn contend(
     if request.wait.is_expired() {
         return Ok(None);
     }
-    waited.store(true, Ordering::Relaxed);
+    progress.has_waited.store(true, Ordering::Relaxed);
     let turn = until_deadline(request.wait, pin!(waiter.wait(queue, &mut continuity))).await;
     let Some(turn) = turn else { return Ok(None) };
     if let Err(Stop::StartOver) = turn {
@@ -251,9 +264,10 @@ async fn enter(own: &OwnNode, request: &AcquireRequest) -> Result<(Arc<CreatedNo
     }
 }
 
-/// Deletes the node: for a moment in this call, then in the background.
-async fn give_up(mut own: OwnNode) {
-    let _ = timeout(DELETE_LIMIT, own.delete()).await;
+/// Deletes the node in the background, and waits for that for a moment. Returns whether nothing is left.
+async fn give_up(own: OwnNode) -> bool {
+    let is_undone = own.rollback.begin(&own.session);
+    matches!(timeout(DELETE_LIMIT, is_undone).await, Ok(Ok(())))
 }
 
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);

@@ -43,7 +43,11 @@ async fn replace(session: &Session, lock: &LockPath, owner: OwnerId, node: &Crea
     loop {
         let czxid = match replace_once(session, lock, node, &path).await {
             Ok(Some(czxid)) => Ok(Some(czxid)),
-            Ok(None) => find_reader(session, lock, owner, &path).await,
+            Ok(None) => {
+                // An earlier request has replaced it, or somebody has deleted it.
+                let found = find_reader(session, lock, owner, &path).await;
+                found.map_err(|fault| fault.doubted_if(true))
+            }
             Err(fault) => Err(fault),
         };
         match czxid {
@@ -60,7 +64,7 @@ async fn replace(session: &Session, lock: &LockPath, owner: OwnerId, node: &Crea
                 tracing::debug!(?fault, path, "the outcome of a downgrade is unknown; repeating it");
                 tokio::time::sleep(PAUSE).await;
             }
-            Err(fault) => return Downgraded::Refused(fault),
+            Err(fault) => return Downgraded::Refused(fault.doubted_if(in_doubt)),
         }
     }
 }
@@ -70,6 +74,7 @@ const fn is_unknown(fault: &Fault, in_doubt: bool) -> bool {
     match fault {
         Fault::Unknown(_) | Fault::Refused(zk::Error::Throttled | zk::Error::NotReadOnly) => true,
         Fault::Denied { right: Right::Read, .. } => in_doubt,
+        Fault::Doubted(fault) => is_unknown(fault, in_doubt),
         _ => false,
     }
 }

@@ -9,9 +9,16 @@ use crate::nodes::node::{CreatedNode, Deletion};
 use crate::sessions::session::{PAUSE, Session, SessionHandle};
 
 /// Deletes a held node, or the reader's node that replaced it. Repeats that until it succeeds.
-pub(crate) async fn delete_latest(session: &Arc<Session>, lock: &Arc<LockPath>, node: &Arc<CreatedNode>) {
+pub(crate) async fn delete_latest(
+    session: &Arc<Session>,
+    lock: &Arc<LockPath>,
+    node: &Arc<CreatedNode>,
+) -> Deletion {
     let (node, mut pause) = (node.latest().await, PAUSE);
-    while release(session, lock, &node, true).await.is_err() {
+    loop {
+        if let Ok(deletion) = release(session, lock, &node).await {
+            return deletion;
+        }
         pause = (pause * 2).min(LONGEST_PAUSE);
         tokio::time::sleep(pause).await;
     }
@@ -35,19 +42,16 @@ pub(crate) async fn delete(
     }
 }
 
-/// Deletes a held node; fails only if the server refuses. With `retried`, an earlier deletion may have been sent.
+/// Deletes a held node; fails only if the server refuses. What was begun goes on, on the runtime of the session, whatever becomes of
+/// the caller and of its runtime.
 pub(crate) async fn release(
     session: &Arc<Session>,
     lock: &Arc<LockPath>,
     node: &Arc<CreatedNode>,
-    retried: bool,
 ) -> Result<Deletion, Fault> {
-    if lock.has_unique_names() {
-        return release_alone(session, lock, node, retried).await;
-    }
     let start = |refused| {
         let (handle, lock, node) = (SessionHandle::new(session, 0), Arc::clone(lock), Arc::clone(node));
-        async move { release_alone(&handle, &lock, &node, retried || refused).await }
+        async move { release_alone(&handle, &lock, &node, refused).await }
     };
     let shut_down = Ok(Deletion::WithSession);
     node.deletion.run(&session.runtime, Result::is_err, shut_down, start).await
@@ -101,13 +105,14 @@ async fn delete_until_refused(
                 tracing::debug!(%error, path = node.path, "no answer to the deletion of a node; repeating it");
                 sent = true;
             }
-            // The earlier deletion may have been applied.
-            Err(_) if sent && matches!(node.exists(session).await, Ok(false)) => {
-                return Ok(Deletion::Done);
-            }
             Err(fault) => {
+                // The earlier deletion may have been applied.
+                let exists = if sent { node.exists(session).await } else { Ok(true) };
+                if let Ok(false) = exists {
+                    return Ok(Deletion::Done);
+                }
                 tracing::warn!(?fault, path = node.path, "ZooKeeper refused to delete the node of a lock");
-                return Err(fault);
+                return Err(fault.doubted_if(exists.is_err()));
             }
         }
         tokio::time::sleep(PAUSE).await;
@@ -137,13 +142,11 @@ pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::sync::atomic::AtomicBool;
-
     use super::*;
     use crate::ZkConfig;
     use crate::nodes::node_name::ZkLayout;
     use crate::nodes::own_node::OwnNode;
-    use crate::recipes::acquire::attempt;
+    use crate::recipes::acquire::{Progress, attempt};
     use crate::recipes::lease::ZkLease;
     use crate::sessions::session_open;
     use lock_core::background::Background;
@@ -165,7 +168,7 @@ pub(crate) mod tests {
         let request = AcquireRequest::exclusive(name, Wait::Forever, LeasePolicy::default(), owner);
         let base = session.base("/a");
         let acquired =
-            attempt(session, &base, &lock, &request, &AtomicBool::new(false), &Background::default()).await;
+            attempt(session, &base, &lock, &request, &Progress::default(), &Background::default()).await;
         acquired.ok().flatten().expect("the lock is acquired")
     }
 

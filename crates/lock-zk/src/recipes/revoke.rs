@@ -15,14 +15,17 @@ pub(crate) async fn request_revocation(session: &Session, lock: &LockPath) -> Re
     loop {
         let holders = look(session, lock).await?.holders;
         let free = holders.is_empty();
-        let mut held = false;
+        let (mut held, mut refused) = (false, None);
         for written in join_all(holders.into_iter().map(request)).await {
             match written {
                 Ok(is_asked) => held |= is_asked,
                 // It has just released the lock, or become a reader.
                 Err(fault) if fault.is_no_node() => {}
-                Err(fault) => return Err(fault),
+                Err(fault) => refused = Some(fault),
             }
+        }
+        if let Some(fault) = refused {
+            return Err(fault.doubted_if(held));
         }
         if free || held {
             return Ok(held);

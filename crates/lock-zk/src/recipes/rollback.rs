@@ -5,6 +5,7 @@ use std::{fmt, mem};
 
 use futures_util::future::BoxFuture;
 use lock_core::background::Background;
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
 use crate::error::Fault;
@@ -35,7 +36,8 @@ pub(crate) enum State {
     Nothing,
     Creating(BoxFuture<'static, Creation>),
     Exists(Arc<CreatedNode>),
-    Deleting(Arc<CreatedNode>, BoxFuture<'static, Result<Deletion, Fault>>),
+    /// All is undone in the background.
+    RolledBack,
 }
 
 /// The created node, and whether it is known to be the only one in its directory.
@@ -67,16 +69,25 @@ impl Rollback {
         lock(&self.created)
     }
 
-    /// Undoes all of it, in the background. Nothing is left of it for the acquisition.
-    pub(crate) fn begin(&self, session: &Arc<Session>) {
-        let Created { state, certain } = mem::take(&mut *self.created());
-        if (matches!(state, State::Nothing) && certain) || session.has_ended() {
-            return;
+    /// Undoes all of it, in the background. Nothing is left of it for the acquisition. The receiver is notified once nothing is left on
+    /// the servers, and gets an error if that stays unknown, or another call has begun it.
+    pub(crate) fn begin(&self, session: &Arc<Session>) -> oneshot::Receiver<()> {
+        let (undone, is_undone) = oneshot::channel();
+        let begun = Created { state: State::RolledBack, certain: true };
+        let Created { state, certain } = mem::replace(&mut *self.created(), begun);
+        if matches!(state, State::Nothing) && certain {
+            let _ = undone.send(());
+        } else if !matches!(state, State::RolledBack) && !session.has_ended() {
+            // The task owns no `OwnNode`: dropping the task, as its runtime shuts down, must not start another one.
+            let handle = SessionHandle::with(session, Arc::clone(&self.claim));
+            let rolling_back = roll_back(handle, Arc::clone(&self.lock), self.identity, state, certain);
+            self.cleanup.spawn(&session.runtime, async move {
+                if rolling_back.await {
+                    let _ = undone.send(());
+                }
+            });
         }
-        // The task owns no `OwnNode`: dropping the task, as its runtime shuts down, must not start another one.
-        let handle = SessionHandle::with(session, Arc::clone(&self.claim));
-        let task = roll_back(handle, Arc::clone(&self.lock), self.identity, state, certain);
-        self.cleanup.spawn(&session.runtime, task);
+        is_undone
     }
 }
 
@@ -102,41 +113,41 @@ impl fmt::Debug for Created {
             State::Nothing => "nothing",
             State::Creating(_) => "being created",
             State::Exists(node) => &node.path,
-            State::Deleting(..) => "being deleted",
+            State::RolledBack => "rolled back",
         })
     }
 }
 
-/// Waits for the request under way, and deletes the node.
+/// Waits for the request under way, and deletes the node. Returns whether nothing is left.
 async fn roll_back(
     session: SessionHandle,
     lock: Arc<LockPath>,
     identity: NodeIdentity,
     state: State,
     mut certain: bool,
-) {
-    match state {
-        State::Nothing => {}
+) -> bool {
+    let created = match state {
+        State::Nothing | State::RolledBack => None,
         State::Creating(creation) => match creation.await {
-            // The answer may be old.
-            Ok((node, _)) => drop(delete(&session, &lock, &node, true).await),
-            Err(fault) => certain &= !matches!(fault, Fault::Unknown(_)),
-        },
-        State::Exists(node) => delete_latest(&session, &lock, &node).await,
-        State::Deleting(node, deletion) => {
-            if deletion.await.is_err() {
-                delete_latest(&session, &lock, &node).await;
+            Ok((node, _)) => Some(node),
+            Err(fault) => {
+                certain &= !fault.is_in_doubt();
+                None
             }
-        }
+        },
+        State::Exists(node) => Some(node),
+    };
+    if let Some(node) = created
+        && delete_latest(&session, &lock, &node).await == Deletion::WithSession
+    {
+        return false;
     }
-    if !certain {
-        delete_unanswered(session, &lock, identity).await;
-    }
+    certain || delete_unanswered(session, &lock, identity).await
 }
 
 /// Deletes the nodes of creations that got no answer, once the servers answer again. The session is not kept open for long
-/// for that, as its end deletes the nodes as well.
-async fn delete_unanswered(session: SessionHandle, lock: &LockPath, identity: NodeIdentity) {
+/// for that, as its end deletes the nodes as well. Returns whether none is left.
+async fn delete_unanswered(session: SessionHandle, lock: &LockPath, identity: NodeIdentity) -> bool {
     let keep_until = Instant::now() + session.timeout;
     let (weak, mut handle) = (Arc::downgrade(&session), Some(session));
     let (mut looks, mut pause) = (0, PAUSE);
@@ -149,11 +160,11 @@ async fn delete_unanswered(session: SessionHandle, lock: &LockPath, identity: No
                 looks += 1;
                 // The second look is for a creation that arrived, against the ordering guarantees, after the first.
                 if looks == 2 {
-                    return;
+                    return true;
                 }
                 pause = LONGEST_PAUSE / 5;
             }
-            Err(Fault::SessionEnded) => return,
+            Err(Fault::SessionEnded) => return false,
             Err(fault) => {
                 tracing::warn!(
                     ?fault,
@@ -167,4 +178,5 @@ async fn delete_unanswered(session: SessionHandle, lock: &LockPath, identity: No
         drop(session);
         sleep(pause).await;
     }
+    false
 }

@@ -71,7 +71,7 @@ impl Acquisitions {
         for acquisition in self.all().iter().filter(|acquisition| acquisition.is_to_be_taken_back()) {
             let rollback = &acquisition.rollback;
             tracing::debug!(path = rollback.path(), "an acquisition is rolled back, as nobody polls it");
-            rollback.begin(session);
+            drop(rollback.begin(session));
         }
     }
 
@@ -79,7 +79,7 @@ impl Acquisitions {
     pub(crate) fn close(&self, session: &Arc<Session>, cleanup: &Background) {
         for acquisition in self.all().iter().filter(|acquisition| acquisition.rollback.is_of(cleanup)) {
             if acquisition.is_closed_unpolled() {
-                acquisition.rollback.begin(session);
+                drop(acquisition.rollback.begin(session));
             }
             acquisition.caller.wake();
         }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use lock_core::{Error, Result, runtime};
 
 use crate::config::ZkConfig;
-use crate::error::{BACKEND, Fault};
+use crate::error::{BACKEND, Fault, doubted_if};
 use crate::nodes::token_base::TokenBase;
 use crate::operate::membership::Membership;
 use crate::poison::lock;
@@ -54,11 +54,12 @@ impl PoolShare {
     where
         F: Future<Output = Result<T, Fault>> + Send,
     {
+        let mut in_doubt = false;
         loop {
-            let session = self.get().await?;
+            let session = self.get().await.map_err(|error| doubted_if(in_doubt, error))?;
             match session.answer_about(path, requests(Arc::clone(&session))).await? {
-                Err(Fault::SessionEnded) => {}
-                answer => return answer.map_err(|fault| fault.on(path)),
+                Err(Fault::SessionEnded) => in_doubt = true,
+                answer => return answer.map_err(|fault| doubted_if(in_doubt, fault.on(path))),
             }
         }
     }

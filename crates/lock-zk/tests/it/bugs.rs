@@ -4,16 +4,10 @@ use std::time::Duration;
 
 use lock_core::{ErrorKind, GuardState, LockOptions, Outcome, Persistence};
 use lock_testkit::proxy::{Direction, Then, opcode, zk_opcode};
-use lock_zk::zookeeper_client::{Acl, AuthId, Permission, Stat};
+use lock_zk::zookeeper_client::{Permission, Stat};
 use tokio::time::{sleep, timeout};
 
 use crate::common::*;
-
-/// Leaves everybody these rights on the directory of the lock `a`.
-async fn allow(scene: &Scene, rights: Permission) {
-    let acl = [Acl::new(rights | Permission::ADMIN, AuthId::anyone())];
-    scene.client.set_acl("/locks/a", &acl, None).await.unwrap();
-}
 
 /// The only node of the lock `a`.
 async fn only_node(scene: &Scene) -> Stat {

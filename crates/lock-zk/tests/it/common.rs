@@ -7,7 +7,7 @@ use lock_core::Locks;
 use lock_testkit::ZooKeeper;
 use lock_testkit::proxy::{Direction, FaultProxy, Protocol, Then, opcode, zk_opcode};
 pub(crate) use lock_testkit::{acquiring, come, give_back, hand_over, queue_up, soon, take, until};
-use lock_zk::zookeeper_client::{Acls, Client, CreateMode};
+use lock_zk::zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 use lock_zk::{ZkConfig, ZkLayout, ZkRecipe, ZkWait};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
@@ -189,6 +189,12 @@ pub(crate) async fn node(client: &Client, at: usize) -> String {
 /// Deletes this node of the lock `a`, as an operator would.
 pub(crate) async fn delete_node(client: &Client, at: usize) {
     client.delete(&node(client, at).await, None).await.unwrap();
+}
+
+/// Leaves everybody these rights on the directory of the lock `a`.
+pub(crate) async fn allow(scene: &Scene, rights: Permission) {
+    let acl = [Acl::new(rights | Permission::ADMIN, AuthId::anyone())];
+    scene.client.set_acl("/locks/a", &acl, None).await.unwrap();
 }
 
 /// Waits until the directory of the lock has this many nodes.

@@ -4,8 +4,9 @@ use futures_util::future::join_all;
 use futures_util::poll;
 use lock_core::ErrorKind;
 use lock_testkit::proxy::Direction;
-use lock_testkit::{by_tier, crowd};
+use lock_testkit::{by_tier, crowd, ended};
 use lock_zk::ZkConfig;
+use tokio::runtime;
 use tokio::time::timeout;
 
 use crate::common::*;
@@ -48,4 +49,24 @@ async fn a_crowd_that_gives_up_costs_the_server_only_what_was_sent() {
     timeout(2 * LASTING, locks.backend().settle()).await.expect("the roll-backs end");
     give_back(take(locks, "next").await).await;
     assert!(proxy.requests() < 700, "{} for 1000 acquisitions", proxy.requests());
+}
+
+/// Most of the deletions wait for a turn as it ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn releases_that_outlive_their_runtime_leave_nothing() {
+    let scene = Scene::with(LASTING, Default::default()).await;
+    let (locks, proxy) = (scene.locks.clone(), &scene.proxy);
+    let of_its_own = runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let guards = come(of_its_own.spawn(async move { crowd(&locks, 200).await.0 })).await;
+    assert_eq!(guards.len(), 200);
+    proxy.hold(Direction::ToClient);
+    proxy.reset_counters();
+    for guard in guards {
+        of_its_own.spawn(guard.release());
+    }
+    until("some are sent", async || proxy.requests() >= 64).await;
+    ended(of_its_own);
+    proxy.deliver();
+    let left = async || scene.server.mntr().await.unwrap()["zk_ephemerals_count"].clone();
+    until("no node is left", async || left().await == "0").await;
 }
