@@ -151,15 +151,15 @@ impl FakeRedis {
     /// [`restart`](Self::restart) without data and without a trace: `run_id` and uptime stay the same.
     pub fn restart_unseen(&self) {
         let mut server = self.server();
-        let (run_id, started) = (server.run_id.clone(), server.started);
+        let (run_id, started_us) = (server.run_id.clone(), server.started_us);
         server.crash();
         server.keys.clear();
         server.start();
-        (server.run_id, server.started) = (run_id, started);
+        (server.run_id, server.started_us) = (run_id, started_us);
         server.note(|| "the server is up empty, with the same run_id".to_owned());
     }
 
-    /// Steps the server's wall clock, by which keys expire; a negative step goes backwards.
+    /// Steps the server's wall clock, by which keys expire and the uptime counts; a negative step goes backwards.
     pub fn step_clock(&self, millis: i64) {
         let mut server = self.server();
         server.clock.step(millis.saturating_mul(1000));

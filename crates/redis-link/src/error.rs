@@ -523,6 +523,11 @@ pub(crate) fn is_demoted(error: &RedisError) -> bool {
     code(error) == "READONLY"
 }
 
+/// Whether only a replica gives this error.
+pub(crate) fn is_of_replica(error: &RedisError) -> bool {
+    matches!(code(error), "READONLY" | "MASTERDOWN")
+}
+
 /// The hint for a failed connection.
 const REACH: &str = "check that the server runs, that the address in the URL is right, and that it speaks TLS if and only \
                      if the URL says so (rediss:// or redlocks://)";

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::error::{BACKEND, same_server};
 use crate::servers::master_registry::MasterRegistry;
-use crate::servers::quarantine::{GRAIN, after_restart};
+use crate::servers::quarantine::{GRAIN, after_restart, at_first_answer};
 use crate::servers::round_trip::RoundTrip;
 use crate::voting::ballot::{FastClaim, Request, Voter};
 
@@ -37,8 +37,6 @@ pub(crate) struct Master {
 #[derive(Debug, Default)]
 struct State {
     trip: RoundTrip,
-    /// When it last answered.
-    last_answer: Option<Instant>,
     /// When the latest request was sent that it has answered.
     answered_to: Option<Instant>,
     /// Why it is sick, if it is.
@@ -303,16 +301,15 @@ impl Master {
         self.pushes.close();
     }
 
-    /// Checks whether it is another server than before, and puts it into quarantine then; `false` if its identity is
-    /// unknown.
+    /// Checks whether it is another server than before, or was a replica meanwhile, and puts it into quarantine then; `false` if
+    /// its identity is unknown.
     fn check_identity(&self, state: &mut State) -> bool {
         let Some(identity) = self.client.identity() else { return false };
-        let is_same =
-            |known: &Arc<Identity>| Arc::ptr_eq(known, &identity) || known.run_id == identity.run_id;
-        if state.known.as_ref().is_some_and(is_same) {
-            return true;
-        }
-        state.votes_from = after_restart(&identity, state.last_answer, self.longest_ttl);
+        state.votes_from = match &state.known {
+            Some(known) if Arc::ptr_eq(known, &identity) || identity.continues(known) => return true,
+            Some(_) => Some(after_restart(&identity, self.longest_ttl)),
+            None => at_first_answer(&identity, self.longest_ttl),
+        };
         self.registry.enter(&identity, self.client.address());
         self.warn(&identity, state.votes_from);
         state.known = Some(identity);
@@ -325,7 +322,7 @@ impl Master {
             tracing::warn!(
                 master = self.client.address(),
                 uptime = ?identity.uptime,
-                "a master has restarted and may have lost locks: it does not vote for {left:?}"
+                "a master has restarted or was a replica, and may have lost locks: it does not vote for {left:?}"
             );
         }
     }
@@ -343,7 +340,7 @@ impl Master {
         let left = from.saturating_duration_since(Instant::now());
         let error = Error::new(ErrorKind::Unavailable, BACKEND)
             .with_message(format!(
-                "the master has restarted and may have lost locks: it votes again in {left:.1?} ({address})"
+                "the master has restarted or was a replica, and may have lost locks: it votes again in {left:.1?} ({address})"
             ))
             .with_hint("wait: by then all locks that it may have lost have expired (see longest_ttl)");
         Some(error)
@@ -369,7 +366,7 @@ impl State {
     fn answered(&mut self, sent: Instant) {
         let now = Instant::now();
         self.trip.note(now.saturating_duration_since(sent));
-        (self.sick, self.has_failed, self.last_answer) = (None, false, Some(now));
+        (self.sick, self.has_failed) = (None, false);
         self.answered_to = self.answered_to.max(Some(sent));
     }
 }

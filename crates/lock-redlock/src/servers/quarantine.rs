@@ -1,11 +1,12 @@
 //! Quarantine: keeps restarted masters from voting while they may lack locks that they granted.
 //!
 //! A restarted master may have lost its locks. It does not vote until all of them have expired: until `longest_ttl` has
-//! passed since its start.
+//! passed.
 //!
 //! * A restart **after this client connected** shows in the `run_id`. Every new connection reads it first, and a vote counts
-//!   only if the server of that connection may vote. The restart was after the last answer of the old server, so an uptime that
-//!   is longer, by a wrong wall clock, does not shorten the quarantine.
+//!   only if the server of that connection may vote. The time counts from when the new server was first seen, by the clock of this
+//!   client: a server counts its uptime by its wall clock, which may have been stepped since.
+//! * The same holds for a master that **was a replica** meanwhile, and has the data of another server.
 //! * A restart **before this client first connected** shows only in the uptime. If fewer masters than a quorum are young,
 //!   the young ones were restarted or replaced, and are quarantined. If a quorum is young, and no
 //!   master has keys or all that answer are young, the fleet is new, and must be able to vote: then only young masters without any
@@ -23,7 +24,8 @@
 //! lease for which it voted before, if that vote has not expired when the answer comes, by the clock of the holder. Until then
 //! no other lease can count the master: before the restart it had the key, and since then nothing new counts.
 //!
-//! A master that was emptied while it ran (FLUSHALL, eviction) is not noticed at all.
+//! A master that was emptied while it ran (FLUSHALL, eviction) is not noticed at all, nor is one that was a replica while this client
+//! sent it nothing over a connection that lasted.
 //!
 //! Source: the Redis documentation, "Distributed Locks with Redis", on delayed restarts.
 
@@ -37,17 +39,14 @@ use crate::voting::quorum::quorum;
 /// The resolution of the uptime: whole seconds.
 pub(crate) const GRAIN: Duration = Duration::from_secs(1);
 
-/// The end of the quarantine of a master that restarted, if it needs one. `last_answer` is the time of the last answer of
-/// the old server.
-pub(crate) fn after_restart(
-    identity: &Identity,
-    last_answer: Option<Instant>,
-    longest_ttl: Duration,
-) -> Option<Instant> {
-    let most =
-        last_answer.map_or(Duration::MAX, |last_answer| identity.at.saturating_duration_since(last_answer));
-    // A server that claims to be older has a wrong clock.
-    waits(identity, Some(age(identity)).filter(|age| *age <= most).unwrap_or_default(), longest_ttl)
+/// The end of the quarantine of a master that has restarted since this client knew it. Nothing that its clock says makes it shorter.
+pub(crate) fn after_restart(identity: &Identity, longest_ttl: Duration) -> Instant {
+    identity.at + longest_ttl
+}
+
+/// The end of the quarantine of a master that was down at the first connection, if it needs one.
+pub(crate) fn at_first_answer(identity: &Identity, longest_ttl: Duration) -> Option<Instant> {
+    waits(identity, age(identity), longest_ttl)
 }
 
 /// The end of the quarantine of each master at the first connection, if it needs one. `None` is a master that is down.
@@ -94,7 +93,7 @@ mod tests {
         let fleet = [Some(up(100, 1)), Some(up(100, 1)), Some(up(5, 1)), None, Some(up(100, 1))];
         assert_eq!(votes(&fleet), [true, true, false, true, true]);
         let identity = fleet[2].clone().unwrap();
-        let until = after_restart(&identity, None, LONGEST).unwrap();
+        let until = at_first_answer(&identity, LONGEST).unwrap();
         assert_eq!(until, identity.at + Duration::from_secs(26));
     }
 
@@ -119,10 +118,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_wrong_clock_does_not_shorten_the_quarantine() {
-        let last_answer = Instant::now();
-        tokio::time::advance(Duration::from_secs(2)).await;
-        let identity = up(1_000_000, 0);
-        assert_eq!(after_restart(&identity, Some(last_answer), LONGEST), Some(identity.at + LONGEST));
-        assert_eq!(after_restart(&identity, None, LONGEST), None);
+        for uptime in [0, 2, 125, 1_000_000] {
+            let identity = up(uptime, 0);
+            assert_eq!(after_restart(&identity, LONGEST), identity.at + LONGEST);
+        }
+        assert_eq!(at_first_answer(&up(125, 0), LONGEST), None);
     }
 }

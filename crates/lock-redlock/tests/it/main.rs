@@ -14,6 +14,7 @@ mod models;
 mod names;
 mod neighbours;
 mod outcomes;
+mod replicas;
 mod rights;
 mod rotation;
 mod scripts;

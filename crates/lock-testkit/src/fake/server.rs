@@ -28,7 +28,8 @@ pub(super) struct Server {
     pub(super) config: BTreeMap<String, String>,
     pub(super) clock: ServerClock,
     pub(super) run_id: String,
-    pub(super) started: Instant,
+    /// When it was started, by its wall clock, by which it counts its uptime.
+    pub(super) started_us: i64,
     /// The server is down: connections are refused.
     pub(super) down: bool,
     /// The time of the current command, in microseconds since 1970; constant during a script.
@@ -97,7 +98,7 @@ impl Server {
             config: config.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
             clock: ServerClock { origin: Instant::now(), offset_us: 0 },
             run_id: String::new(),
-            started: Instant::now(),
+            started_us: 0,
             down: false,
             now_us: 0,
             number: 0,
@@ -123,7 +124,7 @@ impl Server {
     pub(super) fn start(&mut self) {
         self.starts += 1;
         self.run_id = format!("{:020x}{:020x}", self.number, self.starts);
-        self.started = Instant::now();
+        self.started_us = self.clock.now_us();
         self.down = false;
     }
 

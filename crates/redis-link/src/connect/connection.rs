@@ -74,6 +74,14 @@ impl Connection {
         }
     }
 
+    /// Ends when the connection has ended; `None` if the driver opened it, which does not tell.
+    pub(crate) fn ended(&self) -> Option<impl Future<Output = ()> + Send + 'static> {
+        match &self.0 {
+            Kind::Own(own) => Some(own.ended()),
+            Kind::OfDriver(_) => None,
+        }
+    }
+
     /// Sets how long answers may take.
     pub(crate) fn set_response_timeout(&mut self, timeout: Duration) {
         match &mut self.0 {

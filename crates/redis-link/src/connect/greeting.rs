@@ -21,7 +21,8 @@ pub struct Greeting {
     pub role: String,
 }
 
-/// The identity of a server process, which changes with every restart.
+/// The identity of a server process, which changes with every restart, and of its data, which may be those of another server
+/// once it was a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Identity {
@@ -33,6 +34,12 @@ pub struct Identity {
     pub keys: u64,
     /// When this was read.
     pub at: Instant,
+    /// The id of its replication history, if it says so. A replica that becomes a master begins another one.
+    pub history: Option<String>,
+    /// Whether it was a replica before that history.
+    pub was_promoted: bool,
+    /// Changes when this client has seen it as a replica.
+    pub(crate) demotions: u64,
 }
 
 impl Greeting {
@@ -103,16 +110,37 @@ impl Identity {
     /// An identity that is read now.
     #[must_use]
     pub fn new(run_id: impl Into<String>, uptime: Duration, keys: u64) -> Self {
-        Self { run_id: run_id.into(), uptime, keys, at: Instant::now() }
+        let (run_id, at) = (run_id.into(), Instant::now());
+        Self { run_id, uptime, keys, at, history: None, was_promoted: false, demotions: 0 }
     }
 
     /// Parses the answers to INFO and DBSIZE; `None` if the server refused.
     #[must_use]
     pub fn read(info: Option<RedisResult<Value>>, keys: Option<RedisResult<Value>>) -> Option<Self> {
         let info = redis::from_redis_value::<String>(info?.ok()?).ok()?;
-        let uptime = Duration::from_secs(info_field(&info, "uptime_in_seconds")?.parse().ok()?);
+        // Negative after its wall clock was set back.
+        let uptime: i64 = info_field(&info, "uptime_in_seconds")?.parse().ok()?;
+        let uptime = Duration::from_secs(u64::try_from(uptime).unwrap_or_default());
         let keys = redis::from_redis_value(keys?.ok()?).ok()?;
         Some(Self::new(info_field(&info, "run_id")?, uptime, keys))
+    }
+
+    /// Adds what the answer to INFO says of its replication. Not every server says anything.
+    #[must_use]
+    pub fn with_history(mut self, info: &str) -> Self {
+        self.history = info_field(info, "master_replid").map(str::to_owned);
+        // The history before, which is all zeros if there is none.
+        let before = info_field(info, "master_replid2").unwrap_or_default();
+        self.was_promoted = before.chars().any(|digit| digit != '0');
+        self
+    }
+
+    /// Whether this is the same process as earlier, and has been a master since then, as far as that shows.
+    #[must_use]
+    pub fn continues(&self, earlier: &Self) -> bool {
+        // The first replica of a master begins another history as well, and no promotion.
+        let was_promoted = self.was_promoted && self.history != earlier.history;
+        self.run_id == earlier.run_id && self.demotions == earlier.demotions && !was_promoted
     }
 }
 
@@ -154,5 +182,30 @@ mod tests {
         assert_eq!((greeting.version.as_str(), greeting.is_replica()), ("7.0.15", false));
         assert_eq!(Greeting::of_hello(&map), greeting);
         assert_eq!(Greeting::of_hello(&array), greeting);
+    }
+    #[test]
+    fn an_uptime_by_a_clock_that_was_set_back_is_none() {
+        let bulk = |text: &str| Some(Ok(Value::BulkString(text.as_bytes().to_vec())));
+        let read = Identity::read(bulk("run_id:a\r\nuptime_in_seconds:-90\r\n"), Some(Ok(Value::Int(3))));
+        assert_eq!(read.map(|identity| (identity.uptime, identity.keys)), Some((Duration::ZERO, 3)));
+    }
+
+    #[test]
+    fn a_promotion_begins_another_identity_and_a_first_replica_does_not() {
+        let none = "0".repeat(40);
+        let identity = |run_id: &str, history: &str, before: &str| {
+            let info = format!("role:master\r\nmaster_replid:{history}\r\nmaster_replid2:{before}\r\n");
+            Identity::new(run_id, Duration::ZERO, 0).with_history(&info)
+        };
+        let known = identity("a", "h1", &none);
+        assert!(identity("a", "h1", &none).continues(&known));
+        assert!(identity("a", "h2", &none).continues(&known));
+        assert!(!identity("a", "h2", "h1").continues(&known));
+        assert!(!identity("b", "h1", &none).continues(&known));
+        let promoted = identity("a", "h2", "other");
+        assert!(identity("a", "h2", "other").continues(&promoted));
+        assert!(!identity("a", "h3", "other").continues(&promoted));
+        let silent = Identity::new("a", Duration::ZERO, 0);
+        assert!(silent.continues(&known) && silent.clone().continues(&silent));
     }
 }

@@ -2,20 +2,20 @@
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use lock_core::single_flight::SingleFlight;
 use lock_core::{BootInstant, Error, ErrorKind, Finding, FindingLevel, Result};
 use redis::{Cmd, ConnectionInfo, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::connect::connection::Connection;
 use crate::connect::dial::Settings;
 use crate::connect::greeting::{Greeting, Identity};
 use crate::connect::server_clock::{ServerClock, ServerTime};
-use crate::error::{Endpoint, Failure, is_demoted, is_of_proxy, is_refusal};
+use crate::error::{Endpoint, Failure, is_demoted, is_of_proxy, is_of_replica, is_refusal};
 use crate::operate::examination::examine;
 use crate::route::dispatch::Dispatch;
 use crate::route::sentinel::{Following, SentinelLink, masters};
@@ -29,6 +29,9 @@ use crate::scripts::wire;
 const ANNOUNCEMENT_TTL: Duration = Duration::from_secs(10);
 /// How many idle connections for WAIT are kept.
 const MAX_WAIT_CONNECTIONS: usize = 4;
+/// The pauses before a connection that has ended is opened again, where restarts have to be noticed.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LAST_PAUSE: Duration = Duration::from_secs(1);
 /// The generation of a connection other than the shared one.
 const SEPARATE_CONNECTION: u64 = 0;
 
@@ -67,7 +70,7 @@ pub(crate) enum Route {
 struct NewConnection {
     connection: Connection,
     /// The identity of the server, if it was requested.
-    identity: Option<Arc<Identity>>,
+    identity: Option<Identity>,
     /// The server's clock, and when it was read.
     time: Option<(Duration, BootInstant)>,
     /// The server that it leads to.
@@ -83,6 +86,10 @@ struct LinkState {
     announced: Option<(Instant, ConnectionInfo)>,
     /// The identity of the server, as last read.
     identity: Option<Arc<Identity>>,
+    /// Changes when the server is seen as a replica, and when it is a master after that.
+    demotions: u64,
+    /// Whether it was a replica when it was last seen.
+    is_demoted: bool,
     generation: u64,
     /// The last connection was dropped because another server is the master.
     left: bool,
@@ -92,6 +99,23 @@ struct LinkState {
 impl LinkState {
     fn leads_to(&self, server: &ConnectionInfo) -> bool {
         self.at.as_ref().is_some_and(|at| at.addr() == server.addr())
+    }
+
+    /// Notes that the server is a replica now. Also requests that are in flight may be answered when it is a master again, with the
+    /// data of another one.
+    fn note_demotion(&mut self) {
+        self.is_demoted = true;
+        self.demotions += 1;
+        if let Some(identity) = &mut self.identity {
+            let identity = Arc::make_mut(identity);
+            (identity.demotions, identity.at) = (self.demotions, Instant::now());
+        }
+    }
+
+    /// The identity of the server of a new connection, which is a master.
+    fn master(&mut self, identity: Identity) -> Arc<Identity> {
+        self.demotions += u64::from(mem::take(&mut self.is_demoted));
+        Arc::new(Identity { demotions: self.demotions, ..identity })
     }
 }
 
@@ -198,7 +222,10 @@ impl Link {
         }
         let answers = connection.send_all(&commands, dispatch).await;
         let mut answers = match answers.and_then(of_server) {
-            Ok(answers) => answers,
+            Ok(answers) => {
+                self.look_for_demotion(&answers);
+                answers
+            }
             Err(error) if self.is_unsent(&error, generation) => return None,
             Err(error) => return Some(Err(self.failure(error, generation))),
         };
@@ -273,6 +300,9 @@ impl Link {
             let again = again.map_err(failure)?;
             forgotten.into_iter().zip(again).for_each(|(number, answer)| answers[number] = answer);
         }
+        if answers.iter().any(|answer| answer.as_ref().is_err_and(is_of_replica)) {
+            self.state().note_demotion();
+        }
         if answers.iter().any(|answer| answer.as_ref().is_err_and(is_demoted)) {
             self.leave(generation);
         }
@@ -326,7 +356,7 @@ impl Link {
 
     /// Has all requests go over this connection from now on, unless there is another one by now, or another master was
     /// announced since its making `began`.
-    fn pin(&self, made: NewConnection, began: Instant) -> Result<()> {
+    fn pin(self: &Arc<Self>, made: NewConnection, began: Instant) -> Result<()> {
         let mut state = self.state();
         if state.closed {
             return Err(Error::closed(self.endpoint.backend));
@@ -336,7 +366,11 @@ impl Link {
             return Ok(());
         }
         state.generation = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
-        (state.connection, state.identity) = (Some(made.connection), made.identity);
+        if self.endpoint.asks_identity {
+            self.keep_open(&made.connection, state.generation);
+        }
+        state.identity = made.identity.map(|identity| state.master(identity));
+        state.connection = Some(made.connection);
         self.note_time(state.generation, made.time);
         let elsewhere = state.at.is_some() && !state.leads_to(&made.at);
         state.at = Some(made.at);
@@ -344,6 +378,22 @@ impl Link {
             self.moves.send_replace(());
         }
         Ok(())
+    }
+
+    /// Opens the next connection when this one ends, also while nothing is sent: the sooner the server says who it is, the more is
+    /// known of when it has restarted.
+    fn keep_open(self: &Arc<Self>, connection: &Connection, generation: u64) {
+        let Some(ended) = connection.ended() else { return };
+        let (link, opened) = (Arc::downgrade(self), Instant::now());
+        drop(tokio::spawn(async move {
+            ended.await;
+            if let Some(link) = link.upgrade() {
+                link.drop_connection(generation);
+            }
+            // Not again and again, to a server that accepts connections and ends them.
+            sleep_until(opened + LAST_PAUSE).await;
+            reopen(&link).await;
+        }));
     }
 
     /// The generation of the connection that is in use, `None` without one.
@@ -411,6 +461,9 @@ impl Link {
     /// Classifies an error, and drops a connection that it makes unusable.
     fn failure(&self, error: RedisError, generation: u64) -> Failure {
         if is_answer(&error) {
+            if is_of_replica(&error) {
+                self.state().note_demotion();
+            }
             if is_demoted(&error) {
                 self.leave(generation);
             }
@@ -424,6 +477,14 @@ impl Link {
             return Failure::Unreached(self.endpoint.unsent(&error));
         }
         if error.is_connection_dropped() { Failure::Dropped } else { Failure::Silent(error) }
+    }
+
+    /// Notes that the server is a replica, if one of these answers says so.
+    fn look_for_demotion(&self, answers: &[Value]) {
+        let says_so = |answer: &Value| matches!(answer, Value::ServerError(error) if is_of_replica(&error.clone().into()));
+        if answers.iter().any(says_so) {
+            self.state().note_demotion();
+        }
     }
 
     fn drop_connection(&self, generation: u64) {
@@ -608,7 +669,7 @@ impl Link {
             self.warn(&mut connection).await;
         }
         connection.set_response_timeout(self.settings.command_timeout);
-        Ok(NewConnection { connection, identity: identity.map(Arc::new), time, at: to.clone() })
+        Ok(NewConnection { connection, identity, time, at: to.clone() })
     }
 
     /// Reads version, role and clock of the server, and its identity if requested, and loads the scripts: one round trip.
@@ -620,7 +681,7 @@ impl Link {
         let mut pipeline = redis::pipe();
         pipeline.ignore_errors().cmd("HELLO").cmd("TIME");
         if self.endpoint.asks_identity {
-            pipeline.cmd("INFO").arg("server").cmd("DBSIZE");
+            pipeline.cmd("INFO").arg("server").cmd("DBSIZE").cmd("INFO").arg("replication");
         }
         for script in self.endpoint.scripts {
             pipeline.add_command(script.load());
@@ -635,7 +696,7 @@ impl Link {
         // Not every user may ask for it.
         let time = answers.next().and_then(|answer| wire::time(&answer.ok()?));
         let asks = self.endpoint.asks_identity;
-        let identity = asks.then(|| Identity::read(answers.next(), answers.next())).flatten();
+        let identity = asks.then(|| identity(&mut answers)).flatten();
         if let Err(refused) = answers.try_for_each(|answer| answer.map(drop)) {
             match run_without_loading(connection).await {
                 Err(error) if is_refusal(&error) => return Err(unreachable(refused)),
@@ -653,6 +714,7 @@ impl Link {
             return Err(self.endpoint.is_sentinel());
         }
         if greeting.is_replica() {
+            self.state().note_demotion();
             return Err(self.endpoint.is_replica());
         }
         Ok(())
@@ -709,6 +771,30 @@ impl SentinelLink for Link {
             self.leave(generation);
         }
     }
+}
+
+/// Opens the connection again, for as long as the link lives and is not closed.
+async fn reopen(link: &Weak<Link>) {
+    let mut pause = FIRST_PAUSE;
+    while let Some(link) = link.upgrade() {
+        match link.connection().await {
+            Err(error) if error.kind() != ErrorKind::Closed => drop(link),
+            _ => return,
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(LAST_PAUSE);
+    }
+}
+
+/// The identity of a server, from its answers to the greeting.
+fn identity(answers: &mut impl Iterator<Item = RedisResult<Value>>) -> Option<Identity> {
+    let (server, keys, replication) = (answers.next(), answers.next(), answers.next());
+    let identity = Identity::read(server, keys)?;
+    let history = replication.and_then(Result::ok).and_then(|answer| wire::text(&answer));
+    Some(match history {
+        Some(history) => identity.with_history(&history),
+        None => identity,
+    })
 }
 
 /// Sends the call, with the command ahead of it, whose answer is ignored.

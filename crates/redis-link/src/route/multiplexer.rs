@@ -20,8 +20,8 @@ use futures_util::task::AtomicWaker;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisConnectionInfo, RedisError, RedisResult, Value};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
+use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::connect::stream::Stream;
@@ -44,6 +44,8 @@ const STEPS: u32 = 20;
 #[derive(Clone)]
 pub(crate) struct Multiplexer {
     owner: Arc<Owner>,
+    /// Closed when the task ends.
+    end: watch::Receiver<()>,
     /// How long answers may take.
     pub(crate) response_timeout: Duration,
     pub(crate) database: i64,
@@ -102,8 +104,18 @@ impl Multiplexer {
         let stream = greeted(stream, settings).await?;
         let shared = Arc::<Shared>::default();
         let task = Task::new(stream, Arc::clone(&shared));
-        drop(tokio::spawn(task.run()));
-        Ok(Self { owner: Arc::new(Owner(shared)), response_timeout, database: settings.db() })
+        let (ends, end) = watch::channel(());
+        drop(tokio::spawn(async move {
+            task.run().await;
+            drop(ends);
+        }));
+        Ok(Self { owner: Arc::new(Owner(shared)), end, response_timeout, database: settings.db() })
+    }
+
+    /// Ends when the stream has ended, also while nothing is sent.
+    pub(crate) fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut end = self.end.clone();
+        async move { while end.changed().await.is_ok() {} }
     }
 
     /// Sends a command. The answer may be an error of the server, as a value.

@@ -104,3 +104,34 @@ async fn what_a_restarted_master_has_lost_is_put_back_while_its_vote_lasts() {
     sleep(5 * TTL).await;
     assert!(guard.is_valid());
 }
+
+/// A server counts its uptime by its wall clock, which a machine may set after it has started.
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_set_after_a_restart_does_not_end_the_quarantine() {
+    let fleet = Fleet::new(5).await;
+    let config = || fleet.config(LONGEST).longest_ttl(LONGEST);
+    let (locks, other) = (config().connect().await.unwrap(), config().connect().await.unwrap());
+    // The other client sends nothing for long.
+    sleep(10 * 60 * SECOND).await;
+    (3..5).for_each(|master| drop(fleet.command(master, "SET lock:a theirs")));
+    let guard = take(&locks, "a").await;
+    sleep(SECOND / 10).await;
+    (3..5).for_each(|master| drop(fleet.command(master, "DEL lock:a")));
+    fleet.masters[0].restart(false);
+    fleet.masters[0].step_clock(120_000);
+    let second = other.mutex("a").try_acquire().await;
+    assert!(!matches!(second, Ok(Some(_))) && guard.is_valid(), "two hold the lock");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_sends_nothing_notices_a_restart_all_the_same() {
+    let fleet = Fleet::new(3).await;
+    let locks = fleet.config(TTL).longest_ttl(LONGEST).connect().await.unwrap();
+    sleep(10 * SECOND).await;
+    for master in 0..3 {
+        restart(&fleet, master, true).await;
+    }
+    // Else the quarantine would begin with its next request.
+    sleep(LONGEST + 2 * SECOND).await;
+    assert!(locks.mutex("a").try_acquire().await.unwrap().is_some());
+}

@@ -174,7 +174,7 @@ fn info(call: &Call<'_>, sections: &[Bytes]) -> String {
             format!(
                 "# Server\r\nredis_version:{VERSION}\r\nredis_mode:standalone\r\nrun_id:{}\r\nuptime_in_seconds:{}\r\n",
                 server.run_id,
-                server.started.elapsed().as_secs()
+                (server.now_us - server.started_us) / 1_000_000
             ),
         ),
         ("clients", format!("# Clients\r\nconnected_clients:{}\r\n", server.sessions.len())),
