@@ -43,11 +43,21 @@ struct State {
     sick: Option<Error>,
     /// Whether a request failed; if not, its answer is only late.
     has_failed: bool,
-    /// Whether a task probes it.
-    probed: bool,
+    /// The task that probes it, if there is one.
+    probe: Option<Probe>,
+    /// How many there were.
+    probes: u64,
     /// Its identity when the right to vote was last determined.
     known: Option<Arc<Identity>>,
     votes_from: Option<Instant>,
+}
+
+/// A task that probes a master.
+#[derive(Debug)]
+struct Probe {
+    number: u64,
+    /// When it last ran.
+    seen: Instant,
 }
 
 /// Whether to send claims to a master.
@@ -149,7 +159,7 @@ impl Master {
                 return Readiness::NotVoting(error);
             }
             let Some(error) = state.sick.clone() else { return Readiness::Healthy };
-            // The probing task may have ended with its runtime.
+            // The probing task may have ended with its runtime, or be paused with it.
             (error, self.probing(&mut state))
         };
         Probing::start(probing);
@@ -218,7 +228,7 @@ impl Master {
                 Err(_) => None,
                 Ok(_) => {
                     self.check_identity(&mut state);
-                    state.answered(sent);
+                    state.answered(sent, self.client.command_timeout());
                     None
                 }
             }
@@ -346,9 +356,15 @@ impl Master {
         Some(error)
     }
 
-    /// The task that probes it until it answers, unless one is running.
+    /// The task that probes it until it answers, unless one is running: on a runtime that the caller does not drive, it may be paused.
     fn probing(self: &Arc<Self>, state: &mut State) -> Option<Probing> {
-        (!std::mem::replace(&mut state.probed, true)).then(|| Probing(Arc::downgrade(self)))
+        let longest = 2 * LAST_PAUSE + self.client.command_timeout();
+        if state.probe.as_ref().is_some_and(|probe| probe.seen.elapsed() < longest) {
+            return None;
+        }
+        state.probes += 1;
+        state.probe = Some(Probe { number: state.probes, seen: Instant::now() });
+        Some(Probing { master: Arc::downgrade(self), number: state.probes })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -362,17 +378,27 @@ pub(crate) fn sent(begun: Instant, dispatch: &Dispatch) -> Instant {
 }
 
 impl State {
+    /// Whether this task probes the master, which it needs: another one may have taken its place. Notes that it runs.
+    fn is_probed_by(&mut self, number: u64) -> bool {
+        let Some(probe) = self.probe.as_mut().filter(|probe| probe.number == number) else { return false };
+        probe.seen = Instant::now();
+        self.sick.is_some()
+    }
+
     /// Notes the answer to a request that was sent at this time.
-    fn answered(&mut self, sent: Instant) {
+    fn answered(&mut self, sent: Instant, longest: Duration) {
         let now = Instant::now();
-        self.trip.note(now.saturating_duration_since(sent));
+        self.trip.note(now.saturating_duration_since(sent), longest);
         (self.sick, self.has_failed) = (None, false);
         self.answered_to = self.answered_to.max(Some(sent));
     }
 }
 
 /// The task that probes a sick master.
-struct Probing(Weak<Master>);
+struct Probing {
+    master: Weak<Master>,
+    number: u64,
+}
 
 impl Probing {
     /// Call it outside the mutex: a runtime that shuts down drops the task at once, and its destructor locks the mutex.
@@ -387,13 +413,16 @@ impl Probing {
         loop {
             sleep(pause).await;
             pause = (pause * 2).min(LAST_PAUSE);
-            let Some(master) = self.0.upgrade() else { return };
-            if master.state().sick.is_none() {
+            let Some(master) = self.master.upgrade() else { return };
+            if !master.state().is_probed_by(self.number) {
                 return;
             }
             match master.time().await {
                 Err(error) if error.kind() != ErrorKind::Closed => {}
                 _ => return,
+            }
+            if !master.state().is_probed_by(self.number) {
+                return;
             }
         }
     }
@@ -401,8 +430,8 @@ impl Probing {
 
 impl Drop for Probing {
     fn drop(&mut self) {
-        if let Some(master) = self.0.upgrade() {
-            master.state().probed = false;
+        if let Some(master) = self.master.upgrade() {
+            master.state().probe.take_if(|probe| probe.number == self.number);
         }
     }
 }
@@ -456,8 +485,37 @@ pub(crate) mod tests {
             let master = Arc::clone(&dead(1)[0]);
             drop(master.note_late());
             let sick = matches!(master.readiness(), Readiness::Sick(_));
-            done.send(sick && !master.state().probed).unwrap();
+            done.send(sick && master.state().probe.is_none()).unwrap();
         });
         assert_eq!(is_done.recv_timeout(Duration::from_secs(20)), Ok(true));
+    }
+
+    /// One of a single thread runs only while somebody drives it.
+    #[test]
+    fn a_probe_on_a_runtime_that_is_paused_is_replaced() {
+        let runtime =
+            || tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        let (paused, other) = (runtime(), runtime());
+        let master = paused.block_on(async {
+            let master = Arc::clone(&dead(1)[0]);
+            drop(master.note_late());
+            master
+        });
+        let probe = || master.state().probe.as_ref().map(|probe| probe.number);
+        other.block_on(async {
+            drop(master.readiness());
+            assert_eq!(probe(), Some(1), "it may run");
+            sleep(2 * LAST_PAUSE + master.client.command_timeout()).await;
+            drop(master.readiness());
+            assert_eq!(probe(), Some(2));
+        });
+        // The first one ends, and the second one goes on.
+        paused.block_on(async { sleep(FIRST_PAUSE * 2).await });
+        assert_eq!(probe(), Some(2));
+        other.block_on(async {
+            sleep(10 * LAST_PAUSE).await;
+            drop(master.readiness());
+        });
+        assert_eq!(probe(), Some(2), "it shows that it runs");
     }
 }

@@ -22,8 +22,10 @@ pub(crate) struct RoundTrip {
 }
 
 impl RoundTrip {
-    /// Notes the round trip of an answer.
-    pub(crate) fn note(&mut self, took: Duration) {
+    /// Notes the round trip of an answer. No answer is waited for longer than for `longest`: what took longer was read late, by a
+    /// process that was stopped meanwhile.
+    pub(crate) fn note(&mut self, took: Duration, longest: Duration) {
+        let took = took.min(longest);
         self.missed = 0;
         match self.smoothed {
             None => (self.smoothed, self.varies_by) = (Some(took), took / 2),
@@ -63,10 +65,10 @@ mod tests {
     fn a_deadline_follows_what_was_measured_between_floor_and_cap() {
         let mut trip = RoundTrip::default();
         assert_eq!(trip.deadline(LONG, 200 * MILLI), 200 * MILLI, "nothing was measured yet");
-        trip.note(MILLI / 10);
+        trip.note(MILLI / 10, LONG);
         assert_eq!(trip.deadline(LONG, 200 * MILLI), FLOOR);
         for _ in 0..100 {
-            trip.note(50 * MILLI);
+            trip.note(50 * MILLI, LONG);
         }
         let steady = trip.deadline(LONG, 200 * MILLI);
         assert!(steady >= 49 * MILLI && steady < 60 * MILLI, "{steady:?}");
@@ -77,14 +79,22 @@ mod tests {
     #[test]
     fn a_missed_deadline_doubles_the_next_until_an_answer_comes() {
         let mut trip = RoundTrip::default();
-        trip.note(MILLI);
+        trip.note(MILLI, LONG);
         let deadlines = [20, 40, 80, 160, 200, 200].map(|_| {
             let deadline = trip.deadline(LONG, 200 * MILLI);
             trip.miss();
             deadline.as_millis()
         });
         assert_eq!(deadlines, [20, 40, 80, 160, 200, 200]);
-        trip.note(MILLI);
+        trip.note(MILLI, LONG);
         assert_eq!(trip.deadline(LONG, 200 * MILLI), FLOOR);
+    }
+
+    #[test]
+    fn a_pause_of_the_process_is_no_round_trip() {
+        let mut trip = RoundTrip::default();
+        trip.note(MILLI, 200 * MILLI);
+        trip.note(Duration::from_secs(3600), 200 * MILLI);
+        assert!(trip.smoothed() <= 26 * MILLI, "{:?}", trip.smoothed());
     }
 }
