@@ -8,7 +8,8 @@
 -- never shortens the lease.
 --
 -- The wait queue is ordered by the start of each wait, and so alike on all masters. It is a hint: whoever finds the lock free
--- may have it.
+-- may have it. A waiter whose clock is far ahead counts from when it has joined: else those who come later would pass it for as
+-- long. Clocks that differ by less than a second order it: masters that count by their own would choose different waiters.
 --
 -- When its memory is full, Redis refuses SET and ZADD, but not after another write of the same script. So what keeps, hands
 -- over or waits for a lock begins with a write that needs no memory: if it has no other, with a ZREM that removes nothing. What
@@ -18,7 +19,8 @@ local is_ours = is_owners(string.match(ARGV[1], '^%x*'))
 if value and not is_ours then
   if entry then
     redis.pcall('ZREM', KEYS[3], '')
-    if type(redis.pcall('ZADD', KEYS[3], 'NX', ARGV[6], entry)) == 'number' then
+    local since = math.min(tonumber(ARGV[6]), tonumber(micros) + 1000000)
+    if type(redis.pcall('ZADD', KEYS[3], 'NX', string.format('%.0f', since), entry)) == 'number' then
       redis.call('PEXPIRE', KEYS[3], QUEUE_TTL)
     end
   end

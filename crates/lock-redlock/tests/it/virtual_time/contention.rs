@@ -2,13 +2,14 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use futures_util::future::join_all;
-use lock_core::{Guard, Token};
-use lock_redlock::Votes;
+use lock_core::{Clock, Guard, Token};
+use lock_redlock::{Votes, WallClock};
 use lock_testkit::fake::{Faults, Trace};
 use lock_testkit::{give_back, take};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::fleet::Fleet;
@@ -240,4 +241,31 @@ async fn the_next_waiter_has_it_at_once_and_is_not_overtaken() {
     // A client that releases the lock and asks again at once comes after the waiters.
     let again = holders.windows(2).filter(|pair| pair[0] == pair[1]).count();
     assert!(again <= holders.len() / 10, "{again} times in a row: {holders:?}");
+}
+
+/// Else it would be behind all who come within a day.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_whose_clock_is_ahead_gets_its_turn() {
+    let fleet = Fleet::new(3).await;
+    let time = fleet.command(0, "TIME").array().and_then(|time| time[0].text()?.parse().ok()).unwrap();
+    let connect = async |ahead: Duration| {
+        let (clock, now) = (Clock::tokio(), UNIX_EPOCH + Duration::from_secs(time) + ahead);
+        let clock = WallClock::new(move || now + clock.now().since_boot());
+        fleet.config(60 * SECOND).wall_clock(clock).connect().await.unwrap()
+    };
+    let waits = connect(86_400 * SECOND).await;
+    let mut others = JoinSet::new();
+    for _ in 0..4 {
+        let locks = connect(Duration::ZERO).await;
+        others.spawn(async move {
+            loop {
+                let guard = take(&locks, "a").await;
+                sleep(50 * MILLI).await;
+                give_back(guard).await;
+            }
+        });
+    }
+    sleep(5 * SECOND).await;
+    let guard = timeout(5 * SECOND, waits.mutex("a").acquire()).await.expect("its turn").unwrap();
+    give_back(guard).await;
 }
