@@ -43,6 +43,30 @@ impl<S: LeaseStore> EngineLease<S> {
         (sent, until): (BootInstant, BootInstant),
     ) -> Self {
         let terms = Terms::of(&request.lease, core.ttl_of(&request.lease), sent);
+        Self::begin_on(terms, core, place, request, (owner, token), until)
+    }
+
+    /// The same for an acquisition that has not come to its end: the lease renews itself once it [is held](Self::is_held).
+    pub(super) fn begin_early(
+        core: &Arc<Core<S>>,
+        place: &S::Place,
+        request: &AcquireRequest,
+        grant: (OwnerId, Token),
+        (sent, until): (BootInstant, BootInstant),
+    ) -> Self {
+        let mut terms = Terms::of(&request.lease, core.ttl_of(&request.lease), sent);
+        terms.auto = false;
+        Self::begin_on(terms, core, place, request, grant, until)
+    }
+
+    fn begin_on(
+        terms: Terms,
+        core: &Arc<Core<S>>,
+        place: &S::Place,
+        request: &AcquireRequest,
+        (owner, token): (OwnerId, Token),
+        until: BootInstant,
+    ) -> Self {
         let cell = ValidityCell::new(core.options.clock.clone(), until.min(terms.hold_until));
         let held = Arc::new(HeldLock::new(place.clone(), owner, Hold::of(request.mode)));
         let is_block = TokenBlock::start(token.get()) == token.get();
@@ -74,6 +98,12 @@ impl<S: LeaseStore> EngineLease<S> {
     pub(super) fn confirm(&self) {
         self.held.confirm_next();
         self.renewal.hasten();
+    }
+
+    /// Notes that the acquisition has come to its end, and renews the lease from now on; `false` if it has ended meanwhile.
+    pub(super) fn is_held(&self) -> bool {
+        self.renewal.renew_automatically();
+        self.validity.is_valid()
     }
 
     /// Ends the lease by this request: `None` if the owner did not have the lock.

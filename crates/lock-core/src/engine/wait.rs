@@ -111,7 +111,10 @@ impl<'a, S: LeaseStore> Waiting<'a, S> {
             // renewal task and once for the connection.
             yield_now().await;
             yield_now().await;
-            return Ok(Some(lease.keeping(attempt.rollback.disarm())));
+            // It may not have been polled for long.
+            if lease.is_held() {
+                return Ok(Some(lease.keeping(attempt.rollback.disarm())));
+            }
         }
         let deadline = self.state.deadline(self.what.request.wait).map(|end| self.end(end));
         match within(deadline, self.ask_twice()).await {
@@ -183,8 +186,8 @@ impl<'a, S: LeaseStore> Waiting<'a, S> {
         if self.is_blocked && !self.was_busy { end.max(self.blocked_until) } else { end }
     }
 
-    /// Takes over the lock after a grant, if enough of its time is surely left. The first renewal confirms it in the background.
-    /// The attempt that is returned rolls it back until it has a holder.
+    /// Takes over the lock after a grant, if enough of its time is surely left. The first renewal confirms it in the background; there
+    /// is no second one until it has a holder, and the attempt that is returned rolls it back until then.
     ///
     /// The message may have been delayed for any time. But the grant is not older than the attempt's first request, and lasts for the
     /// grace period. After a longer wait the lock is asked for once more, which confirms the grant.
@@ -200,7 +203,7 @@ impl<'a, S: LeaseStore> Waiting<'a, S> {
         self.was_granted = false;
         let attempt = self.attempt.take()?;
         let grant = (attempt.rollback.owner, token);
-        let lease = EngineLease::begin(core, &self.what.place, self.what.request, grant, (now, until));
+        let lease = EngineLease::begin_early(core, &self.what.place, self.what.request, grant, (now, until));
         lease.confirm();
         Some((lease.contended(true), attempt))
     }

@@ -114,6 +114,12 @@ impl Renewal {
         self.renew_now(None).await
     }
 
+    /// Renews by itself from now on a lease that was added without: for one that begins before its holder has it. Nobody would end
+    /// its renewals if the future of the acquisition is kept and not polled.
+    pub fn renew_automatically(&self) {
+        Arc::clone(&self.task).renew_automatically(self.id);
+    }
+
     /// Renews now, in the background.
     pub fn hasten(&self) {
         let (sender, _) = oneshot::channel();
@@ -371,6 +377,29 @@ mod tests {
         assert!(clock.now() >= sent + Duration::from_millis(600), "the renewal was joined");
         tokio::time::sleep(TTL * 3).await;
         assert_eq!(calls.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_begins_early_is_renewed_by_itself_once_it_is_held() {
+        let (clock, renewer, calls) = renewer(|_, until| Renewed::Until(until), Duration::ZERO);
+        let terms = Terms { auto: false, ..FOREVER };
+        let (held, left) = (lease(&clock), lease(&clock));
+        let renewal = renewer.add(0, terms.clone(), held.clone());
+        let _left = renewer.add(1, terms, left.clone());
+        renewal.hasten();
+        tokio::time::sleep(TTL / 2).await;
+        assert_eq!(calls.load(Ordering::SeqCst), 1);
+        renewal.renew_automatically();
+        assert_eq!(left.validity().lost().await, LossReason::DeadlinePassed);
+        tokio::time::sleep(TTL * 10).await;
+        assert!(held.validity().is_valid());
+        // Also if the first renewal is on its way.
+        let hastened = lease(&clock);
+        let renewal = renewer.add(2, Terms { auto: false, ..FOREVER }, hastened.clone());
+        renewal.hasten();
+        renewal.renew_automatically();
+        tokio::time::sleep(TTL * 10).await;
+        assert!(hastened.validity().is_valid());
     }
 
     #[tokio::test(start_paused = true)]

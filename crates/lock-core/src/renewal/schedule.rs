@@ -73,13 +73,19 @@ pub(super) struct Batch<K> {
 
 impl<K> ScheduledLease<K> {
     pub(super) fn new(key: K, terms: Terms, cell: ValidityCell, now: BootInstant) -> Self {
-        // A lease may begin with less than its ttl.
-        let left = cell.validity().until().saturating_duration_since(now);
-        let ttl = if left < terms.ttl / 2 { left.max(TICK) } else { terms.ttl };
-        let due = if terms.auto { now + interval(ttl) } else { BootInstant::NEVER };
-        let lease = Self { key, due, stored_ttl: terms.ttl, exchange: None, terms, cell };
+        let due = BootInstant::NEVER;
+        let mut lease = Self { key, due, stored_ttl: terms.ttl, exchange: None, terms, cell };
+        if lease.terms.auto {
+            lease.due = lease.next_due(now);
+        }
         lease.set_loss_reason(lease.cell.validity().until());
         lease
+    }
+
+    /// When to renew it without an answer just now. There may be less left than its ttl.
+    fn next_due(&self, now: BootInstant) -> BootInstant {
+        let (ttl, left) = (self.ttl(), self.cell.validity().until().saturating_duration_since(now));
+        now + interval(if left < ttl / 2 { left.max(TICK) } else { ttl })
     }
 
     /// Notes that a request leaves now, and returns it. A shorter ttl counts from the moment at which it may reach the server.
@@ -192,6 +198,14 @@ impl<K> Schedule<K> {
             self.leases.insert(id, lease);
         }
         id
+    }
+
+    /// Renews a lease by itself from now on: when it is due, unless another renewal is earlier.
+    pub(super) fn renew_automatically(&mut self, id: u64, now: BootInstant) -> Option<BootInstant> {
+        let lease = self.leases.get_mut(&id)?;
+        let is_planned = mem::replace(&mut lease.terms.auto, true) || lease.has_next_callers();
+        // The answer to a request in flight plans the next one.
+        (!is_planned && !self.in_flight.contains(&id)).then(|| lease.next_due(now))
     }
 
     /// Stops all renewals for good.

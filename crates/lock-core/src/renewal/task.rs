@@ -91,6 +91,8 @@ pub(super) trait RenewalControl: Send + Sync {
     fn is_closed(&self) -> bool;
     /// Renews the lease now: with this ttl from now on, or with its own.
     fn renew_now(self: Arc<Self>, id: u64, ttl: Option<Duration>, answer: oneshot::Sender<Renewed>);
+    /// Renews the lease by itself from now on.
+    fn renew_automatically(self: Arc<Self>, id: u64);
 }
 
 impl<R: Renew> RenewalTask<R> {
@@ -237,6 +239,13 @@ impl<R: Renew> RenewalControl for RenewalTask<R> {
         lease.add_caller(Caller { asked: ttl, answer });
         if !in_flight {
             self.plan(schedule, id, self.tasks.clock.now());
+        }
+    }
+
+    fn renew_automatically(self: Arc<Self>, id: u64) {
+        let mut schedule = self.schedule();
+        if let Some(due) = schedule.renew_automatically(id, self.tasks.clock.now()) {
+            self.plan(schedule, id, due);
         }
     }
 }

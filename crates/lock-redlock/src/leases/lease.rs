@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::renewal::{Renewal, Terms};
 use lock_core::{
-    AcquireRequest, BootInstant, Clock, Error, GuardState, Lease, LossReason, OwnerId, Released, Result,
-    Token, TokenBlock, Validity, ValidityCell,
+    AcquireRequest, BootInstant, Clock, Error, GuardState, Lease, LossReason, OwnerId, Released,
+    Result, Token, TokenBlock, Validity, ValidityCell,
 };
 use redis_link::wall_clock::WallClock;
 use tokio::time::{Instant, sleep};
@@ -51,6 +51,29 @@ impl RedlockLease {
         (sent, until): (BootInstant, BootInstant),
     ) -> Self {
         let terms = Terms::of(&request.lease, claims.ttl, sent);
+        Self::begin_on(terms, context, claims, token, until)
+    }
+
+    /// The same for an acquisition that has not come to its end: the lease renews itself once it [is held](Self::is_held).
+    pub(crate) fn begin_early(
+        context: &Context,
+        claims: Arc<Claims>,
+        request: &AcquireRequest,
+        token: Token,
+        (sent, until): (BootInstant, BootInstant),
+    ) -> Self {
+        let mut terms = Terms::of(&request.lease, claims.ttl, sent);
+        terms.auto = false;
+        Self::begin_on(terms, context, claims, token, until)
+    }
+
+    fn begin_on(
+        terms: Terms,
+        context: &Context,
+        claims: Arc<Claims>,
+        token: Token,
+        until: BootInstant,
+    ) -> Self {
         let cell = ValidityCell::new(context.clock.clone(), until.min(terms.hold_until));
         if let Some(entry) = &claims.entry {
             entry.holds(cell.validity());
@@ -74,6 +97,12 @@ impl RedlockLease {
     /// it over.
     pub(crate) fn confirm(&self) {
         self.renewal.hasten();
+    }
+
+    /// Notes that the acquisition has come to its end, and renews the lease from now on; `false` if it has ended meanwhile.
+    pub(crate) fn is_held(&self) -> bool {
+        self.renewal.renew_automatically();
+        self.validity.is_valid()
     }
 }
 

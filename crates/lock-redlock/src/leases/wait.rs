@@ -126,7 +126,7 @@ impl<'a> Waiting<'a> {
     }
 
     /// Takes the lock over if a quorum has handed it over, and enough of the grace period is surely left. The first renewal
-    /// confirms it in the background.
+    /// confirms it in the background; there is no second one until it has a holder.
     ///
     /// The notifications may have been delayed for any time. But no master granted the lock to this owner before its first
     /// request was sent, and each keeps it for the grace period.
@@ -150,12 +150,19 @@ impl<'a> Waiting<'a> {
         self.context.counters.handed_over(self.splits == 0);
         let Queued { attempt, since, grace, .. } = queued;
         let until = valid_until(since, grace);
-        let lease = RedlockLease::begin(self.context, attempt.claims(), self.request, token, (now, until));
+        let lease =
+            RedlockLease::begin_early(self.context, attempt.claims(), self.request, token, (now, until));
         lease.confirm();
         // The caller may block this thread from now on. Yield first, so that the confirmation is sent: once for the renewal
         // task and once for the connections. Until then, dropping the attempt rolls it back.
         yield_now().await;
         yield_now().await;
+        // It may not have been polled for long.
+        if !lease.is_held() {
+            self.leave_queue();
+            self.give_back(attempt).await;
+            return None;
+        }
         drop(attempt.keep(token, || false));
         Some(Box::new(lease))
     }

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use lock_core::backend::LeasePolicy;
 use lock_core::{GuardState, LockOptions, Released};
-use tokio::time::sleep;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 
 use super::Harness;
 use super::helpers::{
-    LONG, NOISE, SOON, at_most_left, client, fresh, give_back, must_be_busy, nothing_left, poll_for,
-    poll_once, take, take_lease, take_within, within,
+    LEASE_SLACK, LONG, NOISE, SOON, at_most_left, client, fresh, give_back, must_be_busy, nothing_left,
+    poll_for, poll_once, poll_times, short_client, take, take_lease, take_within, within,
 };
 use crate::helpers::cancel::cancel_after;
 
@@ -180,4 +181,33 @@ pub(super) async fn a_waiter_in_the_store_that_is_not_polled_stops_nobody(harnes
     give_back(take_within(LONG, &two, &name).await).await;
     give_back(within(SOON, "the lock", waiter).await.unwrap()).await;
     nothing_left(harness, &name).await;
+}
+
+/// What it was granted in the last poll ends with its lease: nothing renews it.
+pub(super) async fn a_waiter_that_is_not_polled_during_the_hand_over_stops_nobody(harness: &dyn Harness) {
+    let (one, two) = (short_client(harness).await, short_client(harness).await);
+    let limit = harness.short_lease() + LEASE_SLACK;
+    let mut waiters = JoinSet::new();
+    for polls in 1..=8 {
+        let (one, two, name) = (one.clone(), two.clone(), fresh());
+        waiters.spawn(async move {
+            let (held, mutex) = (take(&two, &name).await, one.mutex(&name));
+            let mut waiter = Box::pin(mutex.acquire());
+            assert!(poll_for(NOISE, &mut waiter).await.is_none(), "two hold the lock");
+            give_back(held).await;
+            let granted = timeout(SOON, poll_times(polls, &mut waiter)).await.ok().flatten();
+            let guard = match granted {
+                Some(granted) => granted,
+                None => {
+                    give_back(take_within(limit, &two, &name).await).await;
+                    within(LONG, "the lock", waiter).await
+                }
+            };
+            give_back(guard.unwrap()).await;
+            name
+        });
+    }
+    for name in waiters.join_all().await {
+        nothing_left(harness, &name).await;
+    }
 }

@@ -225,6 +225,7 @@ cases! {
         a_waiter_that_is_not_polled_stops_nobody: every_backend,
         a_release_that_is_not_polled_stops_nobody: every_backend,
         a_waiter_in_the_store_that_is_not_polled_stops_nobody: with_a_server,
+        a_waiter_that_is_not_polled_during_the_hand_over_stops_nobody: with_a_server,
     }
     faults, always {
         a_dead_server_is_reported_at_connect: with_a_server,

@@ -199,3 +199,17 @@ pub(super) async fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Ou
 pub(super) async fn poll_for<F: Future + Unpin>(time: Duration, future: &mut F) -> Option<F::Output> {
     tokio::time::timeout(time, future).await.ok()
 }
+
+/// Polls a future at most so many times.
+pub(super) async fn poll_times<F: Future + Unpin>(times: usize, future: &mut F) -> Option<F::Output> {
+    let mut left = times;
+    poll_fn(|context| {
+        left -= 1;
+        match Pin::new(&mut *future).poll(context) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}

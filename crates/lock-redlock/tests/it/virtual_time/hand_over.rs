@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::poll;
 use lock_core::{Guard, OwnerId};
 use lock_redlock::Redlock;
 use lock_testkit::{acquiring, cancel_after, come, for_each_poll_count, give_back, hand_over, soon, take};
@@ -117,6 +118,33 @@ async fn a_waiter_that_is_not_polled_when_it_is_handed_the_lock_does_not_believe
     assert!(timeout(500 * MILLI, &mut paused).await.is_err(), "another has the lock");
     give_back(guard).await;
     give_back(soon(paused).await.unwrap()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_is_not_polled_once_it_is_handed_the_lock_blocks_others_for_a_ttl_at_most() {
+    let (fleet, ttl) = (Fleet::new(5).await, 10 * SECOND);
+    let [holder, pausing, other] =
+        [fleet.connect(ttl).await, fleet.connect(ttl).await, fleet.connect(ttl).await];
+    let (guard, mutex) = (take(&holder, "a").await, pausing.mutex("a"));
+    let mut paused = pin!(mutex.acquire());
+    assert!(timeout(100 * MILLI, &mut paused).await.is_err());
+    give_back(guard).await;
+    sleep(20 * MILLI).await;
+    // All masters have handed it over by now.
+    assert!(poll!(&mut paused).is_pending());
+    sleep(100 * MILLI).await;
+    let confirmed = (0..5).filter(|master| fleet.command(*master, "PTTL lock:a").int() > Some(8_000)).count();
+    assert_eq!(confirmed, 5, "it is confirmed");
+    let released = Instant::now();
+    let guard = soon(other.mutex("a").acquire()).await.unwrap();
+    assert!(released.elapsed() < ttl + 3 * SECOND, "{:?}", released.elapsed());
+    // Its lease is over. So it asks again.
+    assert!(timeout(500 * MILLI, &mut paused).await.is_err(), "another has the lock");
+    give_back(guard).await;
+    let guard = soon(paused).await.unwrap();
+    assert!(guard.is_valid());
+    sleep(2 * ttl).await;
+    assert!(guard.is_valid(), "it is renewed");
 }
 
 /// Whenever a waiter is dropped, before and after it was handed the lock: the next one gets it, and nothing is left.
