@@ -184,7 +184,7 @@ impl<S: LeaseStore> Lease for EngineLease<S> {
         let (hold, is_contended) = (self.held.hold(), self.is_contended);
         let mut pauses = Pauses::default();
         let found = loop {
-            let on = store.order(place).await?;
+            let on = store.order(place).await.map_err(|error| sent.doubted(error))?;
             let released = store.release(&on, place, *owner, Release::Lock { hold, is_contended }).await;
             drop(on);
             match released {
@@ -195,7 +195,7 @@ impl<S: LeaseStore> Lease for EngineLease<S> {
                 Ok(Changed::Blocked) => pauses.wait(&**store, place).await,
                 // The server may just have closed the connection as idle.
                 Err(error) if error.code() == "broken" && !sent.maybe_done => sent.maybe_done = true,
-                Err(error) => return Err(error),
+                Err(error) => return Err(sent.doubted(error)),
             }
         };
         self.cell.lose(LossReason::Released);

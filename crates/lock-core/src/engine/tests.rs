@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::{Holder, HolderInfo, LeaseKind, LockMode, OwnerInfo, Wait};
+use crate::{Holder, HolderInfo, LeaseKind, LockMode, OwnerInfo, Released, Wait};
 
 /// Longer than the requests of a test are repeated.
 const TTL: Duration = Duration::from_secs(60);
@@ -29,6 +29,8 @@ struct Script {
     blocks: Option<Hold>,
     /// How many more requests that break the lock are blocked.
     blocks_breaks: usize,
+    /// The errors of the next releases.
+    refuses_releases: VecDeque<Error>,
     state: LockState,
     seen: Seen,
 }
@@ -117,8 +119,9 @@ impl LeaseStore for Scripted {
     }
 
     async fn release(&self, _: &Line, (): &(), _: OwnerId, _: Release<'_, Messages>) -> Result<Changed> {
-        self.script().seen.released += 1;
-        Ok(Changed::Done(()))
+        let mut script = self.script();
+        script.seen.released += 1;
+        script.refuses_releases.pop_front().map_or(Ok(Changed::Done(())), Err)
     }
 
     async fn extend(&self, leases: &[Extension<'_, ()>]) -> Vec<Result<Changed>> {
@@ -207,6 +210,21 @@ async fn a_break_that_is_repeated_breaks_no_later_holder() {
     // All that had it then, and their tokens were read once.
     let repeated = [None, Some(1024), Some(1024), Some(1024), Some(1040)].map(|only| only.map(Token::new));
     assert_eq!(seen(&script).broken, repeated);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_in_doubt_stays_so_whatever_the_next_answer_is() {
+    let unknown = Error::new(ErrorKind::Unavailable, "scripted").with_outcome(Outcome::Unknown);
+    let refuses_releases = [unknown, Error::closed("scripted")].into();
+    let (engine, _) = engine(Script { refuses_releases, ..Script::default() });
+    let Acquired::Held(mut lease) = engine.acquire(request(Wait::Never, TTL)).await.unwrap() else {
+        panic!("it is free")
+    };
+    for kind in [ErrorKind::Unavailable, ErrorKind::Closed] {
+        let error = lease.release().await.unwrap_err();
+        assert_eq!((error.kind(), error.outcome()), (kind, Outcome::Unknown), "{error}");
+    }
+    assert_eq!(lease.release().await.unwrap(), Released::Released);
 }
 
 /// A fence keeps the row of the lock from a downgrade, and not that of the lease.

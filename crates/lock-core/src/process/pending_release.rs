@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{BootInstant, GuardState, LossReason, Released, Validity};
+use crate::{BootInstant, Error, GuardState, LossReason, Outcome, Released, Validity};
 
 /// The release of a lease, from its first request until its outcome is known.
 #[derive(Debug, Default)]
@@ -67,6 +67,15 @@ impl SentRelease {
     #[must_use]
     pub fn outcome(self, found: bool) -> Released {
         if found || self.maybe_done { self.in_time() } else { Released::AlreadyLost }
+    }
+
+    /// The error of a request, while an earlier one may have released the lock.
+    #[must_use]
+    pub fn doubted(self, error: Error) -> Error {
+        match error.outcome() {
+            Outcome::NotApplied if self.maybe_done => error.with_outcome(Outcome::Unknown),
+            _ => error,
+        }
     }
 
     /// The outcome of a request that reached the store before the lease expired.

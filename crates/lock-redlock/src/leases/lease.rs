@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::renewal::{Renewal, Terms};
 use lock_core::{
-    AcquireRequest, BootInstant, Clock, Error, GuardState, Lease, LossReason, OwnerId, Released,
+    AcquireRequest, BootInstant, Clock, Error, GuardState, Lease, LossReason, Outcome, OwnerId, Released,
     Result, Token, TokenBlock, Validity, ValidityCell,
 };
 use redis_link::wall_clock::WallClock;
@@ -216,11 +216,17 @@ impl Lease for RedlockLease {
 
     async fn release(&mut self) -> Result<Released> {
         self.renewal.stop().await;
-        if self.claims.masters.iter().all(|master| master.client.is_closed()) {
-            return Err(Error::closed(BACKEND));
-        }
         let (masters, ttl) = (&self.claims.masters, self.renewal.longest_ttl());
         let pending = self.pending.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if masters.iter().all(|master| master.client.is_closed()) {
+            let closed = Error::closed(BACKEND);
+            match pending {
+                None => return Err(closed),
+                Some(pending) if pending.is_decided() => {}
+                // The masters may have carried the removals out.
+                Some(_) => return Err(closed.with_outcome(Outcome::Unknown)),
+            }
+        }
         let pending = pending.get_or_insert_with(|| {
             PendingRelease::begin(self.validity.is_valid(), self.claims.remove_all(ttl))
         });

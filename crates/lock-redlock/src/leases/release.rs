@@ -34,6 +34,11 @@ impl PendingRelease {
         self.was_valid
     }
 
+    /// Whether its outcome is known.
+    pub(crate) const fn is_decided(&self) -> bool {
+        self.replies.is_none()
+    }
+
     /// Whether the owner held the lock on a quorum until now.
     pub(crate) async fn decide(&mut self, masters: &Masters, ttl: Duration) -> Result<bool> {
         let quorum = quorum(masters.len());

@@ -1,6 +1,9 @@
 //! Requests and answers that come late: claims, extensions, releases, and what closing waits for.
 
-use lock_core::{ErrorKind, LockOptions, Outcome};
+use std::sync::Arc;
+
+use lock_core::backend::{AcquireRequest, Acquired, LeasePolicy, Wait};
+use lock_core::{Backend as _, ErrorKind, LockName, LockOptions, Outcome, OwnerInfo};
 use lock_testkit::fake::Faults;
 use lock_testkit::{give_back, take};
 use tokio::time::{Instant, sleep, timeout};
@@ -78,6 +81,23 @@ async fn a_release_that_was_not_confirmed_in_time_is_by_the_next_call() {
     sleep(TIMEOUT * 3).await;
     assert!(fleet.is_free());
     assert!(locks.mutex("a").try_acquire().await.unwrap().is_some(), "the turn was given up");
+}
+
+/// The masters may have carried it out.
+#[tokio::test(start_paused = true)]
+async fn a_release_in_doubt_stays_so_once_the_locks_are_closed() {
+    let fleet = Fleet::new(3).await;
+    let (backend, _) = fleet.backend(60 * SECOND).await;
+    let (name, owner) = (LockName::new("a").unwrap(), Arc::new(OwnerInfo::this_process()));
+    let request = AcquireRequest::exclusive(name, Wait::Never, LeasePolicy::default(), owner);
+    let Acquired::Held(mut lease) = backend.acquire(request).await.unwrap() else { panic!("it is free") };
+    sleep(SECOND).await;
+    (0..2).for_each(|master| fleet.stall(master, 60 * SECOND));
+    let error = lease.release().await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::Unknown), "{error}");
+    backend.close().await.unwrap();
+    let error = lease.release().await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Closed, Outcome::Unknown), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
