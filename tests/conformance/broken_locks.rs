@@ -72,6 +72,7 @@ broken_locks! {
     WaitersBarTheWay: [
         "a_killed_waiter_is_no_obstacle",
         "a_waiter_in_the_store_that_is_not_polled_stops_nobody",
+        "a_waiter_that_is_not_polled_during_the_hand_over_stops_nobody",
     ],
     DowngradesByRelease: ["a_downgrade_without_an_answer_gives_nothing_up"],
     IgnoresTtl: ["a_killed_holder_holds_at_least_as_long"],

@@ -638,7 +638,7 @@ mod tests {
     fn over<S: Stream>(stream: S, timeout: Duration) -> Multiplexer {
         let shared = Arc::<Shared>::default();
         drop(tokio::spawn(Task::new(stream, Arc::clone(&shared)).run()));
-        Multiplexer { owner: Arc::new(Owner(shared)), response_timeout: timeout, database: 0 }
+        of(shared, timeout)
     }
 
     fn dispatch() -> Arc<Dispatch> {
@@ -662,6 +662,11 @@ mod tests {
             }
         };
         timeout(LIMIT, ended).await.expect("the task ends");
+    }
+
+    fn of(shared: Arc<Shared>, response_timeout: Duration) -> Multiplexer {
+        let (_, end) = watch::channel(());
+        Multiplexer { owner: Arc::new(Owner(shared)), end, response_timeout, database: 0 }
     }
 
     #[tokio::test]
@@ -728,7 +733,7 @@ mod tests {
             }
         });
         let response_timeout = Duration::from_secs(1);
-        let connection = Multiplexer { owner: Arc::new(Owner(shared)), response_timeout, database: 0 };
+        let connection = of(shared, response_timeout);
         let answers = join_all(["a", "b"].map(|what| said(&connection, what))).await;
         assert_eq!(answers.into_iter().map(Result::unwrap).collect::<Vec<_>>(), ["a", "b"]);
     }
@@ -899,7 +904,7 @@ mod tests {
         let (ours, mut theirs) = duplex(1 << 20);
         let shared = Arc::<Shared>::default();
         let mut task = Task::new(ours, Arc::clone(&shared));
-        let connection = Multiplexer { owner: Arc::new(Owner(shared)), response_timeout: limit, database: 0 };
+        let connection = of(shared, limit);
         let tasks = asking(&connection, 2 * MOST_WRITTEN).await;
         sleep(limit + limit / 40).await;
         for written in [0, MOST_WRITTEN] {
