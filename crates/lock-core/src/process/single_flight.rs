@@ -11,20 +11,26 @@ use tokio::time::{Instant, timeout_at};
 /// Runs some work once for all concurrent callers.
 ///
 /// The work runs in a task of the [driver](Home::driver), so a caller that is not polled, or dropped, delays no other caller.
-#[derive(Debug, Default)]
-pub struct SingleFlight {
+#[derive(Debug)]
+pub struct SingleFlight<T = Result<()>> {
     home: Home,
-    last: Mutex<Option<Flight>>,
+    last: Mutex<Option<Flight<T>>>,
 }
 
 /// Work that was started, with its result once it has ended.
-type Flight = watch::Receiver<Option<Result<()>>>;
+type Flight<T> = watch::Receiver<Option<T>>;
 
-impl SingleFlight {
+impl<T> Default for SingleFlight<T> {
+    fn default() -> Self {
+        Self { home: Home::default(), last: Mutex::default() }
+    }
+}
+
+impl<T: Clone + Send + Sync + 'static> SingleFlight<T> {
     /// Work that is driven by this runtime.
     #[must_use]
     pub fn at(home: Home) -> Self {
-        Self { home, last: Mutex::default() }
+        Self { home, ..Self::default() }
     }
 
     /// Joins the work that is running, or starts it, and returns its result. `None` if it takes longer than `patience`: its
@@ -33,9 +39,9 @@ impl SingleFlight {
     /// # Cancel safety
     ///
     /// When the future is dropped, the work continues.
-    pub async fn join<F>(&self, patience: Duration, work: impl Fn() -> F + Send + Sync) -> Option<Result<()>>
+    pub async fn join<F>(&self, patience: Duration, work: impl Fn() -> F + Send + Sync) -> Option<T>
     where
-        F: Future<Output = Result<()>> + Send + 'static,
+        F: Future<Output = T> + Send + 'static,
     {
         let until = Instant::now() + patience;
         // Again if the runtime of the work was shut down, which drops the work without a result.
@@ -54,12 +60,12 @@ impl SingleFlight {
         None
     }
 
-    fn running_or_start<F>(&self, work: impl Fn() -> F) -> Flight
+    fn running_or_start<F>(&self, work: impl Fn() -> F) -> Flight<T>
     where
-        F: Future<Output = Result<()>> + Send + 'static,
+        F: Future<Output = T> + Send + 'static,
     {
         let mut last = self.last();
-        let is_running = |flight: &&Flight| flight.borrow().is_none() && flight.has_changed().is_ok();
+        let is_running = |flight: &&Flight<T>| flight.borrow().is_none() && flight.has_changed().is_ok();
         if let Some(flight) = last.as_ref().filter(is_running) {
             return flight.clone();
         }
@@ -70,7 +76,7 @@ impl SingleFlight {
         flight
     }
 
-    fn last(&self) -> MutexGuard<'_, Option<Flight>> {
+    fn last(&self) -> MutexGuard<'_, Option<Flight<T>>> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

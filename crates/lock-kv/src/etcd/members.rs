@@ -10,11 +10,11 @@ use futures_util::StreamExt;
 use futures_util::stream::{self, Stream, pending};
 use lock_core::runtime::Home;
 use lock_core::secret::Unreadable;
+use lock_core::single_flight::SingleFlight;
 use lock_core::tls::TlsFiles;
 use lock_core::{Error, ErrorKind, Outcome, Password, Result, random};
 use prost::Message;
 use rand::Rng;
-use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
@@ -26,7 +26,7 @@ use tonic_prost::ProstCodec;
 use super::NAME;
 use super::dial::Member;
 use super::error::{Fate, failed, fate_of, is_open};
-use super::messages::{AUTHENTICATE, LoggedIn, Login};
+use super::messages::{AUTHENTICATE, LoggedIn, Login as Credentials};
 
 /// Records are longer than the usual limit of gRPC where `--max-request-bytes` is raised.
 const LONGEST_ANSWER: usize = 64 << 20;
@@ -51,9 +51,18 @@ pub(crate) struct Members {
     /// How long a request takes at most, and how long one member is waited for.
     limit: Duration,
     attempt: Duration,
-    user: Option<(String, Password)>,
-    /// Locked while somebody logs in. `None` inside: the store wants no login.
-    login: AsyncMutex<Option<Option<LoginToken>>>,
+    login: Option<Login>,
+}
+
+/// The login of a user. No request has it while it waits: one that nobody polls keeps none from the others.
+#[derive(Debug)]
+struct Login {
+    user: Arc<(String, Password)>,
+    /// `None` inside: the store wants no login.
+    token: Arc<Mutex<Option<Option<LoginToken>>>>,
+    flight: SingleFlight<Result<Option<LoginToken>, Failed>>,
+    /// How long a login takes at most, and how long a request waits for it.
+    limit: Duration,
 }
 
 /// The connection to a member.
@@ -86,6 +95,7 @@ struct OpenRequest(Option<CancellationHandle>);
 struct Unsent<Q>(Arc<Mutex<Option<Q>>>);
 
 /// Why an attempt failed.
+#[derive(Clone, Debug)]
 enum Failed {
     Request(Status),
     Password(Unreadable),
@@ -124,7 +134,7 @@ impl<Q: Send + 'static> Unsent<Q> {
     }
 
     fn take(&self) -> Option<Q> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.0).take()
     }
 
     /// What the connection reads when it is open, and its turn has come.
@@ -145,18 +155,20 @@ impl Members {
     ) -> Result<Self> {
         // Shorter than the limit of the caller, who would not know why it passed.
         let limit = limit * 9 / 10;
+        let attempt = limit / 3;
         let preferred = AtomicUsize::new(random::rng().random_range(0..members.len()));
+        let home = Home::here();
+        let login = user.map(|user| Login::new(user, &home, attempt));
         let all = Self {
             names: names.to_owned(),
             members,
             tls,
             connections: Mutex::default(),
-            home: Home::here(),
+            home,
             preferred,
             limit,
-            attempt: limit / 3,
-            user,
-            login: AsyncMutex::default(),
+            attempt,
+            login,
         };
         let connections: Result<Vec<_>> = (0..all.members.len()).map(|at| all.connection(at, 0)).collect();
         *all.connections() = connections?;
@@ -195,7 +207,7 @@ impl Members {
             let is_final = match fate {
                 Fate::Refused => true,
                 // Once more, with a new login.
-                Fate::LoggedOut => std::mem::replace(&mut has_logged_in, true) || self.user.is_none(),
+                Fate::LoggedOut => std::mem::replace(&mut has_logged_in, true) || self.login.is_none(),
                 Fate::NotSent => not_sent >= self.members.len(),
                 Fate::NotExecuted | Fate::Unknown => false,
             };
@@ -259,15 +271,16 @@ impl Members {
         A: Message + Default + 'static,
     {
         let mut request = self.with_login(channel, unsent.sending()).await?;
-        let login = request.metadata().get("token").cloned();
+        let token = request.metadata().get("token").cloned();
         // For the server: nobody listens any more.
         request.set_timeout(self.limit);
         let sent = send(channel, path, request).await;
         if let Err(status) = &sent
             && fate_of(status) == Fate::LoggedOut
+            && let Some(login) = &self.login
         {
             // Another request may have logged in meanwhile.
-            self.login.lock().await.take_if(|known| *known == login);
+            login.token().take_if(|known| *known == token);
         }
         Ok(sent?)
     }
@@ -276,15 +289,10 @@ impl Members {
     async fn with_login<Q>(&self, channel: &Channel, request: Q) -> Result<Request<Q>, Failed> {
         let mut request = Request::new(request);
         request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
-        if let Some((user, password)) = &self.user {
-            let mut login = self.login.lock().await;
-            let token = match &*login {
-                Some(token) => token.clone(),
-                None => login.insert(log_in(channel, user, password).await?).clone(),
-            };
-            if let Some(token) = token {
-                request.metadata_mut().insert("token", token);
-            }
+        if let Some(login) = &self.login
+            && let Some(token) = login.get(channel).await?
+        {
+            request.metadata_mut().insert("token", token);
         }
         Ok(request)
     }
@@ -316,14 +324,51 @@ impl Members {
     }
 
     fn connections(&self) -> MutexGuard<'_, Vec<Connection>> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.connections)
     }
+}
+
+impl Login {
+    fn new(user: (String, Password), home: &Home, attempt: Duration) -> Self {
+        let (user, flight) = (Arc::new(user), SingleFlight::at(home.clone()));
+        // Shorter than an attempt, which gives up a login whose runtime is paused.
+        Self { user, token: Arc::default(), flight, limit: attempt * 3 / 4 }
+    }
+
+    /// The token that is known, or that of a new login.
+    async fn get(&self, channel: &Channel) -> Result<Option<LoginToken>, Failed> {
+        let known = self.token().clone();
+        if let Some(token) = known {
+            return Ok(token);
+        }
+        let silent = || Err(Status::deadline_exceeded("the login is not answered").into());
+        let work = || {
+            let (channel, user, known) = (channel.clone(), Arc::clone(&self.user), Arc::clone(&self.token));
+            let limit = self.limit;
+            async move {
+                let token =
+                    timeout(limit, log_in(&channel, &user.0, &user.1)).await.unwrap_or_else(|_| silent())?;
+                // One that was given up may end after a later one.
+                lock(&known).get_or_insert_with(|| token.clone());
+                Ok(token)
+            }
+        };
+        self.flight.join(self.limit, work).await.unwrap_or_else(silent)
+    }
+
+    fn token(&self) -> MutexGuard<'_, Option<Option<LoginToken>>> {
+        lock(&self.token)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The token of a new login; none if the store wants no login, as clients of etcd do.
 async fn log_in(channel: &Channel, user: &str, password: &Password) -> Result<Option<LoginToken>, Failed> {
     let password = password.read().await.map_err(Failed::Password)?;
-    let login = Login { name: user.to_owned(), password };
+    let login = Credentials { name: user.to_owned(), password };
     let login = Request::new(stream::iter([login]));
     match send::<_, _, LoggedIn>(channel, AUTHENTICATE, login).await {
         Ok(LoggedIn { token }) => {

@@ -121,6 +121,34 @@ async fn a_login_that_does_not_count_any_more_is_made_again() {
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Denied, Outcome::NotApplied), "{error}");
 }
 
+/// As one that loses in a `select!` is put aside. It is the one that logs in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_nobody_polls_keeps_no_renewal_from_the_login() {
+    if EtcdServer::is_missing() {
+        return;
+    }
+    let server = EtcdServer::start().await.unwrap();
+    server.demand_password("me", PASSWORD, "app/").await.unwrap();
+    let proxy = FaultProxy::start(server.addr(), Protocol::Http2).unwrap();
+    let (file, addr) = (SecretFile::new(PASSWORD), proxy.addr());
+    // Time: it is renewed only once the request is put aside.
+    let locks =
+        connect(&format!("etcd://me@{addr}/app?ttl=15s&password_file={}", file.path().display())).await;
+    let guard = take(&locks, "a").await;
+    file.change("another-password");
+    server.change_password(PASSWORD, "me", "another-password").await.unwrap();
+    proxy.swallow_when(|request| request.windows(16).any(|part| part == b"another-password"), Then::Hang);
+    let mut aside = Box::pin(locks.inspect("a"));
+    until("it logs in", async || {
+        assert!(futures_util::poll!(&mut aside).is_pending());
+        proxy.fired() == 1
+    })
+    .await;
+    is_renewed(&guard).await;
+    drop(aside);
+    guard.release().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_is_full_is_an_error_until_there_is_room() {
     if EtcdServer::is_missing() {
