@@ -1,7 +1,7 @@
 //! Registers in a SQLite file: durable locks between the processes of one host.
 
-#[cfg(unix)]
-use std::fs;
+mod place;
+
 use std::path::{Path, PathBuf, absolute};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,10 @@ use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
 use tokio::sync::Mutex;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{self, Instant, sleep, timeout_at};
 
+use self::place::{Place, moved};
+use crate::error::silent;
 use crate::own_thread::OwnThread;
 use crate::registers::{About, Registers, Version, Versioned};
 
@@ -40,13 +42,9 @@ pub struct Sqlite {
     writer: Arc<Mutex<()>>,
     /// How long a write may wait until it begins: see [`patience`].
     patience: Duration,
-    path: PathBuf,
-    /// The file that was opened: another one may come to be at its path.
-    file: Option<FileId>,
+    /// The files that were opened: others may come to be at their paths.
+    place: Arc<Place>,
 }
-
-/// What tells a file from another one at the same path.
-type FileId = (u64, u64);
 
 impl Sqlite {
     /// Opens the file, and makes it and its table if they do not exist.
@@ -63,14 +61,18 @@ impl Sqlite {
             let error = failed(sqlx::Error::Io(error), Outcome::NotApplied);
             error.with_message("a thread for the file cannot be started")
         })?;
-        let before = file_at(&path);
-        let pool = thread.run(open_pool(options, timeout)).await.unwrap_or(Err(sqlx::Error::WorkerCrashed));
-        let pool = pool.map_err(|error| failed(error, Outcome::NotApplied))?;
-        let file = file_at(&path);
-        if (cfg!(unix) && file.is_none()) || (before.is_some() && before != file) {
-            return Err(moved(Outcome::NotApplied));
-        }
-        Ok(Self { thread, pool, writer: Arc::default(), patience: patience(timeout), path, file })
+        let open = move |makes| {
+            let pool = open_pool(options.clone().create_if_missing(makes), timeout);
+            async { pool.await.map_err(|error| failed(error, Outcome::NotApplied)) }
+        };
+        let open = open_in_place(path, open, |pool: SqlitePool| async move { pool.close().await });
+        // The file system may hang. Its thread is left behind then.
+        let opened = time::timeout(timeout, thread.run(open)).await;
+        let opened = opened.map_err(|_| silent(NAME, timeout, Outcome::NotApplied))?;
+        let (pool, place) =
+            opened.ok_or_else(|| failed(sqlx::Error::WorkerCrashed, Outcome::NotApplied))??;
+        let (writer, patience) = (Arc::default(), patience(timeout));
+        Ok(Self { thread, pool, writer, patience, place: Arc::new(place) })
     }
 
     /// Runs a request to its end, or for as long as its caller waits.
@@ -83,9 +85,17 @@ impl Sqlite {
         ended.unwrap_or_else(|| Err(failed(sqlx::Error::WorkerCrashed, otherwise)))
     }
 
-    /// Whether the file is still at its path. SQLite would go on writing to one that was deleted, while others lock a new one.
-    fn is_in_place(&self) -> bool {
-        self.file.is_none() || self.file == file_at(&self.path)
+    /// Runs a read, which counts if the file is still in place: SQLite would go on reading one that was deleted.
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl Future<Output = Result<T, sqlx::Error>> + Send + 'static,
+    ) -> Result<T> {
+        let place = Arc::clone(&self.place);
+        let read = async move {
+            let read = read.await.map_err(|error| failed(error, Outcome::NotApplied))?;
+            place.check(Outcome::NotApplied).map(|()| read)
+        };
+        self.run(Outcome::NotApplied, read).await
     }
 }
 
@@ -101,9 +111,7 @@ impl Registers for Sqlite {
             let version = row.try_get::<i64, _>(0)?.cast_unsigned();
             Ok(Versioned::new(version.into(), row.try_get(1)?))
         };
-        let read = async move { row.fetch_optional(&pool).await?.map(read).transpose() };
-        let read = async { read.await.map_err(|error| failed(error, Outcome::NotApplied)) };
-        self.run(Outcome::NotApplied, read).await
+        self.read(async move { row.fetch_optional(&pool).await?.map(read).transpose() }).await
     }
 
     async fn swap(&self, key: &str, expected: Option<&Version>, value: &[u8]) -> Result<Option<Version>> {
@@ -121,12 +129,10 @@ impl Registers for Sqlite {
                 (sql, u64::from(random::rng().random::<u32>()))
             }
         };
-        if !self.is_in_place() {
-            return Err(moved(Outcome::NotApplied));
-        }
         let (key, value) = (key.to_owned(), value.to_owned());
         let (pool, writer, patience) = (self.pool.clone(), Arc::clone(&self.writer), self.patience);
-        let swapped = self.run(Outcome::Unknown, async move {
+        let place = Arc::clone(&self.place);
+        let swap = self.run(Outcome::Unknown, async move {
             let deadline = Instant::now() + patience;
             let turn = async {
                 let turn = writer.lock().await;
@@ -134,29 +140,27 @@ impl Registers for Sqlite {
             };
             let turn = timeout_at(deadline, turn).await.map_err(|_| no_turn())?;
             let (_turn, mut connection) = turn.map_err(|error| failed(error, Outcome::NotApplied))?;
-            loop {
+            // SQLite would go on writing to files that were deleted, while others lock new ones.
+            place.check(Outcome::NotApplied)?;
+            let swapped = loop {
                 let swap = sqlx::query(swap).bind(new.cast_signed()).bind(&*value).bind(&*key);
                 match swap.execute(&mut *connection).await {
                     Err(error) if is_busy(&error) && Instant::now() < deadline => {}
-                    swapped => return swapped.map_err(|error| failed(error, Outcome::Unknown)),
+                    swapped => break swapped.map_err(|error| failed(error, Outcome::Unknown))?,
                 }
-            }
+            };
+            // The write may have waited.
+            place.check(Outcome::Unknown)?;
+            Ok((swapped.rows_affected() == 1).then(|| new.into()))
         });
-        let swapped = swapped.await?;
-        // The write may have waited.
-        if !self.is_in_place() {
-            return Err(moved(Outcome::Unknown));
-        }
-        Ok((swapped.rows_affected() == 1).then(|| new.into()))
+        swap.await
     }
 
     async fn list(&self, prefix: &str, after: &str) -> Result<Vec<String>> {
         let sql = "SELECT key FROM polylock WHERE key >= ? AND key > ? ORDER BY key LIMIT ?";
         let rows = sqlx::query_scalar(sql).bind(prefix.to_owned()).bind(after.to_owned()).bind(PAGE);
         let pool = self.pool.clone();
-        let rows = async move { rows.fetch_all(&pool).await };
-        let rows = async { rows.await.map_err(|error| failed(error, Outcome::NotApplied)) };
-        let keys: Vec<String> = self.run(Outcome::NotApplied, rows).await?;
+        let keys: Vec<String> = self.read(async move { rows.fetch_all(&pool).await }).await?;
         Ok(keys.into_iter().take_while(|key| key.starts_with(prefix)).collect())
     }
 
@@ -181,6 +185,8 @@ async fn open_pool(options: SqliteConnectOptions, timeout: Duration) -> Result<S
     let deadline = Instant::now() + patience(timeout);
     let connect = async || {
         let pool = SqlitePoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(timeout);
+        // The last one that is closed removes the files beside this one, and they would be others from then on.
+        let pool = pool.min_connections(1).idle_timeout(None).max_lifetime(None);
         let pool = pool.test_before_acquire(false).connect_with(options.clone()).await?;
         sqlx::query(TABLE).execute(&pool).await?;
         Ok(pool)
@@ -196,23 +202,20 @@ async fn open_pool(options: SqliteConnectOptions, timeout: Duration) -> Result<S
     Ok(pool)
 }
 
-#[cfg(unix)]
-fn file_at(path: &Path) -> Option<FileId> {
-    use std::os::unix::fs::MetadataExt;
-    fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
-}
-
-/// An open file can be neither deleted nor replaced.
-#[cfg(not(unix))]
-fn file_at(_: &Path) -> Option<FileId> {
-    None
-}
-
-fn moved(outcome: Outcome) -> Error {
-    Error::new(ErrorKind::Unavailable, NAME)
-        .with_message("the file was deleted, moved or replaced while its locks were in use")
-        .with_hint("nobody may do that while a process uses them; connect again once all have ended")
-        .with_outcome(outcome)
+/// Opens what is at the path, and returns which files these are. A file that does not exist is made first: so each that is opened was
+/// looked at before.
+async fn open_in_place<T, O: Future<Output = Result<T>>, C: Future<Output = ()>>(
+    path: PathBuf,
+    open: impl Fn(bool) -> O,
+    close: impl Fn(T) -> C,
+) -> Result<(T, Place)> {
+    if !path.exists() {
+        close(open(true).await?).await;
+    }
+    let before = Place::of(&path)?;
+    let opened = open(false).await?;
+    let place = Place::of(&path)?;
+    if place.has_the_file_of(&before) { Ok((opened, place)) } else { Err(moved(Outcome::NotApplied)) }
 }
 
 fn no_turn() -> Error {
@@ -259,4 +262,29 @@ fn failed(error: sqlx::Error, otherwise: Outcome) -> Error {
     let is_known = matches!(code, Some(3 | 5 | 6 | 8 | 11 | 13 | 14 | 23 | 26));
     let outcome = if is_known { Outcome::NotApplied } else { otherwise };
     Error::new(kind, NAME).with_message(message).with_hint(hint).with_outcome(outcome).caused_by(error)
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::fs;
+    use std::future::ready;
+
+    use super::*;
+
+    /// As by a start script that removes it late.
+    #[tokio::test]
+    async fn a_file_that_is_replaced_once_it_is_opened_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("locks.db");
+        let open = |_| {
+            // It stays, so that no other file has its number.
+            let moved = dir.path().join(random::rng().random::<u64>().to_string());
+            fs::File::options().append(true).create(true).open(&path).unwrap();
+            fs::rename(&path, moved).unwrap();
+            fs::write(&path, "").unwrap();
+            ready(Ok(()))
+        };
+        let error = open_in_place(path.clone(), open, ready).await.unwrap_err();
+        assert!(error.message().contains("replaced"), "{error}");
+    }
 }

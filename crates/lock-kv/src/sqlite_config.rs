@@ -12,7 +12,7 @@ use crate::sqlite::{NAME, Sqlite, about};
 /// The configuration of locks in a SQLite file.
 ///
 /// The file is made if it does not exist, with a table `polylock`, which may stand beside others. It is in WAL mode then, which needs a
-/// file system of this host, not one of the network. A lock is on the disk when it is granted. Whoever may write the file can change
+/// file system of this host, not one of the network. Containers mount its directory, as the files beside it belong to it. A lock is on the disk when it is granted. Whoever may write the file can change
 /// locks.
 ///
 /// | URL option | default | |

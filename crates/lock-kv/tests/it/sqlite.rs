@@ -56,6 +56,23 @@ async fn a_file_that_was_deleted_keeps_no_lock() {
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotApplied), "{error}");
     assert!(error.hint().is_some_and(|hint| hint.contains("connect again")), "{error}");
     assert!(one.mutex("b").acquire().await.is_err());
+    // An observer would see its leader for ever.
+    assert!(one.inspect("a").await.is_err() && one.list("").await.is_err() && guard.verify().await.is_err());
+}
+
+/// Whoever comes next makes new ones, and has locks of its own in them.
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_beside_it_that_were_deleted_keep_no_lock() {
+    for ending in ["-wal", "-shm"] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("locks.db");
+        let locks = SqliteConfig::new(&path).connect().await.unwrap();
+        let guard = take(&locks, "a").await;
+        fs::remove_file(dir.path().join(format!("locks.db{ending}"))).unwrap();
+        let error = guard.extend(Duration::from_secs(60)).await.unwrap_err();
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotApplied), "{error}");
+    }
 }
 
 #[test]
