@@ -10,6 +10,7 @@
 //! | `store` | a store of leases, for the engine of lock-core |
 //! | `stored` | the record of a lock, as it is stored |
 //! | `observed` | what a client has seen, and since when |
+//! | `pace` | how long a store takes, and how clients of one lock keep out of each other's way |
 //! | `boot` | which processes share a clock |
 //! | `mailbox` | when a waiter reads again |
 //! | `probe` | whether the store refuses a swap on an old version |
@@ -43,6 +44,7 @@ mod mailbox;
 mod observed;
 #[cfg(feature = "sqlite")]
 mod own_thread;
+mod pace;
 mod probe;
 mod registers;
 #[cfg(feature = "sqlite")]

@@ -11,15 +11,15 @@ use lock_core::engine::{Answer, Ask, Changed, Extension, Hold, LeaseStore, Order
 use lock_core::record::{self, Now, Record, Turn};
 use lock_core::{
     BootInstant, Clock, DoctorReport, Error, ErrorKind, Finding, FindingLevel, LockName, LockState, Outcome,
-    OwnerId, Result, Token, random,
+    OwnerId, Result, Token,
 };
-use rand::Rng;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::boot::BootId;
 use crate::error::{contended, silent};
 use crate::mailbox::KvMailbox;
 use crate::observed::{Known, Observed};
+use crate::pace::Pace;
 use crate::probe;
 use crate::registers::{About, Registers, Version, Versioned};
 use crate::stored::{Moment, Party, Stored};
@@ -30,9 +30,11 @@ const LOCKS: &str = "lock/";
 const MOST_WAITERS: usize = 64;
 /// How many locks are renewed, or read for a list, at a time.
 const AT_A_TIME: usize = 16;
-/// The pauses after a swap that came too late: longer, as it happens again.
-const FIRST_PAUSE: Duration = Duration::from_millis(1);
-const LAST_PAUSE: Duration = Duration::from_millis(128);
+/// A waiter lives for so many round trips for each that waits, as it says three times in that that it lives: all of them take a third
+/// of the changes that a store can make of a record.
+const ROUND_TRIPS_OF_A_WAITER: u32 = 9;
+/// A waiter that has gone has its place for no longer.
+const WAITER_LASTS_AT_MOST: Duration = Duration::from_secs(300);
 
 /// Locks as records in [registers](Registers).
 #[derive(Debug)]
@@ -43,9 +45,10 @@ pub struct KvStore<R> {
     clock: Clock,
     /// The boot whose clock it is, if all processes that use the values run on one host.
     boot: Option<BootId>,
-    /// For how long a waiter lives after it has said so.
+    /// For how long a waiter lives after it has said so, at least.
     waiter_lasts: Duration,
     observed: Observed,
+    pace: Pace,
     is_closed: AtomicBool,
 }
 
@@ -65,11 +68,15 @@ enum Counts {
     Swapped,
     /// A read is enough if the record says the same.
     Read,
+    /// The same. What is written is only told to others: it may come later, and gives way to what somebody depends on.
+    Told,
 }
 
 struct Done<T> {
     answer: T,
     version: Option<Version>,
+    /// Whether it is in the record. What is [told](Counts::Told) may not be.
+    is_done: bool,
 }
 
 impl<R: Registers> KvStore<R> {
@@ -87,6 +94,7 @@ impl<R: Registers> KvStore<R> {
             boot,
             waiter_lasts,
             observed: Observed::default(),
+            pace: Pace::default(),
             is_closed: AtomicBool::new(false),
         }
     }
@@ -110,9 +118,10 @@ impl<R: Registers> KvStore<R> {
         mut change: impl FnMut(&mut Record<Party>, &mut Moment) -> (T, Counts) + Send,
     ) -> Result<Done<T>> {
         let deadline = Instant::now() + self.timeout;
-        // What is remembered may be as good as what a read would return: the swap tells.
-        let mut known = self.observed.recall(key);
-        let mut pause = FIRST_PAUSE;
+        // What is remembered may be as good as what a read would return: the swap tells. Not if others change it.
+        let is_quiet = |known: &Arc<Known>| known.value.as_ref().is_none_or(|(_, stored)| !stored.is_busy());
+        let mut known = self.observed.recall(key).filter(is_quiet);
+        let (mut urgent, mut patient) = (self.pace.urgent(), self.pace.patient());
         loop {
             let is_read = known.is_none();
             let known = match known.take() {
@@ -127,29 +136,35 @@ impl<R: Registers> KvStore<R> {
             let mut record = self.record(&known, &before);
             let (answer, counts) = change(&mut record, &mut moment);
             let next = before.followed_by(&record, &moment);
-            if matches!(counts, Counts::Read) && next.says_the_same_as(&before) {
+            if !matches!(counts, Counts::Swapped) && next.says_the_same_as(&before) {
                 if is_read {
-                    return Ok(Done { answer, version: version.cloned() });
+                    return Ok(Done { answer, version: version.cloned(), is_done: true });
                 }
                 continue;
             }
             if let Some(version) = self.swap(key, version, next, deadline).await? {
-                return Ok(Done { answer, version: Some(version) });
+                return Ok(Done { answer, version: Some(version), is_done: true });
             }
             if is_read {
-                if Instant::now() + pause >= deadline {
-                    return Err(contended(self.about.name, self.timeout));
+                let is_told = matches!(counts, Counts::Told);
+                let pause = if is_told { &mut patient } else { &mut urgent }.next();
+                match Instant::now() + pause < deadline {
+                    true => sleep(pause).await,
+                    false if is_told => {
+                        return Ok(Done { answer, version: version.cloned(), is_done: false });
+                    }
+                    false => return Err(contended(self.about.name, self.timeout)),
                 }
-                sleep(pause.mul_f64(random::rng().random_range(0.0..=1.0))).await;
-                pause = (pause * 2).min(LAST_PAUSE);
             }
         }
     }
 
     async fn read(&self, key: &Arc<str>, deadline: Instant) -> Result<Arc<Known>> {
         self.check_open()?;
+        let asked = Instant::now();
         let read = timeout_at(deadline, self.registers.read(key)).await;
         let read = read.map_err(|_| silent(self.about.name, self.timeout, Outcome::NotApplied))??;
+        self.pace.note_read(asked.elapsed());
         // When it has returned: the value may have been written while the read was under way.
         let returned = self.clock.now();
         let known = self.observed.recall(key);
@@ -174,8 +189,10 @@ impl<R: Registers> KvStore<R> {
     ) -> Result<Option<Version>> {
         self.check_open()?;
         let value = next.to_bytes();
+        let asked = Instant::now();
         let swapped = timeout_at(deadline, self.registers.swap(key, expected, &value)).await;
         let swapped = swapped.map_err(|_| silent(self.about.name, self.timeout, Outcome::Unknown))??;
+        self.pace.note_swap(asked.elapsed());
         if let Some(version) = &swapped {
             self.observed.note(key, Some((version.clone(), next)), self.clock.now());
         }
@@ -212,50 +229,66 @@ impl<R: Registers> KvStore<R> {
     }
 
     fn record_of(&self, ask: &Ask<'_, KvMailbox<R>>) -> record::Ask<Party> {
-        let waits = ask.queue.as_ref().map(|queue| Turn::Granted(queue.grace));
-        let lasts = if waits.is_some() { self.waiter_lasts } else { ask.ttl };
         record::Ask {
             owner: ask.owner,
             mode: ask.mode,
             ttl: ask.ttl,
-            waits,
-            party: Party::new(ask.info, lasts),
+            waits: ask.queue.as_ref().map(|queue| Turn::Granted(queue.grace)),
+            party: Party::new(ask.info, ask.ttl),
         }
+    }
+
+    /// For how long a waiter lives after it has said so, beside so many others.
+    fn waiter_lasts(&self, others: usize) -> Duration {
+        let waiters = u32::try_from(others + 1).unwrap_or(u32::MAX);
+        let lasts = self.pace.round_trip().saturating_mul(waiters.saturating_mul(ROUND_TRIPS_OF_A_WAITER));
+        lasts.min(WAITER_LASTS_AT_MOST).max(self.waiter_lasts)
     }
 }
 
-/// Asks for a lock, with the least that has to be written: a waiter stays as it is until its beat is due. Returns when that is.
+/// What came of a request for a lock.
+struct Asked {
+    answer: record::Answer,
+    /// When the waiter has to say again that it lives.
+    beat: BootInstant,
+    /// Whether it was in the queue before.
+    was_queued: bool,
+}
+
+/// Asks for a lock, with the least that has to be written: a waiter stays as it is until its beat is due.
 fn ask_for(
     record: &mut Record<Party>,
     now: &mut Moment,
     mut ask: record::Ask<Party>,
-    waiter_lasts: Duration,
-) -> (record::Answer, BootInstant) {
+    waiter_lasts: impl Fn(usize) -> Duration,
+) -> Asked {
     let (owner, ttl) = (ask.owner, ask.ttl);
     if record.queue().len() >= MOST_WAITERS {
         // Those that have gone take up the room of others.
         let alive = record.queue().iter().filter(|waiter| now.lives(waiter)).cloned();
         *record = Record::of(record.last(), record.holders().iter().cloned(), alive);
     }
-    let mut beat = now.time() + waiter_lasts / 3;
+    let lasts = waiter_lasts(record.queue().len());
+    let (mut beat, mut is_due, mut was_queued) = (now.time() + lasts / 3, true, false);
     match record.queue().iter().find(|waiter| waiter.owner == owner) {
         Some(waiter) if now.lives(waiter) => {
+            was_queued = true;
             ask.party = waiter.party.clone();
             if now.time() < ask.party.next_beat() {
-                beat = ask.party.next_beat();
-            } else {
-                now.hear(owner, waiter_lasts);
+                (beat, is_due) = (ask.party.next_beat(), false);
             }
         }
-        Some(_) => now.hear(owner, waiter_lasts),
+        Some(_) => {}
         None if record.queue().len() >= MOST_WAITERS => ask.waits = None,
         None => {}
     }
     let (answer, _) = record.ask(now, ask);
-    if let record::Answer::Granted(_) = answer {
-        now.hear(owner, ttl);
+    match answer {
+        record::Answer::Granted(_) => now.hear(owner, ttl),
+        record::Answer::Busy { .. } if is_due => now.hear(owner, lasts),
+        record::Answer::Busy { .. } => {}
     }
-    (answer, beat)
+    Asked { answer, beat, was_queued }
 }
 
 impl<R: Registers> LeaseStore for KvStore<R> {
@@ -284,10 +317,20 @@ impl<R: Registers> LeaseStore for KvStore<R> {
     async fn ask(&self, _: &BySwaps, key: &Arc<str>, ask: &Ask<'_, KvMailbox<R>>) -> Result<Answer> {
         let asked = self.record_of(ask);
         let answered = self.change(key, |record, now| {
-            let (answer, beat) = ask_for(record, now, asked.clone(), self.waiter_lasts);
-            ((answer.at(now.time()), beat), Counts::Read)
+            let asked = ask_for(record, now, asked.clone(), |others| self.waiter_lasts(others));
+            let is_busy = matches!(asked.answer, record::Answer::Busy { .. });
+            let counts = if is_busy { Counts::Told } else { Counts::Read };
+            ((asked.answer.at(now.time()), asked), counts)
         });
-        let Done { answer: (answer, beat), version } = answered.await?;
+        let Done { answer: (mut answer, Asked { mut beat, was_queued, .. }), version, is_done } =
+            answered.await?;
+        if let Answer::Busy { ahead, .. } = &mut answer
+            && !is_done
+        {
+            *ahead = ahead.filter(|_| was_queued);
+            let now = self.clock.now();
+            beat = now + beat.saturating_duration_since(now) / 4;
+        }
         if let Answer::Busy { ahead, .. } = answer
             && let Some(mailbox) = ask.queue.as_ref().and_then(|queue| queue.mailbox)
         {

@@ -122,6 +122,11 @@ impl Stored {
         self.holders.is_empty() && self.queue.is_empty()
     }
 
+    /// Whether others change it now and then: it has waiters, or several holders.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.holders.len() > 1 || !self.queue.is_empty()
+    }
+
     /// The record, with the ends that this client observes: `seen` is when a read returned that showed this beat of the owner first. It was
     /// written before, and a process of the same boot knows when.
     pub(crate) fn record(
@@ -218,12 +223,15 @@ impl Moment {
             return Party { dead_at: never(), ..party.clone() };
         }
         let lasts = match until {
-            None => party.lasts(),
+            None => return self.told(party, heard.unwrap_or(party.lasts()), number),
             // A longer lease is left alone. Its end has the margin of an observer already.
             Some(until) if is_same => (until - drift(party.lasts())).saturating_duration_since(self.now),
             Some(until) => until.saturating_duration_since(self.now),
         };
-        let lasts = lasts.max(heard.unwrap_or_default());
+        self.told(party, lasts.max(heard.unwrap_or_default()), number)
+    }
+
+    fn told(&self, party: &Party, lasts: Duration, number: u64) -> Party {
         let at = self.boot.as_ref().map(|boot| BootTime::new(boot, self.now));
         Party { beat: number, lasts_ms: millis(lasts), at, dead_at: never(), ..party.clone() }
     }

@@ -14,12 +14,60 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::simulation::table::{Client, Link, Table, Versions};
 
 const TTL: Duration = Duration::from_secs(10);
+/// Readers whose renewals together take less than a store can do that needs a tenth of a second for each.
+const MANY: u64 = 20;
 
 async fn client(table: &Arc<Table>, clock: &Clock, seed: u64) -> (Locks, Arc<Link>) {
     let link = Link::new(seed);
     link.set(Faults { delay_ms: 0..=1, ..Faults::default() }, 0.0, Duration::ZERO);
     let config = KvConfig::new().ttl(TTL).clock(clock.clone());
     (config.connect(Client::new(table, &link)).await.unwrap(), link)
+}
+
+/// A client of a store on a slow disk, or in another region.
+async fn far_client(table: &Arc<Table>, clock: &Clock, seed: u64) -> Locks {
+    let link = Link::new(seed);
+    link.set(Faults { delay_ms: 40..=50, ..Faults::default() }, 0.0, Duration::ZERO);
+    let config = KvConfig::new().ttl(TTL).clock(clock.clone());
+    // Time: reads are not what it is about.
+    config.connect(Client::new(table, &link).with_poll(Duration::from_millis(100))).await.unwrap()
+}
+
+/// They only say that they live, and it has to be renewed.
+#[test]
+fn a_crowd_that_waits_takes_no_lock_from_its_holder() {
+    in_virtual_time(5, async {
+        let (table, clock) = (Arc::new(Table::new(Versions::Numbers)), Clock::tokio());
+        let holder = far_client(&table, &clock, 100).await;
+        let guard = holder.mutex("crowd").acquire().await.unwrap();
+        let mut tasks = Vec::new();
+        for seed in 0..64 {
+            let locks = far_client(&table, &clock, seed).await;
+            tasks.push(tokio::spawn(async move { locks.mutex("crowd").acquire().await.map(drop) }));
+        }
+        until("all wait", async || table.left("crowd") == 65).await;
+        let written = table.written("crowd");
+        sleep(TTL * 10).await;
+        assert!(guard.is_valid(), "{:?}", guard.state());
+        println!("{} values in ten ttl", table.written("crowd") - written);
+        assert_eq!(table.left("crowd"), 65, "all wait still");
+        tasks.iter().for_each(|task| task.abort());
+    });
+}
+
+#[test]
+fn many_that_share_a_lock_keep_it() {
+    in_virtual_time(6, async {
+        let (table, clock) = (Arc::new(Table::new(Versions::Numbers)), Clock::tokio());
+        let mut guards = Vec::new();
+        for seed in 0..MANY {
+            let lock = far_client(&table, &clock, seed).await.rw("crowd");
+            guards.push(lock.read().await.unwrap());
+        }
+        sleep(TTL * 10).await;
+        let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
+        assert_eq!(lost, 0, "of {MANY}");
+    });
 }
 
 #[test]

@@ -1,0 +1,73 @@
+//! How long a store takes, by which clients of one lock keep out of each other's way.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use lock_core::random;
+use rand::Rng;
+
+/// The average time that a kind of request takes, in microseconds; zero before the first one.
+#[derive(Debug, Default)]
+struct Average(AtomicU64);
+
+/// How long a read takes, and a swap.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    reads: Average,
+    swaps: Average,
+}
+
+/// The pauses of a change that came too late.
+#[derive(Debug)]
+pub(crate) struct Pauses {
+    next: Duration,
+    longest: Duration,
+}
+
+impl Average {
+    fn get(&self) -> Duration {
+        Duration::from_micros(self.0.load(Ordering::Relaxed))
+    }
+
+    fn note(&self, took: Duration) {
+        let before = self.0.load(Ordering::Relaxed);
+        let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
+        let average = if before == 0 { took } else { before - before / 8 + took / 8 };
+        self.0.store(average, Ordering::Relaxed);
+    }
+}
+
+impl Pace {
+    pub(crate) fn note_read(&self, took: Duration) {
+        self.reads.note(took);
+    }
+
+    pub(crate) fn note_swap(&self, took: Duration) {
+        self.swaps.note(took);
+    }
+
+    /// How long a change takes that reads and swaps.
+    pub(crate) fn round_trip(&self) -> Duration {
+        (self.reads.get() + self.swaps.get()).max(Duration::from_millis(1))
+    }
+
+    /// Of what somebody depends on, such as a renewal. They do not grow: of those that try at the same time, one succeeds each time.
+    pub(crate) fn urgent(&self) -> Pauses {
+        let pause = self.round_trip() / 2;
+        Pauses { next: pause, longest: pause }
+    }
+
+    /// Of what is only told to others, and gives way to all else: longer, as it happens again.
+    pub(crate) fn patient(&self) -> Pauses {
+        let round_trip = self.round_trip();
+        Pauses { next: round_trip, longest: round_trip * 64 }
+    }
+}
+
+impl Pauses {
+    pub(crate) fn next(&mut self) -> Duration {
+        let pause = self.next;
+        self.next = (pause * 2).min(self.longest);
+        pause.mul_f64(random::rng().random_range(0.0..=1.0))
+    }
+}
