@@ -1,8 +1,8 @@
 //! A store of leases whose records are changed by compare and swap.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::stream::{StreamExt, iter};
@@ -353,6 +353,16 @@ impl<R: Registers> LeaseStore for KvStore<R> {
     }
 
     async fn extend(&self, leases: &[Extension<'_, Arc<str>>]) -> Vec<Result<Changed>> {
+        let answers = Mutex::new(BTreeMap::new());
+        self.extend_each(leases, |at, answer| drop(lock(&answers).insert(at, answer))).await;
+        answers.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect()
+    }
+
+    async fn extend_each(
+        &self,
+        leases: &[Extension<'_, Arc<str>>],
+        answered: impl Fn(usize, Result<Changed>) + Send + Sync,
+    ) {
         let mut by_lock: BTreeMap<&Arc<str>, Vec<usize>> = BTreeMap::new();
         for (at, lease) in leases.iter().enumerate() {
             by_lock.entry(lease.place).or_default().push(at);
@@ -363,9 +373,10 @@ impl<R: Registers> LeaseStore for KvStore<R> {
         for (key, places) in by_lock {
             requests.push(self.extend_all(key, leases, places, deadline));
         }
-        let mut answers: Vec<_> = iter(requests).buffer_unordered(AT_A_TIME).concat().await;
-        answers.sort_unstable_by_key(|(at, _)| *at);
-        answers.into_iter().map(|(_, answer)| answer).collect()
+        let mut requests = iter(requests).buffer_unordered(AT_A_TIME);
+        while let Some(answers) = requests.next().await {
+            answers.into_iter().for_each(|(at, answer)| answered(at, answer));
+        }
     }
 
     async fn holds(&self, key: &Arc<str>, owner: OwnerId) -> Result<bool> {
@@ -468,4 +479,8 @@ impl<R: Registers> LeaseStore for KvStore<R> {
 
 fn changed(is_changed: bool) -> Changed {
     if is_changed { Changed::Done(()) } else { Changed::NotHeld }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -214,11 +214,17 @@ impl<S: LeaseStore> Renew for RenewOnStore<S> {
     type Key = Arc<HeldLock<S::Place>>;
 
     async fn renew(&self, batch: &[Due<Self::Key>]) -> Vec<Renewed> {
+        let renewed = Mutex::new(vec![Renewed::Unknown(self.unanswered()); batch.len()]);
+        self.renew_each(batch, &|at, answer| lock(&renewed)[at] = answer).await;
+        renewed.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn renew_each(&self, batch: &[Due<Self::Key>], answered: &(dyn Fn(usize, Renewed) + Send + Sync)) {
         let Some(store) = self.store.upgrade() else {
-            return batch.iter().map(|_| Renewed::Unknown(Error::closed(self.backend))).collect();
+            return (0..batch.len())
+                .for_each(|at| answered(at, Renewed::Unknown(Error::closed(self.backend))));
         };
         let mut holds: Vec<_> = batch.iter().map(|due| due.key.sends()).collect();
-        let mut renewed: Vec<_> = batch.iter().map(|_| Renewed::Unknown(self.blocked())).collect();
         let (mut left, mut pauses): (Vec<usize>, _) = ((0..batch.len()).collect(), Pauses::default());
         for _ in 0..TRIES {
             let extension = |&at: &usize| {
@@ -227,37 +233,44 @@ impl<S: LeaseStore> Renew for RenewOnStore<S> {
                 Extension { place, owner: held.owner, ttl: *ttl, shortens: *shortens, hold }
             };
             let extensions: Vec<_> = left.iter().map(extension).collect();
-            let sent = self.clock.now();
-            let mut answers = store.extend(&extensions).await.into_iter();
-            left.retain(|&at| {
-                let answer = answers.next().unwrap_or_else(|| Err(self.unanswered()));
-                renewed[at] = match answer {
+            let (sent, blocked) = (self.clock.now(), Mutex::new(Vec::new()));
+            let extended = store.extend_each(&extensions, |at, answer| {
+                let at = left[at];
+                let renewed = match answer {
                     Ok(Changed::Done(())) => Renewed::Until(valid_until(sent, batch[at].ttl)),
                     Ok(Changed::NotHeld | Changed::NotHeldAnyMore) => Renewed::Lost,
-                    Ok(Changed::Blocked) => {
-                        if holds[at] == Hold::Downgrading {
-                            holds[at] = batch[at].key.blocked();
-                        }
-                        return true;
-                    }
+                    Ok(Changed::Blocked) => return lock(&blocked).push(at),
                     Err(error) => Renewed::Unknown(error),
                 };
-                false
+                batch[at].key.answered(holds[at], &renewed);
+                answered(at, renewed);
             });
+            extended.await;
+            left = blocked.into_inner().unwrap_or_else(PoisonError::into_inner);
             if left.is_empty() {
-                break;
+                return;
+            }
+            for &at in &left {
+                if holds[at] == Hold::Downgrading {
+                    holds[at] = batch[at].key.blocked();
+                }
             }
             sleep(pauses.next()).await;
         }
-        for ((due, hold), renewed) in batch.iter().zip(holds).zip(&renewed) {
-            due.key.answered(hold, renewed);
+        for at in left {
+            let renewed = Renewed::Unknown(self.blocked());
+            batch[at].key.answered(holds[at], &renewed);
+            answered(at, renewed);
         }
-        renewed
     }
 
     fn spares_longer(&self) -> bool {
         true
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<S> RenewOnStore<S> {

@@ -81,6 +81,20 @@ pub trait LeaseStore: Debug + Send + Sync + 'static {
         leases: &[Extension<'_, Self::Place>],
     ) -> impl Future<Output = Vec<Result<Changed>>> + Send;
 
+    /// Does the same, and gives each answer with its place among the leases as soon as it comes. The default gives all of them at the end; a
+    /// store that extends leases by several requests gives that of each.
+    fn extend_each(
+        &self,
+        leases: &[Extension<'_, Self::Place>],
+        answered: impl Fn(usize, Result<Changed>) + Send + Sync,
+    ) -> impl Future<Output = ()> + Send {
+        async move {
+            for (at, answer) in self.extend(leases).await.into_iter().enumerate() {
+                answered(at, answer);
+            }
+        }
+    }
+
     /// Whether this owner has the lock.
     fn holds(&self, place: &Self::Place, owner: OwnerId) -> impl Future<Output = Result<bool>> + Send;
 

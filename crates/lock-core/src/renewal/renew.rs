@@ -16,6 +16,14 @@ pub trait Renew: Send + Sync + 'static {
     /// must never acquire a lock that is no longer held.
     async fn renew(&self, batch: &[Due<Self::Key>]) -> Vec<Renewed>;
 
+    /// Does the same, and gives each answer with its place in the batch as soon as it comes: no lease waits for that of another one. The default
+    /// gives all of them at the end.
+    async fn renew_each(&self, batch: &[Due<Self::Key>], answered: &(dyn Fn(usize, Renewed) + Send + Sync)) {
+        for (at, renewed) in self.renew(batch).await.into_iter().enumerate() {
+            answered(at, renewed);
+        }
+    }
+
     /// Whether a request that is executed late leaves a lease alone that lasts longer by then, unless it is one that
     /// [shortens](Due::shortens).
     fn spares_longer(&self) -> bool {

@@ -179,7 +179,7 @@ mod tests {
     use super::super::renew::Due;
     use super::super::schedule::TICK;
     use super::*;
-    use crate::{BootInstant, ErrorKind, LossReason, Outcome};
+    use crate::{BootInstant, ErrorKind, GuardState, LossReason, Outcome};
 
     const TTL: Duration = Duration::from_secs(3);
     const FOREVER: Terms = Terms { ttl: TTL, auto: true, hold_until: BootInstant::NEVER };
@@ -290,6 +290,51 @@ mod tests {
         assert_eq!(cells[8].validity().lost().await, LossReason::DeadlinePassed);
         let valid = cells.iter().filter(|cell| cell.validity().is_valid()).count();
         assert_eq!(valid, 98);
+    }
+
+    /// Answers lease 0 at once, and others after longer than they last.
+    struct OneByOne(Clock);
+
+    #[async_trait]
+    impl Renew for OneByOne {
+        type Key = u64;
+
+        async fn renew(&self, _: &[Due<u64>]) -> Vec<Renewed> {
+            unreachable!("each has its answer")
+        }
+
+        async fn renew_each(&self, batch: &[Due<u64>], answered: &(dyn Fn(usize, Renewed) + Send + Sync)) {
+            let sent = self.0.now();
+            let first = batch.iter().position(|due| due.key == 0);
+            first.into_iter().for_each(|at| answered(at, Renewed::Until(sent + batch[at].ttl)));
+            if batch.len() > 1 || first.is_none() {
+                tokio::time::sleep(TTL * 4).await;
+            }
+            (0..batch.len()).for_each(|at| answered(at, unknown()));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_counts_when_it_comes_and_for_its_lease() {
+        let clock = Clock::tokio();
+        let renewer = Renewer::new(OneByOne(clock.clone()), clock.clone());
+        let cells = [lease(&clock), lease(&clock)];
+        let [first, _second] = [0, 1].map(|at| renewer.add(at, FOREVER, cells[at as usize].clone()));
+        let validity = cells[1].validity();
+        while validity.state() == GuardState::Valid {
+            tokio::time::sleep(TICK).await;
+        }
+        assert_eq!(validity.state(), GuardState::Suspect, "it is not answered");
+        assert_eq!(validity.lost().await, LossReason::DeadlinePassed);
+        tokio::time::sleep(TTL * 10).await;
+        assert!(cells[0].validity().is_valid());
+        // Both in one batch.
+        let cell = lease(&clock);
+        let third = renewer.add(2, FOREVER, cell.clone());
+        tokio::join!(first.renew(), async { tokio::time::timeout(TICK, third.renew()).await });
+        let asked = clock.now();
+        first.stop().await;
+        assert!(clock.now() < asked + TICK, "nothing of it is in flight");
     }
 
     #[tokio::test(start_paused = true)]

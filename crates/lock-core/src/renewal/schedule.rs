@@ -69,6 +69,8 @@ pub(super) struct Caller {
 pub(super) struct Batch<K> {
     pub(super) ids: Vec<u64>,
     pub(super) leases: Vec<Due<K>>,
+    /// When half of what is left of each has passed, with its place.
+    pub(super) halves: Vec<(BootInstant, usize)>,
 }
 
 impl<K> ScheduledLease<K> {
@@ -224,7 +226,7 @@ impl<K> Schedule<K> {
     where
         K: Clone,
     {
-        let (mut ids, mut leases) = (Vec::new(), Vec::new());
+        let (mut ids, mut leases, mut halves) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(&(due, id)) = self.due.first() {
             if due > horizon || leases.len() == LARGEST_BATCH {
                 break;
@@ -235,11 +237,21 @@ impl<K> Schedule<K> {
             }
             if let Some(lease) = self.leases.get_mut(&id) {
                 leases.push(lease.begin_request(now, self.spares_longer));
+                let left = lease.cell.validity().until().saturating_duration_since(now);
+                halves.push((now + left / 2, ids.len()));
                 ids.push(id);
             }
         }
         self.in_flight.extend(&ids);
-        (!ids.is_empty()).then_some(Batch { ids, leases })
+        halves.sort_unstable();
+        (!ids.is_empty()).then_some(Batch { ids, leases, halves })
+    }
+
+    /// Notes that a request is not answered for so long that its lease may end before it is.
+    pub(super) fn suspect(&mut self, id: u64) {
+        if let Some(lease) = self.leases.get_mut(&id) {
+            lease.cell.suspect();
+        }
     }
 
     /// Notes that the batch in flight will not be answered.

@@ -2,18 +2,25 @@
 //! something to renew.
 
 use std::collections::{HashMap, HashSet};
+use std::future::pending;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 use tokio::sync::{Notify, oneshot};
 
 use super::renew::{Renew, Renewed};
 use super::schedule::{Batch, Caller, Schedule, ScheduledLease, TICK};
-use crate::{BootInstant, Clock};
+use crate::values::error::NO_BACKEND;
+use crate::{BootInstant, Clock, Error, ErrorKind, Outcome};
+
+/// How many batches may be under way: one that a server does not answer delays no other.
+const MOST_BATCHES: usize = 16;
 
 /// Each lease is renewed on the runtime of its holder: one that is paused, or whose only thread computes, delays no renewal
 /// of another one.
@@ -79,7 +86,7 @@ pub(super) struct RenewalTask<R: Renew> {
     schedule: Mutex<Schedule<R::Key>>,
     /// Notified when a renewal became due earlier than planned.
     sooner: Notify,
-    /// Notified after each batch.
+    /// Notified after each answer.
     answered: Notify,
 }
 
@@ -168,44 +175,78 @@ impl<R: Renew> RenewalTask<R> {
         let running = Running { task: Some(Arc::clone(&self)), settled };
         async move {
             let mut running = running;
-            while let Some(wake) = self.next_wake() {
+            let mut batches = FuturesUnordered::new();
+            while let Some(wake) = self.next_wake(!batches.is_empty()) {
                 tokio::select! {
-                    () = self.tasks.clock.sleep_until(wake) => self.renew_due().await,
+                    () = self.tasks.clock.sleep_until(wake), if batches.len() < MOST_BATCHES => {
+                        let horizon = self.tasks.clock.now() + TICK;
+                        while batches.len() < MOST_BATCHES && let Some(batch) = self.take_due(horizon) {
+                            batches.push(self.renew(batch));
+                        }
+                    }
+                    Some(()) = batches.next(), if !batches.is_empty() => {}
                     () = self.sooner.notified() => {}
                 }
             }
+            drop(batches);
             running.task = None;
         }
     }
 
-    /// The next time to wake up; `None`, and the task has ended, when nothing is left to renew.
+    /// The next time to wake up; `None`, and the task has ended, when nothing is left to renew and no batch is under way.
     ///
     /// Never later than planned before: if a lock is acquired and released again and again, the task already sleeps until
     /// early enough, and need not be woken for each lease.
-    fn next_wake(&self) -> Option<BootInstant> {
+    fn next_wake(&self, is_busy: bool) -> Option<BootInstant> {
         let now = self.tasks.clock.now();
         let mut schedule = self.schedule();
         let due = schedule.due.first().map(|(due, _)| *due);
-        let planned = schedule.wakes.filter(|planned| *planned > now);
-        schedule.wakes = due.into_iter().chain(planned).min();
+        let planned = schedule.wakes.filter(|planned| *planned > now && *planned < BootInstant::NEVER);
+        let busy = is_busy.then_some(BootInstant::NEVER);
+        schedule.wakes = due.into_iter().chain(planned).chain(busy).min();
         schedule.wakes
     }
 
-    async fn renew_due(&self) {
-        let mut horizon = self.tasks.clock.now() + TICK;
-        while let Some(batch) = self.take_due(horizon) {
-            // A lease that was renewed just now is not due again, however short its ttl.
-            horizon = self.tasks.clock.now();
-            let answers = self.tasks.renew.renew(&batch.leases).await;
-            let now = self.tasks.clock.now();
-            let mut schedule = self.schedule();
-            for (id, answer) in batch.ids.iter().zip(answers) {
-                schedule.record(*id, answer, now);
+    /// Renews a batch. An answer counts when it comes, for its lease.
+    async fn renew(&self, batch: Batch<R::Key>) {
+        let Batch { ids, leases, halves } = &batch;
+        let unanswered = Mutex::new(vec![true; ids.len()]);
+        let answered = |at: usize, answer| {
+            if mem::take(&mut lock(&unanswered)[at]) {
+                self.answer(ids[at], answer);
             }
-            schedule.in_flight.clear();
-            drop(schedule);
-            self.answered.notify_waiters();
+        };
+        let suspects = async {
+            for (half, at) in halves {
+                self.tasks.clock.sleep_until(*half).await;
+                if lock(&unanswered)[*at] {
+                    self.schedule().suspect(ids[*at]);
+                }
+            }
+            pending().await
+        };
+        tokio::select! {
+            biased;
+            () = self.tasks.renew.renew_each(leases, &answered) => {}
+            () = suspects => {}
         }
+        for at in 0..ids.len() {
+            answered(at, Renewed::Unknown(too_few()));
+        }
+    }
+
+    fn answer(&self, id: u64, answer: Renewed) {
+        let now = self.tasks.clock.now();
+        let mut schedule = self.schedule();
+        schedule.in_flight.remove(&id);
+        schedule.record(id, answer, now);
+        // The task may sleep for longer, while the rest of the batch is under way.
+        let is_sooner = schedule.due.first().is_some_and(|(due, _)| Some(*due) < schedule.wakes);
+        drop(schedule);
+        if is_sooner {
+            self.sooner.notify_one();
+        }
+        self.answered.notify_waiters();
     }
 
     fn take_due(&self, horizon: BootInstant) -> Option<Batch<R::Key>> {
@@ -248,6 +289,17 @@ impl<R: Renew> RenewalControl for RenewalTask<R> {
             self.plan(schedule, id, due);
         }
     }
+}
+
+/// The error of a lease without an answer.
+fn too_few() -> Error {
+    Error::new(ErrorKind::Unexpected, NO_BACKEND)
+        .with_message("the store answered too few of the renewals")
+        .with_outcome(Outcome::Unknown)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Notices when the shutdown of a runtime ends the task, and starts it on another one.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{Clock, Locks};
+use lock_core::{Clock, GuardState, Locks};
 use lock_kv::{KvConfig, Registers};
 use lock_testkit::fake::Faults;
 use lock_testkit::simulation::in_virtual_time;
@@ -52,6 +52,31 @@ fn a_crowd_that_waits_takes_no_lock_from_its_holder() {
         println!("{} values in ten ttl", table.written("crowd") - written);
         assert_eq!(table.left("crowd"), 65, "all wait still");
         tasks.iter().for_each(|task| task.abort());
+    });
+}
+
+/// Their renewals are due at the same time, and each ends when its own swap does.
+#[test]
+fn a_lock_that_cannot_be_renewed_takes_no_other_one_with_it() {
+    in_virtual_time(7, async {
+        let (table, clock) = (Arc::new(Table::new(Versions::Numbers)), Clock::tokio());
+        // Time: it is no longer than a request may take.
+        let config = KvConfig::new().ttl(Duration::from_secs(5)).clock(clock);
+        let locks = config.connect(Client::new(&table, &Link::new(1))).await.unwrap();
+        let (lost, kept) = (locks.mutex("contended").acquire().await, locks.mutex("other").acquire().await);
+        let (lost, kept) = (lost.unwrap(), kept.unwrap());
+        table.contend("contended");
+        let was_suspect = async {
+            while lost.state() == GuardState::Valid {
+                // Time: far shorter than what is left then.
+                sleep(Duration::from_millis(20)).await;
+            }
+            lost.state() == GuardState::Suspect
+        };
+        assert!(was_suspect.await);
+        sleep(TTL * 5).await;
+        assert!(!lost.is_valid() && kept.is_valid(), "{:?} {:?}", lost.state(), kept.state());
+        kept.release().await.unwrap();
     });
 }
 

@@ -44,6 +44,8 @@ pub(crate) enum Ignored {
 pub(crate) struct Table {
     versions: Versions,
     ignored: Mutex<Ignored>,
+    /// A key that somebody always changes before a swap.
+    contended: Mutex<Option<String>>,
     /// All values that each key has had.
     values: Mutex<BTreeMap<String, Vec<Versioned>>>,
 }
@@ -74,11 +76,20 @@ pub(crate) struct Client {
 
 impl Table {
     pub(crate) fn new(versions: Versions) -> Self {
-        Self { versions, ignored: Mutex::new(Ignored::Nothing), values: Mutex::default() }
+        Self {
+            versions,
+            ignored: Mutex::new(Ignored::Nothing),
+            contended: Mutex::default(),
+            values: Mutex::default(),
+        }
     }
 
     pub(crate) fn ignore(&self, ignored: Ignored) {
         *self.ignored() = ignored;
+    }
+
+    pub(crate) fn contend(&self, lock: &str) {
+        *self.contended.lock().unwrap() = Some(format!("lock/{lock}"));
     }
 
     /// How many have the lock, or wait for it.
@@ -103,6 +114,7 @@ impl Table {
     }
 
     fn swap(&self, key: &str, expected: Option<&Version>, value: Vec<u8>) -> Swapped {
+        let is_contended = self.contended.lock().unwrap().as_deref() == Some(key);
         let mut values = self.values();
         let values = values.entry(key.to_owned()).or_default();
         let present = values.last().map(|value| &value.version);
@@ -111,7 +123,7 @@ impl Table {
             Ignored::Versions => expected.is_some(),
             Ignored::All => true,
         };
-        if present != expected && !is_ignored {
+        if (present != expected && !is_ignored) || is_contended {
             return Err(values.last().cloned());
         }
         let version = match self.versions {
