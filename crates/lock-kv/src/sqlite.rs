@@ -157,7 +157,7 @@ impl Registers for Sqlite {
     }
 
     async fn list(&self, prefix: &str, after: &str) -> Result<Vec<String>> {
-        let sql = "SELECT key FROM polylock WHERE key >= ? AND key > ? ORDER BY key LIMIT ?";
+        let sql = "SELECT key FROM polylock WHERE key >= ? AND key > ? AND typeof(key) = 'text' ORDER BY key LIMIT ?";
         let rows = sqlx::query_scalar(sql).bind(prefix.to_owned()).bind(after.to_owned()).bind(PAGE);
         let pool = self.pool.clone();
         let keys: Vec<String> = self.read(async move { rows.fetch_all(&pool).await }).await?;
@@ -253,13 +253,22 @@ fn failed(error: sqlx::Error, otherwise: Outcome) -> Error {
         (Some(11 | 26), _) => {
             (ErrorKind::InvalidConfig, "the file is no SQLite database, or damaged", "name another file")
         }
+        (Some(1), _) => (
+            ErrorKind::InvalidConfig,
+            "the table is missing, or is none of ours",
+            "connect again, or use another file",
+        ),
+        (_, sqlx::Error::ColumnDecode { .. }) => {
+            (ErrorKind::Unexpected, "a row is none of ours", "delete it while nobody uses the lock")
+        }
         (_, sqlx::Error::PoolClosed) => return Error::closed(NAME),
         (_, sqlx::Error::PoolTimedOut) => {
             (ErrorKind::Unavailable, "all connections are in use", "use fewer locks at a time")
         }
         _ => (ErrorKind::Unavailable, "the file cannot be used", "see the cause"),
     };
-    let is_known = matches!(code, Some(3 | 5 | 6 | 8 | 11 | 13 | 14 | 23 | 26));
+    // An internal error, an abort, no memory, an interruption, and the disk: they may come when it commits.
+    let is_known = code.is_some_and(|code| !matches!(code, 2 | 4 | 7 | 9 | 10));
     let outcome = if is_known { Outcome::NotApplied } else { otherwise };
     Error::new(kind, NAME).with_message(message).with_hint(hint).with_outcome(outcome).caused_by(error)
 }

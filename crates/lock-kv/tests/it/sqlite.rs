@@ -75,6 +75,26 @@ async fn files_beside_it_that_were_deleted_keep_no_lock() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_that_are_none_of_ours_and_a_missing_table_are_answers() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("locks.db");
+    let locks = SqliteConfig::new(&path).connect().await.unwrap();
+    take(&locks, "a").await.release().await.unwrap();
+    let _guard = take(&locks, "held").await;
+    let mut other = SqliteConnection::connect(&format!("sqlite://{}", path.display())).await.unwrap();
+    for row in ["(x'ff', 1, x'00')", "('lock/text', 'one', x'00')"] {
+        sqlx::query(&format!("INSERT INTO polylock VALUES {row}")).execute(&mut other).await.unwrap();
+    }
+    let mut names: Vec<_> = locks.list("").await.unwrap().iter().map(ToString::to_string).collect();
+    names.sort();
+    assert_eq!(names, ["held", "text"]);
+    assert_eq!(locks.inspect("text").await.unwrap_err().kind(), ErrorKind::Unexpected);
+    sqlx::query("DROP TABLE polylock").execute(&mut other).await.unwrap();
+    let error = locks.mutex("a").acquire().await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::InvalidConfig, Outcome::NotApplied), "{error}");
+}
+
 #[test]
 fn an_acquisition_is_dropped_outside_of_its_runtime() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
