@@ -104,20 +104,25 @@ impl Registers for Etcd {
             }
             Err(error) => return Err(error),
         };
-        match found {
-            Some(found) if was_sent && found.value == value => Ok(Some(version(found.revision))),
-            _ if was_sent => Err(overtaken()),
-            _ => Ok(None),
-        }
+        settled(found, value, was_sent)
     }
 
     async fn list(&self, prefix: &str, after: &str) -> Result<Vec<String>> {
-        let after = (!after.is_empty()).then(|| self.key(after));
-        let request = Range::keys(&self.key(prefix), after, PAGE);
-        let found = self.members.call::<_, Found>(RANGE, &request).await;
-        let found = found.map_err(|error| error.with_outcome(Outcome::NotApplied))?;
-        let keys = found.answer.values.into_iter().filter_map(|found| String::from_utf8(found.key).ok());
-        Ok(keys.filter_map(|key| key.strip_prefix(&self.prefix).map(str::to_owned)).collect())
+        let mut after = (!after.is_empty()).then(|| self.key(after));
+        loop {
+            let request = Range::keys(&self.key(prefix), after, PAGE);
+            let found = self.members.call::<_, Found>(RANGE, &request).await;
+            let found = found.map_err(|error| error.with_outcome(Outcome::NotApplied))?.answer.values;
+            let Some(last) = found.last().map(|found| found.key.clone()) else { return Ok(Vec::new()) };
+            let keys = found.into_iter().filter_map(|found| String::from_utf8(found.key).ok());
+            let keys: Vec<_> =
+                keys.filter_map(|key| Some(key.strip_prefix(&self.prefix)?.to_owned())).collect();
+            // None of those is ours, and others may follow.
+            if !keys.is_empty() {
+                return Ok(keys);
+            }
+            after = Some(last);
+        }
     }
 
     /// By a watch; by a pause where there is none.
@@ -146,10 +151,37 @@ fn version(revision: i64) -> Version {
     Version::from(revision.cast_unsigned())
 }
 
+/// What became of a swap that was refused, by what is there. A proxy on the way may have sent it twice: if the value is ours, it was executed,
+/// whoever has repeated it.
+fn settled(found: Option<Value>, value: &[u8], was_sent: bool) -> Result<Option<Version>> {
+    match found {
+        Some(found) if found.value == value => Ok(Some(version(found.revision))),
+        _ if was_sent => Err(overtaken()),
+        _ => Ok(None),
+    }
+}
+
 /// A swap was sent twice, and the value is that of another one, which came before or after it.
 fn overtaken() -> Error {
     Error::new(ErrorKind::Unavailable, NAME)
         .with_message("a request was not answered, and others have changed the record since")
         .with_hint("try again")
         .with_outcome(Outcome::Unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_of_ours_proves_its_swap_whoever_has_repeated_it() {
+        let found = |value: &[u8]| Some(Value { value: value.to_vec(), revision: 7, ..Value::default() });
+        for was_sent in [false, true] {
+            assert_eq!(settled(found(b"ours"), b"ours", was_sent).unwrap(), Some(version(7)));
+        }
+        for other in [found(b"other"), None] {
+            assert_eq!(settled(other.clone(), b"ours", false).unwrap(), None);
+            assert_eq!(settled(other, b"ours", true).unwrap_err().outcome(), Outcome::Unknown);
+        }
+    }
 }
