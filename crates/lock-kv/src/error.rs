@@ -22,6 +22,14 @@ pub(crate) fn contended(name: &'static str, timeout: Duration) -> Error {
         .with_outcome(Outcome::NotApplied)
 }
 
+/// The next record could not be read.
+pub(crate) fn no_more_tokens(name: &'static str, key: &str) -> Error {
+    Error::new(ErrorKind::Exhausted, name)
+        .with_message(format!("the tokens of the key {key:?} are used up"))
+        .with_hint("they were raised too far: use a lock of another name")
+        .with_outcome(Outcome::NotApplied)
+}
+
 /// The value of a lock is not one of ours.
 pub(crate) fn not_a_record(name: &'static str, key: &str, source: serde_json::Error) -> Error {
     Error::new(ErrorKind::Unexpected, name)

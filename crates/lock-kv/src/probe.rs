@@ -10,7 +10,7 @@ use crate::error::{silent, swaps_on_old_versions};
 use crate::registers::{Registers, Version};
 
 /// No lock has it.
-const KEY: &str = "polylock-probe";
+pub(crate) const KEY: &str = "polylock-probe";
 /// Others may try it at the same time.
 const TRIES: u32 = 20;
 

@@ -12,8 +12,8 @@ use crate::boot::{BootId, BootTime};
 use crate::error::{not_a_record, other_format};
 
 const FORMAT: u32 = 1;
-/// Far beyond all that is counted or minted, and so far from the end that nothing overflows.
-const LARGEST: u64 = 1 << 62;
+/// Far beyond all that is counted or minted, and so far from the end that nothing overflows. Nothing larger is written.
+const LARGEST: u64 = i64::MAX.cast_unsigned() - TokenBlock::SIZE;
 
 /// One value of a lock. Each that is ever written differs from all others, as its number does, and its mark.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -103,7 +103,7 @@ impl Stored {
     }
 
     /// Whether the numbers are some that are written: others would overflow.
-    fn is_possible(&self) -> bool {
+    pub(crate) fn is_possible(&self) -> bool {
         let mut tokens = self.holders.iter().map(|holder| holder.token).chain([self.last]);
         self.number <= LARGEST && tokens.all(|token| token.get() <= LARGEST)
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{ErrorKind, Outcome};
+use lock_core::{ErrorKind, Outcome, Token};
 use lock_kv::{KvConfig, Registers};
 use lock_testkit::take;
 
@@ -62,7 +62,34 @@ async fn values_that_are_no_records_are_errors_and_stay() {
         assert_eq!(locks.inspect(name).await.unwrap_err().kind(), kind);
         assert_eq!(other.read(&key).await.unwrap().unwrap().value, value.as_bytes());
     }
-    take(&locks, "other").await.release().await.unwrap();
+    let guard = take(&locks, "other").await;
+    // A prefix that is a part of this one has it.
+    other.swap("lock/polylock-probe", None, b"{\"probe\":\"0\"}").await.unwrap().unwrap();
+    let mut names: Vec<_> = locks.list("").await.unwrap().iter().map(ToString::to_string).collect();
+    names.sort();
+    assert_eq!(names, ["json", "later", "number", "other", "text", "token"]);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn tokens_that_are_raised_as_far_as_possible_can_be_read() {
+    let (table, client) = store();
+    let locks = KvConfig::new().connect(client).await.unwrap();
+    let other = KvConfig::new().connect(Client::new(&table, &Link::new(1))).await.unwrap();
+    let mut guard = take(&locks, "a").await;
+    guard.raise_token(Token::new((1 << 62) - 1)).await.unwrap();
+    for _ in 0..20 {
+        let token = guard.token();
+        guard.release().await.unwrap();
+        guard = take(&other, "a").await;
+        assert!(guard.token() > token);
+    }
+    guard.release().await.unwrap();
+    // One that nothing can follow.
+    let last = record(&(i64::MAX as u64 - 16).to_string(), "1");
+    Client::new(&table, &Link::new(2)).swap("lock/b", None, last.as_bytes()).await.unwrap().unwrap();
+    let error = locks.mutex("b").acquire().await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Exhausted, Outcome::NotApplied), "{error}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -189,6 +189,10 @@ async fn long_names_are_keys_and_other_values_are_errors() {
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unexpected, Outcome::NotApplied), "{error}");
     assert!(error.hint().is_some_and(|hint| hint.contains("delete the value")), "{error}");
     assert_eq!(server.values("polylock/lock/text").await.unwrap()[0].1, b"hello");
+    // The key for trials of this one begins as a lock of the other one.
+    let _within = connect(&format!("etcd://{}/polylock/lock", server.addr())).await;
+    let names = locks.list("").await.unwrap();
+    assert_eq!(names.iter().map(ToString::to_string).collect::<Vec<_>>(), ["text"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
