@@ -223,7 +223,7 @@ impl<R: Renew> RenewalTask<R> {
                     self.schedule().suspect(ids[*at]);
                 }
             }
-            pending().await
+            pending::<()>().await;
         };
         tokio::select! {
             biased;
