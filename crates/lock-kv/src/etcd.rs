@@ -71,7 +71,7 @@ impl Etcd {
 
 impl Registers for Etcd {
     fn about(&self) -> About {
-        about()
+        About { passes_over: self.members.attempt(), ..about() }
     }
 
     async fn read(&self, key: &str) -> Result<Option<Versioned>> {

@@ -1,4 +1,4 @@
-//! When a waiter reads again: when the store says that the record has changed, or when its beat is due.
+//! When a waiter reads again: when the store says that the record has changed, or when it has to look, as for its beat.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,14 +27,14 @@ pub struct KvMailbox<R> {
 struct Last {
     seen: Option<Version>,
     ahead: u32,
-    beat: BootInstant,
+    look: BootInstant,
     /// Whether it was woken after it: its next request has failed, if it comes again.
     is_old: bool,
 }
 
 impl<R: Registers> KvMailbox<R> {
     pub(crate) fn new(registers: &Arc<R>, clock: &Clock, key: &Arc<str>) -> Self {
-        let last = Last { seen: None, ahead: 0, beat: BootInstant::NEVER, is_old: true };
+        let last = Last { seen: None, ahead: 0, look: BootInstant::NEVER, is_old: true };
         Self {
             registers: Arc::clone(registers),
             clock: clock.clone(),
@@ -43,10 +43,10 @@ impl<R: Registers> KvMailbox<R> {
         }
     }
 
-    /// Notes that the lock was busy in this version, how many come before, and when the waiter has to say again that it lives.
-    pub(crate) fn busy(&self, seen: Option<Version>, ahead: Option<usize>, beat: BootInstant) {
+    /// Notes that the lock was busy in this version, how many come before, and when the waiter looks again at the latest.
+    pub(crate) fn busy(&self, seen: Option<Version>, ahead: Option<usize>, look: BootInstant) {
         let ahead = ahead.map_or(BEHIND, |ahead| u32::try_from(ahead).unwrap_or(BEHIND).min(BEHIND));
-        *self.last() = Last { seen, ahead, beat, is_old: false };
+        *self.last() = Last { seen, ahead, look, is_old: false };
     }
 
     fn last(&self) -> MutexGuard<'_, Last> {
@@ -61,8 +61,8 @@ impl<R: Registers> Mailbox for KvMailbox<R> {
 
     async fn next(&mut self) -> Message {
         let last = self.last().clone();
-        // One that asks in vain does so no sooner for its beat: a store that refuses at once would be asked without a pause.
-        let (pauses, beat) = if last.is_old { (BEHIND, BootInstant::NEVER) } else { (last.ahead, last.beat) };
+        // One that asks in vain does so no sooner for that: a store that refuses at once would be asked without a pause.
+        let (pauses, look) = if last.is_old { (BEHIND, BootInstant::NEVER) } else { (last.ahead, last.look) };
         let changed = async {
             if pauses > 0 {
                 sleep(self.registers.about().poll * (pauses - 1)).await;
@@ -71,7 +71,7 @@ impl<R: Registers> Mailbox for KvMailbox<R> {
         };
         tokio::select! {
             () = changed => {}
-            () = self.clock.sleep_until(beat) => {}
+            () = self.clock.sleep_until(look) => {}
         }
         self.last().is_old = true;
         Message::Ask

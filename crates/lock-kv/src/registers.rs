@@ -157,6 +157,9 @@ pub struct About {
     /// the clock of that host, if [the kernel is the same](crate::KvConfig::connect). The usual is `false`. It has to be `false` if
     /// copies of a running virtual machine may use the values: their clocks differ, and nothing shows it.
     pub one_host: bool,
+    /// How long it takes at most until a request that one server does not answer is asked of another one. A grant that a waiter has not seen is
+    /// kept for so much longer. The usual is zero.
+    pub passes_over: Duration,
 }
 
 /// A value, as it was read.
@@ -177,7 +180,8 @@ impl About {
     /// A store of this name, which waiters read so often.
     #[must_use]
     pub const fn new(name: &'static str, poll: Duration) -> Self {
-        Self { name, poll, longest_key: 1_040, cross_process: true, one_host: false }
+        let passes_over = Duration::ZERO;
+        Self { name, poll, longest_key: 1_040, cross_process: true, one_host: false, passes_over }
     }
 }
 

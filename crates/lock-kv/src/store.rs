@@ -337,7 +337,8 @@ impl<R: Registers> LeaseStore for KvStore<R> {
         if let Answer::Busy { ahead, .. } = answer
             && let Some(mailbox) = ask.queue.as_ref().and_then(|queue| queue.mailbox)
         {
-            mailbox.busy(version, ahead, beat);
+            // It looks now and then, whatever it was told.
+            mailbox.busy(version, ahead, beat.min(self.clock.now() + self.waiter_lasts / 3));
         }
         Ok(answer)
     }

@@ -175,6 +175,11 @@ impl Members {
         Ok(all)
     }
 
+    /// How long a member is waited for.
+    pub(crate) const fn attempt(&self) -> Duration {
+        self.attempt
+    }
+
     /// Sends a request that may be sent twice, until a member answers.
     pub(crate) async fn call<Q, A>(&self, path: &'static str, request: &Q) -> Result<Answer<A>>
     where
