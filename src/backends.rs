@@ -75,6 +75,7 @@ const BACKENDS: &[BackendRow] = &[
         page: "kv.md",
         migrates: Migrates::No,
     },
+    BackendRow { schemes: &[("s3", Some("s3"))], package: "lock-kv", page: "kv.md", migrates: Migrates::No },
     BackendRow {
         schemes: &[("sqlite", Some("sqlite"))],
         package: "lock-kv",
@@ -143,8 +144,8 @@ mod tests {
             assert!(msrv.contains(&format!("\"{feature}\"")), "xtask/src/msrv.sh does not check {feature}");
         }
         let platforms = ci.lines().find(|line| line.contains("let features = \"")).unwrap();
-        // These two need a C compiler for the platform.
-        for feature in features().into_iter().filter(|feature| !["tls", "sqlite"].contains(feature)) {
+        // These need a C compiler for the platform.
+        for feature in features().into_iter().filter(|feature| !["tls", "s3", "sqlite"].contains(feature)) {
             assert!(platforms.contains(feature), "the lints of other platforms leave {feature} out");
         }
     }

@@ -42,6 +42,11 @@ macro_rules! with_config {
                 let $config = lock_kv::EtcdConfig::from_url(url)?;
                 $connect
             }
+            #[cfg(feature = "s3")]
+            "s3" => {
+                let $config = lock_kv::S3Config::from_url(url)?;
+                $connect
+            }
             #[cfg(feature = "sqlite")]
             "sqlite" => {
                 let $config = lock_kv::SqliteConfig::from_url(url)?;
@@ -95,6 +100,7 @@ impl Locks {
     /// | `zk://h1:p1,h2:p2[/chroot]` | a ZooKeeper ensemble; `zks://` with TLS |
     /// | `postgres://[user:password@]h1[:port],h2[:port][/database]` | a PostgreSQL database, of several servers the primary; `postgresql://` is the same |
     /// | `etcd://[user:password@]h1[:port],h2[:port],h3[:port][/prefix]` | an etcd cluster; `etcds://` with TLS |
+    /// | `s3://BUCKET/PREFIX` | whoever may write a bucket of S3, or of a store that answers as it does |
     /// | `sqlite:///FILE` | the processes of this host, by a SQLite file |
     /// | `migrate://NAMESPACE?from=URL&to=URL` | both of these, while locks move from Redis to ZooKeeper |
     ///
@@ -255,7 +261,7 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
         assert!(
             error.to_string().contains(
-                "memory://, flock://, redis://, redlock://, zk://, postgres://, etcd://, sqlite://"
+                "memory://, flock://, redis://, redlock://, zk://, postgres://, etcd://, s3://, sqlite://"
             ),
             "{error}"
         );
@@ -270,6 +276,7 @@ mod tests {
         feature = "postgres",
         feature = "redis",
         feature = "redlock",
+        feature = "s3",
         feature = "sqlite",
         feature = "zk",
         feature = "tls"

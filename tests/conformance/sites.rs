@@ -23,7 +23,7 @@ use tempfile::TempDir;
 
 use crate::broken_locks::{self, Defect};
 
-use kv::{EtcdHarness, KvMemoryHarness, SqliteHarness};
+use kv::{EtcdHarness, KvMemoryHarness, S3Harness, SqliteHarness};
 pub use layers::Layers;
 use layers::LayersHarness;
 pub use migrate::MigrateHarness;
@@ -39,7 +39,7 @@ pub const PASSWORD: &str = "correct-horse-battery-staple";
 pub const WORKER: &str = "--worker";
 
 /// The backends, by the scheme of their URL, recipes of `redis` and `zk` that are ones of their own, and the rungs of `migrate`.
-pub const BACKENDS: [&str; 16] = [
+pub const BACKENDS: [&str; 17] = [
     "memory",
     "kv-memory",
     "own-store",
@@ -50,6 +50,7 @@ pub const BACKENDS: [&str; 16] = [
     "zk",
     "zk-ephemeral",
     "etcd",
+    "s3",
     "sqlite",
     "migrate-old",
     "migrate-shadow",
@@ -78,7 +79,7 @@ pub const IN_THE_FULL_TIER: [&str; 14] = [
 
 /// What the full tier leaves to the deep one. Memory has all flavours in the full tier, Redis those that differ most; the other
 /// stores, which take long to start and to expire, have the one that most programs use; and migrations the rungs and the mixture
-/// that differ most.
+/// that differ most. The server like S3 is written in Python, and takes two minutes.
 pub fn is_in_the_deep_tier(backend: &str, flavour: &str) -> bool {
     match backend {
         "memory" | "kv-memory" | "own-store" => false,
@@ -245,7 +246,7 @@ impl fmt::Display for Flavour {
 /// `redis` are the servers of the backend of that name.
 pub fn harnesses(redis: &Arc<Servers>) -> Vec<Arc<dyn Harness>> {
     let (redlock, zk, both, postgres) = (Arc::default(), Arc::default(), Arc::default(), Arc::default());
-    let etcd = Arc::default();
+    let (etcd, s3) = (Arc::default(), Arc::default());
     let mut all: Vec<Arc<dyn Harness>> =
         vec![Arc::new(OwnStoreHarness::new()), Arc::new(KvMemoryHarness::default())];
     for &flavour in Flavour::layers("memory") {
@@ -270,6 +271,9 @@ pub fn harnesses(redis: &Arc<Servers>) -> Vec<Arc<dyn Harness>> {
         all.push(Arc::new(PostgresHarness::new(flavour, Arc::clone(&postgres))));
         if Flavour::of("etcd").contains(&flavour) {
             all.push(Arc::new(EtcdHarness::new(flavour, Arc::clone(&etcd))));
+        }
+        if Flavour::of("s3").contains(&flavour) {
+            all.push(Arc::new(S3Harness::new(flavour, Arc::clone(&s3))));
         }
         if Flavour::of("sqlite").contains(&flavour) {
             all.push(Arc::new(SqliteHarness::new(flavour)));
@@ -319,6 +323,7 @@ pub fn connect(flavour: Flavour, url: String) -> Connecting {
             (Flavour::Typed, "redis") => RedisConfig::from_url(&url)?.connect().await,
             (Flavour::Typed, "redlock") => polylock::RedlockConfig::from_url(&url)?.connect().await,
             (Flavour::Typed, "etcd") => polylock::EtcdConfig::from_url(&url)?.connect().await,
+            (Flavour::Typed, "s3") => polylock::S3Config::from_url(&url)?.connect().await,
             (Flavour::Typed, "sqlite") => polylock::SqliteConfig::from_url(&url)?.connect().await,
             (Flavour::Typed, "zk") => ZkConfig::from_url(&url)?.connect().await,
             (Flavour::Typed, "migrate") => {

@@ -89,7 +89,7 @@ fn in_workspace(lines: &str) -> Command {
 const TOOLS: [(&str, &str); 2] =
     [("typos", "typos"), ("cargo-deny", "cargo-deny check bans licenses sources")];
 
-/// Other platforms, for which the library is only checked. Without the features `tls`, whose cryptography needs a C compiler
+/// Other platforms, for which the library is only checked. Without the features `tls` and `s3`, whose cryptography needs a C compiler
 /// for the platform, and `sqlite`, which is built from C.
 const PLATFORMS: [&str; 2] = ["x86_64-pc-windows-gnu", "aarch64-apple-darwin"];
 
@@ -106,6 +106,7 @@ const TREES: &[Tree] = &[
     ("postgres", &["lock-postgres"], &[REDIS, ZK, &["rustls"]]),
     ("kv", &["lock-kv"], &[REDIS, ZK, POSTGRES, &["sqlx", "rustls"]]),
     ("etcd", &["lock-kv", "tonic"], &[REDIS, ZK, POSTGRES, &["sqlx", "rustls"]]),
+    ("s3", &["lock-kv", "object_store"], &[REDIS, ZK, POSTGRES, &["sqlx", "tonic"]]),
     ("sqlite", &["lock-kv", "sqlx-sqlite"], &[REDIS, ZK, POSTGRES, &["sqlx-postgres", "rustls"]]),
     ("redis,tls", &["lock-redis", "rustls"], &[ZK, &["lock-redlock", "native-tls", "openssl"]]),
     ("tls", &["lock-core"], &[REDIS, ZK, POSTGRES, &["rustls"]]),

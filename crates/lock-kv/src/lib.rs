@@ -16,7 +16,8 @@
 //! | `probe` | whether the store refuses a swap on an old version |
 //! | `etcd`, `etcd_config` | registers in etcd, and their options |
 //! | `sqlite`, `sqlite_config` | registers in a SQLite file, and their options |
-//! | `own_thread` | the thread that runs the requests of a file |
+//! | `bucket`, `s3_config` | registers in the objects of a bucket, and their options |
+//! | `own_thread` | the thread that runs the requests of a file or a bucket |
 //!
 //! # The protocol
 //!
@@ -35,6 +36,8 @@
 
 mod backend;
 mod boot;
+#[cfg(feature = "s3")]
+mod bucket;
 mod error;
 #[cfg(feature = "etcd")]
 mod etcd;
@@ -42,11 +45,13 @@ mod etcd;
 mod etcd_config;
 mod mailbox;
 mod observed;
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "s3", feature = "sqlite"))]
 mod own_thread;
 mod pace;
 mod probe;
 mod registers;
+#[cfg(feature = "s3")]
+mod s3_config;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(feature = "sqlite")]
@@ -55,11 +60,17 @@ mod store;
 mod stored;
 
 pub use backend::{Kv, KvConfig};
+#[cfg(feature = "s3")]
+pub use bucket::Bucket;
 #[cfg(feature = "etcd")]
 pub use etcd::Etcd;
 #[cfg(feature = "etcd")]
 pub use etcd_config::EtcdConfig;
+#[cfg(feature = "s3")]
+pub use object_store;
 pub use registers::{About, Registers, Version, Versioned};
+#[cfg(feature = "s3")]
+pub use s3_config::S3Config;
 #[cfg(feature = "sqlite")]
 pub use sqlite::Sqlite;
 #[cfg(feature = "sqlite")]

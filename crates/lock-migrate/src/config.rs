@@ -141,14 +141,16 @@ impl MigrationConfig {
                 "move from redis:// or redlock:// to zk://",
             ));
         }
-        if matches!(old, "memory" | "zk" | "postgres" | "flock" | "etcd" | "sqlite" | BACKEND) {
+        if matches!(old, "memory" | "zk" | "postgres" | "flock" | "etcd" | "s3" | "sqlite" | BACKEND) {
             return Err(invalid(
                 format!("locks cannot move from {old}"),
                 "move from redis:// or redlock:// to zk://",
             ));
         }
-        if matches!(new, "memory" | "redis" | "redlock" | "postgres" | "flock" | "etcd" | "sqlite" | BACKEND)
-        {
+        if matches!(
+            new,
+            "memory" | "redis" | "redlock" | "postgres" | "flock" | "etcd" | "s3" | "sqlite" | BACKEND
+        ) {
             return Err(invalid(
                 format!("locks cannot move to {new}"),
                 "move from redis:// or redlock:// to zk://",

@@ -65,6 +65,7 @@ pub use servers::etcd::{EtcdCluster, EtcdOptions, EtcdServer};
 pub use servers::pgbouncer::PgBouncer;
 pub use servers::postgres::{PostgresOptions, PostgresPair, PostgresServer};
 pub use servers::redis::{RedisCluster, RedisFive, RedisSentinel, RedisServer};
+pub use servers::s3::S3Server;
 pub use servers::secret_file::SecretFile;
 pub use servers::zookeeper::{ZkEnsemble, ZooKeeper};
 pub use worker::Worker;

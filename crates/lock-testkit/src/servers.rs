@@ -8,6 +8,7 @@ pub(crate) mod port;
 pub mod postgres;
 pub mod process;
 pub mod redis;
+pub(crate) mod s3;
 pub(crate) mod secret_file;
 pub(crate) mod server_process;
 pub(crate) mod server_version;

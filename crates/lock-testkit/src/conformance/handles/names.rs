@@ -155,14 +155,15 @@ fn odd_names(longest: usize) -> Vec<String> {
         "null",
         "nil",
     ];
+    let many = longest.min(1000);
     let long = [
-        "x".repeat(1000),
-        format!("{}y", "x".repeat(999)),
-        "X".repeat(1000),
-        "/".repeat(1000),
-        ".".repeat(1000),
-        "\0".repeat(1000),
-        "🔒".repeat(250),
+        "x".repeat(many),
+        format!("{}y", "x".repeat(many - 1)),
+        "X".repeat(many),
+        "/".repeat(many),
+        ".".repeat(many),
+        "\0".repeat(many),
+        "🔒".repeat(many / 4),
         "ö".repeat(longest / 2),
         "a/".repeat(longest / 2),
     ];
