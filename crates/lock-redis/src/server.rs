@@ -93,7 +93,7 @@ impl Server {
     }
 
     /// Claims a lock that is probably free, by plain commands: one round trip. The lease counts from before. With `keeps`, a
-    /// last token without a ttl gets one.
+    /// last token without a ttl gets one; else there has to be one.
     ///
     /// # Errors
     ///
@@ -111,9 +111,12 @@ impl Server {
         match self.client.send_by_clock(commands, dispatch).await {
             None => Ok(Claimed::NotGranted),
             Some(Ok(answers)) => Ok(match *answers {
-                [Value::Okay, _, Value::Int(1), ..] => Claimed::OutOfTurn,
+                // The queue counts once, and the last token twice.
+                [Value::Okay, Value::Int(1 | 3), ..] => Claimed::OutOfTurn,
                 [Value::Okay, _, _, ref kept @ ..] if self.refuses_to_keep(kept) => Claimed::Untokened,
-                [Value::Okay, Value::Int(1), Value::Int(0), ..] => Claimed::Granted(Token::new(proposed)),
+                [Value::Okay, Value::Int(there), Value::Int(1), ..] if keeps || there == 2 => {
+                    Claimed::Granted(Token::new(proposed))
+                }
                 [Value::Okay, ..] => Claimed::Untokened,
                 // Of a refusal, the script says more.
                 _ => Claimed::NotGranted,

@@ -87,7 +87,8 @@ pub(crate) trait Recipe: fmt::Debug + Send + Sync {
 
     /// Acquires a lock that is probably free and not waited for by plain commands, which cost the server half as much as a
     /// script, with this token unless the last one is as large; `None` if the recipe or the request needs a script. Commands
-    /// of other clients may run between them. With `keeps`, the last token is kept for its ttl from now on.
+    /// of other clients may run between them. With `keeps`, the last token is kept for its ttl from now on; else the second answer
+    /// counts it, as it was before.
     fn claim(&self, _ask: &Ask<'_>, _token: u64, _keeps: bool) -> Option<Pipeline> {
         None
     }

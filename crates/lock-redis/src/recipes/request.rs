@@ -38,7 +38,7 @@ pub enum Claimed {
     Granted(Token),
     /// The lock is granted, but others wait for it: it has to be taken back.
     OutOfTurn,
-    /// The lock is granted, or may be, without a token: the script has to follow.
+    /// The lock is granted, or may be, without a token, or with one that the server would keep for ever: the script has to follow.
     Untokened,
     /// The lock is not granted: the script has to follow.
     NotGranted,

@@ -89,9 +89,13 @@ impl Recipe for SetNxPx {
         set.arg("SET").arg(ask.keys.lock()).arg(value).arg("NX").arg("PX").arg(millis(ask.ttl));
         let mut raise = Cmd::with_capacity(6, ask.keys.tokens().len() + 32);
         raise.arg("ZADD").arg(ask.keys.tokens()).arg("GT").arg("CH").arg(token).arg("last");
-        let mut look = Cmd::with_capacity(2, ask.keys.queue().len() + 8);
+        let mut look = Cmd::with_capacity(4, ask.keys.queue().len() + 2 * ask.keys.tokens().len() + 8);
         look.arg("EXISTS").arg(ask.keys.queue());
-        commands.add_command(set).add_command(raise).add_command(look);
+        if !keeps {
+            // The server may have lost it since its ttl was noted. Twice, to tell it from the queue.
+            look.arg(ask.keys.tokens()).arg(ask.keys.tokens());
+        }
+        commands.add_command(set).add_command(look).add_command(raise);
         if keeps {
             // A new key has no ttl, and the token of a name that was idle is about to expire. A longer ttl stays. Also for a lock that
             // turns out to be busy. Redis 6.2 has neither option, and refuses them: see `claims_keep`.
@@ -110,7 +114,8 @@ impl Recipe for SetNxPx {
                 return RELEASE_FREE.on(&[keys.lock(), keys.queue()]).arg(owner);
             }
             ReleaseKind::LeaveFree(moment) => {
-                return LEAVE_FREE.on(&keys.all()).arg(owner).arg("").arg("").arg(millis(moment));
+                let call = LEAVE_FREE.on(&keys.all()).arg(owner).arg(self.channel(keys)).arg("");
+                return call.arg(&*self.token_ttl.of(Duration::ZERO)).arg(millis(moment));
             }
             ReleaseKind::ToNext => return self.release(keys, id, ReleaseKind::WANTED).answered_last(),
             ReleaseKind::Unwanted => None,

@@ -53,7 +53,7 @@ const SCRIPTS: &[(&str, &[&str])] = &[
     ),
     (
         "value ours clock mint lock waiter queue leave_free release",
-        &["k", "tokens", "q", "holders", "owner", "nothing", "nothing", "ttl"],
+        &["k", "tokens", "q", "holders", "owner", "nothing", "nothing", "ttl", "ttl"],
     ),
     ("value ours clock mint rotate", &["k", "tokens", "owner", "owner", "ttl", "info"]),
     ("value ours clock mint rotate", &["k", "tokens", "owner", "owner", "ttl", "info", "ttl"]),

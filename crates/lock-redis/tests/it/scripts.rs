@@ -126,6 +126,18 @@ async fn a_lock_that_is_left_free_is_for_others_for_a_moment() {
     assert_eq!(bench.redis(&["EXISTS", QUEUE]).await, "Int(0)");
 }
 
+/// As after a holder was paused for longer than its lease: the moment is none of the last token.
+#[tokio::test]
+async fn a_lock_that_cannot_be_left_free_any_more_leaves_the_last_token_its_life() {
+    const TOKENS: &str = "polylock:tokens:{lock:a}";
+    let bench = Bench::new().await;
+    bench.redis(&["ZADD", TOKENS, "16", "last"]).await;
+    let free = ReleaseKind::LeaveFree(MOMENT);
+    assert_eq!(bench.server.release(&bench.keys, OwnerId::random(), free).await.unwrap(), Some(false));
+    let left = bench.redis.command(&["PTTL", TOKENS]).await.unwrap().int().unwrap();
+    assert!(left > 6 * 24 * 3_600_000, "{left}");
+}
+
 /// The first waiter learns when it may ask, and has the lock then; holders of a shared lock release it as ever.
 #[tokio::test]
 async fn waiters_learn_how_long_a_lock_is_left_free() {

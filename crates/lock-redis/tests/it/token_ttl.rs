@@ -1,12 +1,16 @@
 //! How long last tokens are kept.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{Clock, ErrorKind, Token};
-use lock_redis::RedisConfig;
-use lock_testkit::{RedisServer, come, give_back, take, until};
+use lock_core::{Clock, ErrorKind, Locks, Token};
+use lock_redis::redis::IntoConnectionInfo as _;
+use lock_redis::{RedisConfig, StreamDial};
+use lock_testkit::simulation::in_virtual_time;
+use lock_testkit::{FakeRedis, RedisServer, come, give_back, queue_up, take, until};
+use tokio::time::sleep;
 
-use crate::common::{TOKENS, client};
+use crate::common::{KEY, TOKENS, client};
 
 const HOUR: i64 = 3_600_000;
 
@@ -108,9 +112,74 @@ async fn a_raised_token_of_a_long_ttl_is_kept_as_long_as_before() {
     }
 }
 
-/// A bound of its clock that is hours old is too far behind it: last tokens may be forgotten that are larger.
+/// As after a restart without data, or a failover to a replica that lacks the last second: what the client knows is of a key that is gone.
 #[tokio::test]
-async fn a_client_that_was_idle_for_hours_asks_the_server_for_the_time_first() {
+async fn a_token_after_a_loss_is_kept_as_long_as_before() {
+    let server = RedisServer::start().await.unwrap();
+    let locks = client(&server, "token_ttl=1h").await;
+    for lost in [&["FLUSHALL"][..], &["DEL", TOKENS], &["SWAPDB", "0", "1"]] {
+        for _ in 0..3 {
+            give_back(take(&locks, "a").await).await;
+        }
+        server.call(lost).await;
+        let guard = take(&locks, "a").await;
+        let held = left(&server).await;
+        assert!(held.len() == 1 && (1..=HOUR).contains(&held[0]), "{lost:?}: {held:?}");
+        give_back(guard).await;
+        are_kept_for_an_hour(&server, 1, lost[0]).await;
+    }
+}
+
+/// Who waits for the lock has it also when the last token is lost, and the one that claims it is not before its turn.
+#[tokio::test]
+async fn a_queue_without_a_last_token_is_a_queue() {
+    let server = RedisServer::start().await.unwrap();
+    let locks = client(&server, "token_ttl=1h&ttl=60s").await;
+    for _ in 0..3 {
+        give_back(take(&locks, "a").await).await;
+    }
+    let holder = take(&client(&server, "ttl=60s").await, "a").await;
+    let waiter = queue_up(&client(&server, "ttl=60s").await, "a").await;
+    server.call(&["DEL", TOKENS, KEY]).await;
+    assert!(locks.mutex("a").try_acquire().await.unwrap().is_none_or(|_| waiter.is_finished()));
+    drop(holder);
+    give_back(come(waiter).await).await;
+}
+
+/// All clocks are right.
+#[test]
+fn tokens_grow_in_virtual_time_after_a_loss_however_long_a_client_has_not_claimed() {
+    in_virtual_time(1, async {
+        let redis = FakeRedis::new();
+        let (first, second) = (in_memory(&redis).await, in_memory(&redis).await);
+        // From now on it knows that scripts work.
+        give_back(take(&second, "b").await).await;
+        for idle in [0, 5, 50 * 60] {
+            // Time: it is virtual.
+            sleep(Duration::from_secs(idle)).await;
+            let guard = take(&first, "a").await;
+            let token = guard.token();
+            give_back(guard).await;
+            // Time: it is virtual.
+            sleep(Duration::from_millis(10)).await;
+            drop(redis.command(&["DEL", TOKENS]));
+            let guard = take(&second, "a").await;
+            assert!(guard.token() > token, "after {idle} s: {:?}, after {token:?}", guard.token());
+            give_back(guard).await;
+        }
+    });
+}
+
+async fn in_memory(redis: &FakeRedis) -> Locks {
+    let link = redis.link("client", 1);
+    let dial = StreamDial::new(Duration::from_secs(5), move || link.connect());
+    let address = "redis://simulated".into_connection_info().unwrap();
+    RedisConfig::new(address).dial(Arc::new(dial)).clock(Clock::tokio()).connect().await.unwrap()
+}
+
+/// A bound of its clock that is hours old is too far behind it.
+#[tokio::test]
+async fn a_client_that_was_idle_for_hours_proposes_no_token() {
     let server = RedisServer::start().await.unwrap();
     let config = RedisConfig::from_url(&format!("{}?token_ttl=1h", server.url())).unwrap();
     let locks = config.clock(Clock::tokio()).connect().await.unwrap();
@@ -121,11 +190,14 @@ async fn a_client_that_was_idle_for_hours_asks_the_server_for_the_time_first() {
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(2 * 3600)).await;
     tokio::time::resume();
+    let asked = server.calls_of("time").await;
     let guard = take(&locks, "a").await;
     let time = server.call(&["TIME"]).await;
     let seconds: u64 = time.array().unwrap()[0].text().unwrap().parse().unwrap();
     assert!(guard.token().get() <= (seconds + 1) * 1_000_000, "{:?} at {seconds} s", guard.token());
     give_back(guard).await;
+    // The script looks at the clock too.
+    assert!(server.calls_of("time").await >= asked + 3, "the next claim knows the time again");
 }
 
 #[test]

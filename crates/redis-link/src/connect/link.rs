@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use crate::connect::connection::Connection;
 use crate::connect::dial::Settings;
 use crate::connect::greeting::{Greeting, Identity};
-use crate::connect::server_clock::{ServerClock, ServerTime};
+use crate::connect::server_clock::ServerClock;
 use crate::error::{Endpoint, Failure, is_demoted, is_of_proxy, is_of_replica, is_refusal};
 use crate::operate::examination::examine;
 use crate::route::dispatch::Dispatch;
@@ -170,12 +170,13 @@ impl Link {
         asking: bool,
         dispatch: &Arc<Dispatch>,
     ) -> Result<Value, Failure> {
-        self.on_connection(|mut connection| async move {
+        self.on_connection(|mut connection, generation| async move {
             let mut answer = if asking {
                 let asking = [redis::cmd("ASKING")];
                 Box::pin(run(&mut connection, &call.command, &asking, dispatch)).await.and_then(last)
             } else {
-                request(&mut connection, call, dispatch).await.and_then(Value::extract_error)
+                let answer = self.request(&mut connection, generation, call, dispatch).await;
+                answer.and_then(Value::extract_error)
             };
             if answer.as_ref().is_err_and(is_no_script) {
                 answer = Box::pin(run_unloaded(&mut connection, call, asking, dispatch)).await;
@@ -196,10 +197,39 @@ impl Link {
             Some(Value::ServerError(error)) => Err(error.clone().into()),
             _ => Ok(answers),
         };
-        self.on_connection(|mut connection| async move {
+        self.on_connection(|mut connection, _| async move {
             connection.send_all(commands, dispatch).await.and_then(of_server).and_then(refused)
         })
         .await
+    }
+
+    /// Sends the call, with the command ahead of it, whose answer is ignored; and asks for the server's clock in the same write if
+    /// that is wanted.
+    async fn request(
+        &self,
+        connection: &mut Connection,
+        generation: u64,
+        call: &Call,
+        dispatch: &Arc<Dispatch>,
+    ) -> RedisResult<Value> {
+        let asks = self.server_clock.is_wanted();
+        if call.ahead.is_none() && !asks {
+            return connection.send(&call.command, dispatch).await;
+        }
+        let mut pipeline = redis::pipe();
+        if asks {
+            pipeline.cmd("TIME");
+        }
+        if let Some(ahead) = &call.ahead {
+            pipeline.add_command(Cmd::clone(ahead));
+        }
+        pipeline.add_command(call.command.clone());
+        let mut answers = connection.send_all(&pipeline, dispatch).await?;
+        let answer = answers.pop().unwrap_or(Value::Nil);
+        if asks && let Some(time) = answers.first() {
+            self.note_answer(generation, time);
+        }
+        Ok(answer)
     }
 
     /// Sends the commands that are made from a lower bound of the server's clock, in one round trip; `None` if nothing is
@@ -210,12 +240,12 @@ impl Link {
         dispatch: &Arc<Dispatch>,
     ) -> Option<Result<Vec<Value>, Failure>> {
         let (mut connection, generation) = self.current().ok()??;
-        let mut time = self.server_clock.now(generation, self.settings.clock.now())?;
-        if time.is_too_old {
-            // Rare, and boxed to keep the future of an acquisition small.
-            time = Box::pin(self.ask_time(&mut connection, generation)).await?;
-        }
+        let time = self.server_clock.now(generation, self.settings.clock.now())?;
         let mut commands = commands(time.micros)?;
+        if time.is_too_old {
+            self.server_clock.want();
+            return None;
+        }
         let asks = self.server_clock.is_to_be_asked(generation, self.settings.clock.now());
         if asks {
             commands.cmd("TIME");
@@ -230,18 +260,14 @@ impl Link {
             Err(error) => return Some(Err(self.failure(error, generation))),
         };
         if let Some(answer) = asks.then(|| answers.pop()).flatten() {
-            self.note_time(generation, wire::time(&answer).map(|time| (time, self.settings.clock.now())));
+            self.note_answer(generation, &answer);
         }
         Some(Ok(answers))
     }
 
-    /// The bound of the server's clock, just after it was asked.
-    async fn ask_time(&self, connection: &mut Connection, generation: u64) -> Option<ServerTime> {
-        let answer = connection.send(&redis::cmd("TIME"), &self.dispatch()).await;
-        let told = wire::time(&answer.map_err(|error| self.failure(error, generation)).ok()?);
-        self.note_time(generation, told.map(|time| (time, self.settings.clock.now())));
-        let time = self.server_clock.now(generation, self.settings.clock.now())?;
-        (!time.is_too_old).then_some(time)
+    /// Notes an answer to TIME that has just arrived.
+    fn note_answer(&self, generation: u64, answer: &Value) {
+        self.note_time(generation, wire::time(answer).map(|time| (time, self.settings.clock.now())));
     }
 
     fn note_time(&self, generation: u64, time: Option<(Duration, BootInstant)>) {
@@ -410,7 +436,7 @@ impl Link {
     /// Sends a command that changes nothing.
     pub(crate) async fn query(self: &Arc<Self>, command: &Cmd) -> Result<Value, Failure> {
         let dispatch = &self.dispatch();
-        self.on_connection(|mut connection| async move {
+        self.on_connection(|mut connection, _| async move {
             connection.send(command, dispatch).await.and_then(Value::extract_error)
         })
         .await
@@ -423,13 +449,13 @@ impl Link {
     ) -> Result<Vec<RedisResult<Value>>, Failure> {
         let mut commands = commands.clone();
         let commands = &*commands.ignore_errors();
-        self.on_connection(|mut connection| async move { commands.query_async(&mut connection).await }).await
+        self.on_connection(|mut connection, _| async move { commands.query_async(&mut connection).await }).await
     }
 
     /// Makes a request over the connection, or over the next one if it was not sent.
     async fn on_connection<T, F>(
         self: &Arc<Self>,
-        request: impl Fn(Connection) -> F + Send,
+        request: impl Fn(Connection, u64) -> F + Send,
     ) -> Result<T, Failure>
     where
         F: Future<Output = RedisResult<T>> + Send,
@@ -437,7 +463,7 @@ impl Link {
         let mut is_second = false;
         loop {
             let (connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
-            match request(connection).await {
+            match request(connection, generation).await {
                 Err(error) if !is_second && self.is_unsent(&error, generation) => is_second = true,
                 answer => return answer.map_err(|error| self.failure(error, generation)),
             }
@@ -513,7 +539,7 @@ impl Link {
 
     /// Examines the server, for the doctor.
     pub(crate) async fn examine(self: &Arc<Self>) -> Result<Vec<Finding>> {
-        let found = self.on_connection(|mut connection| async move {
+        let found = self.on_connection(|mut connection, _| async move {
             let mut findings = examine(&mut connection, &self.endpoint).await?;
             findings.push(last_tokens::count(&mut connection, &self.endpoint.address).await?);
             Ok(findings)
@@ -795,15 +821,6 @@ fn identity(answers: &mut impl Iterator<Item = RedisResult<Value>>) -> Option<Id
         Some(history) => identity.with_history(&history),
         None => identity,
     })
-}
-
-/// Sends the call, with the command ahead of it, whose answer is ignored.
-async fn request(connection: &mut Connection, call: &Call, dispatch: &Arc<Dispatch>) -> RedisResult<Value> {
-    let Some(ahead) = &call.ahead else { return connection.send(&call.command, dispatch).await };
-    let mut pipeline = redis::pipe();
-    pipeline.add_command(Cmd::clone(ahead)).add_command(call.command.clone());
-    let mut answers = connection.send_all(&pipeline, dispatch).await?;
-    Ok(answers.pop().unwrap_or(Value::Nil))
 }
 
 /// Runs these commands and then the call, in one round trip.

@@ -4,6 +4,7 @@
 //! from its clock. So what is kept is a lower bound: the server's time in an answer, which was read before the answer
 //! arrived, plus what has passed since by the client's clock, less than that by the drift of both.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,7 +14,11 @@ use crate::drift::DRIFT;
 
 /// A lower bound of the clock of the server that a connection leads to.
 #[derive(Debug, Default)]
-pub(crate) struct ServerClock(Mutex<Option<Sample>>);
+pub(crate) struct ServerClock {
+    sample: Mutex<Option<Sample>>,
+    /// The bound was too old for somebody.
+    is_wanted: AtomicBool,
+}
 
 /// An answer to TIME.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +38,7 @@ struct Sample {
 pub(crate) struct ServerTime {
     /// In microseconds since 1970.
     pub(crate) micros: u64,
-    /// Whether the server has to be asked before: last tokens may be forgotten that are larger than the bound.
+    /// The server may have granted a larger token, and have lost it: a script has to mint.
     pub(crate) is_too_old: bool,
 }
 
@@ -43,6 +48,16 @@ impl ServerClock {
         let sample = (*self.lock()).filter(|sample| sample.generation == generation)?;
         let age = now.saturating_duration_since(sample.at);
         Some(ServerTime { micros: sample.bound(now), is_too_old: age > USABLE })
+    }
+
+    /// Has the next request ask the server again.
+    pub(crate) fn want(&self) {
+        self.is_wanted.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the caller, who is about to send something, has to ask the server again. One of all callers is told.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.is_wanted.load(Ordering::Relaxed) && self.is_wanted.swap(false, Ordering::Relaxed)
     }
 
     /// Whether the caller, who is about to send something, should ask the server again: the bound falls behind by the drift. One
@@ -78,7 +93,7 @@ impl ServerClock {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Sample>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sample.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -93,8 +108,9 @@ impl Sample {
 /// After this time the server is asked again: the bound is half a millisecond behind by then.
 const FRESH: Duration = Duration::from_millis(50);
 const OUTDATED: Duration = Duration::from_secs(5);
-/// The bound is 36 seconds behind by then. A last token is kept for many times that, also with the shortest `token_ttl`.
-const USABLE: Duration = Duration::from_secs(3600);
+/// The bound is 10 milliseconds behind by then. Tokens that are proposed fall behind by no more than that when the server has lost the
+/// last one.
+const USABLE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -111,11 +127,31 @@ mod tests {
         assert_eq!(clock.now(1, at(0)), None);
         clock.note(1, 5_000_000, at(100));
         assert_eq!(clock.now(1, at(100)), Some(ServerTime { micros: 5_000_000, is_too_old: false }));
-        assert_eq!(clock.now(1, at(2_100)), Some(ServerTime { micros: 6_980_000, is_too_old: false }));
+        assert_eq!(clock.now(1, at(2_100)), Some(ServerTime { micros: 6_980_000, is_too_old: true }));
         assert_eq!(clock.now(1, at(50)), Some(ServerTime { micros: 5_000_000, is_too_old: false }));
         assert_eq!(clock.now(2, at(100)), None, "another connection, perhaps to another server");
         let is_too_old = |millis: u64| clock.now(1, at(100 + millis)).unwrap().is_too_old;
-        assert!(!is_too_old(3_600_000) && is_too_old(3_600_001));
+        assert!(!is_too_old(1_000) && is_too_old(1_001));
+    }
+
+    /// After the loss of the last token the clock alone keeps the order.
+    #[test]
+    fn no_usable_bound_is_far_behind() {
+        let clock = ServerClock::default();
+        clock.note(1, 0, at(0));
+        for millis in [1, 50, 999, 1_000, 1_001, 60_000, 3_600_000] {
+            let time = clock.now(1, at(millis)).unwrap();
+            let behind = millis * 1_000 - time.micros;
+            assert!(time.is_too_old || behind <= 10_000, "{behind} us after {millis} ms");
+        }
+    }
+
+    #[test]
+    fn a_bound_that_is_wanted_is_asked_for_once() {
+        let clock = ServerClock::default();
+        assert!(!clock.is_wanted());
+        clock.want();
+        assert_eq!([(); 2].map(|()| clock.is_wanted()), [true, false]);
     }
 
     #[test]

@@ -408,8 +408,7 @@ impl RedisClient {
 
     /// Sends the plain commands that are made from a lower bound of the server's clock, in microseconds since 1970, in one
     /// round trip. `None` if nothing is sent: without commands, in a cluster, without a connection, or if nothing is known of
-    /// the clock. The
-    /// server may run commands of other clients between them.
+    /// the clock, or nothing recent. Then the next request asks for it. The server may run commands of other clients between them.
     ///
     /// # Errors
     ///
