@@ -1,6 +1,9 @@
 //! What many tests begin with.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lock_core::migration::Tombstone;
@@ -10,6 +13,8 @@ use lock_core::{
 use lock_redis::{Redis, RedisConfig};
 use lock_testkit::proxy::Protocol;
 use lock_testkit::{FaultProxy, RedisCluster, RedisServer, acquiring, give_back, hand_over, take, until};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 
 /// The recipes, by their options.
 pub const RECIPES: [&str; 2] = ["recipe=set-nx-px", "recipe=setnx-timestamp&clock_skew=50ms"];
@@ -137,6 +142,79 @@ pub fn tombstone(name: &LockName) -> Tombstone {
         written: UNIX_EPOCH + Duration::from_secs(seconds),
         life: Duration::from_secs(30 * 86_400),
         newest: 17,
+    }
+}
+
+/// One address, behind which is another server from time to time, as behind a name or a balancer. What is open stays.
+pub struct Relay {
+    addr: SocketAddr,
+    state: Arc<RelayState>,
+}
+
+struct RelayState {
+    /// Where the next connections lead to; the last one stays.
+    targets: Mutex<VecDeque<SocketAddr>>,
+    /// Closes a connection on which this is sent.
+    refuses: Option<&'static str>,
+    accepted: AtomicUsize,
+}
+
+impl Relay {
+    pub async fn start(to: SocketAddr, refuses: Option<&'static str>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let targets = Mutex::new(VecDeque::from([to]));
+        let state = Arc::new(RelayState { targets, refuses, accepted: AtomicUsize::new(0) });
+        let relay = Arc::downgrade(&state);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let Some(state) = relay.upgrade() else { return };
+                state.accepted.fetch_add(1, Ordering::SeqCst);
+                let to = state.next();
+                drop(tokio::spawn(forward(stream, to, state.refuses)));
+            }
+        });
+        Self { addr, state }
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.addr)
+    }
+
+    /// Where the next connections lead to, one after the other, and all later ones.
+    pub fn leads_to(&self, targets: &[SocketAddr]) {
+        *self.state.targets.lock().unwrap() = targets.iter().copied().collect();
+    }
+
+    /// How many connections were made.
+    pub fn accepted(&self) -> usize {
+        self.state.accepted.load(Ordering::SeqCst)
+    }
+}
+
+impl RelayState {
+    fn next(&self) -> SocketAddr {
+        let mut targets = self.targets.lock().unwrap();
+        if targets.len() > 1 { targets.pop_front().unwrap() } else { targets[0] }
+    }
+}
+
+async fn forward(client: TcpStream, to: SocketAddr, refuses: Option<&'static str>) {
+    let Ok(server) = TcpStream::connect(to).await else { return };
+    let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
+        (client.into_split(), server.into_split());
+    let requests = async {
+        let mut buffer = [0; 4096];
+        while let Ok(count @ 1..) = from_client.read(&mut buffer).await {
+            let is_refused = |word: &str| buffer[..count].windows(word.len()).any(|part| part == word.as_bytes());
+            if refuses.is_some_and(is_refused) || to_server.write_all(&buffer[..count]).await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = requests => {}
+        _ = tokio::io::copy(&mut from_server, &mut to_client) => {}
     }
 }
 

@@ -6,7 +6,7 @@ use lock_core::{Locks, Released};
 use lock_testkit::{RedisServer, acquiring, come, give_back, hand_over, queue_up, soon, take, until};
 use tokio::time::Instant;
 
-use crate::common::{KEY, Link, client, connect, nothing_is_left, queue_is, url_without};
+use crate::common::{KEY, Link, Relay, client, connect, nothing_is_left, queue_is, url_without};
 
 /// Waiters look by themselves too, this much later at the soonest.
 // Time: nothing else shows whether a message came.
@@ -143,6 +143,33 @@ async fn renewals_of_a_shared_lock_do_not_keep_the_first_waiter_awake() {
     for guard in held {
         assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
     }
+}
+
+/// By whose address another server is reached, as after a failover behind a name: it takes who is not subscribed there for dead.
+#[tokio::test(flavor = "multi_thread")]
+async fn pushes_follow_the_requests_to_another_server_of_the_same_address() {
+    let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
+    let relay = Relay::start(old.addr(), None).await;
+    let locks = connect(&format!("{}?ttl=60s", relay.url())).await;
+    let guard = take(&client(&old, "ttl=60s").await, "a").await;
+    // It listens from now on.
+    let waiter = queue_up(&locks, "a").await;
+    give_back(hand_over(guard, waiter).await).await;
+    let inbox = old.call(&["PUBSUB", "CHANNELS", "polylock:inbox:*"]).await;
+    let inbox = inbox.array().unwrap()[0].text().unwrap();
+
+    // A push connection that leads to a replica is of no use, also where the address is that of the master.
+    let new_port = new.port().to_string();
+    old.call(&["REPLICAOF", "127.0.0.1", &new_port]).await;
+    relay.leads_to(&[new.addr(), old.addr(), new.addr()]);
+    // As a server closes what is idle: subscribers are spared.
+    old.call(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+    until("it requests something of the new server", async || locks.inspect("a").await.is_ok()).await;
+    until("the new server has its inbox", async || {
+        new.call(&["PUBSUB", "NUMSUB", inbox]).await.array().unwrap()[1].int() == Some(1)
+    })
+    .await;
+    releases_are_pushed(&client(&new, "ttl=60s").await, &locks).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -349,3 +349,21 @@ async fn a_proxy_without_a_server_is_waited_for() {
     server.start_again().await.unwrap();
     give_back(come(waiter).await).await;
 }
+
+/// As a proxy that knows no pub/sub: it lets everything through that comes before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_push_connection_that_is_closed_at_once_is_not_made_again_and_again() {
+    let server = RedisServer::start().await.unwrap();
+    let relay = Relay::start(server.addr(), Some("SUBSCRIBE")).await;
+    let locks = connect(&format!("{}?ttl=60s", relay.url())).await;
+    let guard = take(&client(&server, "ttl=60s").await, "a").await;
+    let waiter = acquiring(locks.mutex("a"));
+    let before = relay.accepted();
+    until("it tries again", async || relay.accepted() >= before + 2).await;
+    let before = relay.accepted();
+    // Time: that there are pauses is the subject.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let made = relay.accepted() - before;
+    assert!(made <= 8, "{made} connections in two seconds");
+    give_back(hand_over(guard, waiter).await).await;
+}

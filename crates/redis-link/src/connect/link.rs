@@ -49,7 +49,7 @@ pub(crate) struct Link {
     state: Mutex<LinkState>,
     /// Idle connections for WAIT.
     wait_connections: Mutex<Vec<Connection>>,
-    /// Notified when the connection leads to another master than before.
+    /// Notified of each new connection but the first: it may lead to another server than before.
     moves: watch::Sender<()>,
     /// Only one connection is opened at a time.
     dialing: SingleFlight,
@@ -91,8 +91,6 @@ struct LinkState {
     /// Whether it was a replica when it was last seen.
     is_demoted: bool,
     generation: u64,
-    /// The last connection was dropped because another server is the master.
-    left: bool,
     closed: bool,
 }
 
@@ -330,7 +328,7 @@ impl Link {
             self.state().note_demotion();
         }
         if answers.iter().any(|answer| answer.as_ref().is_err_and(is_demoted)) {
-            self.leave(generation);
+            self.drop_connection(generation);
         }
         // Of the other calls it is not known either, once the connection behind a proxy broke.
         match answers.iter().find_map(|answer| answer.as_ref().err().filter(|error| is_of_proxy(error))) {
@@ -398,9 +396,8 @@ impl Link {
         state.identity = made.identity.map(|identity| state.master(identity));
         state.connection = Some(made.connection);
         self.note_time(state.generation, made.time);
-        let elsewhere = state.at.is_some() && !state.leads_to(&made.at);
-        state.at = Some(made.at);
-        if mem::take(&mut state.left) || elsewhere {
+        // Also to the same address: behind it may be another server by now.
+        if state.at.replace(made.at).is_some() {
             self.moves.send_replace(());
         }
         Ok(())
@@ -491,7 +488,7 @@ impl Link {
                 self.state().note_demotion();
             }
             if is_demoted(&error) {
-                self.leave(generation);
+                self.drop_connection(generation);
             }
             return Failure::Refused(error);
         }
@@ -514,17 +511,7 @@ impl Link {
     }
 
     fn drop_connection(&self, generation: u64) {
-        self.give_up(&mut self.state(), generation);
-    }
-
-    /// Drops a connection to a server that is no longer the master.
-    fn leave(&self, generation: u64) {
         let mut state = self.state();
-        state.left |= state.generation == generation;
-        self.give_up(&mut state, generation);
-    }
-
-    fn give_up(&self, state: &mut LinkState, generation: u64) {
         if state.generation == generation && state.connection.take().is_some() {
             self.epoch.fetch_add(1, Ordering::AcqRel);
             // They may lead to a server that is no longer the master.
@@ -532,7 +519,7 @@ impl Link {
         }
     }
 
-    /// Reports when the connection leads to another master; push connections still lead to the old one then.
+    /// Reports when the connection is replaced; push connections may still lead to the server before then.
     pub(crate) fn moves(&self) -> watch::Receiver<()> {
         self.moves.subscribe()
     }
@@ -788,13 +775,13 @@ impl SentinelLink for Link {
             }
             state.generation
         };
-        self.leave(generation);
+        self.drop_connection(generation);
     }
 
     fn leave_if_elsewhere(&self, generation: u64, master: &ConnectionInfo) {
         let is_current = self.announced().is_none_or(|announced| announced.addr() == master.addr());
         if is_current && !self.state().leads_to(master) {
-            self.leave(generation);
+            self.drop_connection(generation);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lock_core::{Finding, OwnerId, Token};
+use lock_core::{Finding, OwnerId, Result, Token};
 use rand::Rng;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::{Notify, watch};
@@ -570,20 +570,15 @@ impl Drop for Running {
 async fn serve(state: Arc<PushState>, mut running: Running) {
     let mut pause = FIRST_PAUSE;
     loop {
-        // Before the server is looked up, so that no move is missed.
-        let moves = state.client.moves();
-        match timeout(
-            state.timeout,
-            PushConnection::connect(&state.client, &state.node, state.event_handler()),
-        )
-        .await
-        {
-            Ok(Ok(mut connection)) => {
-                pause = FIRST_PAUSE;
+        match timeout(state.timeout, connect(&state)).await {
+            Ok(Ok((mut connection, moves))) => {
                 let ended = listen_on(&state, &mut connection, moves).await;
                 state.mark_all_down();
-                if ended {
-                    break;
+                match ended {
+                    Ended::Done => break,
+                    // One that breaks soon is not made again and again without a pause.
+                    Ended::Broken { has_lasted } if has_lasted => pause = FIRST_PAUSE,
+                    Ended::Broken { .. } => {}
                 }
             }
             Ok(Err(error)) => tracing::debug!(%error, "the push connection failed"),
@@ -600,16 +595,39 @@ async fn serve(state: Arc<PushState>, mut running: Running) {
     drop(running);
 }
 
-/// Serves the listeners over one connection until it breaks; returns whether the task is done.
+/// Opens a push connection, and reports when it may lead to another server than the requests.
+async fn connect(state: &Arc<PushState>) -> Result<(PushConnection, Option<watch::Receiver<()>>)> {
+    // Before the server is looked up, so that no move is missed.
+    let moves = state.client.moves().await?;
+    let connection = PushConnection::connect(&state.client, &state.node, state.event_handler()).await?;
+    Ok((connection, moves))
+}
+
+/// Why a push connection is served no longer.
+enum Ended {
+    /// The task is done.
+    Done,
+    /// Another one has to be made.
+    Broken {
+        /// Whether all channels were subscribed until a ping.
+        has_lasted: bool,
+    },
+}
+
+/// Serves the listeners over one connection until it breaks, or leads to another server than the requests.
 async fn listen_on(
     state: &PushState,
     connection: &mut PushConnection,
     moves: Option<watch::Receiver<()>>,
-) -> bool {
+) -> Ended {
+    // In a cluster, another master has another name.
+    let follows = moves.is_some();
     let mut moved = pin!(moved(moves));
-    match timeout(state.timeout, connection.track()).await {
-        Ok(Ok(tracking)) => state.subscriptions().tracking = tracking,
-        _ => return false,
+    let mut has_lasted = false;
+    match timeout(state.timeout, connection.begin()).await {
+        Ok(Ok((_, true))) if follows => return Ended::Broken { has_lasted },
+        Ok(Ok((tracking, _))) => state.subscriptions().tracking = tracking,
+        _ => return Ended::Broken { has_lasted },
     }
     let mut subscribed = BTreeSet::new();
     let mut pings = interval_at(Instant::now() + PING_EVERY, PING_EVERY);
@@ -617,16 +635,16 @@ async fn listen_on(
     loop {
         match subscribe(state, connection, &mut subscribed).await {
             Subscribed::Yes => state.note_allowed(),
-            Subscribed::Broken => return false,
+            Subscribed::Broken => return Ended::Broken { has_lasted },
             Subscribed::Refused => {
                 warn_of_polling(&state.warned);
                 let part = lock_core::random::rng().random_range(0.5..=1.0);
                 state.subscriptions().refused_until = Some(Instant::now() + REFUSED_FOR.mul_f64(part));
-                return true;
+                return Ended::Done;
             }
         }
         if state.subscriptions().closed {
-            return true;
+            return Ended::Done;
         }
         tokio::select! {
             event = connection.next() => match event {
@@ -635,26 +653,37 @@ async fn listen_on(
                     state.mark_moved(&channel);
                 }
                 Some(_) => {}
-                None => return false,
+                None => return Ended::Broken { has_lasted },
             },
             () = state.changed.notified() => {}
-            () = &mut moved => return false,
+            () = &mut moved => return Ended::Broken { has_lasted },
             _ = pings.tick() => {
-                let is_there = state.received.swap(false, Ordering::Relaxed) || answers(state, connection).await;
-                if !is_there {
-                    return false;
+                let has_received = state.received.swap(false, Ordering::Relaxed);
+                match ping(state, connection).await {
+                    // A replica passes on what is published at the master, which takes its subscribers for dead.
+                    Ping::Replica if follows => return Ended::Broken { has_lasted },
+                    Ping::Silent if !has_received => return Ended::Broken { has_lasted },
+                    _ => has_lasted = true,
                 }
             }
         }
     }
 }
 
-/// Whether the server answers a ping. An error reply counts as an answer.
-async fn answers(state: &PushState, connection: &mut PushConnection) -> bool {
+enum Ping {
+    Answered,
+    /// The server is a replica.
+    Replica,
+    Silent,
+}
+
+/// Pings the server. An error reply counts as an answer.
+async fn ping(state: &PushState, connection: &mut PushConnection) -> Ping {
     match timeout(state.timeout, connection.ping()).await {
-        Ok(Ok(_)) => true,
-        Ok(Err(error)) => error.code().is_some(),
-        Err(_) => false,
+        Ok(Ok(true)) => Ping::Replica,
+        Ok(Ok(false)) => Ping::Answered,
+        Ok(Err(error)) if error.code().is_some() => Ping::Answered,
+        _ => Ping::Silent,
     }
 }
 

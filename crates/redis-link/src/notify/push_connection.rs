@@ -5,9 +5,10 @@ use std::sync::Arc;
 use futures_util::StreamExt as _;
 use lock_core::Result;
 use redis::aio::{MultiplexedConnection, PubSubSink, PubSubStream};
-use redis::{PushInfo, PushKind, RedisResult, ServerErrorKind, Value};
+use redis::{PushInfo, PushKind, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+use crate::connect::greeting::Greeting;
 use crate::error::{Cause, is_refusal};
 use crate::route::client::RedisClient;
 
@@ -64,19 +65,24 @@ impl PushConnection {
     }
 
     /// Enables client tracking: the server reports changes of keys that were read over this connection. Returns the
-    /// connection to read them over, or `None` if tracking is not available.
-    pub(crate) async fn track(&mut self) -> RedisResult<Option<MultiplexedConnection>> {
-        let Self::Resp3 { connection, .. } = self else { return Ok(None) };
-        let mut command = redis::cmd("CLIENT");
-        match command.arg("TRACKING").arg("ON").query_async::<()>(connection).await {
-            Ok(()) => Ok(Some(connection.clone())),
+    /// connection to read them over, or `None` if tracking is not available; and whether the server is a replica, if it says so.
+    pub(crate) async fn begin(&mut self) -> RedisResult<(Option<MultiplexedConnection>, bool)> {
+        let Self::Resp3 { connection, .. } = self else { return Ok((None, false)) };
+        let mut commands = redis::pipe();
+        commands.ignore_errors().cmd("CLIENT").arg("TRACKING").arg("ON").cmd("HELLO");
+        let answers = commands.query_async::<Vec<RedisResult<Value>>>(connection).await?;
+        let [tracks, hello] = <[_; 2]>::try_from(answers)
+            .map_err(|_| RedisError::from((redis::ErrorKind::Parse, "an answer is missing")))?;
+        let tracking = match tracks {
+            Ok(_) => Some(connection.clone()),
             Err(error) if is_refusal(&error) => {
                 let error = Cause::of(&error);
                 tracing::debug!(%error, "client tracking is refused: releases by other clients are noticed later");
-                Ok(None)
+                None
             }
-            Err(error) => Err(error),
-        }
+            Err(error) => return Err(error),
+        };
+        Ok((tracking, hello.is_ok_and(|hello| Greeting::of_hello(&hello).is_replica())))
     }
 
     pub(crate) async fn subscribe(&mut self, channel: &str, sharded: bool) -> RedisResult<()> {
@@ -101,11 +107,13 @@ impl PushConnection {
         }
     }
 
-    pub(crate) async fn ping(&mut self) -> RedisResult<Value> {
-        match self {
-            Self::Resp3 { connection, .. } => redis::cmd("PING").query_async(connection).await,
-            Self::Resp2 { sink, .. } => sink.ping().await,
-        }
+    /// Asks the server for a sign of life, and reports whether it is a replica, if it says so.
+    pub(crate) async fn ping(&mut self) -> RedisResult<bool> {
+        let answer: Value = match self {
+            Self::Resp3 { connection, .. } => redis::cmd("HELLO").query_async(connection).await?,
+            Self::Resp2 { sink, .. } => sink.ping().await?,
+        };
+        Ok(Greeting::of_hello(&answer).is_replica())
     }
 
     /// The next event that the handler returned; `None` when the connection has ended.

@@ -227,10 +227,17 @@ impl RedisClient {
         }
     }
 
-    /// Reports when [`node_named`](Self::node_named) leads to another server than before; `None` in a cluster, where
-    /// another server has another name.
-    pub(crate) fn moves(&self) -> Option<watch::Receiver<()>> {
-        self.only().map(|link| link.moves())
+    /// Reports when requests may go to another server from now on; `None` in a cluster, where another server has another
+    /// name.
+    ///
+    /// # Errors
+    ///
+    /// When requests reach no server.
+    pub(crate) async fn moves(&self) -> Result<Option<watch::Receiver<()>>> {
+        let Some(link) = self.only() else { return Ok(None) };
+        // Their connection first: one that is made later is a move.
+        link.connection().await?;
+        Ok(Some(link.moves()))
     }
 
     /// Whether it is a cluster.
