@@ -68,6 +68,14 @@ pub(crate) fn changed_nothing(error: &Error) -> bool {
         && (matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::InvalidName) || wrote_nothing(error))
 }
 
+/// The error of a script that writes: if it was refused, a part of it may have been applied.
+pub(crate) fn perhaps_applied(error: Error) -> Error {
+    match error.outcome() == Outcome::NotApplied && !changed_nothing(&error) {
+        true => error.with_outcome(Outcome::Applied),
+        false => error,
+    }
+}
+
 fn moved_somewhere() -> Error {
     Error::new(ErrorKind::Moved, BACKEND)
         .with_message(

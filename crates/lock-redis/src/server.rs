@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::engine::{Changed, Extension};
-use lock_core::{OwnerId, Result, Token, TokenBlock};
+use lock_core::{Outcome, OwnerId, Result, Token, TokenBlock};
 use redis::{ConnectionInfo, Value};
 use redis_link::client::{ClientOptions, RedisClient};
 use redis_link::dispatch::Dispatch;
@@ -19,7 +19,7 @@ use redis_link::take_back::{Sent, TakeBack};
 use redis_link::unclaimed_grant::{ReturnGrant, UnclaimedGrant};
 use redis_link::wire::{self, TokenTtl};
 
-use crate::error::{BACKEND, lost_before_replicated, not_replicated, stepped};
+use crate::error::{BACKEND, lost_before_replicated, not_replicated, perhaps_applied, stepped};
 use crate::recipes::recipe::Recipe;
 use crate::recipes::request::{Ask, Claimed, Moment, ReleaseKind};
 use crate::recipes::set_nx_px::{self, RARE_SCRIPTS, SCRIPTS, SetNxPx};
@@ -206,7 +206,8 @@ impl Server {
         leases: &[Extension<'_, Arc<Keys>>],
     ) -> Result<Vec<Result<bool>>> {
         let calls: Vec<_> = leases.iter().map(|lease| self.recipe.extend(lease, sent)).collect();
-        let mut ours = self.client.read_all(&calls, wire::flag).await?;
+        let ours = self.client.read_all(&calls, wire::flag).await?;
+        let mut ours: Vec<_> = ours.into_iter().map(|ours| ours.map_err(perhaps_applied)).collect();
         if self.was_stepped(sent) {
             ours.iter_mut()
                 .filter(|ours| matches!(ours, Ok(true)))
@@ -253,11 +254,16 @@ impl Server {
         // Boxed, to keep the future of a release small.
         let wanted = self.recipe.release(keys, owner, ReleaseKind::WANTED);
         let ours = Box::pin(async { self.removed(&wanted, dispatch).await });
-        Ok(ours.await?.filter(|ours| *ours || removed.is_some()))
+        let ours = ours.await.map_err(|error| match removed {
+            // The first sending of the first request may have removed it.
+            None if error.outcome() == Outcome::NotApplied => error.with_outcome(Outcome::Unknown),
+            _ => error,
+        });
+        Ok(ours?.filter(|ours| *ours || removed.is_some()))
     }
 
     async fn removed(&self, call: &Call, dispatch: &Arc<Dispatch>) -> Result<Option<bool>> {
-        let (answer, resent) = self.client.run(call, dispatch).await?;
+        let (answer, resent) = self.client.run(call, dispatch).await.map_err(perhaps_applied)?;
         let ours = wire::flag(&answer).ok_or_else(|| self.client.endpoint().unexpected(&answer))?;
         Ok(Some(ours).filter(|ours| *ours || !resent))
     }
@@ -272,7 +278,8 @@ impl Server {
     ///
     /// When the future is dropped, it may have been raised.
     pub async fn raise(&self, keys: &Keys, owner: OwnerId, floor: Token, ttl: Duration) -> Result<bool> {
-        self.client.read(&self.recipe.raise(keys, owner, floor, ttl), wire::flag).await
+        let raised = self.client.read(&self.recipe.raise(keys, owner, floor, ttl), wire::flag).await;
+        raised.map_err(perhaps_applied)
     }
 
     /// Inspects a lock: one round trip. With an owner, only whether that owner holds the lock, and the last grant.
@@ -299,7 +306,8 @@ impl Server {
     ///
     /// When the future is dropped, it may have been broken. No later holder is.
     pub async fn break_lock(&self, keys: &Keys) -> Result<String> {
-        self.client.break_seen(|seen| self.recipe.break_lock(keys, seen)).await
+        let broken = self.client.break_seen(|seen| self.recipe.break_lock(keys, seen)).await;
+        broken.map_err(perhaps_applied)
     }
 }
 

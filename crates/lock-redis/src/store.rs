@@ -18,7 +18,7 @@ use redis_link::owner_cache::OwnerCache;
 use redis_link::push::Pushes;
 
 use crate::config::{LeaveFree, RedisWait};
-use crate::error::{BACKEND, changed_nothing, moved};
+use crate::error::{BACKEND, moved, perhaps_applied};
 use crate::mailbox::WaiterMailbox;
 use crate::order::OnConnection;
 use crate::recent_names::RecentNames;
@@ -122,7 +122,7 @@ impl LeaseStore for RedisStore {
         let mut extended = self.extended(leases).await;
         // One that also notifies the next waiter needs more keys and rights. If it is refused, the lease is extended without that.
         let is_refused = |number: &usize| {
-            let is_refused = |error: &Error| error.outcome() == Outcome::NotApplied;
+            let is_refused = |error: &Error| error.outcome() != Outcome::Unknown;
             leases[*number].hold == Hold::Granted && extended[*number].as_ref().is_err_and(is_refused)
         };
         let refused: Vec<usize> = (0..leases.len()).filter(is_refused).collect();
@@ -133,14 +133,7 @@ impl LeaseStore for RedisStore {
             refused.into_iter().zip(again).for_each(|(number, again)| extended[number] = again);
         }
         let changed = |ours| if ours { Changed::Done(()) } else { Changed::NotHeld };
-        let answer = |(ours, lease): (Result<bool>, &Extension<'_, _>)| {
-            ours.map(changed).map_err(|error| match lease.hold {
-                // A part of it may have made the lock a share.
-                Hold::Downgrading => perhaps_applied(error),
-                _ => error,
-            })
-        };
-        extended.into_iter().zip(leases).map(answer).collect()
+        extended.into_iter().map(|ours| ours.map(changed)).collect()
     }
 
     async fn holds(&self, keys: &Arc<Keys>, owner: OwnerId) -> Result<bool> {
@@ -326,12 +319,4 @@ impl RedisStore {
 fn request<'a>(keys: &'a Keys, ask: &Ask<'_, WaiterMailbox>, info: &'a str) -> request::Ask<'a> {
     let &Ask { owner, mode, ttl, is_confirmation, .. } = ask;
     request::Ask { keys, owner, mode, ttl, info, entry: None, is_confirmation }
-}
-
-/// The error of a script that may have been refused after a part of it was applied.
-fn perhaps_applied(error: Error) -> Error {
-    match error.outcome() == Outcome::NotApplied && !changed_nothing(&error) {
-        true => error.with_outcome(Outcome::Applied),
-        false => error,
-    }
 }

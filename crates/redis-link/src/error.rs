@@ -209,7 +209,7 @@ impl Endpoint {
         match self.refused_in(error).filter(|_| lacks_command) {
             Some((script, line)) => {
                 let commands = script.commands_at(line).join(" or +").to_ascii_lowercase();
-                format!(", of which +{commands} is missing")
+                if commands.is_empty() { commands } else { format!(", of which +{commands} is missing") }
             }
             None => String::new(),
         }

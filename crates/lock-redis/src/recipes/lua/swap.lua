@@ -20,7 +20,8 @@ for _, entry in ipairs(entries) do
   end
 end
 if #entries > 0 then
-  redis.call('DEL', KEYS[3])
+  -- The lock has moved, whatever is refused now.
+  redis.pcall('DEL', KEYS[3])
 end
 if ARGV[4] ~= '' then
   redis.pcall('PUBLISH', ARGV[4], '')
