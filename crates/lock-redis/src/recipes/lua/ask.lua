@@ -19,7 +19,7 @@ end
 local FAR = 256
 
 local function is_near()
-  return redis.call('LLEN', KEYS[3]) <= FAR or redis.call('LPOS', KEYS[3], entry, 'MAXLEN', FAR + 1)
+  return queue_call('LLEN') <= FAR or queue_call('LPOS', entry, 'MAXLEN', FAR + 1)
 end
 
 -- An owner that can share the lock does not wait behind a dead waiter, though the lock may be held for long.

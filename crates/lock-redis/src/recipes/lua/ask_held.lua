@@ -3,15 +3,15 @@ local function queue_up()
   if entry == '' then
     return -1
   end
-  local position = redis.call('LPOS', KEYS[3], entry)
+  local position = queue_call('LPOS', entry)
   -- First, as it needs no memory: see mint.lua.
   redis.call('PEXPIRE', KEYS[3], QUEUE_TTL)
-  position = position or redis.call('RPUSH', KEYS[3], entry) - 1
+  position = position or queue_call('RPUSH', entry) - 1
   if position == 0 then
     -- The queue may be new.
     redis.call('PEXPIRE', KEYS[3], QUEUE_TTL)
   end
-  if position == 1 and string.find(redis.call('LINDEX', KEYS[3], 0), '^free ') then
+  if position == 1 and string.find(queue_call('LINDEX', 0), '^free ') then
     -- Only the marker of leave_free.lua is before it: it is the first waiter, which watches the key.
     return 0
   end

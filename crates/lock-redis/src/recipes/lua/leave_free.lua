@@ -4,7 +4,7 @@
 if is_ours then
   redis.call('DEL', KEYS[1])
   notify_first(ARGV[5])
-  local waiters = redis.call('LPUSH', KEYS[3], string.format('free %d', now + ARGV[5])) - 1
+  local waiters = queue_call('LPUSH', string.format('free %d', now + ARGV[5])) - 1
   redis.call('PEXPIRE', KEYS[3], waiters > 0 and QUEUE_TTL or ARGV[5])
   return 1
 end

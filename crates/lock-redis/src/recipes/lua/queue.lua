@@ -108,7 +108,7 @@ local function advance(me, is_new_first, check_alive, depth)
   depth = depth or NEAR
   while true do
     if at > #waiters then
-      waiters, at = redis.call('LRANGE', KEYS[3], passed, math.min(2 * passed, depth)), 1
+      waiters, at = queue_call('LRANGE', passed, math.min(2 * passed, depth)), 1
     end
     local entry = waiters[at]
     if not entry then
@@ -136,7 +136,7 @@ local function advance(me, is_new_first, check_alive, depth)
         stays = not check_alive or passed > 0 and permits or has_listeners(inbox)
       end
       if not stays then
-        redis.call('LREM', KEYS[3], 1, entry)
+        queue_call('LREM', 1, entry)
         is_new_first = is_new_first or passed == 0
       elseif owner == me or passed == depth or not permits or marked() ~= PERMITS then
         return false
@@ -150,7 +150,7 @@ local function advance(me, is_new_first, check_alive, depth)
         -- It may be alive, and then asks by itself.
         return false
       end
-      redis.call('LREM', KEYS[3], 1, entry)
+      queue_call('LREM', 1, entry)
       if owner and owner == me then
         return true
       end

@@ -21,7 +21,7 @@ end
 
 local left = 0
 if held == 0 and ARGV[3] then
-  left = redis.call('LREM', KEYS[3], 1, ARGV[3])
+  left = queue_call('LREM', 1, ARGV[3])
 end
 if held == 0 and redis.pcall('PTTL', KEYS[2]) == -1 then
   -- A claim by plain commands was cut off before the last of them.

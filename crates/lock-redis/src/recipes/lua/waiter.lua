@@ -1,5 +1,18 @@
 -- The waiters in the queue.
 
+-- Runs a command on the queue. A key of another type, as a neighbour may leave it by mistake, is no queue, and is removed: no
+-- waiter can be in it, and it would fail whatever acquires, releases or breaks the lock.
+local function queue_call(command, ...)
+  local answer = redis.pcall(command, KEYS[3], ...)
+  if type(answer) ~= 'table' or not answer.err then
+    return answer
+  end
+  if string.find(answer.err, 'WRONGTYPE', 1, true) then
+    redis.call('DEL', KEYS[3])
+  end
+  return redis.call(command, KEYS[3], ...)
+end
+
 -- Parses a queue entry: owner, mode, grace period and ttl of the fence in ms, inbox, info, secret. Nothing if it is not valid.
 local function parts(entry)
   local owner, secret, mode, grace, fence_ttl, length, rest =
@@ -33,11 +46,11 @@ end
 -- a marker before it.
 local function notify_first(ends_in, at)
   while true do
-    local entry = redis.call('LINDEX', KEYS[3], at or 0)
+    local entry = queue_call('LINDEX', at or 0)
     local owner, _, _, _, inbox = parts(entry or '')
     if not entry or (owner and notify(inbox, 'next', owner, ends_in)) then
       return
     end
-    redis.call('LREM', KEYS[3], 1, entry)
+    queue_call('LREM', 1, entry)
   end
 end
