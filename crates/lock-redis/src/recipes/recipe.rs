@@ -105,7 +105,7 @@ pub(crate) trait Recipe: fmt::Debug + Send + Sync {
     /// Inspects a lock; with an owner, only that owner's part.
     fn inspect(&self, keys: &Keys, owner: &str) -> Call;
 
-    /// Removes the lock whose value has this hash, whoever holds it; with an empty one, only looks.
+    /// Removes the lock, whoever holds it, if one of these holders does, as an earlier look told; with none, only looks.
     fn break_lock(&self, keys: &Keys, seen: &str) -> Call;
 
     /// Replaces the lock of an exclusive owner by a tombstone.

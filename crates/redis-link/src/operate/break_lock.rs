@@ -1,7 +1,7 @@
 //! Breaks a lock that was seen, and no other.
 //!
 //! A request may be carried out long after its caller gave up, when the lock has another holder. So the lock is looked at first, and the
-//! server removes it only if its value is still the one that was seen: owner ids are unique, and so are values.
+//! server removes it only if somebody still holds it who was seen: owner ids are unique.
 
 use lock_core::{Error, ErrorKind, Outcome, Result};
 use redis::Value;
@@ -18,13 +18,13 @@ pub enum Breaking {
     Left {
         /// The type of the key, or a tombstone.
         kind: String,
-        /// The hash of its value.
+        /// What stands for its holders.
         hash: String,
     },
 }
 
 impl RedisClient {
-    /// Removes the lock that this script breaks, given the hash of its value. Returns the type of the key that was removed, or that was
+    /// Removes the lock that this script breaks, given what stands for its holders. Returns the type of the key that was removed, or that was
     /// left alone.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ impl RedisClient {
             .with_hint("inspect it, and break it again if it is still held too long"))
     }
 
-    /// Removes the lock whose value has this hash, by one request; with an empty hash, only looks.
+    /// Removes the lock of these holders, by one request; with an empty text, only looks.
     ///
     /// # Errors
     ///
@@ -70,7 +70,7 @@ impl RedisClient {
     ) -> Result<Breaking> {
         let (answer, resent) = self.run(&script(seen), &self.dispatch()).await?;
         let breaking = Breaking::read(&answer).ok_or_else(|| self.endpoint().unexpected(&answer))?;
-        // The first sending may have broken it; in any case it is gone.
+        // The first sending may have broken it; in any case nobody holds it who was seen.
         Ok(if resent && !seen.is_empty() { Breaking::Broken } else { breaking })
     }
 }
