@@ -52,6 +52,17 @@ pub(crate) fn stepped(server: &Endpoint) -> Error {
         .with_outcome(Outcome::Unknown)
 }
 
+/// The clock of this host was set back since a lease was extended last.
+pub(crate) fn set_back(server: &Endpoint) -> Error {
+    server
+        .error(
+            ErrorKind::Unavailable,
+            "the clock of this host was set back: the lock is not extended until its clock has passed the last extension",
+        )
+        .with_hint("check the time synchronisation (chrony, ntpd) of all hosts")
+        .with_outcome(Outcome::Unknown)
+}
+
 /// The error for a lock that has moved, with the tombstone in its place.
 pub(crate) fn moved(text: &str) -> Error {
     match Tombstone::parse(text) {

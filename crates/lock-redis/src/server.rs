@@ -19,7 +19,7 @@ use redis_link::take_back::{Sent, TakeBack};
 use redis_link::unclaimed_grant::{ReturnGrant, UnclaimedGrant};
 use redis_link::wire::{self, TokenTtl};
 
-use crate::error::{BACKEND, lost_before_replicated, not_replicated, perhaps_applied, stepped};
+use crate::error::{BACKEND, lost_before_replicated, not_replicated, perhaps_applied, set_back, stepped};
 use crate::recipes::recipe::Recipe;
 use crate::recipes::request::{Ask, Claimed, Moment, ReleaseKind};
 use crate::recipes::set_nx_px::{self, RARE_SCRIPTS, SCRIPTS, SetNxPx};
@@ -182,10 +182,10 @@ impl Server {
     ) -> Result<()> {
         let call = self.recipe.extend(lease, self.moment());
         let (answer, have) = self.client.replicate(lease.place, &call, wanted, timeout).await?;
-        match wire::flag(&answer) {
-            Some(true) if have >= wanted => Ok(()),
-            Some(true) => Err(not_replicated(self.client.endpoint(), have, wanted, timeout)),
-            Some(false) => Err(lost_before_replicated(self.client.endpoint())),
+        match extended(&answer) {
+            Some(Extended::Ours(false)) => Err(lost_before_replicated(self.client.endpoint())),
+            Some(_) if have >= wanted => Ok(()),
+            Some(_) => Err(not_replicated(self.client.endpoint(), have, wanted, timeout)),
             None => Err(self.client.endpoint().unexpected(&answer)),
         }
     }
@@ -206,8 +206,15 @@ impl Server {
         leases: &[Extension<'_, Arc<Keys>>],
     ) -> Result<Vec<Result<bool>>> {
         let calls: Vec<_> = leases.iter().map(|lease| self.recipe.extend(lease, sent)).collect();
-        let ours = self.client.read_all(&calls, wire::flag).await?;
-        let mut ours: Vec<_> = ours.into_iter().map(|ours| ours.map_err(perhaps_applied)).collect();
+        let answers = self.client.read_all(&calls, extended).await?;
+        let ours = |answer: Result<Extended>| match answer.map_err(perhaps_applied)? {
+            Extended::Ours(ours) => Ok(ours),
+            Extended::IsLonger { sent } if self.recipe.was_set_back_since(sent) => {
+                Err(set_back(self.client.endpoint()))
+            }
+            Extended::IsLonger { .. } => Ok(true),
+        };
+        let mut ours: Vec<_> = answers.into_iter().map(ours).collect();
         if self.was_stepped(sent) {
             ours.iter_mut()
                 .filter(|ours| matches!(ours, Ok(true)))
@@ -308,6 +315,21 @@ impl Server {
     pub async fn break_lock(&self, keys: &Keys) -> Result<String> {
         let broken = self.client.break_seen(|seen| self.recipe.break_lock(keys, seen)).await;
         broken.map_err(perhaps_applied)
+    }
+}
+
+/// The answer to an extension.
+enum Extended {
+    /// Whether the owner holds the lock.
+    Ours(bool),
+    /// The owner holds it, and the lease is longer by a request that was sent at this time, in microseconds since the boot.
+    IsLonger { sent: u64 },
+}
+
+fn extended(answer: &Value) -> Option<Extended> {
+    match *answer {
+        Value::Int(sent @ ..0) => Some(Extended::IsLonger { sent: sent.unsigned_abs() }),
+        _ => wire::flag(answer).map(Extended::Ours),
     }
 }
 

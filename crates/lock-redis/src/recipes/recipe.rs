@@ -141,6 +141,12 @@ pub(crate) trait Recipe: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether the wall clock was set back since a request was sent then, in microseconds since the boot: a lease that seems to be longer
+    /// than one that is asked for now may be shorter.
+    fn was_set_back_since(&self, _sent: u64) -> bool {
+        false
+    }
+
     /// How much shorter than its ttl a lease is, as the clocks of the clients differ.
     fn skew(&self) -> Duration {
         Duration::ZERO

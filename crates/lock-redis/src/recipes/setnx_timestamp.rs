@@ -1,8 +1,8 @@
 //! The legacy recipe `SETNX key time`, which depends on the clients' clocks: its scripts, times and limits.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use lock_core::engine::Extension;
@@ -44,6 +44,8 @@ const MOVED: u64 = 95_617_584_000_000;
 const MOVED_FROM: f64 = 9e13;
 /// From this on, a difference between the spans of two clocks is a step of one.
 const A_STEP: Duration = Duration::from_millis(1);
+/// The same between two sendings: a pause between the readings of both clocks looks like a step back later.
+const A_STEP_BACK: Duration = Duration::from_millis(10);
 /// What the scripts take for times, in milliseconds. As in setnx.lua.
 const TIMES: Range<f64> = 1e11..1e14;
 
@@ -78,11 +80,30 @@ pub(crate) struct SetnxTimestamp {
     clock: WallClock,
     token_ttl: TokenTtl,
     warned: AtomicBool,
+    /// The last moment at which something was sent.
+    last: Mutex<Option<Moment>>,
+    /// When the wall clock was last found to be set back, in microseconds since the boot.
+    set_back: AtomicU64,
 }
 
 impl SetnxTimestamp {
     pub(crate) fn new(unit: RecipeUnit, skew: Duration, clock: WallClock, token_ttl: TokenTtl) -> Self {
-        Self { unit, skew, clock, token_ttl, warned: AtomicBool::new(false) }
+        let (warned, last, set_back) = (AtomicBool::new(false), Mutex::default(), AtomicU64::new(0));
+        Self { unit, skew, clock, token_ttl, warned, last, set_back }
+    }
+
+    /// Notes whether the wall clock was set back since the last moment. One that is slewed is not.
+    fn follow(&self, now: Moment) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(last) = *last {
+            let passed = now.at.saturating_duration_since(last.at);
+            if now.wall + A_STEP_BACK + passed / 1000 < last.wall + passed {
+                self.set_back.store(micros(now.at), Ordering::Relaxed);
+            }
+        }
+        if last.is_none_or(|last| last.at <= now.at) {
+            *last = Some(now);
+        }
     }
 
     /// The value to write for a lease of `ttl`: by any clock within the skew, its time passes only after the lease. As in
@@ -120,8 +141,7 @@ impl SetnxTimestamp {
 
     /// Adds the value to write, and its time of sending.
     fn with_value(&self, call: Call, sent: Moment, ttl: Duration) -> Call {
-        let micros = u64::try_from(sent.at.since_boot().as_micros()).unwrap_or(u64::MAX);
-        call.arg(self.value(sent, ttl).to_string()).arg(micros)
+        call.arg(self.value(sent, ttl).to_string()).arg(micros(sent.at))
     }
 
     /// Adds the unit, and the time before which a lock has ended.
@@ -161,7 +181,8 @@ impl Recipe for SetnxTimestamp {
 
     fn extend(&self, lease: &Extension<'_, Arc<Keys>>, sent: Moment) -> Call {
         let call = on(&EXTEND, lease.place).arg(lease.owner.encode(&mut [0; 32])).arg(millis(lease.ttl));
-        self.with_value(call.arg(&*self.token_ttl.of(lease.ttl)), sent, lease.ttl)
+        let call = self.with_value(call.arg(&*self.token_ttl.of(lease.ttl)), sent, lease.ttl);
+        if lease.shortens { call.arg("shortens") } else { call }
     }
 
     fn raise(&self, lock: &Keys, owner: OwnerId, floor: Token, ttl: Duration) -> Call {
@@ -225,7 +246,9 @@ impl Recipe for SetnxTimestamp {
     fn moment(&self, clock: &Clock) -> Moment {
         // In this order: a pause between the two readings makes a lease end early, not late.
         let at = clock.now();
-        Moment { at, wall: self.clock.now() }
+        let now = Moment { at, wall: self.clock.now() };
+        self.follow(now);
+        now
     }
 
     fn says_the_end(&self) -> bool {
@@ -237,6 +260,10 @@ impl Recipe for SetnxTimestamp {
         let (by_wall, by_clock) =
             (self.clock.now().saturating_sub(sent.wall), now.saturating_duration_since(sent.at));
         by_wall >= by_clock + A_STEP
+    }
+
+    fn was_set_back_since(&self, sent: u64) -> bool {
+        self.set_back.load(Ordering::Relaxed) > sent
     }
 
     fn skew(&self) -> Duration {
@@ -258,6 +285,11 @@ impl Recipe for SetnxTimestamp {
             self.compare(sent, server);
         }
     }
+}
+
+/// The time of a moment, as the scripts compare it.
+fn micros(at: BootInstant) -> u64 {
+    u64::try_from(at.since_boot().as_micros()).unwrap_or(u64::MAX)
 }
 
 /// A call with the keys that this recipe uses.
