@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::engine::{Changed, Extension};
-use lock_core::{Outcome, OwnerId, Result, Token, TokenBlock};
+use lock_core::{ErrorKind, Outcome, OwnerId, Result, Token, TokenBlock};
 use redis::{ConnectionInfo, Value};
 use redis_link::client::{ClientOptions, RedisClient};
 use redis_link::dispatch::Dispatch;
@@ -184,7 +184,7 @@ impl Server {
         let (answer, have) = self.client.replicate(lease.place, &call, wanted, timeout).await?;
         match extended(&answer) {
             Some(Extended::Ours(false)) => Err(lost_before_replicated(self.client.endpoint())),
-            Some(_) if have >= wanted => Ok(()),
+            Some(Extended::Ours(true)) if have >= wanted => Ok(()),
             Some(_) => Err(not_replicated(self.client.endpoint(), have, wanted, timeout)),
             None => Err(self.client.endpoint().unexpected(&answer)),
         }
@@ -286,7 +286,8 @@ impl Server {
     /// When the future is dropped, it may have been raised.
     pub async fn raise(&self, keys: &Keys, owner: OwnerId, floor: Token, ttl: Duration) -> Result<bool> {
         let raised = self.client.read(&self.recipe.raise(keys, owner, floor, ttl), wire::flag).await;
-        raised.map_err(perhaps_applied)
+        // A key of another type is refused before it is raised; a right may be missing after that.
+        raised.map_err(|error| if error.kind() == ErrorKind::Denied { perhaps_applied(error) } else { error })
     }
 
     /// Inspects a lock: one round trip. With an owner, only whether that owner holds the lock, and the last grant.

@@ -8,12 +8,15 @@ use lock_core::{BootInstant, Result, Token, TokenBlock};
 use redis::{Pipeline, RedisResult, Value};
 
 use crate::connect::link::Link;
-use crate::error::{Failure, code};
+use crate::error::{Failure, code, is_refusal};
 use crate::route::client::RedisClient;
 use crate::scripts::keys::{Keys, RESERVED};
 
 /// The COUNT of each `SCAN`.
 const SCANNED: usize = 1_000;
+/// How many keys are read at a time, and how much of each: more than a tombstone has. Somebody else may have written values of any size.
+const READ_AT_A_TIME: usize = 100;
+const LONGEST_READ: usize = 64 * 1024;
 /// How often a scan restarts after a broken connection.
 const SCANS: usize = 3;
 
@@ -26,7 +29,7 @@ const LAST: &str = "last";
 pub struct ReadKey {
     /// The key.
     pub key: String,
-    /// Its value; `None` if it is not a string.
+    /// Its value, as far as it is read; `None` if it is not a string.
     pub value: Option<String>,
     /// The time until it expires, if it does.
     pub left: Option<Duration>,
@@ -94,10 +97,11 @@ impl RedisClient {
         mut visit: impl FnMut(ReadKey) + Send,
     ) -> Result<()> {
         for link in self.masters().await? {
-            let mut scan = Scan::new(Arc::clone(&link), with);
+            let (mut scan, mut how) = (Scan::new(Arc::clone(&link), with), HowToRead::Beginning);
             while let Some(page) = scan.next().await? {
-                if let Page::Keys(keys) = page {
-                    self.read_page(&link, keys, beside).await?.into_iter().for_each(&mut visit);
+                let Page::Keys(keys) = page else { continue };
+                for keys in keys.chunks(READ_AT_A_TIME) {
+                    self.read_page(&link, keys, beside, &mut how).await?.into_iter().for_each(&mut visit);
                 }
             }
         }
@@ -146,25 +150,21 @@ impl RedisClient {
     async fn read_page(
         &self,
         link: &Arc<Link>,
-        keys: Vec<String>,
+        keys: &[String],
         beside: Option<Beside>,
+        how: &mut HowToRead,
     ) -> Result<Vec<ReadKey>> {
-        if keys.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut commands = Pipeline::new();
-        for key in &keys {
-            commands.cmd("GET").arg(key).cmd("PTTL").arg(key);
-            if let Some(beside) = beside {
-                commands.cmd("GET").arg(beside(key));
-            }
-        }
         link.connection().await?;
         let (connection, sent) = (self.generation_of(link).unwrap_or_default(), self.clock().now());
-        let answers = self.query_each(link, &commands).await?;
+        let mut answers = self.query_each(link, &reads(keys, beside, *how)).await?;
+        let is_refused = |answer: &RedisResult<Value>| answer.as_ref().is_err_and(is_refusal);
+        if *how == HowToRead::Beginning && answers.iter().any(is_refused) {
+            *how = HowToRead::Whole;
+            answers = self.query_each(link, &reads(keys, beside, *how)).await?;
+        }
         let each = if beside.is_some() { 3 } else { 2 };
         let mut read = Vec::with_capacity(keys.len());
-        for (key, answers) in keys.into_iter().zip(answers.chunks(each)) {
+        for (key, answers) in keys.iter().zip(answers.chunks(each)) {
             let [value, left, rest @ ..] = answers else { break };
             let (value, left) = (got(link, value)?, int(link, left)?);
             // PTTL answers -1 for a key without a ttl, and -2 for one that does not exist. One of the two may see the key
@@ -174,10 +174,38 @@ impl RedisClient {
             }
             let left = u64::try_from(left).ok().map(Duration::from_millis);
             let beside = rest.first().map(|answer| got(link, answer)).transpose()?.and_then(Got::string);
-            read.push(ReadKey { key, value: value.string(), left, beside, sent, connection });
+            read.push(ReadKey { key: key.clone(), value: value.string(), left, beside, sent, connection });
         }
         Ok(read)
     }
+}
+
+/// How the values of keys are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HowToRead {
+    /// Of a longer one, the rest is not sent.
+    Beginning,
+    /// For a user without the right to the former.
+    Whole,
+}
+
+/// Reads these keys, and those beside them. Of a key that does not exist, the ttl alone says so.
+fn reads(keys: &[String], beside: Option<Beside>, how: HowToRead) -> Pipeline {
+    let mut commands = Pipeline::new();
+    let value = |commands: &mut Pipeline, key: &str| {
+        match how {
+            HowToRead::Beginning => commands.cmd("GETRANGE").arg(key).arg(0).arg(LONGEST_READ - 1),
+            HowToRead::Whole => commands.cmd("GET").arg(key),
+        };
+    };
+    for key in keys {
+        value(&mut commands, key);
+        commands.cmd("PTTL").arg(key);
+        if let Some(beside) = beside {
+            value(&mut commands, &beside(key));
+        }
+    }
+    commands
 }
 
 /// A scan of one server.

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use lock_core::TokenBlock;
 use redis::{Cmd, ToRedisArgs};
 
-use crate::scripts::wire::{LARGEST_TOKEN, USUAL_FENCE_TTL};
+use crate::scripts::wire::{LARGEST_TOKEN, LONGEST_READ, USUAL_FENCE_TTL};
 
 /// The initial capacity of a call: number of arguments, and their total length.
 const ARGUMENTS: usize = 10;
@@ -70,8 +70,10 @@ impl Script {
     /// Concatenates the texts of the parts of a script, after the constants that scripts share with each other and with Rust.
     #[must_use]
     pub fn of(parts: &'static str, texts: &[&str]) -> Self {
-        let constants = format!("{}, {LARGEST_TOKEN}, '{USUAL_FENCE_TTL}', {QUEUE_TTL}", TokenBlock::SIZE);
-        let source = format!("local BLOCK, LARGEST_TOKEN, WEEK, QUEUE_TTL = {constants}\n{}", texts.concat());
+        let size = TokenBlock::SIZE;
+        let constants = format!("{size}, {LARGEST_TOKEN}, '{USUAL_FENCE_TTL}', {QUEUE_TTL}, {LONGEST_READ}");
+        let names = "BLOCK, LARGEST_TOKEN, WEEK, QUEUE_TTL, LONGEST_READ";
+        let source = format!("local {names} = {constants}\n{}", texts.concat());
         let hash = redis::Script::new(&source).get_hash().to_owned();
         Self { parts, source, hash }
     }

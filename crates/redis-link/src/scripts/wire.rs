@@ -16,6 +16,10 @@ pub const USUAL_FENCE_TTL: &str = "604800000";
 /// The largest token: the score of a sorted set is exact up to here.
 pub const LARGEST_TOKEN: u64 = (1 << f64::MANTISSA_DIGITS) - 1;
 
+/// How much of a value scripts return, in bytes: more than an owner info has, whose label has 64 KiB before it is escaped. A key may have
+/// any value of somebody else.
+pub(crate) const LONGEST_READ: usize = 512 * 1024;
+
 /// A ttl in milliseconds, at least one.
 #[must_use]
 pub fn millis(span: Duration) -> u64 {

@@ -20,7 +20,7 @@ end
 
 if type(value) == 'string' and not is_shared() then
   if is_moved() then
-    return {0, redis.call('PTTL', KEYS[1]), value, -1}
+    return {0, redis.call('PTTL', KEYS[1]), string.sub(value, 1, LONGEST_READ), -1}
   end
   return {0, redis.call('PTTL', KEYS[1]), 'string', queue_up()}
 end

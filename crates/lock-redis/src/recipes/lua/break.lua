@@ -4,7 +4,7 @@
 -- the value beside them may change: with each further sharer, and when a grant is confirmed. A value without one counts by its hash.
 local kind = redis.call('TYPE', KEYS[1]).ok
 if kind ~= 'string' or is_moved() then
-  return {is_moved() and value or kind, ''}
+  return {is_moved() and string.sub(value, 1, LONGEST_READ) or kind, ''}
 end
 local owners, was_seen, is_seen = {}, {}, false
 for owner in string.gmatch(ARGV[1], '%x+') do

@@ -6,7 +6,7 @@
 -- ...}, the first 100 waiters as {mode, info, '', ...}. A mode is 'x', 'r', or 'p' for holders and the number of permits for
 -- waiters.
 local kind = redis.call('TYPE', KEYS[1]).ok
-local text = kind == 'string' and value or ''
+local text = kind == 'string' and string.sub(value, 1, LONGEST_READ) or ''
 local owner, token, rest = string.match(is_shared() and string.match(text, '^[^ ]+ (.*)$') or text, '^(%x+) (%d+) (%d+ .*)$')
 local last = redis.pcall('ZSCORE', KEYS[2], 'last')
 local fence = owner and token .. ' ' .. owner .. ' ' .. rest or type(last) == 'string' and last or ''
@@ -36,7 +36,7 @@ for _, entry in ipairs(redis.pcall('LRANGE', KEYS[3], 0, 99)) do
   local owner, mode, _, _, _, info = parts(entry)
   if owner then
     queue[#queue + 1] = mode
-    queue[#queue + 1] = info
+    queue[#queue + 1] = string.sub(info, 1, LONGEST_READ)
     queue[#queue + 1] = ''
   end
 end

@@ -21,4 +21,4 @@ if fence then
     value = fence.owner
   end
 end
-return {kind, value, text, 0, holds(ARGV[2]) and 1 or 0, 'x', ends_in, {}, {}}
+return {kind, string.sub(value, 1, LONGEST_READ), string.sub(text, 1, LONGEST_READ), 0, holds(ARGV[2]) and 1 or 0, 'x', ends_in, {}, {}}

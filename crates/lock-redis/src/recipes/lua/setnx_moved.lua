@@ -10,5 +10,6 @@ end
 -- The text; only that the lock has moved if it is missing.
 local function tombstone(key)
   local text = redis.pcall('GET', key)
-  return type(text) == 'string' and string.sub(text, 1, 14) == 'polylock:moved' and text or 'polylock:moved'
+  return type(text) == 'string' and string.sub(text, 1, 14) == 'polylock:moved' and string.sub(text, 1, LONGEST_READ)
+    or 'polylock:moved'
 end

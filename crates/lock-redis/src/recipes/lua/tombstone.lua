@@ -9,4 +9,4 @@ if life and left < life / 2 then
   redis.call('PEXPIRE', KEYS[1], life)
   left = life
 end
-return {value, math.max(left, 0)}
+return {string.sub(value, 1, LONGEST_READ), math.max(left, 0)}
