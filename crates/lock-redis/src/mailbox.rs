@@ -14,7 +14,7 @@ use redis_link::message::Secret;
 use redis_link::push::{Listener, Mailbox, Notification, Push, Pushes};
 use redis_link::take_back::Sent;
 use redis_link::waiting::longest_pause;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::config::RedisWait;
 
@@ -22,6 +22,10 @@ use crate::config::RedisWait;
 /// free the lock: holders of a shared lock change its key with each renewal.
 const WATCH_AFTER: Duration = Duration::from_millis(10);
 const LONGEST_WATCH_AFTER: Duration = Duration::from_millis(500);
+
+/// With `wait=notify`, a message has a waiter ask this much after its last request at the soonest: whoever may publish on the channel can
+/// wake all waiters as often as they like.
+const ASK_AFTER: Duration = Duration::from_millis(10);
 
 /// Where a waiter is notified: of its grant in the queue, or of a release.
 #[derive(Debug)]
@@ -32,6 +36,8 @@ pub struct WaiterMailbox {
     /// Whether every grant has to be confirmed before it counts.
     confirms: bool,
     reaches: Mutex<Reaches>,
+    /// When the last request began.
+    asked: Mutex<Option<Instant>>,
     /// The lock is busy, and this waiter is the first in the queue.
     is_first: bool,
     watch_after: Duration,
@@ -76,6 +82,7 @@ impl WaiterMailbox {
             wait,
             confirms,
             reaches: Mutex::new(listener.map_or(Reaches::Nothing, Reaches::Channel)),
+            asked: Mutex::default(),
             is_first: false,
             watch_after: WATCH_AFTER,
             watched_in_vain: false,
@@ -90,8 +97,8 @@ impl WaiterMailbox {
         }
     }
 
-    /// Begins a request, and returns the entry to send with it, if the inbox is live: the server takes waiters without a listener for
-    /// dead. Notifications from here on are new: the answer may not reflect them.
+    /// Begins a request, and returns the entry to send with it: the first one once the inbox is live, as the server takes waiters without
+    /// a listener for dead. Notifications from here on are new: the answer may not reflect them.
     pub(crate) fn queue_up(
         &self,
         owner: OwnerId,
@@ -102,6 +109,7 @@ impl WaiterMailbox {
             if let Reaches::Channel(listener) = &mut *reaches {
                 listener.mark_seen();
             }
+            *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
             return None;
         }
         let push = self.push.get(&self.keys);
@@ -202,11 +210,14 @@ impl engine::Mailbox for WaiterMailbox {
     }
 
     async fn next(&mut self) -> Message {
-        let Self { reaches, keys, is_first, watch_after, watched_in_vain, confirms, .. } = self;
+        let Self { reaches, keys, is_first, watch_after, watched_in_vain, confirms, asked, .. } = self;
         let queued = match reaches.get_mut().unwrap_or_else(PoisonError::into_inner) {
             Reaches::Nothing => return pending().await,
             Reaches::Channel(listener) => {
                 listener.changed().await;
+                if let Some(asked) = *asked.get_mut().unwrap_or_else(PoisonError::into_inner) {
+                    sleep_until(asked + ASK_AFTER).await;
+                }
                 return Message::Ask;
             }
             Reaches::Queue(queued) => queued,

@@ -446,7 +446,8 @@ impl Link {
     ) -> Result<Vec<RedisResult<Value>>, Failure> {
         let mut commands = commands.clone();
         let commands = &*commands.ignore_errors();
-        self.on_connection(|mut connection, _| async move { commands.query_async(&mut connection).await }).await
+        self.on_connection(|mut connection, _| async move { commands.query_async(&mut connection).await })
+            .await
     }
 
     /// Makes a request over the connection, or over the next one if it was not sent.

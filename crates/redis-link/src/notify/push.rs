@@ -1,8 +1,9 @@
 //! The push connection, one for each process and server: delivers notifications about locks to waiters.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::mem;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +18,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 use crate::error::{Cause, is_refusal};
 use crate::notify::acquisitions::{Acquisitions, Interest};
 use crate::notify::message::{Message, Secret, Secrets};
-use crate::notify::push_connection::{Event, OnEvent, PushConnection};
+use crate::notify::push_connection::{Channel, Event, OnEvent, PushConnection};
 use crate::notify::push_rights::{PushRights, gave_up};
 use crate::notify::unclaimed_grant::{ReturnGrant, Returns, UnclaimedGrant};
 use crate::route::client::RedisClient;
@@ -29,6 +30,8 @@ const LINGER: Duration = Duration::from_secs(60);
 const PING_EVERY: Duration = Duration::from_secs(5);
 /// The pause after a refused subscription: a random part of this, at least half.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
+/// How many channels are subscribed in one round trip.
+const SUBSCRIBED_AT_A_TIME: usize = 128;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
 
@@ -75,6 +78,8 @@ struct PushState {
 struct Subscriptions {
     topics: BTreeMap<String, Topic>,
     mailboxes: HashMap<OwnerId, Arc<Pending>>,
+    /// The waiters that are notified when a key changes.
+    watchers: HashMap<String, HashMap<OwnerId, Arc<Pending>>>,
     /// The connection that reads the keys to watch, with tracking enabled.
     tracking: Option<MultiplexedConnection>,
     running: bool,
@@ -385,18 +390,22 @@ impl Mailbox {
 
     /// Watches a key, for changes by any client, and reports whether it exists. `None` if tracking is not available.
     pub fn watch(&self, key: &str) -> impl Future<Output = Option<bool>> + Send + use<> {
-        let connection = self.listener.state.subscriptions().tracking.clone();
         // The read makes the server report the next change.
         let mut read = redis::cmd("EXISTS");
         read.arg(key);
-        *self.pending.watched_key() = Some(key.to_owned());
+        let mut subscriptions = self.listener.state.subscriptions();
+        subscriptions.watch(self.owner, &self.pending, Some(key));
+        let connection = subscriptions.tracking.clone();
+        drop(subscriptions);
         async move { read.query_async(&mut connection?).await.ok() }
     }
 }
 
 impl Drop for Mailbox {
     fn drop(&mut self) {
-        self.listener.state.subscriptions().mailboxes.remove(&self.owner);
+        let mut subscriptions = self.listener.state.subscriptions();
+        subscriptions.watch(self.owner, &self.pending, None);
+        subscriptions.mailboxes.remove(&self.owner);
     }
 }
 
@@ -459,14 +468,10 @@ impl PushState {
             },
             Event::Unsubscribed { .. } => return Some(event),
             Event::Changed(key) => {
-                let subscriptions = self.subscriptions();
-                let concerned = subscriptions.mailboxes.values().filter(|pending| {
-                    let mut watched_key = pending.watched_key();
-                    watched_key
-                        .take_if(|watched_key| key.as_ref().is_none_or(|key| key == watched_key))
-                        .is_some()
-                });
-                concerned.for_each(|pending| pending.notify(Notification::Ask));
+                let concerned = self.subscriptions().take_watchers(key.as_deref());
+                for pending in concerned {
+                    pending.notify(Notification::Ask);
+                }
             }
         }
         None
@@ -629,7 +634,7 @@ async fn listen_on(
         Ok(Ok((tracking, _))) => state.subscriptions().tracking = tracking,
         _ => return Ended::Broken { has_lasted },
     }
-    let mut subscribed = BTreeSet::new();
+    let mut subscribed = BTreeMap::new();
     let mut pings = interval_at(Instant::now() + PING_EVERY, PING_EVERY);
     pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -649,7 +654,7 @@ async fn listen_on(
         tokio::select! {
             event = connection.next() => match event {
                 Some(Event::Unsubscribed { channel }) => {
-                    subscribed.retain(|subscribed| subscribed.name != channel);
+                    subscribed.remove(&channel);
                     state.mark_moved(&channel);
                 }
                 Some(_) => {}
@@ -717,54 +722,85 @@ enum Subscribed {
 async fn subscribe(
     state: &PushState,
     connection: &mut PushConnection,
-    subscribed: &mut BTreeSet<Channel>,
+    subscribed: &mut BTreeMap<String, bool>,
 ) -> Subscribed {
     let (wanted, unwanted) = state.subscriptions().diff(subscribed, state.client.is_cluster());
-    for Channel { name, sharded } in wanted {
-        match timeout(state.timeout, connection.subscribe(&name, sharded)).await {
-            Ok(Ok(())) if state.is_inbox(&name) && !connection.may_publish(&name, sharded).await => {
-                return Subscribed::Refused;
+    for wanted in wanted.chunks(SUBSCRIBED_AT_A_TIME) {
+        let Ok(answers) = timeout(state.timeout, connection.subscribe_all(wanted)).await else {
+            return Subscribed::Broken;
+        };
+        let inboxes = wanted.iter().zip(&answers).filter(|(_, answer)| answer.is_ok());
+        let inboxes = inboxes.map(|(channel, _)| channel).filter(|channel| state.is_inbox(&channel.name));
+        if !connection.may_publish(inboxes).await {
+            return Subscribed::Refused;
+        }
+        for (Channel { name, sharded }, answer) in wanted.iter().zip(answers) {
+            match answer {
+                Ok(()) => {
+                    state.notify(name, |_| true);
+                    subscribed.insert(name.clone(), *sharded);
+                }
+                Err(error) if error.is_cluster_error() => state.mark_moved(name),
+                Err(error) if is_refusal(&error) => {
+                    tracing::debug!(error = %Cause::of(&error), "the server refused the subscription");
+                    return Subscribed::Refused;
+                }
+                Err(_) => return Subscribed::Broken,
             }
-            Ok(Ok(())) => {
-                state.notify(&name, |_| true);
-                subscribed.insert(Channel { name, sharded });
-            }
-            Ok(Err(error)) if error.is_cluster_error() => state.mark_moved(&name),
-            Ok(Err(error)) if is_refusal(&error) => {
-                tracing::debug!(error = %Cause::of(&error), "the server refused the subscription");
-                return Subscribed::Refused;
-            }
-            _ => return Subscribed::Broken,
         }
     }
-    for channel in unwanted {
-        let Channel { name, sharded } = &channel;
-        if !matches!(timeout(state.timeout, connection.unsubscribe(name, *sharded)).await, Ok(Ok(()))) {
+    for Channel { name, sharded } in unwanted {
+        if !matches!(timeout(state.timeout, connection.unsubscribe(&name, sharded)).await, Ok(Ok(()))) {
             return Subscribed::Broken;
         }
-        subscribed.remove(&channel);
+        subscribed.remove(&name);
     }
     Subscribed::Yes
 }
 
-/// A channel to subscribe.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Channel {
-    name: String,
-    sharded: bool,
-}
-
 impl Subscriptions {
+    /// Has this waiter notified of the next change of this key, and of no other.
+    fn watch(&mut self, owner: OwnerId, pending: &Arc<Pending>, key: Option<&str>) {
+        let before = mem::replace(&mut *pending.watched_key(), key.map(str::to_owned));
+        if let Some(before) = before.filter(|before| Some(&**before) != key)
+            && let Some(watchers) = self.watchers.get_mut(&before)
+        {
+            watchers.remove(&owner);
+            if watchers.is_empty() {
+                self.watchers.remove(&before);
+            }
+        }
+        if let Some(key) = key {
+            self.watchers.entry(key.to_owned()).or_default().insert(owner, Arc::clone(pending));
+        }
+    }
+
+    /// The waiters that watch this key, or any key, which they do no longer.
+    fn take_watchers(&mut self, key: Option<&str>) -> Vec<Arc<Pending>> {
+        let taken = match key {
+            Some(key) => self.watchers.remove(key).into_iter().collect(),
+            None => mem::take(&mut self.watchers).into_values().collect::<Vec<_>>(),
+        };
+        let taken: Vec<_> = taken.into_iter().flat_map(HashMap::into_values).collect();
+        taken.iter().for_each(|pending| *pending.watched_key() = None);
+        taken
+    }
+
     /// The channels to subscribe and to unsubscribe. Removes topics that have been idle for long.
-    fn diff(&mut self, subscribed: &mut BTreeSet<Channel>, cluster: bool) -> (Vec<Channel>, Vec<Channel>) {
+    fn diff(
+        &mut self,
+        subscribed: &mut BTreeMap<String, bool>,
+        cluster: bool,
+    ) -> (Vec<Channel>, Vec<Channel>) {
         self.topics.retain(|_, topic| topic.idle_since.is_none_or(|since| since.elapsed() < LINGER));
-        subscribed.retain(|channel| !self.topics.get(&channel.name).is_some_and(|topic| topic.moved_away));
+        subscribed.retain(|name, _| !self.topics.get(name).is_some_and(|topic| topic.moved_away));
+        let channel = |name: &String, sharded| Channel { name: name.clone(), sharded };
+        // The names of all the others are not copied: there may be many, and this is called for each new one.
+        let unwanted = subscribed.iter().filter(|(name, _)| !self.topics.contains_key(*name));
+        let unwanted = unwanted.map(|(name, sharded)| channel(name, *sharded)).collect();
         let topics = self.topics.iter().filter(|(_, topic)| !topic.moved_away);
-        let channels: BTreeSet<Channel> = topics
-            .map(|(name, topic)| Channel { name: name.clone(), sharded: cluster && topic.is_inbox })
-            .collect();
-        let unwanted = subscribed.difference(&channels).cloned().collect();
-        let wanted = channels.difference(subscribed).cloned().collect();
+        let wanted = topics.filter(|(name, _)| !subscribed.contains_key(*name));
+        let wanted = wanted.map(|(name, topic)| channel(name, cluster && topic.is_inbox)).collect();
         (wanted, unwanted)
     }
 
@@ -774,5 +810,51 @@ impl Subscriptions {
             self.running = false;
         }
         !self.running
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each change of a key is looked up in the index, and touches its own waiters alone.
+    #[test]
+    fn a_change_notifies_the_waiters_of_its_key_once() {
+        let mut subscriptions = Subscriptions::default();
+        let waiters: Vec<_> =
+            (0..1_000).map(|at| (OwnerId::random(), Arc::<Pending>::default(), at / 2)).collect();
+        for (owner, pending, key) in &waiters {
+            subscriptions.watch(*owner, pending, Some("before"));
+            subscriptions.watch(*owner, pending, Some(&format!("lock:{key}")));
+        }
+        assert_eq!(subscriptions.watchers.len(), 500);
+        let taken = |subscriptions: &mut Subscriptions, key| subscriptions.take_watchers(key).len();
+        assert_eq!(taken(&mut subscriptions, Some("before")), 0);
+        assert_eq!([(); 2].map(|()| taken(&mut subscriptions, Some("lock:7"))), [2, 0]);
+        let (owner, pending, _) = &waiters[0];
+        subscriptions.watch(*owner, pending, None);
+        assert_eq!(taken(&mut subscriptions, Some("lock:0")), 1, "the other one");
+        assert_eq!(taken(&mut subscriptions, None), 996);
+        assert!(subscriptions.watchers.is_empty());
+        assert!(waiters.iter().all(|(_, pending, _)| pending.watched_key().is_none()));
+    }
+
+    #[test]
+    fn channels_are_subscribed_once_and_left_when_nobody_needs_them() {
+        let mut subscriptions = Subscriptions::default();
+        let names =
+            |channels: Vec<Channel>| channels.into_iter().map(|channel| channel.name).collect::<Vec<_>>();
+        for name in ["a", "b", "c"] {
+            subscriptions.topics.insert(name.to_owned(), Topic::new(name == "a"));
+        }
+        let mut subscribed = BTreeMap::from([("b".to_owned(), false), ("d".to_owned(), false)]);
+        let (wanted, unwanted) = subscriptions.diff(&mut subscribed, true);
+        assert!(wanted[0].sharded && !wanted[1].sharded);
+        assert_eq!((names(wanted), names(unwanted)), (vec!["a".into(), "c".into()], vec!["d".into()]));
+        // Another node has it now.
+        subscriptions.topics.get_mut("b").unwrap().moved_away = true;
+        let (wanted, _) = subscriptions.diff(&mut subscribed, true);
+        assert_eq!(names(wanted), ["a", "c"]);
+        assert!(!subscribed.contains_key("b"));
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::StreamExt as _;
+use futures_util::future::join_all;
 use lock_core::Result;
 use redis::aio::{MultiplexedConnection, PubSubSink, PubSubStream};
 use redis::{PushInfo, PushKind, RedisError, RedisResult, ServerErrorKind, Value};
@@ -20,6 +21,13 @@ pub(crate) enum PushConnection {
 
 /// The handler of events, called as soon as each arrives; an event that it returns is passed on by [`PushConnection::next`].
 pub(crate) type OnEvent = dyn Fn(Event) -> Option<Event> + Send + Sync;
+
+/// A channel to subscribe.
+#[derive(Clone, Debug)]
+pub(crate) struct Channel {
+    pub(crate) name: String,
+    pub(crate) sharded: bool,
+}
 
 /// An event that a server pushes.
 #[derive(Debug, PartialEq, Eq)]
@@ -56,12 +64,20 @@ impl PushConnection {
         }
     }
 
-    /// Whether the server user may publish on this channel; true if that cannot be tested.
-    pub(crate) async fn may_publish(&mut self, channel: &str, sharded: bool) -> bool {
+    /// Whether the server user may publish on these channels; true if that cannot be tested.
+    pub(crate) async fn may_publish(&self, channels: impl Iterator<Item = &Channel>) -> bool {
         let Self::Resp3 { connection, .. } = self else { return true };
-        let mut publish = redis::cmd(if sharded { "SPUBLISH" } else { "PUBLISH" });
-        let answer = publish.arg(channel).arg("").query_async::<i64>(connection).await;
-        answer.err().is_none_or(|error| error.kind() != redis::ErrorKind::Server(ServerErrorKind::NoPerm))
+        let each = channels.map(|channel| {
+            let mut connection = connection.clone();
+            let mut publish = redis::cmd(if channel.sharded { "SPUBLISH" } else { "PUBLISH" });
+            publish.arg(&channel.name).arg("");
+            async move { publish.query_async::<i64>(&mut connection).await }
+        });
+        let refused = redis::ErrorKind::Server(ServerErrorKind::NoPerm);
+        join_all(each)
+            .await
+            .iter()
+            .all(|answer| answer.as_ref().err().is_none_or(|error| error.kind() != refused))
     }
 
     /// Enables client tracking: the server reports changes of keys that were read over this connection. Returns the
@@ -83,6 +99,29 @@ impl PushConnection {
             Err(error) => return Err(error),
         };
         Ok((tracking, hello.is_ok_and(|hello| Greeting::of_hello(&hello).is_replica())))
+    }
+
+    /// Subscribes to these channels in one round trip, and returns the answer to each.
+    pub(crate) async fn subscribe_all(&mut self, channels: &[Channel]) -> Vec<RedisResult<()>> {
+        if let Self::Resp3 { connection, .. } = self {
+            let each = channels.iter().map(|channel| {
+                let mut connection = connection.clone();
+                async move {
+                    match channel.sharded {
+                        true => {
+                            redis::cmd("SSUBSCRIBE").arg(&channel.name).query_async(&mut connection).await
+                        }
+                        false => connection.subscribe(&channel.name).await,
+                    }
+                }
+            });
+            return join_all(each).await;
+        }
+        let mut answers = Vec::with_capacity(channels.len());
+        for Channel { name, sharded } in channels {
+            answers.push(self.subscribe(name, *sharded).await);
+        }
+        answers
     }
 
     pub(crate) async fn subscribe(&mut self, channel: &str, sharded: bool) -> RedisResult<()> {

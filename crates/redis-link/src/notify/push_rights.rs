@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lock_core::{Finding, FindingLevel};
 
 use crate::error::{LISTEN_RIGHTS, SHARD_RIGHTS, TRACK_RIGHTS, is_refusal};
-use crate::notify::push_connection::PushConnection;
+use crate::notify::push_connection::{Channel, PushConnection};
 use crate::route::client::RedisClient;
 
 /// Channels without listeners.
@@ -28,18 +28,19 @@ impl PushRights {
     /// Tests the rights on a connection that is closed afterwards; `None` if the test fails.
     pub(crate) async fn of(client: &RedisClient, node: &str, queues: bool) -> Option<Self> {
         // Releases are published to all nodes; an inbox is in the slot of the lock.
-        let (channel, sharded) = if queues { (INBOX, client.is_cluster()) } else { (FREE, false) };
+        let (name, sharded) = if queues { (INBOX, client.is_cluster()) } else { (FREE, false) };
+        let channel = Channel { name: name.to_owned(), sharded };
         let mut connection = PushConnection::connect(client, node, Arc::new(Some)).await.ok()?;
         let speaks_resp3 = matches!(connection, PushConnection::Resp3 { .. });
-        let tracks = queues && connection.track().await.ok()?.is_some();
-        let subscribes = match connection.subscribe(channel, sharded).await {
+        let tracks = queues && connection.begin().await.ok()?.0.is_some();
+        let subscribes = match connection.subscribe(name, sharded).await {
             Ok(()) => true,
             // Another node has the slot of this channel: the rights were checked before that.
             Err(error) if error.is_cluster_error() => true,
             Err(error) if is_refusal(&error) => false,
             Err(_) => return None,
         };
-        let publishes = connection.may_publish(channel, sharded).await;
+        let publishes = connection.may_publish([&channel].into_iter()).await;
         Some(Self { queues, speaks_resp3, tracks, subscribes, publishes, sharded })
     }
 

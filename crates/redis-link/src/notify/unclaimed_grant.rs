@@ -5,20 +5,23 @@
 //! process is subscribed, and grants it the lock. The process is notified, and returns the grant: only one that a queue entry of its own
 //! proves, and whose owner id nobody uses any more.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::{OwnerId, Token};
 use tokio::runtime::Handle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::scripts::keys::Keys;
 
 /// How many grants are returned concurrently. Further ones expire.
 const MOST_AT_A_TIME: usize = 1024;
+/// After a return that found nothing, messages about the same grant are repetitions for so long.
+const REPEATED_WITHIN: Duration = Duration::from_secs(1);
 /// All grants within this time are reported in one warning.
 const REPORT_AFTER: Duration = Duration::from_secs(1);
 
@@ -49,27 +52,37 @@ pub trait ReturnGrant: fmt::Debug + Send + Sync + 'static {
 pub(crate) struct Returns {
     server: Arc<dyn ReturnGrant>,
     running: AtomicUsize,
+    /// The owners whose grants are being returned, and those of which nothing was found until then.
+    recent: Mutex<HashMap<OwnerId, Option<Instant>>>,
     /// The number of grants that were returned and not yet reported.
     unreported: AtomicUsize,
 }
 
 impl Returns {
     pub(crate) fn new(server: Arc<dyn ReturnGrant>) -> Arc<Self> {
-        Arc::new(Self { server, running: AtomicUsize::new(0), unreported: AtomicUsize::new(0) })
+        let (running, unreported) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Arc::new(Self { server, running, recent: Mutex::default(), unreported })
     }
 
-    /// Returns a grant in the background.
+    /// Returns a grant in the background, once: whoever heard its message can repeat it as often as they like.
     pub(crate) fn give_back(self: &Arc<Self>, grant: UnclaimedGrant, reports: bool) {
         let Ok(runtime) = Handle::try_current() else { return };
+        if self.is_repeated(grant.owner) {
+            return;
+        }
         if self.running.fetch_add(1, Ordering::AcqRel) >= MOST_AT_A_TIME {
             self.running.fetch_sub(1, Ordering::AcqRel);
             return;
         }
-        let running = Running(Arc::clone(self));
+        self.recent().insert(grant.owner, None);
+        let running = Running(Arc::clone(self), grant.owner);
         drop(runtime.spawn(async move {
             let this = Arc::clone(&running.0);
             let given_back = this.server.return_grant(&grant).await;
             drop(running);
+            if given_back != Some(true) {
+                this.recent().insert(grant.owner, Some(Instant::now() + REPEATED_WITHIN));
+            }
             tracing::debug!(
                 lock = grant.keys.lock(),
                 ?given_back,
@@ -79,6 +92,18 @@ impl Returns {
                 this.report().await;
             }
         }));
+    }
+
+    fn is_repeated(&self, owner: OwnerId) -> bool {
+        let (mut recent, now) = (self.recent(), Instant::now());
+        if recent.len() > 2 * MOST_AT_A_TIME {
+            recent.retain(|_, until| until.is_none_or(|until| now < until));
+        }
+        recent.get(&owner).is_some_and(|until| until.is_none_or(|until| now < until))
+    }
+
+    fn recent(&self) -> MutexGuard<'_, HashMap<OwnerId, Option<Instant>>> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Logs one warning for all grants that are returned within a second.
@@ -105,11 +130,13 @@ impl Drop for Report {
     }
 }
 
-struct Running(Arc<Returns>);
+/// A return under way, also of a runtime that ends.
+struct Running(Arc<Returns>, OwnerId);
 
 impl Drop for Running {
     fn drop(&mut self) {
         self.0.running.fetch_sub(1, Ordering::AcqRel);
+        self.0.recent().remove(&self.1);
     }
 }
 
@@ -128,6 +155,48 @@ mod tests {
 
         fn address(&self) -> &'static str {
             "a:1"
+        }
+    }
+
+    /// Finds something or not, and counts how often it was asked.
+    #[derive(Debug)]
+    struct Finds(bool, AtomicUsize);
+
+    #[async_trait]
+    impl ReturnGrant for Finds {
+        async fn return_grant(&self, _: &UnclaimedGrant) -> Option<bool> {
+            self.1.fetch_add(1, Ordering::SeqCst);
+            sleep(Duration::from_millis(10)).await;
+            Some(self.0)
+        }
+
+        fn address(&self) -> &'static str {
+            "a:1"
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_grant_that_is_repeated_is_returned_once_in_a_while() {
+        for (finds, asked) in [(true, [1, 2, 3]), (false, [1, 1, 2])] {
+            let server = Arc::new(Finds(finds, AtomicUsize::new(0)));
+            let returns = Returns::new(Arc::clone(&server) as Arc<dyn ReturnGrant>);
+            let (owner, keys) = (OwnerId::random(), Keys::of("lock:a"));
+            for (pause, asked) in [0, 500, 1_000].into_iter().zip(asked) {
+                sleep(Duration::from_millis(pause)).await;
+                for _ in 0..1_000 {
+                    returns.give_back(UnclaimedGrant { owner, token: None, keys: keys.clone() }, false);
+                }
+                sleep(Duration::from_millis(20)).await;
+                assert_eq!(server.1.load(Ordering::SeqCst), asked, "{finds} after {pause} ms");
+            }
+            for _ in 0..10 {
+                returns.give_back(
+                    UnclaimedGrant { owner: OwnerId::random(), token: None, keys: keys.clone() },
+                    false,
+                );
+            }
+            sleep(Duration::from_millis(20)).await;
+            assert_eq!(server.1.load(Ordering::SeqCst), asked[2] + 10, "each of several");
         }
     }
 

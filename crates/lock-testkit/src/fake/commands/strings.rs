@@ -9,7 +9,8 @@ use super::{Command, integer, is, other, read, span, syntax};
 pub(super) const COMMANDS: &[Command] = &[
     read("get", 2, |call, words| Ok(Reply::bulk_or_nil(call.keys().text(&words[1])?))),
     read("getrange", 4, |call, words| {
-        let (text, [start, stop]) = (call.keys().text(&words[1])?.unwrap_or_default(), [&words[2], &words[3]]);
+        let (text, [start, stop]) = (call.keys().text(&words[1])?.cloned(), [&words[2], &words[3]]);
+        let text = text.unwrap_or_default();
         let part = span(integer(start)?, integer(stop)?, text.len());
         Ok(Reply::bulk(text[part].to_vec()))
     }),
