@@ -206,7 +206,8 @@ async fn forward(client: TcpStream, to: SocketAddr, refuses: Option<&'static str
     let requests = async {
         let mut buffer = [0; 4096];
         while let Ok(count @ 1..) = from_client.read(&mut buffer).await {
-            let is_refused = |word: &str| buffer[..count].windows(word.len()).any(|part| part == word.as_bytes());
+            let is_refused =
+                |word: &str| buffer[..count].windows(word.len()).any(|part| part == word.as_bytes());
             if refuses.is_some_and(is_refused) || to_server.write_all(&buffer[..count]).await.is_err() {
                 return;
             }

@@ -1,10 +1,11 @@
 //! Looking at locks, breaking the one that was seen, and listing them.
 
-use lock_core::{ErrorKind, LockMode, Locks, Token};
+use lock_core::migration::MigrationSource;
+use lock_core::{ErrorKind, GuardState, LockMode, Locks, Token};
 use lock_testkit::proxy::{Direction, Then, redis_command};
-use lock_testkit::{RedisServer, soon, take};
+use lock_testkit::{RedisServer, give_back, soon, take};
 
-use crate::common::{Link, connect, url_without};
+use crate::common::{Link, RECIPES, backend, client, connect, url_without};
 
 async fn names(locks: &Locks, prefix: &str) -> Vec<String> {
     let names = soon(locks.list(prefix)).await.unwrap();
@@ -103,4 +104,37 @@ async fn without_the_right_to_scan_the_error_says_so() {
     let error = locks.list("").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);
     assert!(error.to_string().contains("+scan"), "{error}");
+}
+
+/// A reply of that size would end the connection of all locks.
+#[tokio::test]
+async fn a_value_of_a_neighbour_of_any_size_is_no_trouble() {
+    let redis = RedisServer::start().await.unwrap();
+    for recipe in RECIPES {
+        let locks = client(&redis, &format!("ttl=60s&{recipe}")).await;
+        let guard = take(&locks, "a").await;
+        let connections = redis.text(&["INFO", "stats"]).await;
+        let made =
+            |stats: &str| stats.lines().find(|line| line.starts_with("total_connections")).map(str::to_owned);
+        redis.call(&["SETRANGE", "lock:huge", "68157440", "x"]).await;
+        assert!(locks.inspect("huge").await.unwrap().is_held());
+        // It claims to be the tombstone of a lock that has moved.
+        redis.call(&["SETRANGE", "lock:huge", "0", "polylock:moved "]).await;
+        drop(soon(locks.mutex("huge").try_acquire()).await);
+        drop(locks.inspect("huge").await);
+        let (backend, _) = backend(&format!("{}?{recipe}", redis.url())).await;
+        drop(soon(MigrationSource::tombstones(&*backend, "")).await);
+        drop(soon(backend.longest_lease()).await.unwrap());
+        assert!(guard.is_valid());
+        drop(backend);
+        // Those of the look itself, and of the other client.
+        let now = redis.text(&["INFO", "stats"]).await;
+        let [before, now] = [connections, now].map(|stats| {
+            made(&stats).and_then(|line| line.trim().split(':').nth(1)?.parse::<u32>().ok()).unwrap()
+        });
+        assert!(now <= before + 12, "{recipe}: the connections were lost: {before} before, {now} now");
+        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
+        give_back(guard).await;
+        redis.call(&["FLUSHALL"]).await;
+    }
 }

@@ -8,7 +8,8 @@ use futures_util::StreamExt as _;
 use lock_core::{Guard, LockOptions, Locks};
 use lock_redis::redis::aio::{MultiplexedConnection, PubSub};
 use lock_redis::redis::{self, Client};
-use lock_testkit::{RedisServer, acquiring, give_back, hand_over, queue_up, soon, take};
+use lock_testkit::{RedisServer, acquiring, give_back, hand_over, queue_up, soon, take, until};
+use tokio::time::Instant;
 
 use crate::common::{KEY, QUEUE, client, queue_is};
 
@@ -180,4 +181,73 @@ async fn a_grant_that_is_repeated_ends_no_lock_that_is_held_at_least() {
     site.publish(&inbox, &heard).await;
     site.handled(&holder, &other).await;
     assert_eq!(site.words().await, words, "the lock was returned before its time");
+}
+
+/// As a script with a bug or a restore leaves it: no waiter can be in it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_of_another_type_is_none() {
+    let redis = RedisServer::start().await.unwrap();
+    let (ours, theirs) = (client(&redis, "ttl=60s").await, client(&redis, "ttl=60s&leave_free=100%").await);
+    for locks in [&ours, &ours, &theirs, &theirs] {
+        give_back(take(locks, "a").await).await;
+    }
+    let spoilers: [&[&str]; 4] =
+        [&["SET", QUEUE, "1"], &["HSET", QUEUE, "a", "1"], &["ZADD", QUEUE, "1", "a"], &["SADD", QUEUE, "a"]];
+    for spoiler in spoilers {
+        let spoil = async || {
+            redis.call(&["DEL", QUEUE]).await;
+            assert!(!redis.call(spoiler).await.is_error());
+        };
+        spoil().await;
+        let guard = take(&ours, "a").await;
+        spoil().await;
+        assert!(theirs.mutex("a").try_acquire().await.unwrap().is_none());
+        spoil().await;
+        let waiter = acquiring(theirs.mutex("a"));
+        until("it waits", async || redis.text(&["TYPE", QUEUE]).await == "list").await;
+        let guard = hand_over(guard, waiter).await;
+        spoil().await;
+        // Its release leaves the lock free for a moment.
+        give_back(guard).await;
+        assert!(!redis.has_key(KEY).await, "{spoiler:?}: a lock of nobody");
+
+        let guard = soon(ours.mutex("a").acquire()).await.unwrap();
+        spoil().await;
+        give_back(guard).await;
+        assert!(!redis.has_key(KEY).await, "{spoiler:?}: a lock of nobody");
+        let guard = take(&ours, "a").await;
+        spoil().await;
+        assert!(ours.break_lock("a").await.unwrap());
+        assert!(!redis.has_key(KEY).await, "{spoiler:?}: not broken");
+        drop(guard);
+
+        let mut writer = ours.rw("a").write().await.unwrap();
+        spoil().await;
+        writer.downgrade().await.unwrap();
+        spoil().await;
+        let reader = theirs.rw("a").read().await.unwrap();
+        spoil().await;
+        give_back(writer).await;
+        spoil().await;
+        give_back(reader).await;
+        assert!(!redis.has_key(KEY).await, "{spoiler:?}: a share of nobody");
+    }
+}
+
+/// Each of them would have all waiters of all processes ask.
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_on_the_channel_of_a_lock_are_answered_once_in_a_while() {
+    let site = Site::new().await;
+    let holder = client(&site.redis, "ttl=60s&wait=notify").await;
+    let other = client(&site.redis, "ttl=60s&wait=notify").await;
+    let guard = take(&holder, "a").await;
+    let waiter = acquiring(other.mutex("a"));
+    until("it waits", async || holder.inspect("a").await.unwrap().waiters == 1).await;
+    let (before, began) = (site.redis.calls_of("evalsha").await, Instant::now());
+    for _ in 0..2_000 {
+        site.publish("polylock:free:{lock:a}", "").await;
+    }
+    let (asked, took) = (site.redis.calls_of("evalsha").await - before, began.elapsed());
+    assert!(asked <= 20 + 110 * took.as_millis() as u64 / 1000, "{asked} requests in {took:?}");
+    give_back(hand_over(guard, waiter).await).await;
 }

@@ -165,10 +165,13 @@ async fn pushes_follow_the_requests_to_another_server_of_the_same_address() {
     // As a server closes what is idle: subscribers are spared.
     old.call(&["CLIENT", "KILL", "TYPE", "normal"]).await;
     until("it requests something of the new server", async || locks.inspect("a").await.is_ok()).await;
+    let guard = take(&client(&new, "ttl=60s").await, "a").await;
+    let waiter = acquiring(locks.mutex("a"));
     until("the new server has its inbox", async || {
         new.call(&["PUBSUB", "NUMSUB", inbox]).await.array().unwrap()[1].int() == Some(1)
     })
     .await;
+    give_back(hand_over(guard, waiter).await).await;
     releases_are_pushed(&client(&new, "ttl=60s").await, &locks).await;
 }
 

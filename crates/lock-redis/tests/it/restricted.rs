@@ -1,14 +1,16 @@
 //! Servers that do not allow all commands, and proxies that clients share: what works less well there, and what is refused.
 
+use std::time::Duration;
+
 use lock_core::{Error, ErrorKind, LockOptions, Locks, Outcome, Persistence, Released};
 use lock_testkit::proxy::{Multiplexer, Protocol, Refusal, Then, redis_command};
 use lock_testkit::{
-    FaultProxy, RedisCluster, RedisSentinel, RedisServer, acquiring, come, give_back, is_renewed, soon, take,
-    until,
+    FaultProxy, RedisCluster, RedisSentinel, RedisServer, acquiring, come, give_back, hand_over, is_renewed,
+    soon, take, until,
 };
 
 use crate::common::{
-    as_worker, client, cluster_without, connect, queue_is, try_connect, until_info, url_without, works,
+    Relay, as_worker, client, cluster_without, connect, queue_is, try_connect, until_info, url_without, works,
 };
 
 /// What a proxy cannot send over a connection that clients share, or to one of several servers.
@@ -322,7 +324,7 @@ async fn an_extension_that_a_proxy_answers_for_a_lost_server_may_have_been_appli
     line.refuse(true);
     line.swallow_when(redis_command("EVALSHA"), Then::Reset);
     // Time: what was applied ends before the lease that is left if it was not.
-    let extended = guard.extend(std::time::Duration::from_millis(500)).await;
+    let extended = guard.extend(Duration::from_millis(500)).await;
     assert_eq!(line.fired(), 1);
     let next = take(&other, "a").await;
     assert!(!guard.is_valid(), "two valid guards");

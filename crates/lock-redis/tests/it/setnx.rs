@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lock_core::{ErrorKind, GuardState, Holder, LockOptions, Locks, LossReason, Released, Token};
+use lock_core::{ErrorKind, GuardState, Holder, LockOptions, Locks, LossReason, Outcome, Released, Token};
 use lock_redis::{RedisConfig, WallClock};
 use lock_testkit::proxy::{Direction, Then, redis_command};
 use lock_testkit::{LogCapture, RedisServer, give_back, is_renewed, take, until};
@@ -288,6 +288,29 @@ async fn a_time_that_others_write_after_our_release_is_theirs() {
         assert!(matches!(holder, Some(Holder::Foreign(_))), "{holder:?}");
         link.redis.call(&["DEL", KEY]).await;
     }
+}
+
+/// What it would write is an earlier end, for all others: it does not say that the lease is longer.
+#[tokio::test]
+async fn a_clock_that_was_set_back_extends_nothing() {
+    let offset = Arc::new(AtomicI64::new(0));
+    let steps = Arc::clone(&offset);
+    let link = link("ttl=60s", WallClock::new(move || shifted(steps.load(Ordering::SeqCst)))).await;
+    let guard = take(&link.locks, "a").await;
+    let value = link.redis.text(&["GET", KEY]).await;
+    offset.store(-86_400_000, Ordering::SeqCst);
+    let error = guard.extend(Duration::from_secs(60)).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::Unknown), "{error}");
+    assert_eq!(link.redis.text(&["GET", KEY]).await, value, "an earlier end was written");
+    assert!(guard.is_valid(), "until its deadline, as before");
+    // Whose clock is right finds it busy until then.
+    let others = connect(&format!("{}?recipe=setnx-timestamp", link.redis.url())).await;
+    assert!(others.mutex("a").try_acquire().await.unwrap().is_none());
+    // An extension by less is wanted, and is written.
+    offset.store(0, Ordering::SeqCst);
+    guard.extend(Duration::from_secs(30)).await.unwrap();
+    assert_ne!(link.redis.text(&["GET", KEY]).await, value);
+    give_back(guard).await;
 }
 
 // ---- Cancellation and faults ----
