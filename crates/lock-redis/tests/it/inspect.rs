@@ -111,7 +111,7 @@ async fn without_the_right_to_scan_the_error_says_so() {
 async fn a_value_of_a_neighbour_of_any_size_is_no_trouble() {
     let redis = RedisServer::start().await.unwrap();
     for recipe in RECIPES {
-        let locks = client(&redis, &format!("ttl=60s&{recipe}")).await;
+        let locks = client(&redis, &format!("ttl=60s&command_timeout=20s&{recipe}")).await;
         let guard = take(&locks, "a").await;
         let connections = redis.text(&["INFO", "stats"]).await;
         let made =
@@ -122,9 +122,9 @@ async fn a_value_of_a_neighbour_of_any_size_is_no_trouble() {
         redis.call(&["SETRANGE", "lock:huge", "0", "polylock:moved "]).await;
         drop(soon(locks.mutex("huge").try_acquire()).await);
         drop(locks.inspect("huge").await);
-        let (backend, _) = backend(&format!("{}?{recipe}", redis.url())).await;
+        let (backend, _) = backend(&format!("{}?command_timeout=20s&{recipe}", redis.url())).await;
         drop(soon(MigrationSource::tombstones(&*backend, "")).await);
-        drop(soon(backend.longest_lease()).await.unwrap());
+        soon(backend.longest_lease()).await.unwrap();
         assert!(guard.is_valid());
         drop(backend);
         // Those of the look itself, and of the other client.

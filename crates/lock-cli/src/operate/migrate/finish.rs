@@ -31,7 +31,7 @@ The old store must be closed to all users first, so that no client can acquire a
 then names a user that may look, and nothing else:
 
   ACL SETUSER migrator on >PASSWORD -@all %R~* +hello +ping +select +client|setname
-      +client|list +acl|list +acl|dryrun +info +time +scan +type +get +pttl +zscore +script|load
+      +client|list +acl|list +acl|dryrun +info +time +scan +type +get +getrange +pttl +zscore +script|load
 
 Examples:
   polylock migrate finish
