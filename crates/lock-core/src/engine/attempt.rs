@@ -9,6 +9,9 @@ use super::{Answer, Ask, Core, LeaseStore, Order, QueueUp};
 use crate::process::drift::valid_until;
 use crate::{AcquireRequest, BootInstant, Error, Outcome, Result, Token};
 
+/// A store may refuse longer ones.
+const LONGEST_GRACE: Duration = Duration::from_secs(600);
+
 /// What an acquisition asks for.
 pub(super) struct Acquisition<'a, S: LeaseStore> {
     pub(super) core: &'a Arc<Core<S>>,
@@ -43,7 +46,8 @@ impl<'a, S: LeaseStore> Acquisition<'a, S> {
 
     /// How long a grant has to be kept until it is confirmed, as slowly as the store answers now.
     pub(super) fn grace(&self) -> Duration {
-        self.core.options.grace.max(self.core.round_trip.get() * 4).min(self.ttl)
+        let longest = self.ttl.min(LONGEST_GRACE);
+        self.core.options.grace.max(self.core.round_trip.get() * 4).min(longest)
     }
 }
 

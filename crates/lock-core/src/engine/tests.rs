@@ -25,6 +25,8 @@ struct Script {
     /// How many requests it sends for one that asks for the lock, if not one.
     requests: Option<usize>,
     messages: Option<mpsc::UnboundedReceiver<Message>>,
+    /// How long a downgrade takes.
+    downgrades_for: Duration,
     /// The hold of extensions that are blocked.
     blocks: Option<Hold>,
     /// How many more requests that break the lock are blocked.
@@ -125,6 +127,9 @@ impl LeaseStore for Scripted {
     }
 
     async fn extend(&self, leases: &[Extension<'_, ()>]) -> Vec<Result<Changed>> {
+        let is_downgrade = leases.iter().any(|lease| lease.hold == Hold::Downgrading);
+        let takes = if is_downgrade { self.script().downgrades_for } else { Duration::ZERO };
+        sleep(takes).await;
         let mut script = self.script();
         let answer = |lease: &Extension<'_, ()>| {
             script.seen.extended.push(lease.hold);
@@ -247,6 +252,45 @@ async fn a_lease_whose_downgrade_is_blocked_is_extended() {
     script.lock().unwrap().blocks = None;
     lease.downgrade().await.unwrap();
     assert_eq!(seen(&script).extended.last(), Some(&Hold::Downgrading));
+}
+
+/// It may let others in, notify them, and wait for a table.
+#[tokio::test(start_paused = true)]
+async fn a_slow_downgrade_delays_no_renewal_and_no_release_of_another_lease() {
+    let (engine, _script) = engine(Script { downgrades_for: TIMEOUT, ..Script::default() });
+    // Time: a lease ends while the other one is downgraded, unless it is extended.
+    let ttl = TIMEOUT / 4;
+    let mut writer = held(engine.acquire(request(Wait::Never, TTL)).await);
+    let (mut other, kept) = (
+        held(engine.acquire(request(Wait::Never, ttl)).await),
+        held(engine.acquire(request(Wait::Never, ttl)).await),
+    );
+    let began = tokio::time::Instant::now();
+    let goes_on = async {
+        sleep(ttl * 2).await;
+        assert!(other.validity().is_valid() && kept.validity().is_valid());
+        assert_eq!(other.release().await.unwrap(), Released::Released);
+        assert!(began.elapsed() < TIMEOUT);
+    };
+    let (downgraded, ()) = tokio::join!(writer.downgrade(), goes_on);
+    downgraded.unwrap();
+    assert!(began.elapsed() >= TIMEOUT && kept.validity().is_valid());
+}
+
+/// The clock of the leases goes on while a process is paused.
+#[tokio::test(start_paused = true)]
+async fn a_pause_while_a_request_is_answered_asks_for_no_longer_grace() {
+    let busy = Answer::Busy { ahead: Some(0), ends_in: None };
+    let (engine, script) = engine(Script { answers: [busy, busy].into(), ..Script::default() });
+    // Time: a pause, which no request lasts.
+    script.lock().unwrap().takes = TIMEOUT * 20;
+    let ttl = TIMEOUT * 1000;
+    held(engine.acquire(request(Wait::Forever, ttl)).await);
+    script.lock().unwrap().takes = Duration::ZERO;
+    held(engine.acquire(request(Wait::Forever, ttl)).await);
+    // What the round trips of requests that end in time ask for.
+    let Seen { graces, .. } = seen(&script);
+    assert!(graces.iter().all(|grace| *grace <= TIMEOUT * 4), "{graces:?}");
 }
 
 #[tokio::test(start_paused = true)]

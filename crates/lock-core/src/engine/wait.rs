@@ -243,7 +243,9 @@ impl<'a, S: LeaseStore> Waiting<'a, S> {
             }
             Ok(Answer::Busy { ahead, ends_in }) => {
                 let core = self.what.core;
-                core.round_trip.note(core.options.clock.now().saturating_duration_since(sent));
+                let took = core.options.clock.now().saturating_duration_since(sent);
+                // What is longer was a pause of this process.
+                core.round_trip.note(took.min(core.options.command_timeout));
                 self.busy(&mut attempt, ahead, ends_in);
                 // In the queue, it keeps its place: the message was late. But a queue entry keeps its grace period as well, and one
                 // that is too short for slow answers would be over each time.
