@@ -4,3 +4,4 @@ pub(crate) mod hosts;
 pub(crate) mod libpq;
 pub(crate) mod link;
 pub(crate) mod tls;
+pub(crate) mod turns;

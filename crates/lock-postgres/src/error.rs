@@ -98,7 +98,7 @@ impl Endpoint {
             ErrorKind::Unavailable,
             format!("{sessions} sessions have not answered or ended for {limit:?}"),
         )
-        .with_code("timeout")
+        .with_code("too_many_connections")
         .with_hint("try again; check what the server waits for: a lock of a table, the disk, or a standby")
     }
 

@@ -16,6 +16,8 @@
 //! | `server` | the calls of the functions |
 //! | `libpq` | options of URLs by which providers tune libpq |
 //! | `link`, `hosts`, `tls` | connections |
+//! | `turns` | whose turn it is to use a connection |
+//! | `teller` | notifies waiters and observers |
 //! | `inbox` | the connection on which the server notifies us |
 //! | `notification` | what it says there, and what of that is believed |
 //! | `stored_name` | lock names as the database stores them |
@@ -33,6 +35,7 @@ pub mod schema;
 mod server;
 mod store;
 mod stored_name;
+mod teller;
 
 pub use backend::Postgres;
 pub use config::{PostgresConfig, PostgresSync};

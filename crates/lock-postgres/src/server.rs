@@ -10,27 +10,32 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use deadpool::Runtime;
-use deadpool::managed::{Object, Pool, PoolError, QueueMode, TimeoutType, Timeouts};
+use deadpool::managed::{Object, Pool, PoolError, QueueMode, TimeoutType};
 use lock_core::engine::{Answer, Ask, Blocker, Changed, Extension, Order};
 use lock_core::waiting::pause_between;
 use lock_core::{Error, Mode, OwnerId, Result, Token};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::{sleep, timeout};
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::config::PostgresSync;
 use crate::connect::link::{Dialer, Link};
+use crate::connect::turns::Turns;
 use crate::error::{BACKEND, During, Endpoint, unexpected};
 use crate::notification::{Key, Secret};
 use crate::schema::quoted;
+use crate::teller::{Teller, commit_limit};
 
 /// The server, with the connections for requests.
 #[derive(Debug)]
 pub(crate) struct Server {
     pool: Pool<Dialer>,
+    /// Whose turn it is to use the pool.
+    turns: Turns,
     /// One more connection, for renewals while all of the pool are in use.
     reserve: Pool<Dialer>,
+    teller: Arc<Teller>,
     /// Notifies that the connections that are open are not used again.
     pub(crate) abandoned: Notify,
     pub(crate) endpoint: Endpoint,
@@ -45,7 +50,15 @@ pub(crate) struct Server {
 
 /// A connection that is out of the pool until its last clone is dropped.
 #[derive(Clone, Debug)]
-pub struct Connection(Arc<Object<Dialer>>);
+pub struct Connection(Arc<Used>);
+
+/// In this order: the next turn finds the connection in the pool.
+#[derive(Debug)]
+struct Used {
+    link: Object<Dialer>,
+    /// None for the reserve.
+    _turn: Option<OwnedSemaphorePermit>,
+}
 
 /// How a waiter is notified.
 #[derive(Clone, Copy)]
@@ -79,9 +92,12 @@ impl Server {
         let requests = dialer.clone().for_places(size);
         let (pool, reserve) = (pool(requests, size, None)?, pool(dialer, 1, Some(limit))?);
         let schema = format!("{}.", quoted(&endpoint.schema));
+        let (turns, teller) = (Turns::new(size), Teller::new(&schema, command_timeout));
         Ok(Self {
             pool,
+            turns,
             reserve,
+            teller,
             abandoned: Notify::new(),
             endpoint,
             schema,
@@ -104,20 +120,43 @@ impl Server {
 
     /// A connection of the pool. Its turn is waited for as long as the server answers those before it, however many they are.
     pub(crate) async fn connection(&self) -> Result<Connection> {
+        loop {
+            let turn = self.turn().await?;
+            if let Some(connection) = self.pooled(turn).await? {
+                return Ok(connection);
+            }
+        }
+    }
+
+    async fn turn(&self) -> Result<OwnedSemaphorePermit> {
         let limit = self.connect_timeout + self.command_timeout;
-        let mut got = pin!(self.pool.get());
+        let mut turn = pin!(self.turns.next());
         loop {
             let reuses = self.reuses.load(Ordering::Relaxed);
-            match timeout(limit, got.as_mut()).await {
-                Ok(got) => {
-                    let is_reused = got.as_ref().is_ok_and(|got| Object::metrics(got).recycle_count > 0);
-                    self.reuses.fetch_add(is_reused.into(), Ordering::Relaxed);
-                    return self.opened(got);
-                }
+            match timeout(limit, turn.as_mut()).await {
+                Ok(turn) => return turn.ok_or_else(|| Error::closed(BACKEND)),
                 Err(_) if self.reuses.load(Ordering::Relaxed) == reuses => return Err(self.busy()),
                 Err(_) => {}
             }
         }
+    }
+
+    /// The connection of this turn. `None` if the server, or a pooler, has no room for one more session, and another one of the pool is
+    /// open: its turn is to be waited for.
+    async fn pooled(&self, turn: OwnedSemaphorePermit) -> Result<Option<Connection>> {
+        let got = self.pool.get().await;
+        match &got {
+            Ok(link) if Object::metrics(link).recycle_count > 0 => {
+                self.reuses.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(_) => self.turns.has_room(),
+            Err(PoolError::Backend(error)) if lacks_room(error) && self.pool.status().size > 0 => {
+                self.turns.has_no_room(turn);
+                return Ok(None);
+            }
+            Err(_) => {}
+        }
+        self.opened(got, Some(turn)).map(Some)
     }
 
     fn busy(&self) -> Error {
@@ -126,28 +165,39 @@ impl Server {
     }
 
     /// A connection for a renewal. It does not wait for those of the pool: a thread that computes keeps the ones that its tasks have,
-    /// or are next in line for, and the lease would expire meanwhile.
+    /// or are next in line for, and the lease would expire meanwhile. Only where there is no room for one more session, it does.
     async fn connection_of_renewals(&self) -> Result<Connection> {
-        let at_once = Timeouts { wait: Some(Duration::ZERO), ..self.pool.timeouts() };
-        match self.pool.timeout_get(&at_once).await {
-            Err(PoolError::Timeout(TimeoutType::Wait)) => match self.opened(self.reserve.get().await) {
-                // The server, or a pooler, has no room for one more session: the renewal waits for its turn.
-                Err(error) if matches!(error.code(), "too_many_connections" | "broken") => {
-                    self.connection().await
-                }
-                opened => opened,
-            },
-            got => {
-                // It is not needed any more.
-                self.reserve.retain(|_, _| false);
-                self.opened(got)
-            }
+        match self.pooled_at_once().await {
+            Err(error) if !lacks_room(&error) => return Err(error),
+            Ok(Some(connection)) => return Ok(connection),
+            _ => {}
+        }
+        match self.opened(self.reserve.get().await, None) {
+            Err(error) if lacks_room(&error) => self.connection().await,
+            opened => opened,
         }
     }
 
-    fn opened(&self, got: std::result::Result<Object<Dialer>, PoolError<Error>>) -> Result<Connection> {
+    /// A connection of the pool, if nobody else waits for one.
+    async fn pooled_at_once(&self) -> Result<Option<Connection>> {
+        // Else it would be waited for until a session that was given up has ended.
+        let has_one = self.pool.status().available > 0 || self.pool.manager().has_room();
+        let Some(turn) = self.turns.at_once().filter(|_| has_one) else { return Ok(None) };
+        let connection = self.pooled(turn).await?;
+        if connection.is_some() {
+            // It is not needed any more.
+            self.reserve.retain(|_, _| false);
+        }
+        Ok(connection)
+    }
+
+    fn opened(
+        &self,
+        got: std::result::Result<Object<Dialer>, PoolError<Error>>,
+        turn: Option<OwnedSemaphorePermit>,
+    ) -> Result<Connection> {
         match got {
-            Ok(object) => Ok(Connection(Arc::new(object))),
+            Ok(link) => Ok(Connection(Arc::new(Used { link, _turn: turn }))),
             Err(PoolError::Backend(error)) => Err(error),
             Err(PoolError::Closed) => Err(Error::closed(BACKEND)),
             Err(PoolError::Timeout(TimeoutType::Wait)) => Err(self.busy()),
@@ -158,6 +208,7 @@ impl Server {
     /// Closes all connections, and opens no more.
     pub(crate) fn close(&self) {
         self.pool.close();
+        self.turns.close();
         self.reserve.close();
     }
 
@@ -313,8 +364,8 @@ impl Server {
     pub(crate) async fn downgrade(&self, name: &str, owner: OwnerId, ttl: Duration) -> Result<Changed> {
         const SQL: &str =
             "SELECT {s}downgrade($1, $2::pg_catalog.text::pg_catalog.uuid, $3, $4)::pg_catalog.text";
-        // It is sent among the renewals, which do not wait for it.
-        let (on, ttl) = (self.connection_of_renewals().await?, millis(ttl));
+        // It may last: the reserve is for renewals.
+        let (on, ttl) = (self.connection().await?, millis(ttl));
         let more = [(&ttl as Value<'_>, Type::INT8), (&self.sync.as_str(), Type::TEXT)];
         self.change(&on, SQL, name, owner, &more).await
     }
@@ -414,7 +465,7 @@ impl Server {
         let on = self.connection().await?;
         let row = self.one(&on, "SELECT removed, next, tell FROM {s}sweep($1, $2, $3, $4)", &params).await?;
         if let Some(names) = get::<Option<Vec<String>>>(&row, 2)? {
-            self.tell(&on, names).await;
+            self.tell(&on, names, true).await;
         }
         Ok((get(&row, 0)?, get(&row, 1)?))
     }
@@ -438,10 +489,18 @@ impl Server {
         get(first(&self.read("SELECT {s}hears($1, $2)", &params).await?)?, 0)
     }
 
-    /// Notifies a channel.
+    /// Notifies a channel. What is not notified in time says nothing of the connections.
     pub(crate) async fn notify(&self, channel: &str, payload: &str) -> Result<()> {
-        let params = [(&channel as Value<'_>, Type::TEXT), (&payload, Type::TEXT)];
-        self.read("SELECT pg_catalog.pg_notify($1, $2)", &params).await.map(drop)
+        let on = self.connection().await?;
+        let sql = format!("SELECT {}, pg_catalog.pg_notify($1, $2)", commit_limit(self.command_timeout));
+        let params = [(&channel as Value<'_>, Type::TEXT), (&payload as Value<'_>, Type::TEXT)];
+        match on.in_time(self.command_timeout, on.call(&sql, &params)).await {
+            Ok(notified) => notified.map(drop).map_err(|error| self.endpoint.of(During::Call, &error)),
+            Err(limit) => {
+                on.give_up();
+                Err(self.endpoint.silent(limit))
+            }
+        }
     }
 
     /// The statement that fences a token of a lock.
@@ -463,7 +522,7 @@ impl Server {
         self.answer(on, sql, &params, name).await?.changed()
     }
 
-    /// The answer to a call for a lock that may hand it over: who is to be notified has been.
+    /// The answer to a call for a lock that may hand it over: who is to be notified has been, as a rule. A grant does not wait for that.
     async fn answer(
         &self,
         on: &Connection,
@@ -473,23 +532,14 @@ impl Server {
     ) -> Result<Record> {
         let answer = Record(get(&self.one(on, sql, params).await?, 0)?);
         if answer.tells() {
-            self.tell(on, vec![name.to_owned()]).await;
+            self.tell(on, vec![name.to_owned()], !answer.is_grant()).await;
         }
         Ok(answer)
     }
 
-    /// Notifies waiters and observers of these locks in a transaction of its own, also if the caller is dropped. Who is not reached asks
-    /// again.
-    async fn tell(&self, on: &Connection, names: Vec<String>) {
-        let (on, sql, limit) = (on.clone(), format!("SELECT {}tell($1)", self.schema), self.command_timeout);
-        let told = self.pool.manager().home.driver().spawn(async move {
-            match on.in_time(limit, on.call(&sql, &[(&names, Type::TEXT_ARRAY)])).await {
-                Ok(Ok(_)) => {}
-                Ok(Err(error)) => tracing::debug!(%error, "waiters were not notified"),
-                Err(_) => on.give_up(),
-            }
-        });
-        let _ = told.await;
+    async fn tell(&self, on: &Connection, names: Vec<String>, waits: bool) {
+        let runtime = self.pool.manager().home.driver();
+        self.teller.tell(on, &runtime, names, waits).await;
     }
 
     async fn one(&self, on: &Connection, sql: &str, params: &[(Value<'_>, Type)]) -> Result<Row> {
@@ -599,7 +649,7 @@ impl Deref for Connection {
     type Target = Link;
 
     fn deref(&self) -> &Link {
-        &self.0
+        &self.0.link
     }
 }
 
@@ -636,6 +686,11 @@ fn is_serialization_failure(error: &tokio_postgres::Error) -> bool {
     error.code().is_some_and(|code| matches!(code.code(), "40001" | "40P01"))
 }
 
+/// Whether there is no room for one more session, though others may be open.
+fn lacks_room(error: &Error) -> bool {
+    matches!(error.code(), "too_many_connections" | "broken")
+}
+
 /// Whether a connection is of no more use: it broke, or its server is no primary any more.
 fn has_ended(error: &Error) -> bool {
     matches!(error.code(), "broken" | "replica")
@@ -666,6 +721,10 @@ impl Record {
 
     fn tells(&self) -> bool {
         self.split().1 == "t"
+    }
+
+    fn is_grant(&self) -> bool {
+        self.split().0.starts_with("granted")
     }
 
     fn changed(&self) -> Result<Changed> {

@@ -110,6 +110,11 @@ impl Dialer {
         Self { sessions: Arc::new(Semaphore::new(SESSIONS_PER_PLACE * places)), places, ..self }
     }
 
+    /// Whether a session can be opened without waiting for the end of one that was given up.
+    pub(crate) fn has_room(&self) -> bool {
+        self.sessions.available_permits() > 0
+    }
+
     /// Lets no connection that is open now be used again, as this one has ended, or is silent. Returns whether that is so: not if it
     /// was done a moment ago, nor if this one was not used any more.
     pub(crate) fn distrust_all(&self, link: &Link, is_silent: bool) -> bool {

@@ -110,28 +110,67 @@ async fn an_extension_that_is_executed_late_cuts_no_longer_one_short() {
     give_back(guard).await;
 }
 
-/// One for each connection of the pool, and one that listens.
+/// One that listens, and one for each connection of the pool, for some, or for one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "full: seconds of load"]
 async fn where_the_server_has_no_room_for_one_more_session_no_lock_is_lost() {
     let hba = "host all all 127.0.0.1/32 trust";
     let site = Site::secured(PostgresServer::builder(), hba, "").await;
-    site.execute("ALTER ROLE app CONNECTION LIMIT 5").await;
-    let locks = connect(&format!("{}ttl=5s", site.url_of("app"))).await.unwrap();
-    let guard = take(&locks, "held").await;
-    // Time: for two leases.
-    let end = Instant::now() + Duration::from_secs(10);
-    let tasks = (0..32).map(|number| {
-        let locks = locks.clone();
-        tokio::spawn(async move {
-            while Instant::now() < end {
-                give_back(take(&locks, &format!("other {number}")).await).await;
-            }
-        })
+    for sessions in [5, 3, 2] {
+        site.execute(&format!("ALTER ROLE app CONNECTION LIMIT {sessions}")).await;
+        let locks = connect(&format!("{}ttl=5s", site.url_of("app"))).await.unwrap();
+        let guard = take(&locks, "held").await;
+        // Time: for two leases.
+        let end = Instant::now() + Duration::from_secs(10);
+        let tasks = (0..32).map(|number| {
+            let locks = locks.clone();
+            tokio::spawn(async move {
+                while Instant::now() < end {
+                    give_back(take(&locks, &format!("other {number}")).await).await;
+                }
+            })
+        });
+        join_all(tasks).await.into_iter().for_each(|ended| ended.unwrap());
+        assert!(guard.is_valid(), "{sessions}: {guard:?}");
+        give_back(guard).await;
+        drop(locks);
+        until("its sessions end", async || site.number(SESSIONS).await == 0).await;
+    }
+}
+
+/// Every role may keep the lock that the commit of a notification needs, for the whole server.
+#[tokio::test]
+#[ignore = "full: twice the time of a lease"]
+async fn where_nobody_can_be_notified_no_lock_is_lost() {
+    let site = Site::private().await;
+    // Time: longer leases than the test lasts are those of others.
+    let (locks, other) = (site.locks("&ttl=6s&sync=local").await, site.locks("&ttl=60s&sync=local").await);
+    let held = take(&locks, "held").await;
+    let eve = site.client_of(&site.role("eve").await).await;
+    site.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'").await;
+    site.execute("SELECT pg_reload_conf()").await;
+    let stalls = tokio::spawn(async move {
+        for number in 0.. {
+            let sql = format!("CREATE TEMP TABLE t{number} (); NOTIFY somebody");
+            eve.batch_execute(&sql).await.unwrap();
+        }
     });
-    join_all(tasks).await.into_iter().for_each(|ended| ended.unwrap());
-    assert!(guard.is_valid(), "{guard:?}");
-    give_back(guard).await;
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    until("its commit waits for a standby", async || site.number(waits).await == 1).await;
+    let handed_over = join_all((0..12).map(async |number| {
+        let name = format!("other {number}");
+        let guard = take(&locks, &name).await;
+        let waiter = queue_up(&other, &name).await;
+        hand_over(guard, waiter).await
+    }));
+    let handed_over = handed_over.await;
+    // A process that starts meanwhile.
+    let late = take(&site.locks("&ttl=6s&sync=local").await, "late").await;
+    // Time: two leases.
+    sleep(Duration::from_secs(12)).await;
+    assert!(held.is_valid() && late.is_valid(), "{held:?}, {late:?}");
+    stalls.abort();
+    join_all(handed_over.into_iter().chain([held, late]).map(give_back)).await;
 }
 
 /// A row that is locked for longer than a roll-back of a request without an answer takes.
