@@ -2,6 +2,7 @@
 //! registered.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::fmt;
 use std::future::pending;
 use std::hash::Hash;
@@ -11,9 +12,9 @@ use std::time::Duration;
 use lock_core::engine::{self, Message};
 use lock_core::waiting::longest_pause;
 use lock_core::{Error, ErrorKind, OwnerId, Result, Token};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::connect::link::{Dialer, Link, Notified};
 use crate::notification::{Key, Notification, Secret, channel};
@@ -28,6 +29,12 @@ const LAST_PAUSE_UNHEARD: Duration = Duration::from_secs(60);
 const HEARTBEAT: Duration = Duration::from_secs(5);
 /// How long the server is asked for changes of a lock after the last observer has gone: the next one often follows.
 const OBSERVED_FOR: Duration = Duration::from_secs(10);
+/// When the end of an observation is tried again.
+const END_AGAIN: Duration = Duration::from_secs(1);
+/// Between two looks at a lock, however often the server says that it has changed: everybody can say so.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How long a registration stands without a new one.
+const REGISTERED_FOR: Duration = Duration::from_secs(60);
 
 /// The inbox of one `Locks`. It closes when it is dropped: else its task would listen, and keep the pool, for as long as its runtime
 /// lives.
@@ -54,6 +61,10 @@ struct Shared {
     waiters: Mutex<HashMap<Key, Waiter>>,
     /// Locks whose changes are observed.
     observed: Mutex<HashMap<Key, Observed>>,
+    /// Registrations of locks that nobody observes any more.
+    ending: Mutex<HashMap<Key, Arc<str>>>,
+    /// Notified when a lock has lost its last observer.
+    unobserved: Notify,
 }
 
 /// Whether the server notifies this process.
@@ -77,6 +88,12 @@ struct Observed {
     name: Arc<str>,
     changes: watch::Sender<()>,
     observers: usize,
+    /// When the last observer has gone.
+    idle_since: Instant,
+    /// When an observer was last notified of a change.
+    looked: Option<Instant>,
+    /// By which listener the server knows of it, and since when.
+    registered: Option<(i32, Instant)>,
 }
 
 /// Where an acquisition gets its grant. One to an acquisition that has none any more ends with its grace period.
@@ -103,6 +120,8 @@ struct Delivery {
 pub(crate) struct Changes {
     key: Key,
     changes: watch::Receiver<()>,
+    /// When it may look again.
+    next_look: Option<Instant>,
     shared: Arc<Shared>,
 }
 
@@ -114,6 +133,8 @@ impl Inbox {
             listening: watch::Sender::new(if dialer.is_some() { Listening::Soon } else { Listening::Not }),
             waiters: Mutex::default(),
             observed: Mutex::default(),
+            ending: Mutex::default(),
+            unobserved: Notify::new(),
         };
         let (shared, dialer) = (Arc::new(shared), dialer.map(Arc::new));
         Self(Arc::new(Opener { shared, dialer, task: Mutex::new(Ok(None)) }))
@@ -160,20 +181,14 @@ impl Inbox {
         self.0.open();
         let Listening::By(listener) = self.listening() else { return Ok(None) };
         let shared = &self.0.shared;
-        let changes = {
-            let mut observed = lock(&shared.observed);
-            let known = observed.iter().find(|(_, entry)| entry.name == *name).map(|(key, _)| *key);
-            let key = known.unwrap_or_else(Key::random);
-            let entry = observed.entry(key).or_insert_with(|| Observed {
-                name: Arc::clone(name),
-                changes: watch::Sender::new(()),
-                observers: 0,
-            });
-            entry.observers += 1;
-            Changes { key, changes: entry.changes.subscribe(), shared: Arc::clone(shared) }
-        };
-        let observe = shared.server.observe(name, &shared.id, changes.key, Some(listener));
-        let is_observed = observe.await?;
+        let (changes, is_registered) = shared.observed_by_one_more(name, listener);
+        if is_registered {
+            return Ok(Some(changes));
+        }
+        let is_observed = shared.server.observe(name, &shared.id, changes.key, Some(listener)).await?;
+        if is_observed && let Some(entry) = lock(&shared.observed).get_mut(&changes.key) {
+            entry.registered = Some((listener, Instant::now()));
+        }
         Ok(is_observed.then_some(changes))
     }
 }
@@ -211,10 +226,7 @@ impl Shared {
             if matches!(self.listening.send_replace(Listening::Not), Listening::By(_)) {
                 pause = FIRST_PAUSE;
             }
-            // The server notifies them no more: they look by themselves, until they can register again.
-            for observed in lock(&self.observed).values() {
-                observed.changes.send_replace(());
-            }
+            self.unregister_all();
             let longest = match ended {
                 Ok(()) => {
                     tracing::debug!("the connection that listens has ended");
@@ -293,6 +305,7 @@ impl Shared {
             // Also while its answer is waited for. The server may take it for one that hears, and hand locks over into the void.
             () = self.server.abandoned.notified() => link.give_up(),
             () = unheard => link.give_up(),
+            never = self.end_observations() => match never {},
         }
     }
 
@@ -306,17 +319,78 @@ impl Shared {
         !lock(&self.waiters).is_empty() || !lock(&self.observed).is_empty()
     }
 
-    /// Ends the observation of a lock that nobody observes any more.
-    async fn stop_observing(self: Arc<Self>, key: Key) {
-        sleep(OBSERVED_FOR).await;
-        let over = {
-            let mut observed = lock(&self.observed);
-            let is_over = observed.get(&key).is_some_and(|observed| observed.observers == 0);
-            if is_over { observed.remove(&key) } else { None }
-        };
-        let Some(Observed { name, .. }) = over else { return };
-        // Else the server notifies us in vain, until this session ends.
-        let _ = self.server.observe(&name, &self.id, key, None).await;
+    /// Where one more observer gets the changes of a lock, and whether this listener is registered for it.
+    fn observed_by_one_more(self: &Arc<Self>, name: &Arc<str>, listener: i32) -> (Changes, bool) {
+        let (mut observed, now) = (lock(&self.observed), Instant::now());
+        let known = observed.iter().find(|(_, entry)| entry.name == *name).map(|(key, _)| *key);
+        let key = known.unwrap_or_else(Key::random);
+        let entry = observed.entry(key).or_insert_with(|| Observed {
+            name: Arc::clone(name),
+            changes: watch::Sender::new(()),
+            observers: 0,
+            idle_since: now,
+            looked: None,
+            registered: None,
+        });
+        entry.observers += 1;
+        let next_look = entry.looked.map(|looked| looked + LOOK_EVERY);
+        let stands = |(by, since)| by == listener && now < since + REGISTERED_FOR;
+        let is_registered = entry.registered.is_some_and(stands);
+        let changes = entry.changes.subscribe();
+        (Changes { key, changes, next_look, shared: Arc::clone(self) }, is_registered)
+    }
+
+    /// The server notifies observers no more: they look by themselves, until they can register again. It removes what is registered for
+    /// a listener that has ended.
+    fn unregister_all(&self) {
+        lock(&self.ending).clear();
+        let mut observed = lock(&self.observed);
+        observed.retain(|_, entry| entry.observers > 0);
+        for entry in observed.values_mut() {
+            entry.registered = None;
+            entry.changes.send_replace(());
+        }
+    }
+
+    /// Ends the observations of locks that nobody observes any more. Else the server would notify us in vain, for as long as this
+    /// session lasts.
+    async fn end_observations(&self) -> Infallible {
+        loop {
+            match self.next_end() {
+                Some(next) => sleep_until(next).await,
+                None => {
+                    self.unobserved.notified().await;
+                    continue;
+                }
+            }
+            let ending: Vec<_> =
+                lock(&self.ending).iter().map(|(key, name)| (*key, Arc::clone(name))).collect();
+            for (key, name) in ending {
+                // A transaction may have the row.
+                if self.server.observe(&name, &self.id, key, None).await.is_ok_and(|is_ended| is_ended) {
+                    lock(&self.ending).remove(&key);
+                }
+            }
+        }
+    }
+
+    /// Notes which observations are over, and returns when to end those, or the next ones. `None` if there are none without observers.
+    fn next_end(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let (mut observed, mut ending) = (lock(&self.observed), lock(&self.ending));
+        let over = observed
+            .extract_if(|_, entry| entry.observers == 0 && entry.idle_since + OBSERVED_FOR <= now)
+            .map(|(key, entry)| (key, entry.name));
+        let before = ending.len();
+        ending.extend(over);
+        let idle = observed.values().filter(|entry| entry.observers == 0);
+        let next = idle.map(|entry| entry.idle_since + OBSERVED_FOR).min();
+        match (before, ending.len()) {
+            (_, 0) => next,
+            (0, _) => Some(now),
+            // Those of before are tried again.
+            _ => Some(next.unwrap_or(now + END_AGAIN).min(now + END_AGAIN)),
+        }
     }
 }
 
@@ -411,6 +485,12 @@ impl Changes {
         if self.changes.changed().await.is_err() {
             pending::<()>().await;
         }
+        if let Some(next_look) = self.next_look {
+            sleep_until(next_look).await;
+        }
+        if let Some(entry) = lock(&self.shared.observed).get_mut(&self.key) {
+            entry.looked = Some(Instant::now());
+        }
     }
 }
 
@@ -425,10 +505,9 @@ impl Drop for Changes {
         let mut observed = lock(&self.shared.observed);
         let Some(entry) = observed.get_mut(&self.key) else { return };
         entry.observers -= 1;
-        if entry.observers == 0
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            drop(runtime.spawn(Arc::clone(&self.shared).stop_observing(self.key)));
+        if entry.observers == 0 {
+            entry.idle_since = Instant::now();
+            self.shared.unobserved.notify_one();
         }
     }
 }

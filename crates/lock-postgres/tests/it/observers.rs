@@ -1,11 +1,14 @@
 //! Observers of a lock: the requests by which they come and go, and the connection that listens.
 
+use std::thread;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use lock_core::{LockName, LockState, Locks, Result};
+use lock_postgres::Fence;
 use lock_testkit::{come, give_back, take, until};
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -85,4 +88,68 @@ async fn an_observer_hears_of_changes_when_the_connection_that_listens_was_repla
     until("it listens again", async || site.number(LISTENERS).await == 1).await;
     give_back(guard).await;
     assert!(!come(observer).await.unwrap().is_held());
+}
+
+/// Every role may repeat the message of a change.
+#[tokio::test]
+async fn a_flood_of_messages_of_changes_costs_neither_registrations_nor_tasks() {
+    let site = Site::private().await;
+    let other = site.locks("&ttl=60s").await;
+    let guard = take(&other, "orders").await;
+    let watch = Watch::new(site.locks("&ttl=60s").await).await;
+    // It listens from the second one on.
+    watch.observe_for_a_moment().await;
+    let observer = watch.observe();
+    until("it observes", async || site.number(OBSERVERS).await == 1).await;
+    let sql = "SELECT 'polylock_' || inbox, 'changed:' || key, xmin::text FROM polylock.observer";
+    let row = site.client().await.query_one(sql, &[]).await.unwrap();
+    let (inbox, message, version): (String, String, String) = (row.get(0), row.get(1), row.get(2));
+    let eve = site.client_of(&site.role("eve").await).await;
+    let tasks = Handle::current().metrics().num_alive_tasks();
+    for _ in 0..2_000 {
+        eve.execute("SELECT pg_notify($1, $2)", &[&inbox, &message]).await.unwrap();
+    }
+    assert!(Handle::current().metrics().num_alive_tasks() < tasks + 20);
+    let row = site.client().await.query_one(sql, &[]).await.unwrap();
+    assert_eq!(row.get::<_, String>(2), version, "it is registered as before");
+    give_back(guard).await;
+    assert!(!come(observer).await.unwrap().is_held());
+}
+
+#[tokio::test]
+#[ignore = "full: takes ten seconds"]
+async fn the_end_of_an_observer_that_finds_a_transaction_is_repeated() {
+    let site = Site::open().await;
+    let other = site.locks("&ttl=60s").await;
+    let guard = take(&other, "orders").await;
+    let watch = Watch::new(site.locks("&ttl=60s").await).await;
+    watch.observe_for_a_moment().await;
+    watch.observe_for_a_moment().await;
+    assert_eq!(site.number(OBSERVERS).await, 1);
+    let mut user = site.client().await;
+    let transaction = user.transaction().await.unwrap();
+    guard.fence(&transaction).await.unwrap();
+    // Time: until its end was sent.
+    sleep(NEARLY_FORGOTTEN + 5 * MOMENT).await;
+    transaction.commit().await.unwrap();
+    until("it has ended", async || site.number(OBSERVERS).await == 0).await;
+    give_back(guard).await;
+}
+
+#[tokio::test]
+#[ignore = "full: takes ten seconds"]
+async fn an_observer_that_ends_outside_of_a_runtime_is_forgotten_as_well() {
+    let site = Site::open().await;
+    let other = site.locks("&ttl=60s").await;
+    let guard = take(&other, "orders").await;
+    let watch = Watch::new(site.locks("&ttl=60s").await).await;
+    watch.observe_for_a_moment().await;
+    let Watch { locks, name, seen } = watch;
+    let backend = locks.clone();
+    let mut observer = Box::pin(async move { backend.backend().await_change(&name, &seen).await });
+    timeout(MOMENT, observer.as_mut()).await.unwrap_err();
+    assert_eq!(site.number(OBSERVERS).await, 1);
+    thread::spawn(move || drop(observer)).join().unwrap();
+    until("it is forgotten", async || site.number(OBSERVERS).await == 0).await;
+    give_back(guard).await;
 }
