@@ -77,6 +77,12 @@ const BACKENDS: &[BackendRow] = &[
     },
     BackendRow { schemes: &[("s3", Some("s3"))], package: "lock-kv", page: "kv.md", migrates: Migrates::No },
     BackendRow {
+        schemes: &[("mysql", Some("mysql")), ("mysqls", Some("mysql,tls"))],
+        package: "lock-kv",
+        page: "kv.md",
+        migrates: Migrates::No,
+    },
+    BackendRow {
         schemes: &[("sqlite", Some("sqlite"))],
         package: "lock-kv",
         page: "kv.md",

@@ -42,6 +42,11 @@ macro_rules! with_config {
                 let $config = lock_kv::EtcdConfig::from_url(url)?;
                 $connect
             }
+            #[cfg(feature = "mysql")]
+            "mysql" | "mysqls" => {
+                let $config = lock_kv::MysqlConfig::from_url(url)?;
+                $connect
+            }
             #[cfg(feature = "s3")]
             "s3" => {
                 let $config = lock_kv::S3Config::from_url(url)?;
@@ -100,6 +105,7 @@ impl Locks {
     /// | `zk://h1:p1,h2:p2[/chroot]` | a ZooKeeper ensemble; `zks://` with TLS |
     /// | `postgres://[user:password@]h1[:port],h2[:port][/database]` | a PostgreSQL database, of several servers the primary; `postgresql://` is the same |
     /// | `etcd://[user:password@]h1[:port],h2[:port],h3[:port][/prefix]` | an etcd cluster; `etcds://` with TLS |
+    /// | `mysql://user[:password@]h1[:port],h2[:port]/DATABASE` | a table of MySQL or MariaDB, of several servers the primary; `mysqls://` with TLS |
     /// | `s3://BUCKET/PREFIX` | whoever may write a bucket of S3, or of a store that answers as it does |
     /// | `sqlite:///FILE` | the processes of this host, by a SQLite file |
     /// | `migrate://NAMESPACE?from=URL&to=URL` | both of these, while locks move from Redis to ZooKeeper |
@@ -261,7 +267,7 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
         assert!(
             error.to_string().contains(
-                "memory://, flock://, redis://, redlock://, zk://, postgres://, etcd://, s3://, sqlite://"
+                "memory://, flock://, redis://, redlock://, zk://, postgres://, etcd://, s3://, mysql://, sqlite://"
             ),
             "{error}"
         );
@@ -273,6 +279,7 @@ mod tests {
         unix,
         feature = "etcd",
         feature = "flock",
+        feature = "mysql",
         feature = "postgres",
         feature = "redis",
         feature = "redlock",

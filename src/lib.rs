@@ -26,6 +26,8 @@ pub use lock_flock::{Flock, FlockConfig};
 pub use lock_kv as kv;
 #[cfg(feature = "etcd")]
 pub use lock_kv::EtcdConfig;
+#[cfg(feature = "mysql")]
+pub use lock_kv::MysqlConfig;
 #[cfg(feature = "s3")]
 pub use lock_kv::S3Config;
 #[cfg(feature = "sqlite")]

@@ -3,6 +3,7 @@
 mod kv;
 mod layers;
 mod migrate;
+mod mysql;
 mod own_store;
 mod postgres;
 mod redis;
@@ -27,6 +28,7 @@ use kv::{EtcdHarness, KvMemoryHarness, S3Harness, SqliteHarness};
 pub use layers::Layers;
 use layers::LayersHarness;
 pub use migrate::MigrateHarness;
+use mysql::MysqlHarness;
 use own_store::OwnStoreHarness;
 pub use postgres::PostgresHarness;
 pub use redis::{Kind, RedisHarness, Servers};
@@ -39,7 +41,7 @@ pub const PASSWORD: &str = "correct-horse-battery-staple";
 pub const WORKER: &str = "--worker";
 
 /// The backends, by the scheme of their URL, recipes of `redis` and `zk` that are ones of their own, and the rungs of `migrate`.
-pub const BACKENDS: [&str; 17] = [
+pub const BACKENDS: [&str; 18] = [
     "memory",
     "kv-memory",
     "own-store",
@@ -50,6 +52,7 @@ pub const BACKENDS: [&str; 17] = [
     "zk",
     "zk-ephemeral",
     "etcd",
+    "mysql",
     "s3",
     "sqlite",
     "migrate-old",
@@ -59,9 +62,10 @@ pub const BACKENDS: [&str; 17] = [
     "migrate-new",
 ];
 
-/// What the first tier leaves to the full one: etcd, which takes a minute of a processor, a recipe, all rungs but one that locks both stores, mixtures, and [`TOPOLOGIES`].
-pub const IN_THE_FULL_TIER: [&str; 14] = [
+/// What the first tier leaves to the full one: etcd and MySQL, which take a minute of a processor, a recipe, all rungs but one that locks both stores, mixtures, and [`TOPOLOGIES`].
+pub const IN_THE_FULL_TIER: [&str; 15] = [
     "etcd",
+    "mysql",
     "own-store",
     "zk-ephemeral",
     "migrate-old",
@@ -84,7 +88,7 @@ pub fn is_in_the_deep_tier(backend: &str, flavour: &str) -> bool {
     match backend {
         "memory" | "kv-memory" | "own-store" => false,
         "redis" => !matches!(flavour, "typed" | "dyn" | "multi-of-two"),
-        "etcd" | "postgres" | "redlock" | "setnx" | "sqlite" | "zk" => flavour != "dyn",
+        "etcd" | "mysql" | "postgres" | "redlock" | "setnx" | "sqlite" | "zk" => flavour != "dyn",
         "zk-ephemeral" | "migrate-dual" | "migrate-move" | "migrate-new" | "migrate-dual-move" => {
             flavour != "dyn"
         }
@@ -246,7 +250,7 @@ impl fmt::Display for Flavour {
 /// `redis` are the servers of the backend of that name.
 pub fn harnesses(redis: &Arc<Servers>) -> Vec<Arc<dyn Harness>> {
     let (redlock, zk, both, postgres) = (Arc::default(), Arc::default(), Arc::default(), Arc::default());
-    let (etcd, s3) = (Arc::default(), Arc::default());
+    let (etcd, mysql, s3) = (Arc::default(), Arc::default(), Arc::default());
     let mut all: Vec<Arc<dyn Harness>> =
         vec![Arc::new(OwnStoreHarness::new()), Arc::new(KvMemoryHarness::default())];
     for &flavour in Flavour::layers("memory") {
@@ -271,6 +275,9 @@ pub fn harnesses(redis: &Arc<Servers>) -> Vec<Arc<dyn Harness>> {
         all.push(Arc::new(PostgresHarness::new(flavour, Arc::clone(&postgres))));
         if Flavour::of("etcd").contains(&flavour) {
             all.push(Arc::new(EtcdHarness::new(flavour, Arc::clone(&etcd))));
+        }
+        if Flavour::of("mysql").contains(&flavour) {
+            all.push(Arc::new(MysqlHarness::new(flavour, Arc::clone(&mysql))));
         }
         if Flavour::of("s3").contains(&flavour) {
             all.push(Arc::new(S3Harness::new(flavour, Arc::clone(&s3))));
@@ -323,6 +330,7 @@ pub fn connect(flavour: Flavour, url: String) -> Connecting {
             (Flavour::Typed, "redis") => RedisConfig::from_url(&url)?.connect().await,
             (Flavour::Typed, "redlock") => polylock::RedlockConfig::from_url(&url)?.connect().await,
             (Flavour::Typed, "etcd") => polylock::EtcdConfig::from_url(&url)?.connect().await,
+            (Flavour::Typed, "mysql") => polylock::MysqlConfig::from_url(&url)?.connect().await,
             (Flavour::Typed, "s3") => polylock::S3Config::from_url(&url)?.connect().await,
             (Flavour::Typed, "sqlite") => polylock::SqliteConfig::from_url(&url)?.connect().await,
             (Flavour::Typed, "zk") => ZkConfig::from_url(&url)?.connect().await,

@@ -60,7 +60,7 @@ fn check(steps: &mut Steps) -> Result {
             steps.note("left out", why);
             continue;
         }
-        let features = "blocking,etcd,flock,kv,postgres,redis,redlock,zk,sasl";
+        let features = "blocking,etcd,flock,kv,mysql,postgres,redis,redlock,zk,sasl";
         let line =
             format!("clippy --package polylock --features {features} --target {target} -- -D warnings");
         steps.command(&format!("lints for {target}"), cargo(&line))?;
@@ -107,7 +107,16 @@ const TREES: &[Tree] = &[
     ("kv", &["lock-kv"], &[REDIS, ZK, POSTGRES, &["sqlx", "rustls"]]),
     ("etcd", &["lock-kv", "tonic"], &[REDIS, ZK, POSTGRES, &["sqlx", "rustls"]]),
     ("s3", &["lock-kv", "object_store"], &[REDIS, ZK, POSTGRES, &["sqlx", "tonic"]]),
-    ("sqlite", &["lock-kv", "sqlx-sqlite"], &[REDIS, ZK, POSTGRES, &["sqlx-postgres", "rustls"]]),
+    (
+        "sqlite",
+        &["lock-kv", "sqlx-sqlite"],
+        &[REDIS, ZK, POSTGRES, &["sqlx-mysql", "sqlx-postgres", "rustls"]],
+    ),
+    (
+        "mysql",
+        &["lock-kv", "sqlx-mysql"],
+        &[REDIS, ZK, POSTGRES, &["sqlx-sqlite", "sqlx-postgres", "rustls"]],
+    ),
     ("redis,tls", &["lock-redis", "rustls"], &[ZK, &["lock-redlock", "native-tls", "openssl"]]),
     ("tls", &["lock-core"], &[REDIS, ZK, POSTGRES, &["rustls"]]),
     ("layers-prefix", &["lock-layers"], &[REDIS, ZK, POSTGRES, &["metrics"]]),

@@ -9,7 +9,7 @@ rust-version = "$1"
 [lib]
 path = "lib.rs"
 [dependencies]
-polylock = { path = "../..", features = ["blocking", "etcd", "flock", "kv", "layers-metrics", "layers-prefix", "layers-tracing", "postgres", "redis", "redlock", "s3", "sasl", "sqlite", "tls", "zk"] }
+polylock = { path = "../..", features = ["blocking", "etcd", "flock", "kv", "layers-metrics", "layers-prefix", "layers-tracing", "mysql", "postgres", "redis", "redlock", "s3", "sasl", "sqlite", "tls", "zk"] }
 [workspace]
 resolver = "3"
 END

@@ -26,6 +26,7 @@ node         | nodejs                  | nodejs                | nodejs         
 npm          | npm                     | /usr/bin/npm          | npm                  | -          | -            | -     | npm --version
 go           | golang-go               | golang                | go                   | go         | -            | -     | go version
 etcd         | etcd-server             | etcd                  | -                    | etcd       | etcd         | -     | etcd --version
+MariaDB      | mariadb-server          | mariadb-server        | mariadb              | mariadb    | mariadb      | 10.6  | PATH="$PATH:/usr/sbin"; mariadbd --version
 "#;
 /// In the order of the columns.
 const SYSTEMS: [(&str, &str); 4] = [
@@ -54,6 +55,8 @@ Curator elsewhere than on Debian:
 const SERVERS: &str = "redis-server java ZooKeeper PostgreSQL pgbouncer setpriv";
 /// What the harness and its tests do without, and what is left out then.
 const OPTIONAL: &[(&str, &str)] = &[("etcd", "etcd is neither tested nor measured")];
+/// What the first tier does without as well, as it takes a minute to install.
+const OF_THE_FULL_TIER: &[(&str, &str)] = &[("MariaDB", "MySQL and MariaDB are not tested")];
 /// How long a command may take that installs something optional.
 pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 
@@ -80,7 +83,17 @@ pub(crate) fn ensure_parts(names: &str, limit: Duration) -> Result {
 
 /// Installs what the harness and its tests do without: where apt has it, and not twice on a day when it failed.
 pub(crate) fn offer_optional() -> Result {
-    for (name, without) in OPTIONAL {
+    offer_optional_of_first_tier()?;
+    offer(OF_THE_FULL_TIER)
+}
+
+/// The same for the first tier.
+pub(crate) fn offer_optional_of_first_tier() -> Result {
+    offer(OPTIONAL)
+}
+
+fn offer(parts: &[(&str, &str)]) -> Result {
+    for (name, without) in parts {
         let why = once_a_day(&note_of(name)?, || ensure_parts(name, LIMIT))?;
         why.inspect(|why| eprintln!("    set-up: {without}: {why}"));
     }
@@ -90,7 +103,10 @@ pub(crate) fn offer_optional() -> Result {
 /// Forgets which optional parts could not be installed.
 pub(crate) fn forget_failures() -> Result {
     // Mostly there is no note.
-    OPTIONAL.iter().try_for_each(|(name, _)| note_of(name).map(|note| drop(fs::remove_file(note))))
+    OPTIONAL
+        .iter()
+        .chain(OF_THE_FULL_TIER)
+        .try_for_each(|(name, _)| note_of(name).map(|note| drop(fs::remove_file(note))))
 }
 
 fn note_of(name: &str) -> Result<PathBuf> {

@@ -101,7 +101,7 @@ pub(crate) fn run(args: &[OsString]) -> Result {
 /// Runs the first tier. Without the harness, which takes as long to build as everything else.
 fn first(steps: &mut Steps) -> Result {
     steps.run("set-up", setup::ensure)?;
-    setup::offer_optional()?;
+    setup::offer_optional_of_first_tier()?;
     let programs = steps.run("build of the tests", || build(&select_first()?))?;
     let more = "the harness (benches/) and clients of other languages, for `cargo xtask test --full`";
     steps.note("left out", more.into());

@@ -122,7 +122,7 @@ impl KvConfig {
         Ok(Locks::new(Kv::connect(registers, self).await?))
     }
 
-    #[cfg(any(feature = "etcd", feature = "s3", feature = "sqlite"))]
+    #[cfg(any(feature = "etcd", feature = "mysql", feature = "s3", feature = "sqlite"))]
     pub(crate) const fn timeout(&self) -> Duration {
         self.command_timeout
     }

@@ -16,8 +16,9 @@
 //! | `probe` | whether the store refuses a swap on an old version |
 //! | `etcd`, `etcd_config` | registers in etcd, and their options |
 //! | `sqlite`, `sqlite_config` | registers in a SQLite file, and their options |
+//! | `mysql`, `mysql_config` | registers in a table of MySQL or MariaDB, and their options |
 //! | `bucket`, `s3_config` | registers in the objects of a bucket, and their options |
-//! | `own_thread` | the thread that runs the requests of a file or a bucket |
+//! | `own_thread` | the thread that runs the requests of SQLite, MySQL or a bucket |
 //!
 //! # The protocol
 //!
@@ -44,8 +45,12 @@ mod etcd;
 #[cfg(feature = "etcd")]
 mod etcd_config;
 mod mailbox;
+#[cfg(feature = "mysql")]
+mod mysql;
+#[cfg(feature = "mysql")]
+mod mysql_config;
 mod observed;
-#[cfg(any(feature = "s3", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "s3", feature = "sqlite"))]
 mod own_thread;
 mod pace;
 mod probe;
@@ -66,6 +71,10 @@ pub use bucket::Bucket;
 pub use etcd::Etcd;
 #[cfg(feature = "etcd")]
 pub use etcd_config::EtcdConfig;
+#[cfg(feature = "mysql")]
+pub use mysql::Mysql;
+#[cfg(feature = "mysql")]
+pub use mysql_config::MysqlConfig;
 #[cfg(feature = "s3")]
 pub use object_store;
 pub use registers::{About, Registers, Version, Versioned};

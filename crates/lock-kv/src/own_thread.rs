@@ -1,4 +1,4 @@
-//! A thread that runs the requests of a file: a runtime that is not polled keeps no connection, and no turn, from the others.
+//! A thread that runs the requests of a store: a runtime that is not polled keeps no connection, and no turn, from the others.
 
 use std::io;
 use std::sync::mpsc;
@@ -18,7 +18,7 @@ pub(crate) struct OwnThread {
 impl OwnThread {
     pub(crate) fn start() -> io::Result<Self> {
         let ((give, given), (_ends, ended)) = (mpsc::channel::<Runtime>(), oneshot::channel());
-        let thread = thread::Builder::new().name("polylock-file".to_owned());
+        let thread = thread::Builder::new().name("polylock-store".to_owned());
         // Given later: a runtime that is dropped where another one runs, as when there is no room for a thread, would panic.
         thread.spawn(move || given.recv().map(|runtime| runtime.block_on(ended)))?;
         let runtime = Builder::new_current_thread().enable_all().build()?;

@@ -4,8 +4,8 @@ use std::fmt::{self, Debug};
 use std::future::{Future, ready};
 use std::time::Duration;
 
-use lock_core::Result;
 use lock_core::waiting::pause_between;
+use lock_core::{Finding, Result};
 use tokio::time::sleep;
 
 /// A store of versioned values: the only thing that locks ask of it.
@@ -33,7 +33,7 @@ use tokio::time::sleep;
 /// use std::sync::Mutex;
 /// use std::time::Duration;
 ///
-/// use lock_core::Result;
+/// use lock_core::{Finding, Result};
 /// use lock_kv::{About, Kv, KvConfig, Registers, Version, Versioned};
 ///
 /// #[derive(Debug, Default)]
@@ -132,6 +132,15 @@ pub trait Registers: Debug + Send + Sync + 'static {
         let _ = (key, seen);
         let poll = u64::try_from(self.about().poll.as_millis()).unwrap_or(u64::MAX);
         sleep(pause_between(poll / 2, poll.max(1)))
+    }
+
+    /// What there is to know of the servers, for `doctor`. The default is nothing.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not answer, or refuses.
+    fn doctor(&self) -> impl Future<Output = Result<Vec<Finding>>> + Send {
+        ready(Ok(Vec::new()))
     }
 
     /// Closes the connections. The default does nothing.

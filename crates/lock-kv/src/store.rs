@@ -485,7 +485,10 @@ impl<R: Registers> LeaseStore for KvStore<R> {
         self.check_open()?;
         probe::refuses_old_versions(&*self.registers, self.timeout).await?;
         let what = "a swap on an old version is refused";
-        Ok(DoctorReport::new(vec![Finding::new(FindingLevel::Note, "", what, "")]))
+        let mut findings = vec![Finding::new(FindingLevel::Note, "", what, "")];
+        let asked = timeout(self.timeout, self.registers.doctor()).await;
+        findings.extend(asked.map_err(|_| silent(self.about.name, self.timeout, Outcome::NotApplied))??);
+        Ok(DoctorReport::new(findings))
     }
 }
 

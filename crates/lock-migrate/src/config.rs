@@ -141,7 +141,10 @@ impl MigrationConfig {
                 "move from redis:// or redlock:// to zk://",
             ));
         }
-        if matches!(old, "memory" | "zk" | "postgres" | "flock" | "etcd" | "s3" | "sqlite" | BACKEND) {
+        if matches!(
+            old,
+            "memory" | "zk" | "postgres" | "flock" | "etcd" | "mysql" | "s3" | "sqlite" | BACKEND
+        ) {
             return Err(invalid(
                 format!("locks cannot move from {old}"),
                 "move from redis:// or redlock:// to zk://",
@@ -149,7 +152,16 @@ impl MigrationConfig {
         }
         if matches!(
             new,
-            "memory" | "redis" | "redlock" | "postgres" | "flock" | "etcd" | "s3" | "sqlite" | BACKEND
+            "memory"
+                | "redis"
+                | "redlock"
+                | "postgres"
+                | "flock"
+                | "etcd"
+                | "mysql"
+                | "s3"
+                | "sqlite"
+                | BACKEND
         ) {
             return Err(invalid(
                 format!("locks cannot move to {new}"),

@@ -7,6 +7,7 @@
 //!   be killed, restarted with or without their data, and stopped. They start in milliseconds (Redis) or half a second
 //!   (ZooKeeper), so that every test can have its own, and end with the test whatever happens to it.
 //! * [`etcd`]: a real etcd in the same way, of one member or of three.
+//! * [`mariadb`]: a real MariaDB server.
 //! * [`postgres`]: a real PostgreSQL server, alone or with a standby.
 //! * `fake`, with the feature of that name: a Redis in memory, on tokio's clock, over links with faults by seed.
 //! * `simulation`, with the same feature: backends in virtual time.
@@ -44,7 +45,7 @@ mod tests;
 mod worker;
 
 pub use helpers::{cancel, rotation};
-pub use servers::{etcd, postgres, process, redis, zookeeper};
+pub use servers::{etcd, mariadb, postgres, process, redis, zookeeper};
 
 pub use checker::check;
 pub use error::{Error, Result};
@@ -62,6 +63,7 @@ pub use proxy::{FaultProxy, Multiplexer};
 #[cfg(feature = "tls")]
 pub use servers::certificates::Certificates;
 pub use servers::etcd::{EtcdCluster, EtcdOptions, EtcdServer};
+pub use servers::mariadb::{MariadbOptions, MariadbServer};
 pub use servers::pgbouncer::PgBouncer;
 pub use servers::postgres::{PostgresOptions, PostgresPair, PostgresServer};
 pub use servers::redis::{RedisCluster, RedisFive, RedisSentinel, RedisServer};

@@ -56,6 +56,9 @@ pub enum Protocol {
     /// HTTP/2 without TLS, as of gRPC. A request is a frame with data, as servers answer before the client ends its stream; so its message has
     /// less than 16 KiB. A reply is what ends the stream of the server.
     Http2,
+    /// The protocol of MySQL and MariaDB, without TLS, of clients that wait for each answer before they ask again. A request is a command
+    /// that is answered; an answer has fewer than 256 packets.
+    Mysql,
     /// Anything else: bytes are forwarded as they come, without requests.
     Opaque,
 }

@@ -3,6 +3,7 @@
 #[cfg(feature = "tls")]
 pub(crate) mod certificates;
 pub mod etcd;
+pub mod mariadb;
 pub(crate) mod pgbouncer;
 pub(crate) mod port;
 pub mod postgres;

@@ -142,7 +142,7 @@ impl fmt::Debug for SqliteHarness {
     }
 }
 
-fn capabilities(name: &'static str, cross_process: bool, shortest: Duration) -> Capabilities {
+pub(super) fn capabilities(name: &'static str, cross_process: bool, shortest: Duration) -> Capabilities {
     let lease = LeaseKind::ttl(Duration::from_secs(10), shortest);
     let mut capabilities = Capabilities::new(name, lease);
     capabilities.cross_process = cross_process;
@@ -153,7 +153,7 @@ fn capabilities(name: &'static str, cross_process: bool, shortest: Duration) -> 
 }
 
 /// Whether a waiter has not changed for its time since this was asked first: it stays in the record until the lock is granted again.
-fn is_dead(waiter: &Value) -> bool {
+pub(super) fn is_dead(waiter: &Value) -> bool {
     static SEEN: LazyLock<Mutex<HashMap<String, Instant>>> = LazyLock::new(Mutex::default);
     // Time: it is a bound of the store.
     let lasts = Duration::from_millis(waiter["lasts_ms"].as_u64().expect("waiters have a time"));
@@ -168,7 +168,7 @@ fn parties(key: &str, value: &[u8]) -> Vec<String> {
 }
 
 /// The same, without such waiters.
-fn parties_but(key: &str, value: &[u8], leaves_out: fn(&Value) -> bool) -> Vec<String> {
+pub(super) fn parties_but(key: &str, value: &[u8], leaves_out: fn(&Value) -> bool) -> Vec<String> {
     let mut record: Value = serde_json::from_slice(value).expect("the value is a record");
     if let Some(queue) = record["queue"].as_array_mut() {
         queue.retain(|waiter| !leaves_out(waiter));

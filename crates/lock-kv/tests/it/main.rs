@@ -4,6 +4,8 @@ mod bad_input;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod models;
+#[cfg(feature = "mysql")]
+mod mysql;
 #[cfg(feature = "s3")]
 mod s3;
 mod settled;

@@ -62,6 +62,7 @@ impl Requests {
             Protocol::Postgres => pg_frame(bytes, 1),
             Protocol::Http2 if !self.connected => whole_if(bytes, H2_PREFACE),
             Protocol::Http2 => h2_frame(bytes),
+            Protocol::Mysql => mysql_packet(bytes),
         };
         let length = match settle(found, &mut self.protocol, bytes)? {
             Settled::Raw(length) => return Some((length, Request::Other)),
@@ -89,6 +90,11 @@ impl Requests {
                 }
                 _ => Request::Other,
             },
+            // What belongs to the login has other numbers.
+            Protocol::Mysql => match (frame[3], frame.get(4)) {
+                (0, Some(&command)) if !MYSQL_UNANSWERED.contains(&command) => Request::InTurn,
+                _ => Request::Other,
+            },
         };
         Some((length, request))
     }
@@ -107,6 +113,7 @@ impl Replies {
             Protocol::ZooKeeper => zk_frame(bytes),
             Protocol::Postgres => pg_reply(bytes, self.connected),
             Protocol::Http2 => h2_frame(bytes),
+            Protocol::Mysql => mysql_packet(bytes),
         };
         let length = match settle(found, &mut self.protocol, bytes)? {
             Settled::Raw(length) => return Some((length, Reply::Other)),
@@ -139,6 +146,14 @@ impl Replies {
                 }
             }
             Protocol::Http2 => h2_end(frame).map_or(Reply::Other, Reply::Numbered),
+            // The first packet of an answer; those of the login have other numbers.
+            Protocol::Mysql => {
+                if frame[3] == 1 {
+                    Reply::InTurn
+                } else {
+                    Reply::Other
+                }
+            }
         };
         Some((length, reply))
     }
@@ -232,6 +247,12 @@ fn pg_reply(bytes: &[u8], is_connected: bool) -> Frame {
 fn h2_frame(bytes: &[u8]) -> Frame {
     let Some(length) = int(bytes, 0) else { return Frame::Partial };
     whole_if(bytes, H2_HEAD + (length.cast_unsigned() >> 8) as usize)
+}
+
+/// A packet of MySQL: three bytes of length, the lowest first, and its number in the exchange.
+fn mysql_packet(bytes: &[u8]) -> Frame {
+    let Some(&[a, b, c, _]) = bytes.first_chunk() else { return Frame::Partial };
+    whole_if(bytes, MYSQL_HEAD + u32::from_le_bytes([a, b, c, 0]) as usize)
 }
 
 /// The stream that a frame ends.
@@ -330,6 +351,9 @@ const H2_DATA: u8 = 0;
 const H2_HEADERS: u8 = 1;
 const H2_RESET: u8 = 3;
 const H2_END_STREAM: u8 = 1;
+const MYSQL_HEAD: usize = 4;
+/// The end of a session, data of a statement, and its end.
+const MYSQL_UNANSWERED: [u8; 3] = [0x01, 0x18, 0x19];
 const PG_LONGEST: usize = 64 << 20;
 const PG_SYNC: u8 = b'S';
 const PG_QUERY: u8 = b'Q';
@@ -475,6 +499,21 @@ mod tests {
         assert_eq!(replies.next(&frame(H2_DATA, 0, 1)), Some((11, Reply::Other)));
         assert_eq!(replies.next(&frame(H2_HEADERS, 5, 1)), Some((11, Reply::Numbered(1))));
         assert_eq!(replies.next(&frame(H2_RESET, 0, 3)), Some((11, Reply::Numbered(3))));
+    }
+
+    #[test]
+    fn commands_of_mysql_are_requests_and_first_packets_are_replies() {
+        let mut requests = Requests::new(Protocol::Mysql);
+        let query = [&[9, 0, 0, 0, 3][..], b"SELECT 1"].concat();
+        assert_eq!(requests.next(&query[..12]), None);
+        assert_eq!(requests.next(&query), Some((13, Request::InTurn)));
+        // The answer to the greeting, and the end.
+        assert_eq!(requests.next(&[1, 0, 0, 1, 3]), Some((5, Request::Other)));
+        assert_eq!(requests.next(&[1, 0, 0, 0, 1]), Some((5, Request::Other)));
+        let mut replies = Replies::new(Protocol::Mysql);
+        for (number, reply) in [(0, Reply::Other), (1, Reply::InTurn), (2, Reply::Other)] {
+            assert_eq!(replies.next(&[1, 0, 0, number, 0, 1]), Some((5, reply)));
+        }
     }
 
     #[test]

@@ -1,0 +1,247 @@
+//! Registers in a table of MySQL or MariaDB: locks beside the data that they guard.
+
+mod error;
+mod server;
+mod sessions;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::{Error, ErrorKind, Finding, Outcome, Result, random};
+use rand::Rng;
+use sqlx::Row;
+use sqlx::mysql::MySql;
+use tokio::time::{Instant, timeout};
+
+pub(crate) use self::error::NAME;
+use self::error::{DUPLICATE, Failed};
+pub(crate) use self::server::LONGEST_TABLE;
+pub(crate) use self::sessions::{Host, Login, Sessions};
+use crate::own_thread::OwnThread;
+use crate::registers::{About, Registers, Version, Versioned};
+
+/// A read is a round trip, and a look at a primary key in memory.
+const POLL: Duration = Duration::from_millis(25);
+/// How many keys are listed at a time: with long names a megabyte.
+const PAGE: i64 = 1_000;
+/// How often a request is sent that breaks its connection, or finds a server that does not write any more.
+const TRIES: u32 = 3;
+/// A version follows the one before by no more than this.
+const LONGEST_STEP: i64 = 1 << 20;
+
+/// Values in a table of MySQL or MariaDB.
+#[derive(Debug)]
+pub struct Mysql {
+    thread: OwnThread,
+    table: Arc<Table>,
+}
+
+/// The statements, each of which is a transaction.
+#[derive(Debug)]
+struct Table {
+    sessions: Sessions,
+    /// How long all tries of a request may take.
+    patience: Duration,
+    read: String,
+    insert: String,
+    update: String,
+    list: String,
+}
+
+/// What is written: a version that never was one of this key, and a value that no other swap has.
+struct Written<'a> {
+    key: &'a [u8],
+    old: Option<i64>,
+    new: i64,
+    value: &'a [u8],
+}
+
+impl Mysql {
+    /// Connects to the first of the servers that can be written, and makes the table if it does not exist.
+    pub(crate) async fn open(sessions: Sessions, table: &str, limit: Duration) -> Result<Self> {
+        let thread = OwnThread::start().map_err(|error| {
+            Error::new(ErrorKind::Unavailable, NAME)
+                .with_message("a thread for the connections cannot be started")
+                .caused_by(error)
+        })?;
+        let table = Arc::new(Table::new(sessions, table, limit));
+        let mysql = Self { thread, table: Arc::clone(&table) };
+        mysql.run(Outcome::NotApplied, async move { table.sessions.check().await }).await?;
+        Ok(mysql)
+    }
+
+    /// Runs a request to its end, or for as long as its caller waits.
+    async fn run<T: Send + 'static>(
+        &self,
+        otherwise: Outcome,
+        request: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        self.thread.run(request).await.unwrap_or_else(|| {
+            Err(Error::new(ErrorKind::Unexpected, NAME)
+                .with_message("the task of the request has ended")
+                .with_outcome(otherwise))
+        })
+    }
+}
+
+impl Registers for Mysql {
+    fn about(&self) -> About {
+        about()
+    }
+
+    async fn read(&self, key: &str) -> Result<Option<Versioned>> {
+        let (table, key) = (Arc::clone(&self.table), key.to_owned());
+        self.run(Outcome::NotApplied, async move {
+            let found = table.read(key.as_bytes()).await?;
+            Ok(found.map(|(version, value)| Versioned::new(version.cast_unsigned().into(), value)))
+        })
+        .await
+    }
+
+    async fn swap(&self, key: &str, expected: Option<&Version>, value: &[u8]) -> Result<Option<Version>> {
+        let old = match expected.map(|version| version.number().map(u64::cast_signed)) {
+            None => None,
+            Some(Some(old)) => Some(old),
+            // It is none of this store.
+            Some(None) => return Ok(None),
+        };
+        let (table, key, value) = (Arc::clone(&self.table), key.to_owned(), value.to_owned());
+        self.run(Outcome::Unknown, async move {
+            let new = match old {
+                Some(old) => old.checked_add(random::rng().random_range(1..=LONGEST_STEP)),
+                // At random, so that no version comes back after somebody has deleted the row.
+                None => Some(i64::from(random::rng().random::<u32>())),
+            };
+            let Some(new) = new else { return Err(no_more_versions()) };
+            let written = Written { key: key.as_bytes(), old, new, value: &value };
+            let swapped = table.swap(&written).await?;
+            Ok(swapped.then(|| new.cast_unsigned().into()))
+        })
+        .await
+    }
+
+    async fn list(&self, prefix: &str, after: &str) -> Result<Vec<String>> {
+        let (table, prefix, after) = (Arc::clone(&self.table), prefix.to_owned(), after.to_owned());
+        self.run(Outcome::NotApplied, async move { table.list(&prefix, &after).await }).await
+    }
+
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        let table = Arc::clone(&self.table);
+        self.run(Outcome::NotApplied, async move { table.sessions.doctor().await }).await
+    }
+
+    async fn close(&self) {
+        let table = Arc::clone(&self.table);
+        self.thread.run(async move { table.sessions.close().await }).await;
+    }
+}
+
+impl Table {
+    fn new(sessions: Sessions, table: &str, limit: Duration) -> Self {
+        Self {
+            sessions,
+            patience: limit * 9 / 10,
+            read: format!("SELECT version, value FROM `{table}` WHERE name = ?"),
+            insert: format!("INSERT INTO `{table}` (version, value, name) VALUES (?, ?, ?)"),
+            update: format!("UPDATE `{table}` SET version = ?, value = ? WHERE name = ? AND version = ?"),
+            list: format!("SELECT name FROM `{table}` WHERE name >= ? AND name > ? ORDER BY name LIMIT ?"),
+        }
+    }
+
+    async fn read(&self, key: &[u8]) -> Result<Option<(i64, Vec<u8>)>> {
+        let deadline = Instant::now() + self.patience;
+        let mut tries = 1;
+        loop {
+            match self.try_read(key).await {
+                Err(failed) if self.tries_again(&failed, &mut tries, deadline) => {}
+                read => return read.map_err(|failed| failed.error.with_outcome(Outcome::NotApplied)),
+            }
+        }
+    }
+
+    async fn try_read(&self, key: &[u8]) -> Result<Option<(i64, Vec<u8>)>, Failed> {
+        let mut session = self.sessions.take().await?;
+        let read = sqlx::query::<MySql>(&self.read).bind(key).fetch_all(&mut session.connection);
+        let read = timeout(self.sessions.limit(), read).await;
+        let rows = self.sessions.settle(session, read)?;
+        let row = |row: &sqlx::mysql::MySqlRow| Ok((row.try_get(0)?, row.try_get(1)?));
+        rows.first().map(row).transpose().map_err(|error| Failed::new(error, false))
+    }
+
+    /// Writes if the version is still the old one.
+    ///
+    /// A statement whose outcome is unknown is sent again, until one is answered: if the value is there then, it was executed, as no two
+    /// swaps have the same one.
+    async fn swap(&self, written: &Written<'_>) -> Result<bool> {
+        let deadline = Instant::now() + self.patience;
+        let (mut tries, mut in_doubt) = (1, false);
+        loop {
+            match self.try_swap(written).await {
+                Ok(false) if in_doubt => return self.is_ours(written).await,
+                Ok(swapped) => return Ok(swapped),
+                Err(failed) => {
+                    in_doubt |= failed.error.outcome() != Outcome::NotApplied;
+                    if !self.tries_again(&failed, &mut tries, deadline) {
+                        let outcome = if in_doubt { Outcome::Unknown } else { Outcome::NotApplied };
+                        return Err(failed.error.with_outcome(outcome));
+                    }
+                }
+            }
+        }
+    }
+
+    /// One statement, which commits by itself. Whether it has written.
+    async fn try_swap(&self, written: &Written<'_>) -> Result<bool, Failed> {
+        let mut session = self.sessions.take().await?;
+        let sql = if written.old.is_some() { &self.update } else { &self.insert };
+        let mut swap = sqlx::query::<MySql>(sql).bind(written.new).bind(written.value).bind(written.key);
+        if let Some(old) = written.old {
+            swap = swap.bind(old);
+        }
+        let swapped = timeout(self.sessions.limit(), swap.execute(&mut session.connection)).await;
+        match self.sessions.settle(session, swapped) {
+            Ok(done) => Ok(done.rows_affected() == 1),
+            Err(failed) if written.old.is_none() && failed.code == Some(DUPLICATE) => Ok(false),
+            Err(failed) => Err(failed),
+        }
+    }
+
+    /// Whether this swap is the last one, though the last of its statements was refused.
+    async fn is_ours(&self, written: &Written<'_>) -> Result<bool> {
+        let found = self.read(written.key).await.map_err(|error| error.with_outcome(Outcome::Unknown))?;
+        if found.is_some_and(|(version, value)| version == written.new && value == written.value) {
+            return Ok(true);
+        }
+        Err(Error::new(ErrorKind::Unavailable, NAME)
+            .with_message("a statement was not answered, and others have changed the record since")
+            .with_hint("try again")
+            .with_outcome(Outcome::Unknown))
+    }
+
+    async fn list(&self, prefix: &str, after: &str) -> Result<Vec<String>> {
+        let mut session = self.sessions.take().await.map_err(|failed| failed.error)?;
+        let list = sqlx::query::<MySql>(&self.list).bind(prefix.as_bytes()).bind(after.as_bytes()).bind(PAGE);
+        let list = timeout(self.sessions.limit(), list.fetch_all(&mut session.connection)).await;
+        let rows = self.sessions.settle(session, list);
+        let rows = rows.map_err(|failed| failed.error.with_outcome(Outcome::NotApplied))?;
+        let names = rows.iter().filter_map(|row| String::from_utf8(row.try_get(0).ok()?).ok());
+        Ok(names.take_while(|name| name.starts_with(prefix)).collect())
+    }
+
+    /// Whether another session may do better, and there is time for it.
+    fn tries_again(&self, failed: &Failed, tries: &mut u32, deadline: Instant) -> bool {
+        *tries += 1;
+        failed.may_pass && *tries <= TRIES && Instant::now() + self.sessions.limit() < deadline
+    }
+}
+
+pub(crate) fn about() -> About {
+    About::new(NAME, POLL)
+}
+
+fn no_more_versions() -> Error {
+    Error::new(ErrorKind::Exhausted, NAME)
+        .with_message("the version of the record is the last one")
+        .with_hint("delete the row while nobody uses the lock")
+        .with_outcome(Outcome::NotApplied)
+}

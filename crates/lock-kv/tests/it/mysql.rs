@@ -1,0 +1,495 @@
+//! A real MariaDB server, and what its users do to it.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use lock_core::{ErrorKind, FindingLevel, Locks, Outcome, Password, Released, Result};
+use lock_kv::MysqlConfig;
+use lock_testkit::proxy::{FaultProxy, Protocol, Then};
+use lock_testkit::{
+    Certificates, MariadbServer, SecretFile, hand_over, is_renewed, queue_up, soon, take, until,
+};
+use sqlx::{Connection, Executor, MySqlConnection};
+use tokio::runtime::Builder;
+
+const PASSWORD: &str = MariadbServer::PASSWORD;
+
+async fn open(url: &str) -> Result<Locks> {
+    MysqlConfig::from_url(url)?.connect().await
+}
+
+async fn connect(url: &str) -> Locks {
+    open(url).await.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The error of this kind, which has changed nothing, says what to do, and shows no secret.
+async fn refused(url: &str, kind: ErrorKind, hint: &str) {
+    let error = open(url).await.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.backend(), error.outcome()),
+        (kind, "mysql", Outcome::NotApplied),
+        "{error}"
+    );
+    assert!(error.hint().is_some_and(|found| found.contains(hint)), "{error}");
+    assert!(!format!("{error} {error:?}").contains(PASSWORD), "{error:?}");
+}
+
+/// How many sessions were begun, this one included.
+async fn sessions(server: &MariadbServer) -> u64 {
+    server
+        .sql(
+            "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'CONNECTIONS'",
+        )
+        .await
+        .unwrap()
+        .parse()
+        .unwrap()
+}
+
+/// A session of root's, in the database.
+async fn root(server: &MariadbServer) -> MySqlConnection {
+    server.sql("GRANT ALL ON *.* TO admin IDENTIFIED BY 'admin'").await.unwrap();
+    MySqlConnection::connect(&format!("mysql://admin:admin@{}/app", server.addr())).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_and_tokens_outlive_a_restart() {
+    if MariadbServer::is_missing() {
+        return;
+    }
+    let server = MariadbServer::start().await.unwrap();
+    // Longer than the restart.
+    let url = format!("{}?ttl=60s", server.url());
+    let (one, other) = (connect(&url).await, connect(&url).await);
+    let guard = take(&one, "a").await;
+    let token = guard.token();
+    assert!(other.mutex("a").try_acquire().await.unwrap().is_none(), "it is held");
+    server.kill();
+    server.start_again().await.unwrap();
+    // The sessions of before are found out.
+    assert!(other.mutex("a").try_acquire().await.unwrap().is_none(), "it is held");
+    assert!(guard.is_valid());
+    guard.release().await.unwrap();
+    assert!(take(&other, "a").await.token() > token);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_gets_the_lock_and_locks_are_renewed() {
+    if MariadbServer::is_missing() {
+        return;
+    }
+    let server = MariadbServer::start().await.unwrap();
+    let (one, other) = (connect(&server.url()).await, connect(&server.url()).await);
+    let guard = take(&one, "a").await;
+    is_renewed(&guard).await;
+    let waiting = queue_up(&other, "a").await;
+    let token = guard.token();
+    assert!(hand_over(guard, waiting).await.token() > token);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_swap_whose_answer_is_lost_is_found_by_its_value() {
+    if MariadbServer::is_missing() {
+        return;
+    }
+    let server = MariadbServer::start().await.unwrap();
+    let proxy = FaultProxy::start(server.addr(), Protocol::Mysql).unwrap();
+    let locks = connect(&server.url_at(proxy.addr())).await;
+    // The statements of both kinds are prepared.
+    take(&locks, "a").await.release().await.unwrap();
+    for then in [Then::Reset, Then::Fin, Then::Hang] {
+        let guard = take(&locks, "a").await;
+        let token = guard.token();
+        guard.release().await.unwrap();
+        let fired = proxy.fired();
+        // Of the row: its version is followed by its value.
+        proxy.swallow_when(|request| request[4] == 0x17 && has(request, b"holders"), then);
+        let guard = soon(locks.mutex("a").acquire()).await.unwrap();
+        assert_eq!(proxy.fired() - fired, 1, "{then:?}");
+        // Nothing was rolled back: it is the first that was written.
+        assert!(guard.token() > token);
+        guard.release().await.unwrap();
+    }
+    let guard = take(&locks, "new").await;
+    proxy.swallow_when(|request| has(request, b"holders") && has(request, b"lock/newer"), Then::Reset);
+    // What is created is found as well; that it exists is no refusal.
+    proxy.swallow_when(|request| request[4] == 0x16, Then::Reset);
+    take(&locks, "newer").await.release().await.unwrap();
+    guard.release().await.unwrap();
+}
+
+fn has(request: &[u8], part: &[u8]) -> bool {
+    request.windows(part.len()).any(|found| found == part)
+}
+
+/// Another statement could get its answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_whose_statement_is_not_answered_is_closed() {
+    if MariadbServer::is_missing() {
+        return;
+    }
+    let server = MariadbServer::start().await.unwrap();
+    let proxy = FaultProxy::start(server.addr(), Protocol::Mysql).unwrap();
+    let locks = connect(&server.url_at(proxy.addr())).await;
+    let guard = take(&locks, "a").await;
+    let before = proxy.connections();
+    proxy.swallow_when(|request| request[4] == 0x17, Then::Hang);
+    soon(locks.inspect("a")).await.unwrap();
+    assert_eq!(proxy.fired(), 1);
+    until("it is closed", async || proxy.connections() <= before).await;
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_others_have_locked_keeps_no_session_from_the_others() {
+    if MariadbServer::is_missing() {
+        return;
+    }
+    let server = MariadbServer::start().await.unwrap();
+    let locks = connect(&format!("{}?ttl=60s", server.url())).await;
+    let (one, other) = (take(&locks, "a").await, take(&locks, "b").await);
+    let mut root = root(&server).await;
+    let mut transaction = root.begin().await.unwrap();
+    transaction.execute("SELECT * FROM polylock WHERE name = 'lock/a' LOCK IN SHARE MODE").await.unwrap();
+    let before = sessions(&server).await;
+    let error = soon(one.extend(Duration::from_secs(90))).await.unwrap_err();
+    // The server has given up by itself.
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotApplied), "{error}");
+    assert!(error.message().contains("has locked the row"), "{error}");
+    other.extend(Duration::from_secs(90)).await.unwrap();
+    assert_eq!(sessions(&server).await - before, 1, "no session was opened but the one that asks");
+    transaction.rollback().await.unwrap();
+    one.extend(Duration::from_secs(90)).await.unwrap();
+}
+
+/// Each would break the locks, or fail.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn defaults_of_the_server_change_nothing() {
+    if MariadbServer::is_missing() {
+        return;
+    }
+    let server = MariadbServer::start().await.unwrap();
+    let hostile = "SET GLOBAL autocommit = 0, tx_isolation = 'SERIALIZABLE', tx_read_only = 1, \
+         default_storage_engine = 'MyISAM', sql_mode = 'PAD_CHAR_TO_FULL_LENGTH,ANSI_QUOTES', \
+         innodb_lock_wait_timeout = 1000, character_set_server = 'latin1', sql_safe_updates = 1, unique_checks = 0";
+    server.sql(hostile).await.unwrap();
+    let (one, other) = (connect(&server.url()).await, connect(&server.url()).await);
+    let guard = take(&one, "ä").await;
+    assert!(other.mutex("ä").try_acquire().await.unwrap().is_none(), "it is committed");
+    let kept = server.sql("SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_NAME = 'polylock'").await;
+    assert_eq!(kept.unwrap(), "InnoDB");
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn users_need_a_password_rights_and_a_database() {
+    if MariadbServer::is_missing() {
+        return;
+    }
+    let server = MariadbServer::start().await.unwrap();
+    let addr = server.addr();
+    refused(&format!("mysql://me:x{PASSWORD}@{addr}/app"), ErrorKind::Denied, "check the user").await;
+    refused(&format!("mysql://you:{PASSWORD}@{addr}/app"), ErrorKind::Denied, "check the user").await;
+    server.sql("GRANT ALL ON other.* TO me").await.unwrap();
+    refused(&format!("mysql://me:{PASSWORD}@{addr}/other"), ErrorKind::InvalidConfig, "make it").await;
+    refused("mysql://me:x@127.0.0.1:1/app", ErrorKind::Unavailable, "the port").await;
+    // Who reads alone: the table is there.
+    take(&connect(&server.url()).await, "a").await.release().await.unwrap();
+    let reader =
+        format!("CREATE USER reader IDENTIFIED BY '{PASSWORD}'; GRANT SELECT ON app.polylock TO reader");
+    server.sql(&reader).await.unwrap();
+    let url = format!("mysql://reader:{PASSWORD}@{addr}/app");
+    refused(&url, ErrorKind::Denied, "grant SELECT, INSERT and UPDATE").await;
+    // These suffice.
+    server.sql("GRANT INSERT, UPDATE ON app.polylock TO reader").await.unwrap();
+    take(&connect(&url).await, "a").await.release().await.unwrap();
+    refused(&format!("{url}?table=other"), ErrorKind::Denied, "CREATE").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_that_cannot_keep_locks_are_refused() {
+    if MariadbServer::is_missing() {
+        return;
+    }
+    let server = MariadbServer::start().await.unwrap();
+    let columns =
+        "name VARBINARY(1040) NOT NULL PRIMARY KEY, version BIGINT NOT NULL, value LONGBLOB NOT NULL";
+    server.sql(&format!("CREATE TABLE plain ({columns}) ENGINE = Aria")).await.unwrap();
+    refused(&format!("{}?table=plain", server.url()), ErrorKind::InvalidConfig, "InnoDB").await;
+    server.sql("CREATE VIEW seen AS SELECT * FROM plain").await.unwrap();
+    refused(&format!("{}?table=seen", server.url()), ErrorKind::InvalidConfig, "InnoDB").await;
+    for (table, columns) in [
+        ("words", columns.replace("VARBINARY(1040)", "VARCHAR(700)")),
+        ("short", columns.replace("1040", "100")),
+        ("twice", columns.replace(" PRIMARY KEY", "").replace("value", "PRIMARY KEY (name, version), value")),
+        ("more", format!("{columns}, note INT")),
+    ] {
+        server.sql(&format!("CREATE TABLE {table} ({columns}) ENGINE = InnoDB")).await.unwrap();
+        refused(&format!("{}?table={table}", server.url()), ErrorKind::InvalidConfig, "another one").await;
+    }
+    server.sql(&format!("CREATE TABLE good ({columns}) ENGINE = InnoDB")).await.unwrap();
+    take(&connect(&format!("{}?table=good", server.url())).await, "a").await.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_logs_statements_alone_is_refused() {
+    if MariadbServer::is_missing() {
+        return;
+    }
+    let server =
+        MariadbServer::builder().flag("--log-bin").flag("--binlog-format=STATEMENT").start().await.unwrap();
+    refused(&server.url(), ErrorKind::InvalidConfig, "binlog_format").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_is_refused_and_the_primary_beside_it_is_found() {
+    if MariadbServer::is_missing() {
+        return;
+    }
+    let replica = MariadbServer::builder().flag("--read-only").start().await.unwrap();
+    let primary = MariadbServer::start().await.unwrap();
+    refused(&replica.url(), ErrorKind::Unavailable, "name the primary").await;
+    let error = open(&replica.url()).await.unwrap_err();
+    assert_eq!(error.code(), "read_only", "{error}");
+    assert!(error.message().contains("read_only is ON"), "{error}");
+    let both = primary.url().replace('@', &format!("@{},", replica.addr()));
+    let locks = connect(&both).await;
+    take(&locks, "a").await.release().await.unwrap();
+    let rows = primary.sql("SELECT COUNT(*) FROM polylock WHERE name = 'lock/a'").await.unwrap();
+    assert_eq!(rows, "1");
+}
+
+/// As by a switch-over: its sessions stay, and what they ask is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_that_takes_no_writes_any_more_is_left() {
+    if MariadbServer::is_missing() {
+        return;
+    }
+    let (one, other) = (
+        MariadbServer::start().await.unwrap(),
+        MariadbServer::builder().flag("--read-only").start().await.unwrap(),
+    );
+    let both = one.url().replace('@', &format!("@{},", other.addr()));
+    let locks = connect(&both).await;
+    // By several sessions.
+    let guards = join_all(["a", "b", "c", "d"].map(|name| take(&locks, name))).await;
+    join_all(guards.into_iter().map(|guard| async { guard.release().await.unwrap() })).await;
+    one.sql("SET GLOBAL read_only = 1").await.unwrap();
+    let error = locks.mutex("a").acquire().await.unwrap_err();
+    assert_eq!((error.code(), error.outcome()), ("read_only", Outcome::NotApplied), "{error}");
+    other.sql("SET GLOBAL read_only = 0").await.unwrap();
+    take(&locks, "a").await.release().await.unwrap();
+    assert_eq!(other.sql("SELECT COUNT(*) FROM polylock WHERE name = 'lock/a'").await.unwrap(), "1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_password_is_read_at_each_connect_on_the_thread_of_the_store() {
+    if MariadbServer::is_missing() {
+        return;
+    }
+    let server = MariadbServer::start().await.unwrap();
+    let file = SecretFile::new(PASSWORD);
+    let with_file =
+        |path: &Path| format!("mysql://me@{}/app?ttl=60s&password_file={}", server.addr(), path.display());
+    let locks = connect(&with_file(&file.path())).await;
+    let guard = take(&locks, "a").await;
+    file.change("another-password");
+    server.sql("SET PASSWORD FOR me = PASSWORD('another-password')").await.unwrap();
+    server.kill();
+    server.start_again().await.unwrap();
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    let error = open(&with_file(Path::new("/missing/secret"))).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+    let threads = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&threads);
+    let password = Password::callback(move || {
+        seen.lock().unwrap().push(thread::current().name().unwrap_or_default().to_owned());
+        async { Ok("another-password".to_owned()) }
+    });
+    let config = MysqlConfig::new(server.addr().to_string(), "app").user("me", password);
+    take(&config.connect().await.unwrap(), "a").await.release().await.unwrap();
+    let threads = threads.lock().unwrap();
+    assert!(!threads.is_empty() && threads.iter().all(|name| name == "polylock-store"), "{threads:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tls_needs_the_authority_and_the_name_of_the_host() {
+    if MariadbServer::is_missing() {
+        return;
+    }
+    let (certificates, others) = (Certificates::new().unwrap(), Certificates::new().unwrap());
+    let server = MariadbServer::builder().tls(&certificates).start().await.unwrap();
+    server.sql("ALTER USER me REQUIRE X509").await.unwrap();
+    let (cert, key) = certificates.client();
+    let own = format!("tls_cert={}&tls_key={}", cert.display(), key.display());
+    let url =
+        |ca: &Path| format!("{}?{own}&tls_ca={}", server.url().replace("mysql:", "mysqls:"), ca.display());
+    take(&connect(&url(&certificates.ca())).await, "a").await.release().await.unwrap();
+    refused(&url(&others.ca()), ErrorKind::Unavailable, "check the certificates").await;
+    refused(&url(&certificates.ca()).replace(&own, ""), ErrorKind::Denied, "TLS").await;
+    refused(&server.url(), ErrorKind::Denied, "TLS").await;
+    let other_name = url(&certificates.ca()).replace("127.0.0.1", "[::ffff:127.0.0.1]");
+    refused(&other_name, ErrorKind::Unavailable, "check the certificates").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_names_are_keys_and_other_values_are_errors() {
+    if MariadbServer::is_missing() {
+        return;
+    }
+    let server = MariadbServer::start().await.unwrap();
+    let locks = connect(&server.url()).await;
+    take(&locks, &"x".repeat(1_024)).await.release().await.unwrap();
+    // They differ in what collations ignore.
+    let (upper, lower, spaced) =
+        (take(&locks, "A").await, take(&locks, "a").await, take(&locks, "a\u{301}").await);
+    server.sql("INSERT INTO polylock VALUES ('lock/text', 1, 'hello')").await.unwrap();
+    let error = locks.mutex("text").acquire().await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unexpected, Outcome::NotApplied), "{error}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("delete the value")), "{error}");
+    for guard in [upper, lower, spaced] {
+        guard.release().await.unwrap();
+    }
+    // A row that is deleted comes back with another version.
+    let guard = take(&locks, "a").await;
+    server.sql("DELETE FROM polylock WHERE name = 'lock/a'").await.unwrap();
+    assert!(guard.release().await.is_ok_and(|released| released != Released::Released));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "full: a thousand locks"]
+async fn a_list_has_what_is_in_use_behind_many_records() {
+    if MariadbServer::is_missing() {
+        return;
+    }
+    let server = MariadbServer::start().await.unwrap();
+    let locks = connect(&server.url()).await;
+    let make = |at: usize| {
+        let locks = &locks;
+        async move { take(locks, &format!("a{at}")).await.release().await.unwrap() }
+    };
+    for at in (0..1_010).step_by(10) {
+        join_all((at..at + 10).map(make)).await;
+    }
+    let _guard = take(&locks, "b").await;
+    let names = locks.list("").await.unwrap();
+    assert_eq!(names.iter().map(ToString::to_string).collect::<Vec<_>>(), ["b"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_names_the_version_the_engine_and_what_may_be_lost() {
+    if MariadbServer::is_missing() {
+        return;
+    }
+    let server = MariadbServer::start().await.unwrap();
+    let report = connect(&server.url()).await.doctor().await.unwrap();
+    let text = report.to_string();
+    for part in ["a swap on an old version is refused", "MariaDB", "InnoDB", "read_only is OFF"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    // The server of the tests writes no log to the disk.
+    let warning =
+        report.findings.iter().find(|finding| finding.what.contains("innodb_flush_log_at_trx_commit is 2"));
+    assert!(warning.is_some_and(|warning| warning.level == FindingLevel::Warning), "{text}");
+    server
+        .sql("SET GLOBAL innodb_flush_log_at_trx_commit = 1; GRANT REPLICA MONITOR ON *.* TO me")
+        .await
+        .unwrap();
+    let report = connect(&server.url()).await.doctor().await.unwrap();
+    assert_eq!(report.warnings().count(), 0, "{report}");
+    assert!(report.to_string().contains("replicates no other server"), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn closed_locks_leave_no_session() {
+    if MariadbServer::is_missing() {
+        return;
+    }
+    let server = MariadbServer::start().await.unwrap();
+    let proxy = FaultProxy::start(server.addr(), Protocol::Mysql).unwrap();
+    let url = server.url_at(proxy.addr());
+    let (one, two) = (connect(&url).await, connect(&url).await);
+    join_all((0..20).map(|at| {
+        let one = &one;
+        async move { take(one, &format!("{at}")).await.release().await.unwrap() }
+    }))
+    .await;
+    one.close().await.unwrap();
+    assert_eq!(one.mutex("a").acquire().await.unwrap_err().kind(), ErrorKind::Closed);
+    drop(two);
+    until("the connections are closed", async || proxy.connections() == 0).await;
+}
+
+/// It waits for its connection or its answer: whatever it is that nobody polls any more.
+#[test]
+fn a_runtime_that_is_not_polled_keeps_nothing_from_others() {
+    if MariadbServer::is_missing() {
+        return;
+    }
+    let new_runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+    let (paused, runtime) = (new_runtime(), new_runtime());
+    let server = runtime.block_on(MariadbServer::start()).unwrap();
+    let locks = paused.block_on(connect(&server.url()));
+    let mut requests = Vec::new();
+    for turns in 0..50 {
+        let mutex = locks.mutex(format!("paused/{turns}"));
+        let mut acquiring = Box::pin(async move { mutex.acquire().await });
+        paused.block_on(async {
+            tokio::select! {
+                biased;
+                _ = &mut acquiring => {}
+                () = async { for _ in 0..turns { tokio::task::yield_now().await } } => {}
+            }
+        });
+        requests.push(acquiring);
+        runtime.block_on(async { take(&locks, "a").await.release().await.unwrap() });
+    }
+}
+
+#[test]
+fn locks_go_on_when_the_runtime_that_connected_has_ended() {
+    if MariadbServer::is_missing() {
+        return;
+    }
+    let stays = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let server = stays.block_on(MariadbServer::start()).unwrap();
+    let first = Builder::new_current_thread().enable_all().build().unwrap();
+    let locks = first.block_on(connect(&server.url()));
+    first.block_on(async { take(&locks, "a").await.release().await.unwrap() });
+    drop(first);
+    stays.block_on(async { take(&locks, "a").await.release().await.unwrap() });
+}
+
+/// A member of a cluster by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "full: a cluster"]
+async fn a_member_of_a_galera_cluster_reads_what_is_committed() {
+    const PROVIDER: &str = "/usr/lib/galera/libgalera_smm.so";
+    if MariadbServer::is_missing() || !Path::new(PROVIDER).exists() {
+        return;
+    }
+    let flags = [
+        "--wsrep-on=ON",
+        &format!("--wsrep-provider={PROVIDER}"),
+        "--wsrep-cluster-address=gcomm://",
+        "--wsrep-node-address=127.0.0.1",
+        "--wsrep-provider-options=gmcast.listen_addr=tcp://127.0.0.1:0",
+        "--wsrep-sst-method=rsync",
+        "--binlog-format=ROW",
+        "--innodb-autoinc-lock-mode=2",
+        "--wsrep-retry-autocommit=4",
+        "--wsrep-dirty-reads=ON",
+    ];
+    let options = flags.into_iter().fold(MariadbServer::builder(), |options, flag| options.flag(flag));
+    let server = options.start().await.unwrap();
+    server.sql("SET GLOBAL log_output = 'TABLE', general_log = 1").await.unwrap();
+    let locks = connect(&server.url()).await;
+    take(&locks, "a").await.release().await.unwrap();
+    assert!(locks.doctor().await.unwrap().to_string().contains("Galera"));
+    let set = "SELECT COUNT(*) FROM mysql.general_log \
+         WHERE argument = 'SET SESSION wsrep_sync_wait = 7, wsrep_dirty_reads = 0, wsrep_retry_autocommit = 0'";
+    assert_ne!(server.sql(set).await.unwrap(), "0");
+}
