@@ -86,7 +86,8 @@ impl Mysql {
 
 impl Registers for Mysql {
     fn about(&self) -> About {
-        about()
+        // A statement that is not answered, and a connection to the next server.
+        About { passes_over: self.table.sessions.limit() * 2, ..about() }
     }
 
     async fn read(&self, key: &str) -> Result<Option<Versioned>> {
