@@ -1,7 +1,8 @@
 //! What the database answers to one request.
 
 use std::any::Any;
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -62,25 +63,32 @@ impl LeaseStore for PostgresStore {
     }
 
     async fn extend(&self, leases: &[Extension<'_, Arc<str>>]) -> Vec<Result<Changed>> {
-        let is_extended = |lease: &&Extension<'_, _>| lease.hold != Hold::Downgrading;
-        let others: Vec<_> = leases.iter().filter(is_extended).copied().collect();
-        let mut extended = match &*others {
-            [] => Vec::new(),
-            others => match self.server.extend(others).await {
-                Ok(answers) => answers.into_iter().map(Ok).collect(),
-                Err(error) => others.iter().map(|_| Err(error.clone())).collect(),
-            },
+        let answers = Mutex::new(BTreeMap::new());
+        let note =
+            |at, answer| drop(answers.lock().unwrap_or_else(PoisonError::into_inner).insert(at, answer));
+        self.extend_each(leases, note).await;
+        answers.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect()
+    }
+
+    /// Downgrades come last: they let others in, and are rare, so that each has a call of its own.
+    async fn extend_each(
+        &self,
+        leases: &[Extension<'_, Arc<str>>],
+        answered: impl Fn(usize, Result<Changed>) + Send + Sync,
+    ) {
+        let is_downgrade = |at: &usize| leases[*at].hold == Hold::Downgrading;
+        let (downgrades, others): (Vec<_>, Vec<_>) = (0..leases.len()).partition(is_downgrade);
+        if !others.is_empty() {
+            let common: Vec<_> = others.iter().map(|at| leases[*at]).collect();
+            match self.server.extend(&common).await {
+                Ok(answers) => others.iter().zip(answers).for_each(|(at, answer)| answered(*at, Ok(answer))),
+                Err(error) => others.iter().for_each(|at| answered(*at, Err(error.clone()))),
+            }
         }
-        .into_iter();
-        let mut answers = Vec::with_capacity(leases.len());
-        for lease in leases {
-            // Downgrades are rare: each has a call of its own.
-            answers.extend(match lease.hold {
-                Hold::Downgrading => Some(self.server.downgrade(lease.place, lease.owner, lease.ttl).await),
-                _ => extended.next(),
-            });
+        for at in downgrades {
+            let lease = &leases[at];
+            answered(at, self.server.downgrade(lease.place, lease.owner, lease.ttl).await);
         }
-        answers
     }
 
     async fn holds(&self, name: &Arc<str>, owner: OwnerId) -> Result<bool> {
