@@ -47,8 +47,10 @@ const NO_PERMITS: &str =
 ///
 /// # Restarted masters
 ///
-/// A restarted master may have lost its locks, and so has one that was a replica for a while. It does not vote until `longest_ttl` has
-/// passed since the client first saw it; for a client that connects later, since its start. Meanwhile it confirms locks that it had granted before, as long as that has not expired. Set `longest_ttl` alike for all clients, to the longest ttl that any of them uses.
+/// A restarted master may have lost its locks, and so may one that was a replica for a while. It does not vote until `longest_ttl`
+/// has passed since the client first saw it; for a client that connects later, since its start. Meanwhile it confirms locks that it
+/// had granted before, as long as that has not expired. Set `longest_ttl` alike for all clients, to the longest ttl that any of them
+/// uses.
 ///
 /// * While a minority restarts, locks are held and can be acquired. If a majority restarts within `longest_ttl`, no lock can be
 ///   acquired until fewer are in quarantine. Held locks are kept if the masters restart with their data, one by one.
