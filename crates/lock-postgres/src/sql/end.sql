@@ -21,10 +21,11 @@ BEGIN
     FROM pg_class c, aclexplode(c.relacl) a WHERE c.relnamespace = v_schema AND a.grantee <> c.relowner AND c.relkind IN ('r', 'S') LOOP
     EXECUTE format('REVOKE ALL ON %s %s FROM %s CASCADE', v_right.kind, v_right.relation, v_right.role);
   END LOOP;
-  FOR f IN SELECT p.oid::regprocedure AS called, p.proname AS name, p.proacl AS acl, p.proowner AS owner
+  FOR f IN SELECT p.oid::regprocedure AS called, p.proname AS name, p.proacl AS acl, p.proowner AS owner,
+      p.oid::text <> ALL (string_to_array(current_setting('polylock.functions'), ',')) AS is_new
     FROM pg_proc p WHERE p.pronamespace = v_schema LOOP
     EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f.called);
-    IF f.name <> ALL (v_of_clients || v_of_operators) THEN
+    IF f.is_new OR f.name <> ALL (v_of_clients || v_of_operators) THEN
       FOR v_to IN SELECT DISTINCT pg_get_userbyid(a.grantee) FROM aclexplode(f.acl) a WHERE a.grantee NOT IN (0, f.owner) LOOP
         EXECUTE format('REVOKE ALL ON FUNCTION %s FROM %I CASCADE', f.called, v_to);
       END LOOP;

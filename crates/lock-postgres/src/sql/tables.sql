@@ -45,6 +45,8 @@ BEGIN
       DELETE FROM waiter WHERE inbox IS NOT NULL;
     END IF;
   END IF;
+  -- Those that are created below have default rights.
+  PERFORM set_config('polylock.functions', (SELECT coalesce(string_agg(p.oid::text, ','), '') FROM pg_proc p WHERE p.pronamespace = v_schema), true);
 END
 $$;
 

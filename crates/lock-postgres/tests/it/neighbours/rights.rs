@@ -135,11 +135,16 @@ async fn a_schema_that_was_restored_without_its_rows_is_installed_again() {
 
 /// Default rights of the database give new functions to roles.
 #[tokio::test]
-async fn default_rights_of_the_database_open_nothing_internal() {
+async fn default_rights_of_the_database_open_nothing() {
     let site = Site::open().await;
     let (app, admin) = (site.role("app").await, site.client().await);
     let default = format!("ALTER DEFAULT PRIVILEGES GRANT EXECUTE ON FUNCTIONS TO {app}");
     admin.batch_execute(&default).await.unwrap();
-    admin.batch_execute(&install("polylock", &Grants::default())).await.unwrap();
-    assert_eq!(callable(&site, &app).await, OPERATORS);
+    install_for(&site, &[], &[]).await;
+    assert_eq!(callable(&site, &app).await, "");
+    install_for(&site, &[&app], &[]).await;
+    assert_eq!(callable(&site, &app).await, CLIENTS);
+    // Nor does a repeated installation find more.
+    install_for(&site, &[], &[]).await;
+    assert_eq!(callable(&site, &app).await, CLIENTS);
 }
