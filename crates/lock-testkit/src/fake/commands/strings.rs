@@ -12,7 +12,7 @@ pub(super) const COMMANDS: &[Command] = &[
         let (text, [start, stop]) = (call.keys().text(&words[1])?.cloned(), [&words[2], &words[3]]);
         let text = text.unwrap_or_default();
         let part = span(integer(start)?, integer(stop)?, text.len());
-        Ok(Reply::bulk(text[part].to_vec()))
+        Ok(Reply::bulk(&text[part]))
     }),
     other("set", -3, set),
 ];
