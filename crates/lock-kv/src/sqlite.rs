@@ -204,11 +204,16 @@ async fn open_pool(options: SqliteConnectOptions, timeout: Duration) -> Result<S
 
 /// Opens what is at the path, and returns which files these are. A file that does not exist is made first: so each that is opened was
 /// looked at before.
-async fn open_in_place<T, O: Future<Output = Result<T>>, C: Future<Output = ()>>(
+async fn open_in_place<T, O, C>(
     path: PathBuf,
-    open: impl Fn(bool) -> O,
-    close: impl Fn(T) -> C,
-) -> Result<(T, Place)> {
+    open: impl Fn(bool) -> O + Send + Sync,
+    close: impl Fn(T) -> C + Send + Sync,
+) -> Result<(T, Place)>
+where
+    T: Send,
+    O: Future<Output = Result<T>> + Send,
+    C: Future<Output = ()> + Send,
+{
     if !path.exists() {
         close(open(true).await?).await;
     }

@@ -223,7 +223,7 @@ impl Moment {
             return Party { dead_at: never(), ..party.clone() };
         }
         let lasts = match until {
-            None => return self.told(party, heard.unwrap_or(party.lasts()), number),
+            None => return self.told(party, heard.unwrap_or_else(|| party.lasts()), number),
             // A longer lease is left alone. Its end has the margin of an observer already.
             Some(until) if is_same => (until - drift(party.lasts())).saturating_duration_since(self.now),
             Some(until) => until.saturating_duration_since(self.now),
