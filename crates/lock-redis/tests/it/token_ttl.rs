@@ -157,6 +157,8 @@ fn tokens_grow_in_virtual_time_after_a_loss_however_long_a_client_has_not_claime
         for idle in [0, 5, 50 * 60] {
             // Time: it is virtual.
             sleep(Duration::from_secs(idle)).await;
+            // What this one knows of the clock is fresh.
+            give_back(take(&first, "c").await).await;
             let guard = take(&first, "a").await;
             let token = guard.token();
             give_back(guard).await;
