@@ -188,7 +188,7 @@ async fn a_swap_whose_answer_is_lost_is_settled() {
     }
     let server = S3Server::start(target()).await.unwrap();
     let proxy = FaultProxy::start(server.addr(), Protocol::Opaque).unwrap();
-    let locks = connect(proxy.addr(), "command_timeout=1s").await.unwrap();
+    let locks = connect(proxy.addr(), "").await.unwrap();
     let direct = connect(server.addr(), "").await.unwrap();
     take(&locks, "a").await.release().await.unwrap();
     proxy.hold(Direction::ToClient);
