@@ -107,16 +107,8 @@ const TREES: &[Tree] = &[
     ("kv", &["lock-kv"], &[REDIS, ZK, POSTGRES, &["sqlx", "rustls"]]),
     ("etcd", &["lock-kv", "tonic"], &[REDIS, ZK, POSTGRES, &["sqlx", "rustls"]]),
     ("s3", &["lock-kv", "object_store"], &[REDIS, ZK, POSTGRES, &["sqlx", "tonic"]]),
-    (
-        "sqlite",
-        &["lock-kv", "sqlx-sqlite"],
-        &[REDIS, ZK, POSTGRES, &["sqlx-mysql", "sqlx-postgres", "rustls"]],
-    ),
-    (
-        "mysql",
-        &["lock-kv", "sqlx-mysql"],
-        &[REDIS, ZK, POSTGRES, &["sqlx-sqlite", "sqlx-postgres", "rustls"]],
-    ),
+    ("sqlite", &["lock-kv", "sqlx-sqlite"], &[REDIS, ZK, POSTGRES, &["sqlx-mysql", "rustls"]]),
+    ("mysql", &["lock-kv", "sqlx-mysql"], &[REDIS, ZK, POSTGRES, &["sqlx-sqlite", "rustls"]]),
     ("redis,tls", &["lock-redis", "rustls"], &[ZK, &["lock-redlock", "native-tls", "openssl"]]),
     ("tls", &["lock-core"], &[REDIS, ZK, POSTGRES, &["rustls"]]),
     ("layers-prefix", &["lock-layers"], &[REDIS, ZK, POSTGRES, &["metrics"]]),
@@ -126,7 +118,7 @@ const TREES: &[Tree] = &[
 ];
 const REDIS: &[&str] = &["lock-redis", "lock-redlock", "redis", "deadpool-redis"];
 const ZK: &[&str] = &["lock-zk", "zookeeper-client"];
-const POSTGRES: &[&str] = &["lock-postgres", "tokio-postgres"];
+const POSTGRES: &[&str] = &["lock-postgres", "tokio-postgres", "sqlx-postgres"];
 
 fn check_tree(tree: &Tree) -> Result {
     let line = "tree --package polylock --edges normal --prefix none --no-default-features";
