@@ -15,7 +15,8 @@ use crate::{BootInstant, Clock, LeasePolicy};
 /// # use std::time::Duration;
 /// # use lock_core::{Clock, Expiry, LeasePolicy};
 /// let hold = Duration::from_secs(60);
-/// let policy = LeasePolicy { max_hold: Some(hold), ..LeasePolicy::default() };
+/// let mut policy = LeasePolicy::default();
+/// policy.max_hold = Some(hold);
 /// let expiry = Expiry::begin(&Clock::boot(), policy, Duration::from_secs(10));
 /// assert!(expiry.expires() && expiry.cell().validity().remaining() <= hold);
 /// # }
