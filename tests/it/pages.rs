@@ -94,6 +94,7 @@ const ELSEWHERE: [&str; 24] = [
     "serve_connecting",
     "session/watch.rs",
     "succeed_watch",
+    "transaction_timeout",
     "validity_time",
     "wait_until_inactive",
     "watching_paths",
