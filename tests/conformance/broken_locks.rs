@@ -4,7 +4,6 @@
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::mem::ManuallyDrop;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::process;
 use std::sync::Arc;
@@ -177,9 +176,10 @@ impl Backend for Broken {
                 held => Ok(held),
             },
             (Defect::GoesOnWhenDropped, _) => {
-                let this = self.clone();
-                let acquiring = tokio::spawn(async move { ManuallyDrop::new(this.take(request).await) });
-                ManuallyDrop::into_inner(acquiring.await.expect("it does not panic"))
+                let mut goes_on = GoesOn(Some((self.clone(), request.clone())));
+                let acquired = self.take(request).await;
+                goes_on.0 = None;
+                acquired
             }
             (Defect::ActsWhenNobodyWaits, _) => {
                 let acquired = self.take(request.clone()).await;
@@ -293,6 +293,17 @@ impl Broken {
             }
             // Time: it asks again.
             sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+/// An acquisition that goes on once its caller has gone.
+struct GoesOn(Option<(Broken, AcquireRequest)>);
+
+impl Drop for GoesOn {
+    fn drop(&mut self) {
+        if let Some((locks, request)) = self.0.take() {
+            tokio::spawn(locks.act_later(request));
         }
     }
 }

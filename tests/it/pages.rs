@@ -72,7 +72,7 @@ fn a_test_that_does_not_exist_is_found() {
 /// The names that are only examples here.
 const HERE: &str = "tests/it/pages.rs";
 /// What other projects have, and files that the harness writes.
-const ELSEWHERE: [&str; 24] = [
+const ELSEWHERE: [&str; 25] = [
     "Depot",
     "OneshotReceiver",
     "WatchManager",

@@ -326,7 +326,7 @@ faults! {
     RestartWithoutData: row(Restart(Data::Lost), Needed).in_table("restart without data", [
         NO_SERVER,
         two_valid(Moment, "the lock is free while its holder is still valid: **two valid guards**, for the rest of the ttl"),
-        holds(Lease, "It does not vote until it has run for the longest ttl of all clients: it is in quarantine."),
+        holds(Lease, "It does not vote until the longest ttl of all clients has passed: it is in quarantine."),
         holds(Lease, ZK),
         none("see *failover*"),
     ]).which(&[InQuick, FailsServers, HasLongLease]);

@@ -123,11 +123,13 @@ async fn climb(context: &Arc<Context>, request: AcquireRequest, rung: Rung) -> R
 
 async fn acquire_both(context: &Arc<Context>, mut request: AcquireRequest, rung: Rung) -> Result<Acquired> {
     let queued = Queued::in_the_new_store(&mut request);
+    // Also one whose patience is zero.
+    let tries_once = request.wait.is_expired();
     // A store without tombstones has no moves.
     let moves = rung == Rung::Move && context.source()?.keeps_tombstones().is_supported();
     let mut closing = Closing::default();
     for left in (0..MOST_STARTS).rev().chain(iter::repeat(0)) {
-        let attempt = Attempt { context, request: &request, moves, rung };
+        let attempt = Attempt { context, request: &request, tries_once, moves, rung };
         match attempt.run().await {
             Ok(Climbed::Held(lease)) => return Ok(Acquired::Held(lease)),
             Ok(Climbed::Busy) => return Ok(Acquired::Busy),
@@ -187,6 +189,8 @@ impl Closing {
 struct Attempt<'a> {
     context: &'a Arc<Context>,
     request: &'a AcquireRequest,
+    /// Whether the caller does not wait; and not that its patience is over.
+    tries_once: bool,
     moves: bool,
     rung: Rung,
 }
@@ -332,7 +336,7 @@ impl Attempt<'_> {
         }
         let mut acquired = self.unless_over(new, self.request.clone()).await?;
         // A caller whose patience is over gets its answer now.
-        if !is_whole && self.request.wait == Wait::Never && matches!(acquired, Ok(Acquired::Busy)) {
+        if !is_whole && self.tries_once && matches!(acquired, Ok(Acquired::Busy)) {
             // A mover that shares the lock of the new store has the old one as a whole, for a moment.
             let mut again = self.request.clone();
             again.wait = Wait::Until(Instant::now() + MOMENT);
