@@ -1,13 +1,16 @@
 //! Clean-up that outlives its caller.
 
-use std::panic::resume_unwind;
+mod finish;
+
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use self::finish::{Begun, Finish};
 
 /// The clean-up tasks of one `Locks` or backend: releases of dropped guards, roll-backs of dropped acquisitions.
 ///
@@ -24,16 +27,19 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 /// # }
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Background(TaskTracker);
+pub struct Background {
+    tasks: TaskTracker,
+    begun: Arc<Begun>,
+}
 
 impl Background {
     /// Runs the clean-up on this runtime. It never blocks, and works from any thread.
     pub fn spawn(&self, runtime: &Handle, cleanup: impl Future<Output = ()> + Send + 'static) {
-        drop(self.0.spawn_on(cleanup, runtime));
+        drop(self.tasks.spawn_on(cleanup, runtime));
     }
 
-    /// The output of a clean-up, which goes on whether its caller polls it, drops it or neither: what is not done at once is done by a
-    /// task of this runtime, that of the caller. `None` if that runtime was shut down meanwhile.
+    /// The output of a clean-up, which goes on whether its caller polls it, drops it or neither: what its caller drops, or what is
+    /// not done soon, is done by a task of this runtime, that of the caller. `None` if that runtime was shut down meanwhile.
     ///
     /// # Panics
     ///
@@ -43,32 +49,25 @@ impl Background {
         runtime: &Handle,
         cleanup: impl Future<Output = T> + Send + 'static,
     ) -> Option<T> {
-        let mut cleanup = Box::pin(cleanup);
-        if let Some(done) = cleanup.as_mut().now_or_never() {
-            return Some(done);
-        }
-        match self.0.spawn_on(cleanup, runtime).await {
-            Ok(done) => Some(done),
-            Err(ended) => ended.try_into_panic().map_or(None, |panic| resume_unwind(panic)),
-        }
+        Finish::new(cleanup, &self.begun, &self.tasks, runtime).await
     }
 
     /// Counts a clean-up that runs elsewhere, until the returned value is dropped.
     #[must_use]
     pub fn count(&self) -> Counted {
-        Counted(self.0.token())
+        Counted(self.tasks.token())
     }
 
     /// Whether the other one has the same tasks.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
-        TaskTracker::ptr_eq(&self.0, &other.0)
+        TaskTracker::ptr_eq(&self.tasks, &other.tasks)
     }
 
     /// The number of clean-ups that are running.
     #[must_use]
     pub fn under_way(&self) -> usize {
-        self.0.len()
+        self.tasks.len()
     }
 
     /// Waits until no clean-up is running.
@@ -78,8 +77,8 @@ impl Background {
     /// This method is cancel safe: the tasks continue when the future is dropped.
     pub async fn settled(&self) {
         // A closed tracker still accepts tasks: those of guards that are dropped after `close`.
-        self.0.close();
-        self.0.wait().await;
+        self.tasks.close();
+        self.tasks.wait().await;
     }
 
     /// Waits like [`settled`](Self::settled), but at most for this time. Returns how many tasks are left.
@@ -90,7 +89,7 @@ impl Background {
     pub async fn settle(&self, patience: Duration) -> usize {
         // The tasks that are left are counted below.
         let _ = timeout(patience, self.settled()).await;
-        self.0.len()
+        self.tasks.len()
     }
 }
 

@@ -1,0 +1,343 @@
+//! Ends what has begun, whether its caller polls it, drops it or neither.
+//!
+//! A task for each release would cost sixteen tasks on Redis 8 % of their rate. So the caller polls it, and one task for all of them
+//! looks now and then: what is still there at the second look goes on in a task of its own.
+
+use std::collections::HashMap;
+use std::fmt::{self, Debug, Formatter};
+use std::mem;
+use std::panic::resume_unwind;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use foldhash::fast::FixedState;
+use futures_util::future::BoxFuture;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+/// Between two looks at what has begun.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What has begun, and its callers poll or should.
+#[derive(Debug, Default)]
+pub(super) struct Begun(Mutex<Entries>);
+
+#[derive(Default)]
+struct Entries {
+    begun: HashMap<u64, Arc<dyn TakeOver>, FixedState>,
+    next: u64,
+    is_watched: bool,
+}
+
+/// The side of the caller.
+pub(super) struct Finish<T: Send + 'static> {
+    /// Before the first poll.
+    future: Option<BoxFuture<'static, T>>,
+    shared: Option<(Arc<Shared<T>>, u64)>,
+    begun: Arc<Begun>,
+    tasks: TaskTracker,
+    runtime: Handle,
+}
+
+struct Shared<T> {
+    state: Mutex<State<T>>,
+    tasks: TaskTracker,
+    runtime: Handle,
+}
+
+enum State<T> {
+    /// The caller polls it.
+    Polled { future: BoxFuture<'static, T>, caller: Waker, counted: TaskTrackerToken },
+    /// A task does.
+    Running(JoinHandle<T>),
+    /// Also while it is polled.
+    Ended,
+}
+
+trait TakeOver: Send + Sync {
+    /// Lets it go on in a task. Returns false if it is being polled now.
+    fn take_over(&self) -> bool;
+}
+
+impl<T: Send + 'static> Finish<T> {
+    pub(super) fn new(
+        future: impl Future<Output = T> + Send + 'static,
+        begun: &Arc<Begun>,
+        tasks: &TaskTracker,
+        runtime: &Handle,
+    ) -> Self {
+        let (begun, tasks, runtime) = (Arc::clone(begun), tasks.clone(), runtime.clone());
+        Self { future: Some(Box::pin(future)), shared: None, begun, tasks, runtime }
+    }
+
+    /// Polls it for the first time.
+    fn begin(&mut self, mut future: BoxFuture<'static, T>, context: &mut Context<'_>) -> Poll<Option<T>> {
+        if let Poll::Ready(done) = future.as_mut().poll(context) {
+            return Poll::Ready(Some(done));
+        }
+        let state = State::Polled { future, caller: context.waker().clone(), counted: self.tasks.token() };
+        let (tasks, runtime) = (self.tasks.clone(), self.runtime.clone());
+        let shared = Arc::new(Shared { state: Mutex::new(state), tasks, runtime });
+        let key = self.begun.enter(Arc::clone(&shared) as _, &self.runtime);
+        self.shared = Some((shared, key));
+        Poll::Pending
+    }
+
+    fn end(&mut self) -> Option<Arc<Shared<T>>> {
+        let (shared, key) = self.shared.take()?;
+        self.begun.leave(key);
+        Some(shared)
+    }
+}
+
+/// `None` if the runtime was shut down meanwhile.
+impl<T: Send + 'static> Future for Finish<T> {
+    type Output = Option<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
+        if let Some(future) = self.future.take() {
+            return self.begin(future, context);
+        }
+        let Some((shared, _)) = &self.shared else { unreachable!("it is not polled after its end") };
+        let done = ready!(shared.poll(context));
+        drop(self.end());
+        Poll::Ready(done)
+    }
+}
+
+impl<T: Send + 'static> Drop for Finish<T> {
+    fn drop(&mut self) {
+        if let Some(shared) = self.end() {
+            shared.go_on(&mut shared.state());
+        }
+    }
+}
+
+impl<T: Send + 'static> Shared<T> {
+    fn poll(&self, context: &mut Context<'_>) -> Poll<Option<T>> {
+        let mut state = self.state();
+        // After a panic it stays ended.
+        match mem::replace(&mut *state, State::Ended) {
+            State::Polled { mut future, mut caller, counted } => {
+                if let Poll::Ready(done) = future.as_mut().poll(context) {
+                    return Poll::Ready(Some(done));
+                }
+                caller.clone_from(context.waker());
+                *state = State::Polled { future, caller, counted };
+                Poll::Pending
+            }
+            State::Running(mut task) => match Pin::new(&mut task).poll(context) {
+                Poll::Ready(Ok(done)) => Poll::Ready(Some(done)),
+                Poll::Ready(Err(ended)) => {
+                    Poll::Ready(ended.try_into_panic().map_or(None, |panic| resume_unwind(panic)))
+                }
+                Poll::Pending => {
+                    *state = State::Running(task);
+                    Poll::Pending
+                }
+            },
+            State::Ended => unreachable!("it is not polled after its end"),
+        }
+    }
+
+    fn go_on(&self, state: &mut State<T>) {
+        match mem::replace(state, State::Ended) {
+            State::Polled { future, caller, counted } => {
+                *state = State::Running(self.tasks.spawn_on(future, &self.runtime));
+                drop(counted);
+                caller.wake();
+            }
+            other => *state = other,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Send + 'static> TakeOver for Shared<T> {
+    fn take_over(&self) -> bool {
+        match self.state.try_lock() {
+            Ok(mut state) => self.go_on(&mut state),
+            // It has panicked, and ended.
+            Err(TryLockError::Poisoned(_)) => {}
+            Err(TryLockError::WouldBlock) => return false,
+        }
+        true
+    }
+}
+
+impl Begun {
+    fn enter(self: &Arc<Self>, begun: Arc<dyn TakeOver>, runtime: &Handle) -> u64 {
+        let mut entries = self.entries();
+        let key = entries.next;
+        entries.next += 1;
+        entries.begun.insert(key, begun);
+        let is_watched = mem::replace(&mut entries.is_watched, true);
+        drop(entries);
+        if !is_watched {
+            drop(runtime.spawn(watch(Watcher(Arc::clone(self)))));
+        }
+        key
+    }
+
+    fn leave(&self, key: u64) {
+        self.entries().begun.remove(&key);
+    }
+
+    /// Lets what has begun before this one go on in tasks.
+    fn take_over(&self, before: u64) {
+        let old = |(&key, begun): (&u64, &Arc<_>)| (key < before).then(|| (key, Arc::clone(begun)));
+        let old: Vec<_> = self.entries().begun.iter().filter_map(old).collect();
+        for (key, begun) in old {
+            if begun.take_over() {
+                self.leave(key);
+            }
+        }
+    }
+
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Debug for Entries {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entries").field("begun", &self.begun.len()).finish_non_exhaustive()
+    }
+}
+
+/// Looks until nothing has begun.
+async fn watch(watcher: Watcher) {
+    let mut last_look = 0;
+    loop {
+        sleep(LOOK).await;
+        watcher.0.take_over(last_look);
+        let entries = watcher.0.entries();
+        if entries.begun.is_empty() {
+            return;
+        }
+        last_look = entries.next;
+    }
+}
+
+/// The task that looks. What it leaves, when its runtime is shut down for instance, goes on in tasks at once.
+struct Watcher(Arc<Begun>);
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.0.entries().is_watched = false;
+        self.0.take_over(u64::MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::panic::AssertUnwindSafe;
+
+    use futures_util::{FutureExt, poll};
+    use tokio::sync::oneshot;
+    use tokio::task::{Id, try_id};
+
+    use crate::background::Background;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(5);
+
+    /// Says in which task it ends.
+    async fn answered(answer: oneshot::Receiver<()>, end: oneshot::Sender<Option<Id>>) {
+        answer.await.unwrap();
+        end.send(try_id()).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_goes_on_in_a_task_if_its_caller_drops_it_or_leaves_it_alone() {
+        for is_dropped in [true, false] {
+            let background = Background::default();
+            let ((answer, asked), (end, ended)) = (oneshot::channel(), oneshot::channel());
+            let runtime = Handle::current();
+            let mut finish = Some(Box::pin(background.finish(&runtime, answered(asked, end))));
+            assert!(poll!(finish.as_mut().unwrap()).is_pending());
+            assert_eq!(background.under_way(), 1);
+            if is_dropped {
+                finish = None;
+            }
+            answer.send(()).unwrap();
+            assert_eq!(background.settle(PATIENCE).await, 0);
+            assert_ne!(ended.await.unwrap(), try_id());
+            if let Some(finish) = finish {
+                assert_eq!(finish.await, Some(()));
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_answered_soon_needs_no_task() {
+        let (background, runtime) = (Background::default(), Handle::current());
+        let ((answer, asked), (end, ended)) = (oneshot::channel(), oneshot::channel());
+        let mut finish = Box::pin(background.finish(&runtime, answered(asked, end)));
+        assert!(poll!(&mut finish).is_pending());
+        answer.send(()).unwrap();
+        assert_eq!(finish.await, Some(()));
+        assert_eq!((ended.await.unwrap(), background.under_way()), (try_id(), 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn its_caller_hears_of_what_a_task_has_done() {
+        let (background, runtime) = (Background::default(), Handle::current());
+        assert_eq!(
+            background
+                .finish(&runtime, async {
+                    sleep(10 * LOOK).await;
+                    7
+                })
+                .await,
+            Some(7)
+        );
+        let panicking = background.finish(&runtime, async {
+            sleep(10 * LOOK).await;
+            panic!("as it was asked to")
+        });
+        assert!(AssertUnwindSafe(panicking).catch_unwind().await.is_err());
+        assert_eq!(background.under_way(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_panics_when_its_caller_polls_it_is_polled_no_more() {
+        let (background, runtime) = (Background::default(), Handle::current());
+        let panicking = background.finish(&runtime, async {
+            sleep(LOOK / 2).await;
+            panic!("as it was asked to")
+        });
+        assert!(AssertUnwindSafe(panicking).catch_unwind().await.is_err());
+        assert_eq!(background.settle(PATIENCE).await, 0);
+    }
+
+    #[test]
+    fn where_the_runtime_was_shut_down_it_is_dropped_and_others_go_on() {
+        let background = Background::default();
+        let runtimes =
+            [(); 2].map(|()| tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap());
+        let (answer, asked) = oneshot::channel();
+        let [first, second] = runtimes;
+        let handle = first.handle().clone();
+        let mut dropped = Box::pin(background.finish::<()>(&handle, pending()));
+        let mut kept = Box::pin(background.finish(second.handle(), asked));
+        // The first one looks for both.
+        assert!(first.block_on(async { poll!(&mut dropped) }).is_pending());
+        assert!(second.block_on(async { poll!(&mut kept) }).is_pending());
+        first.shutdown_background();
+        assert_eq!(dropped.now_or_never(), Some(None));
+        answer.send(()).unwrap();
+        assert_eq!(second.block_on(background.settle(PATIENCE)), 0);
+        assert_eq!(kept.now_or_never(), Some(Some(Ok(()))));
+    }
+}
