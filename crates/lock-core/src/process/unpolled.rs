@@ -116,7 +116,7 @@ impl<F: Future + Send + 'static> Acquisition<F> {
         matches!(self.progress.try_lock(), Err(TryLockError::WouldBlock))
     }
 
-    /// The number of polls so far, if it was woken and not polled since. It is being polled if the mutex is locked.
+    /// The number of polls so far, if it was woken, not polled since, and is not being polled.
     fn polls_until_woken(&self) -> Option<u64> {
         let progress = self.progress.try_lock().ok()?;
         self.is_woken.load(Ordering::Acquire).then_some(progress.polls)
@@ -146,10 +146,11 @@ async fn check<F: Future + Send + 'static>(checked: Weak<Acquisition<F>>) {
         let Some(acquisition) = checked.upgrade() else { return };
         // Its caller ends this task.
         acquisition.woken.notified().await;
-        if acquisition.is_being_polled() {
-            // That poll may end without another wake.
+        while acquisition.is_being_polled() {
+            // That poll may end without another wake, however long it takes.
             sleep(POLLED_WITHIN).await;
         }
+        // A poll that began meanwhile was not woken yet, or its wake is still to be noticed.
         let Some(polls) = acquisition.polls_until_woken() else { continue };
         drop(acquisition);
         sleep(POLLED_WITHIN).await;
@@ -169,7 +170,9 @@ const POLLED_WITHIN: Duration = Duration::from_secs(1);
 mod tests {
     use std::future::pending;
     use std::sync::atomic::AtomicUsize;
+    use std::thread;
 
+    use futures_util::FutureExt;
     use tokio::time::{Instant, timeout};
 
     use super::*;
@@ -212,6 +215,36 @@ mod tests {
         assert_eq!(begun.load(Ordering::SeqCst), 1);
         acquiring.await;
         assert_eq!((begun.load(Ordering::SeqCst), held.count()), (2, 0));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_wakes_itself_in_a_long_poll_and_is_not_polled_again_holds_nothing() {
+        let held = Held::default();
+        let begin = || {
+            let (hold, mut polls) = (held.hold(), 0);
+            poll_fn(move |context| {
+                let _ = &hold;
+                polls += 1;
+                if polls == 2 {
+                    context.waker().wake_by_ref();
+                    // The check finds it polled at once, and still a second later.
+                    thread::sleep(POLLED_WITHIN * 3 / 2);
+                }
+                Poll::<()>::Pending
+            })
+        };
+        let mut acquiring = Box::pin(unless_unpolled(begin));
+        for _ in 0..2 {
+            assert!((&mut acquiring).now_or_never().is_none());
+        }
+        assert_eq!(held.count(), 1);
+        let dropped = async {
+            while held.count() > 0 {
+                sleep(POLLED_WITHIN / 10).await;
+            }
+        };
+        timeout(POLLED_WITHIN * 30, dropped).await.expect("nobody polls it");
+        drop(acquiring);
     }
 
     #[tokio::test(start_paused = true)]
