@@ -33,6 +33,41 @@ impl<Redis: Sync> Stores<Redis> {
         last.unwrap()
     }
 
+    /// The servers that the URL does not name keep the migration from its end.
+    async fn ends_without(&self, named: &[RedisServer], others: &[RedisServer]) {
+        let (operator, locks) = (self.operator().await, self.process(None).await);
+        operator.set(Rung::Move, "*").await.unwrap();
+        let others: Vec<_> = others.iter().map(|server| (server, server.addr().to_string())).collect();
+        until("the process has registered all servers", async || {
+            let status = operator.brief_status().await.unwrap();
+            let members = status.sessions.iter().filter_map(|session| session.member.as_ref());
+            let knows_all =
+                members.map(|member| others.iter().all(|(_, at)| member.old_servers.contains(at)));
+            status.unfollowed().is_empty() && knows_all.eq([true])
+        })
+        .await;
+        named.iter().for_each(RedisServer::kill);
+        let (operator, gone) = (self.operator().await, FinishTerms::new().source_is_gone());
+        let Gate::Blocked(obstacles) = operator.finish(&gone, silent).await.unwrap() else {
+            panic!("the others answer");
+        };
+        for (server, at) in &others {
+            assert!(obstacles.iter().any(|obstacle| obstacle.what.contains(at)), "{at}: {obstacles:?}");
+            server.kill();
+        }
+        let is_gone =
+            async |terms: &FinishTerms| operator.obstacles_to_finish(terms).await.unwrap().is_empty();
+        until("it is gone", async || is_gone(&gone).await).await;
+        locks.close().await.unwrap();
+        until("the process has left", async || operator.brief_status().await.unwrap().sessions.is_empty())
+            .await;
+        let obstacles = operator.obstacles_to_finish(&gone).await.unwrap();
+        assert!(obstacles[0].advice.contains("--servers"), "{obstacles:?}");
+        let gone = gone.servers(others.iter().map(|(_, at)| at));
+        assert!(is_gone(&gone).await);
+        passed(operator.finish(&gone, silent).await.unwrap());
+    }
+
     /// Up to the rung `move`, and back.
     async fn walk(&self) {
         let last = self.mix(&[Rung::Old, Rung::Shadow, Rung::Dual, Rung::Move]).await;
@@ -62,6 +97,25 @@ async fn from_behind_sentinels() {
     let redis = RedisSentinel::start().await.unwrap();
     let url = redis.url();
     stores(redis, url).await.walk().await;
+}
+
+#[tokio::test]
+#[ignore = "full: sentinels"]
+async fn a_master_is_not_gone_with_its_sentinels() {
+    let redis = RedisSentinel::start().await.unwrap();
+    let url = redis.url();
+    let stores = stores(redis, url).await;
+    stores.ends_without(stores.redis.sentinels(), stores.redis.servers()).await;
+}
+
+#[tokio::test]
+#[ignore = "full: a cluster"]
+async fn a_cluster_is_not_gone_with_the_servers_of_its_url() {
+    let redis = RedisCluster::start().await.unwrap();
+    let url = format!("redis+cluster://{}", redis.masters()[0].addr());
+    let stores = stores(redis, url).await;
+    let (named, others) = stores.redis.masters().split_at(1);
+    stores.ends_without(named, others).await;
 }
 
 #[tokio::test]
@@ -99,7 +153,9 @@ async fn from_a_quorum_of_masters_without_tombstones() {
     };
     assert!(obstacles.iter().any(|obstacle| obstacle.what.contains("may still acquire")), "{obstacles:?}");
     stores.redis.servers().iter().for_each(RedisServer::kill);
-    passed(operator.finish(&FinishTerms::new().source_is_gone(), silent).await.unwrap());
+    let gone = FinishTerms::new().source_is_gone();
+    until("it is gone", async || operator.obstacles_to_finish(&gone).await.unwrap().is_empty()).await;
+    passed(operator.finish(&gone, silent).await.unwrap());
     let guard = take(&locks, NAME).await;
     assert!(guard.token() > last, "{} after {last}", guard.token());
     give_back(guard).await;

@@ -3,4 +3,5 @@
 pub mod break_lock;
 pub(crate) mod examination;
 pub mod inspection;
+pub(crate) mod servers;
 pub(crate) mod writers;

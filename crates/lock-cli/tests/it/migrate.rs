@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::common::{POLYLOCK, Run, Terminal};
-use lock_testkit::{RedisServer, ZooKeeper, give_back, migration_url, take};
+use lock_testkit::{RedisServer, ZooKeeper, give_back, migration_url, take, until};
 use polylock::{Locks, LossReason};
 use serde_json::Value;
 
@@ -240,6 +240,11 @@ async fn a_store_that_is_gone() {
     assert_eq!((code, &error["error"]["kind"]), (69, &"refused".into()), "{error}");
     servers.run("finish --yes").await.is(1, &["unknown whether the old store is closed", "use --gone"]);
 
+    servers.run("finish --gone --servers h --yes").await.is(1, &["write it as host:port"]);
+    until("the process sees that it is gone", async || {
+        servers.json("status").await.1["sessions"][0]["member"]["reaches_old"] == false
+    })
+    .await;
     let (code, finish) = servers.json("finish --gone --longest-ttl 3s --yes").await;
     assert_eq!((code, &finish["record"]["phase"]), (0, &"sealed".into()), "{finish}");
     servers.run("finish --yes").await.is(0, &["is sealed", "The migration is finished"]);

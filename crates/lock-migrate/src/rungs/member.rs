@@ -39,6 +39,12 @@ pub struct MemberInfo {
     /// At least the largest token of the old store that it has seen; 0 if it has seen none.
     #[serde(default)]
     pub largest_token: u64,
+    /// The servers that the old store had within a day of its last answer to this process: masters and replicas.
+    #[serde(default)]
+    pub old_servers: Vec<String>,
+    /// Whether the old store answered this process some seconds ago. It no longer looks after the seal.
+    #[serde(default)]
+    pub reaches_old: bool,
     /// How often its shadow locks found that the old store had granted a lock twice.
     pub double_grants: u64,
 }
@@ -77,5 +83,20 @@ impl MemberInfo {
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_earlier_version_registered_is_read() {
+        let text = r#"{"process": "1", "host": "h", "pid": 7, "version": "0.1.0", "record": 3, "generation": 1, "phase": "open",
+            "pinned": null, "rung": "move", "since": {"secs_since_epoch": 0, "nanos_since_epoch": 0}, "behind": null,
+            "longest_ttl_ms": 5000, "double_grants": 0, "of_a_later_one": []}"#;
+        let session = SessionInfo::parse(MemberState::new("s".into(), text.into()));
+        let member = session.member.unwrap();
+        assert_eq!((member.largest_token, member.old_servers.len(), member.reaches_old), (0, 0, false));
     }
 }

@@ -12,6 +12,7 @@ use crate::rungs::member::MemberInfo;
 use crate::rungs::record::{Phase, Record};
 use crate::rungs::rung::Rung;
 use crate::rungs::rungs_by_name::RungsByName;
+use crate::rungs::source_watch::SourceSeen;
 
 /// What a process knows of the migration, and which guards it has.
 #[derive(Debug)]
@@ -28,6 +29,7 @@ pub(crate) struct Process {
     longest_ttl: AtomicU64,
     /// Of the old store, rounded up.
     largest_token: AtomicU64,
+    source: Mutex<SourceSeen>,
     double_grants: AtomicU64,
     /// The rung that was registered last, and since when it is in force.
     since: Mutex<Option<(Rung, SystemTime)>>,
@@ -51,6 +53,7 @@ impl Process {
             guards: Default::default(),
             longest_ttl: AtomicU64::new(0),
             largest_token: AtomicU64::new(0),
+            source: Mutex::default(),
             double_grants: AtomicU64::new(0),
             since: Mutex::default(),
         })
@@ -144,6 +147,11 @@ impl Process {
         }
     }
 
+    /// Notes what a look at the old store has found.
+    pub(crate) fn note_source(&self, note: impl FnOnce(&mut SourceSeen)) {
+        note(&mut self.source.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
     pub(crate) fn note_double_grant(&self) {
         self.double_grants.fetch_add(1, Ordering::Relaxed);
     }
@@ -181,6 +189,8 @@ impl Member for Process {
             }
         });
         let rung = self.in_force(|known| known.record.lowest());
+        let (mut old_servers, mut reaches_old) = (Vec::new(), false);
+        self.note_source(|seen| (old_servers, reaches_old) = (seen.servers(), seen.answers()));
         let info = MemberInfo {
             process: self.id.to_string(),
             host: self.owner.host.clone(),
@@ -195,6 +205,8 @@ impl Member for Process {
             behind: self.lowest_held().filter(|&held| held < rung),
             longest_ttl_ms: self.longest_ttl.load(Ordering::Relaxed),
             largest_token: self.largest_token.load(Ordering::Relaxed),
+            old_servers,
+            reaches_old,
             double_grants: self.double_grants(),
         };
         info.to_bytes()

@@ -9,7 +9,8 @@ use lock_redis::RedisConfig;
 use lock_testkit::{PATIENCE, come, give_back, queue_up, take, until};
 use tokio::time::Instant;
 
-use crate::common::{Servers, pass};
+use crate::common::{LEASE, Servers, pass, redis};
+use crate::faults::Side;
 use crate::operator::{blocked, goes_to, passed, refused, silent, with_processes};
 
 impl Servers {
@@ -23,6 +24,12 @@ impl Servers {
         let words: Vec<_> = ["ACL", "SETUSER"].into_iter().chain(words.split(' ')).collect();
         self.redis.call(&words).await;
     }
+}
+
+/// Waits until neither the operator nor a process reaches the old store.
+async fn until_gone(operator: &Operator) {
+    let gone = FinishTerms::new().source_is_gone();
+    until("it is gone", async || operator.obstacles_to_finish(&gone).await.unwrap().is_empty()).await;
 }
 
 #[tokio::test]
@@ -43,6 +50,7 @@ async fn the_seal_needs_a_closed_store_and_ended_leases() {
     servers.redis.kill();
     let reasons = blocked(operator.finish(&FinishTerms::new(), silent).await.unwrap());
     assert!(reasons.contains("--gone"), "{reasons}");
+    until_gone(&operator).await;
     // Time: leases may still live.
     let (began, longest) = (Instant::now(), Duration::from_secs(3));
     let record = passed(operator.finish(&gone.longest_ttl(longest), silent).await.unwrap());
@@ -73,7 +81,42 @@ async fn a_store_that_answers_is_not_gone() {
     let reasons = blocked(operator.finish(&gone, silent).await.unwrap());
     assert!(reasons.contains("accepts connections"), "{reasons}");
     servers.redis.kill();
-    assert!(operator.obstacles_to_finish(&gone).await.unwrap().is_empty());
+    until_gone(&operator).await;
+}
+
+#[tokio::test]
+async fn a_store_that_a_process_reaches_is_not_gone_nor_one_with_a_replica() {
+    let servers = Servers::start().await;
+    let (replica, proxy) = (servers.redis.replica().await.unwrap(), servers.proxy(Side::Old));
+    // The record names the proxy.
+    let from = redis(proxy.addr(), LEASE).await;
+    let _first = MigrationConfig::new("shop").open(from, servers.zk().await).await.unwrap();
+    let _second = servers.process().await;
+    let from = redis(proxy.addr(), LEASE).await;
+    let operator = Operator::connect("shop", from, servers.zk().await).await.unwrap();
+    goes_to(&operator, Rung::Move, 2).await;
+    until("both have registered what they see", async || {
+        let sessions = operator.brief_status().await.unwrap().sessions;
+        sessions
+            .iter()
+            .filter_map(|session| session.member.as_ref())
+            .all(|member| member.old_servers.len() == 2)
+    })
+    .await;
+    drop(proxy);
+    let gone = FinishTerms::new().source_is_gone();
+    let reasons = blocked(operator.finish(&gone, silent).await.unwrap());
+    for part in ["reached it", &servers.redis.addr().to_string(), &replica.addr().to_string()] {
+        assert!(reasons.contains(part), "{part}: {reasons}");
+    }
+    servers.redis.kill();
+    until("only the replica is left", async || {
+        let obstacles = operator.obstacles_to_finish(&gone).await.unwrap();
+        obstacles.len() == 1 && obstacles[0].what.contains(&replica.addr().to_string())
+    })
+    .await;
+    replica.kill();
+    until_gone(&operator).await;
 }
 
 #[tokio::test]
@@ -152,6 +195,7 @@ async fn the_seal_without_the_old_store_is_above_what_processes_saw_whatever_the
             .await;
         }
         servers.redis.kill();
+        until_gone(&operator).await;
         let record = passed(operator.finish(&FinishTerms::new().source_is_gone(), silent).await.unwrap());
         assert!(record.floor > seen.get(), "{rung}: {} is not above {seen}", record.floor);
         if !leave {

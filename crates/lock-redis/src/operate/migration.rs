@@ -34,6 +34,10 @@ impl MigrationSource for Redis {
         self.store().preflight(migration).await
     }
 
+    async fn servers(&self) -> Result<Vec<String>> {
+        self.store().server.client.servers().await
+    }
+
     async fn writers(&self) -> Result<Vec<Writer>> {
         self.store().server.client.writers(&self.store().prefix).await
     }

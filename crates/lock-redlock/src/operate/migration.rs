@@ -48,6 +48,15 @@ impl MigrationSource for Redlock {
         Ok(findings)
     }
 
+    async fn servers(&self) -> Result<Vec<String>> {
+        let answers = self.context().each(|master, _| async move { master.client.servers().await }).await;
+        let (servers, silent): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
+        match servers.is_empty() {
+            true => Err(no_quorum(silent.len(), 0, silent.into_iter().filter_map(Result::err))),
+            false => Ok(servers.into_iter().flatten().flatten().collect()),
+        }
+    }
+
     async fn writers(&self) -> Result<Vec<Writer>> {
         let answers =
             self.context().each(|master, prefix| async move { master.client.writers(&prefix).await });

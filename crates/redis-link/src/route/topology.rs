@@ -158,7 +158,8 @@ pub fn database_of(info: &ConnectionInfo) -> String {
     }
 }
 
-fn host_and_port(addr: &ConnectionAddr) -> String {
+/// Host and port, or the path of a socket.
+pub(crate) fn host_and_port(addr: &ConnectionAddr) -> String {
     match addr {
         ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } if host.contains(':') => {
             format!("[{host}]:{port}")

@@ -16,9 +16,13 @@ use crate::terminal::Question;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct FinishOptions {
-    /// Finish although the old store is gone for good and no process can reach it. Refused while this command can reach it
+    /// Finish although the old store is gone for good and no process can reach it. Refused while this command or a process can
     #[arg(long)]
     gone: bool,
+
+    /// All masters and replicas that the old store had, instead of those that processes have registered. Each has to be gone
+    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', requires = "gone")]
+    servers: Vec<String>,
 
     /// The longest time to live of a lease of any client of the old store, such as 2m, where leases cannot be read
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
@@ -40,7 +44,7 @@ Examples:
 
 impl FinishOptions {
     fn terms(&self) -> FinishTerms {
-        let terms = FinishTerms::new();
+        let terms = FinishTerms::new().servers(&self.servers);
         let terms = if self.gone { terms.source_is_gone() } else { terms };
         match self.longest_ttl {
             Some(ttl) => terms.longest_ttl(ttl),

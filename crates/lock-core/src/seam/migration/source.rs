@@ -57,6 +57,14 @@ pub trait MigrationSource: Debug + Send + Sync {
     /// When the server is unavailable.
     async fn examine(&self, migration: &str) -> Result<Vec<Finding>>;
 
+    /// The servers that have locks of this store, or may have them after a failover: masters and their replicas, each as host and
+    /// port or as the path of a socket. Those that do not answer may be missing.
+    ///
+    /// # Errors
+    ///
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) when none answers.
+    async fn servers(&self) -> Result<Vec<String>>;
+
     /// Who may still acquire locks of this store, on any of its servers: nobody once it is closed. The user of this connection
     /// counts, too.
     ///

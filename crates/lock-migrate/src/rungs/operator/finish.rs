@@ -1,5 +1,6 @@
 //! The gate to the rung `new`: the seal.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use lock_core::backend::{AcquireRequest, Acquired, LeasePolicy, Wait};
@@ -7,7 +8,7 @@ use lock_core::migration::Writer;
 use lock_core::{Error, ErrorKind, LockName, Result, Token};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::answering::answering;
+use super::answering::{answering, named};
 use super::rules::refused;
 use super::way_back::BATCH;
 use super::{Gate, Obstacle, Operator, PREFIX, Progress};
@@ -31,6 +32,7 @@ use crate::rungs::time::{HOUR, micros, wall_clock};
 #[must_use = "terms do nothing by themselves"]
 pub struct FinishTerms {
     source_is_gone: bool,
+    servers: BTreeSet<String>,
     longest_ttl: Option<Duration>,
 }
 
@@ -40,9 +42,17 @@ impl FinishTerms {
         Self::default()
     }
 
-    /// The old store is gone for good: nobody can reach it any more. It is refused while this connection can.
+    /// The old store is gone for good: nobody can reach it any more. It is refused while this connection or a process can, or one
+    /// of its servers accepts a connection.
     pub const fn source_is_gone(mut self) -> Self {
         self.source_is_gone = true;
+        self
+    }
+
+    /// All masters and replicas that the old store had, each as `host:port`, in the place of those that processes have registered.
+    /// They have to be named if it is gone, none is registered, and they are behind sentinels or in a cluster.
+    pub fn servers(mut self, servers: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.servers = servers.into_iter().map(Into::into).collect();
         self
     }
 
@@ -161,11 +171,7 @@ impl Operator {
         };
         if terms.source_is_gone {
             return match writers {
-                Err(error) if is_silent(&error) => Ok(answering(&record.from)
-                    .await?
-                    .iter()
-                    .map(|at| not_gone(&format!("{at} accepts connections")))
-                    .collect()),
+                Err(error) if is_silent(&error) => self.signs_of_life(record, terms).await,
                 // Whatever it answers.
                 _ => Ok(vec![not_gone("this connection reaches it")]),
             };
@@ -181,6 +187,31 @@ impl Operator {
                 "use a user in `from` that may read keys and ACLs, and nothing else",
             )]),
         }
+    }
+
+    /// What says that the old store is not gone, though this connection does not reach it.
+    async fn signs_of_life(&self, record: &Record, terms: &FinishTerms) -> Result<Vec<Obstacle>> {
+        let sessions = self.sessions().await?;
+        let members = || sessions.iter().filter_map(|session| Some((session, session.member.as_ref()?)));
+        let mut others = terms.servers.clone();
+        if others.is_empty() {
+            others.extend(members().flat_map(|(_, member)| member.old_servers.iter().cloned()));
+        }
+        let (servers, has_others) = named(&record.from)?;
+        let mut obstacles = Vec::new();
+        if has_others && others.is_empty() {
+            obstacles.push(Obstacle::new(
+                "it is unknown which masters and replicas the old store had: no process that runs has registered them",
+                "name them all: --servers HOST:PORT,...",
+            ));
+        }
+        // A process may have several sessions.
+        let reaching: BTreeSet<_> =
+            members().filter(|(_, member)| member.reaches_old).map(|(session, _)| session.who()).collect();
+        obstacles.extend(reaching.iter().map(|who| not_gone(&format!("{who} reached it some seconds ago"))));
+        let answering = answering(servers.into_iter().chain(others).collect()).await?;
+        obstacles.extend(answering.iter().map(|at| not_gone(&format!("{at} accepts connections"))));
+        Ok(obstacles)
     }
 
     /// Waits until every lease of the old store has ended.
