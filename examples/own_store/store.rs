@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use polylock::backend::engine::{
-    self, Answer, Changed, Engine, EngineOptions, Extension, Hold, LeaseStore, Release, Unnotified,
+    self, Answer, Answered, Changed, Engine, EngineOptions, Extension, Hold, LeaseStore, Release, Unnotified,
 };
 use polylock::backend::record::{self, Now, Record, Shown, Turn, Waiting};
 use polylock::backend::{Locks, Support, TokenBlock};
@@ -202,18 +202,16 @@ impl LeaseStore for Directory {
         self.change(file, move |record, now| changed(record.release(now, owner).0)).await
     }
 
-    async fn extend(&self, leases: &[Extension<'_, PathBuf>]) -> Vec<Result<Changed>> {
-        let mut answers = Vec::new();
-        for &Extension { place, owner, ttl, shortens, hold, .. } in leases {
+    async fn extend(&self, leases: &[Extension<'_, PathBuf>], answered: impl Answered<Result<Changed>>) {
+        for (at, &Extension { place, owner, ttl, shortens, hold, .. }) in leases.iter().enumerate() {
             let extend = move |record: &mut Record<_>, now: &mut Moment| {
                 changed(match hold {
                     Hold::Downgrading => record.downgrade(now, owner, ttl).0,
                     _ => record.extend(now, owner, ttl, shortens).is_some(),
                 })
             };
-            answers.push(self.change(place, extend).await);
+            answered(at, self.change(place, extend).await);
         }
-        answers
     }
 
     async fn holds(&self, file: &PathBuf, owner: OwnerId) -> Result<bool> {

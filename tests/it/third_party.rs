@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use polylock::backend::renewal::{Due, Renew, Renewed, Renewer, Terms};
+use polylock::backend::renewal::{Answered, Due, Renew, Renewed, Renewer, Terms};
 use polylock::backend::{
     AcquireRequest, Acquired, Backend, HandOver, Lease, Revocation, RevocationCell, Support, ValidityCell,
     async_trait,
@@ -163,8 +163,10 @@ struct Always;
 impl Renew for Always {
     type Key = u32;
 
-    async fn renew(&self, batch: &[Due<u32>]) -> Vec<Renewed> {
-        batch.iter().map(|due| Renewed::Until(Clock::boot().now() + due.ttl)).collect()
+    async fn renew(&self, batch: &[Due<u32>], answered: &dyn Answered<Renewed>) {
+        for (at, due) in batch.iter().enumerate() {
+            answered(at, Renewed::Until(Clock::boot().now() + due.ttl));
+        }
     }
 }
 

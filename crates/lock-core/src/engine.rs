@@ -62,6 +62,7 @@ pub use self::store::{
 use self::wait::Waiting;
 use crate::process::background::Background;
 use crate::process::waiting::pause_between;
+pub use crate::renewal::Answered;
 use crate::seam::migration::MigrationSource;
 use crate::{
     AcquireRequest, Acquired, Backend, Capabilities, Clock, DoctorReport, Error, ErrorKind, Lease,

@@ -7,5 +7,5 @@ mod renewer;
 mod schedule;
 mod task;
 
-pub use renew::{Due, Renew, Renewed, Terms};
+pub use renew::{Answered, Due, Renew, Renewed, Terms};
 pub use renewer::{Renewal, Renewer};

@@ -1,13 +1,13 @@
 //! A store of leases whose records are changed by compare and swap.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::stream::{StreamExt, iter};
 use lock_core::backend::MAX_LISTED;
-use lock_core::engine::{Answer, Ask, Changed, Extension, Hold, LeaseStore, Order, Release};
+use lock_core::engine::{Answer, Answered, Ask, Changed, Extension, Hold, LeaseStore, Order, Release};
 use lock_core::record::{self, Now, Record, Turn};
 use lock_core::{
     BootInstant, Clock, DoctorReport, Error, ErrorKind, Finding, FindingLevel, LockName, LockState, Outcome,
@@ -356,17 +356,7 @@ impl<R: Registers> LeaseStore for KvStore<R> {
         Ok(released.await?.answer)
     }
 
-    async fn extend(&self, leases: &[Extension<'_, Arc<str>>]) -> Vec<Result<Changed>> {
-        let answers = Mutex::new(BTreeMap::new());
-        self.extend_each(leases, |at, answer| drop(lock(&answers).insert(at, answer))).await;
-        answers.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect()
-    }
-
-    async fn extend_each(
-        &self,
-        leases: &[Extension<'_, Arc<str>>],
-        answered: impl Fn(usize, Result<Changed>) + Send + Sync,
-    ) {
+    async fn extend(&self, leases: &[Extension<'_, Arc<str>>], answered: impl Answered<Result<Changed>>) {
         let mut by_lock: BTreeMap<&Arc<str>, Vec<usize>> = BTreeMap::new();
         for (at, lease) in leases.iter().enumerate() {
             by_lock.entry(lease.place).or_default().push(at);
@@ -494,8 +484,4 @@ impl<R: Registers> LeaseStore for KvStore<R> {
 
 fn changed(is_changed: bool) -> Changed {
     if is_changed { Changed::Done(()) } else { Changed::NotHeld }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

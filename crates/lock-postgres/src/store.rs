@@ -1,12 +1,11 @@
 //! What the database answers to one request.
 
 use std::any::Any;
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use lock_core::engine::{Answer, Ask, Blocker, Changed, Extension, Hold, LeaseStore, Release};
+use lock_core::engine::{Answer, Answered, Ask, Blocker, Changed, Extension, Hold, LeaseStore, Release};
 use lock_core::{DoctorReport, Error, ErrorKind, LockName, LockState, Outcome, OwnerId, Result, Token};
 use sha2::{Digest, Sha256};
 
@@ -62,20 +61,8 @@ impl LeaseStore for PostgresStore {
         self.server.release(on, name, owner).await
     }
 
-    async fn extend(&self, leases: &[Extension<'_, Arc<str>>]) -> Vec<Result<Changed>> {
-        let answers = Mutex::new(BTreeMap::new());
-        let note =
-            |at, answer| drop(answers.lock().unwrap_or_else(PoisonError::into_inner).insert(at, answer));
-        self.extend_each(leases, note).await;
-        answers.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect()
-    }
-
     /// Downgrades come last: they let others in, and are rare, so that each has a call of its own.
-    async fn extend_each(
-        &self,
-        leases: &[Extension<'_, Arc<str>>],
-        answered: impl Fn(usize, Result<Changed>) + Send + Sync,
-    ) {
+    async fn extend(&self, leases: &[Extension<'_, Arc<str>>], answered: impl Answered<Result<Changed>>) {
         let is_downgrade = |at: &usize| leases[*at].hold == Hold::Downgrading;
         let (downgrades, others): (Vec<_>, Vec<_>) = (0..leases.len()).partition(is_downgrade);
         if !others.is_empty() {

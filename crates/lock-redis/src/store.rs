@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lock_core::backend::MAX_LISTED;
-use lock_core::engine::{Answer, Ask, Changed, Extension, Hold, LeaseStore, Release};
+use lock_core::engine::{Answer, Answered, Ask, Changed, Extension, Hold, LeaseStore, Release};
 use lock_core::migration::Tombstone;
 use lock_core::{DoctorReport, Error, LockName, LockState, Outcome, OwnerId, Result, Token};
 use redis_link::dispatch::Dispatch;
@@ -118,7 +118,7 @@ impl LeaseStore for RedisStore {
         })
     }
 
-    async fn extend(&self, leases: &[Extension<'_, Arc<Keys>>]) -> Vec<Result<Changed>> {
+    async fn extend(&self, leases: &[Extension<'_, Arc<Keys>>], answered: impl Answered<Result<Changed>>) {
         let mut extended = self.extended(leases).await;
         // One that also notifies the next waiter needs more keys and rights. If it is refused, the lease is extended without that.
         let is_refused = |number: &usize| {
@@ -133,7 +133,7 @@ impl LeaseStore for RedisStore {
             refused.into_iter().zip(again).for_each(|(number, again)| extended[number] = again);
         }
         let changed = |ours| if ours { Changed::Done(()) } else { Changed::NotHeld };
-        extended.into_iter().map(|ours| ours.map(changed)).collect()
+        extended.into_iter().enumerate().for_each(|(at, ours)| answered(at, ours.map(changed)));
     }
 
     async fn holds(&self, keys: &Arc<Keys>, owner: OwnerId) -> Result<bool> {

@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 
 use lock_testkit::fake::{Dice, Faults};
 use polylock::backend::engine::{
-    self, Answer, Changed, Engine, EngineOptions, Extension, Hold, LeaseStore, Mailbox, Message, Order,
-    Release,
+    self, Answer, Answered, Changed, Engine, EngineOptions, Extension, Hold, LeaseStore, Mailbox, Message,
+    Order, Release,
 };
 use polylock::backend::record::{self, Changes, Now, Record, Shown, Turn, Waiting};
 use polylock::backend::{Locks, Support, TokenBlock};
@@ -447,7 +447,7 @@ impl LeaseStore for Client {
         self.change(on, None, name, released).await
     }
 
-    async fn extend(&self, leases: &[Extension<'_, LockName>]) -> Vec<Result<Changed>> {
+    async fn extend(&self, leases: &[Extension<'_, LockName>], answered: impl Answered<Result<Changed>>) {
         let all: Vec<_> = leases
             .iter()
             .map(|lease| (lease.place.clone(), lease.owner, lease.ttl, lease.shortens, lease.hold))
@@ -466,8 +466,8 @@ impl LeaseStore for Client {
         };
         let answers = async { self.request(&self.order(leases[0].place).await?, None, extended).await };
         match answers.await {
-            Ok(answers) => answers.into_iter().map(Ok).collect(),
-            Err(error) => leases.iter().map(|_| Err(error.clone())).collect(),
+            Ok(answers) => answers.into_iter().enumerate().for_each(|(at, answer)| answered(at, Ok(answer))),
+            Err(error) => (0..leases.len()).for_each(|at| answered(at, Err(error.clone()))),
         }
     }
 

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use super::blocked::Pauses;
 use super::{Changed, Extension, Hold, LeaseStore};
 use crate::process::drift::valid_until;
-use crate::renewal::{Due, Renew, Renewal, Renewed, Renewer, Terms};
+use crate::renewal::{Answered, Due, Renew, Renewal, Renewed, Renewer, Terms};
 use crate::{Capabilities, Clock, Error, ErrorKind, Outcome, OwnerId, ValidityCell};
 
 /// How often a lease is tried whose record something else has.
@@ -213,13 +213,7 @@ impl<S> Clone for RenewOnStore<S> {
 impl<S: LeaseStore> Renew for RenewOnStore<S> {
     type Key = Arc<HeldLock<S::Place>>;
 
-    async fn renew(&self, batch: &[Due<Self::Key>]) -> Vec<Renewed> {
-        let renewed = Mutex::new(vec![Renewed::Unknown(self.unanswered()); batch.len()]);
-        self.renew_each(batch, &|at, answer| lock(&renewed)[at] = answer).await;
-        renewed.into_inner().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn renew_each(&self, batch: &[Due<Self::Key>], answered: &(dyn Fn(usize, Renewed) + Send + Sync)) {
+    async fn renew(&self, batch: &[Due<Self::Key>], answered: &dyn Answered<Renewed>) {
         let Some(store) = self.store.upgrade() else {
             return (0..batch.len())
                 .for_each(|at| answered(at, Renewed::Unknown(Error::closed(self.backend))));
@@ -234,7 +228,7 @@ impl<S: LeaseStore> Renew for RenewOnStore<S> {
             };
             let extensions: Vec<_> = left.iter().map(extension).collect();
             let (sent, blocked) = (self.clock.now(), Mutex::new(Vec::new()));
-            let extended = store.extend_each(&extensions, |at, answer| {
+            let extended = store.extend(&extensions, |at, answer| {
                 let at = left[at];
                 let renewed = match answer {
                     Ok(Changed::Done(())) => Renewed::Until(valid_until(sent, batch[at].ttl)),
@@ -279,11 +273,5 @@ impl<S> RenewOnStore<S> {
             .with_message("something else has the record of the lease")
             .with_code(BLOCKED)
             .with_hint("it is renewed again soon")
-    }
-
-    fn unanswered(&self) -> Error {
-        Error::new(ErrorKind::Unexpected, self.backend)
-            .with_message("the store answered too few of the extensions")
-            .with_outcome(Outcome::Unknown)
     }
 }

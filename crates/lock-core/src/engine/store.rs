@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
+use crate::renewal::Answered;
 use crate::values::error::NO_BACKEND;
 use crate::{
     BootInstant, DoctorReport, Error, ErrorKind, LockName, LockState, Mode, Outcome, OwnerId, OwnerInfo,
@@ -74,26 +75,14 @@ pub trait LeaseStore: Debug + Send + Sync + 'static {
         what: Release<'_, Self::Mailbox>,
     ) -> impl Future<Output = Result<Changed>> + Send;
 
-    /// Extends leases, all in one request. Of those that are [`Downgrading`](Hold::Downgrading), it makes the lock a share of its owner; a
-    /// store that only extends them lets no reader in. One answer to each, in the same order.
+    /// Extends leases, by as few requests as it takes, and calls `answered` for each with its place among them as soon as its answer comes. Of
+    /// those that are [`Downgrading`](Hold::Downgrading), it makes the lock a share of its owner; a store that only extends them lets no
+    /// reader in.
     fn extend(
         &self,
         leases: &[Extension<'_, Self::Place>],
-    ) -> impl Future<Output = Vec<Result<Changed>>> + Send;
-
-    /// Does the same, and gives each answer with its place among the leases as soon as it comes. The default gives all of them at the end; a
-    /// store that extends leases by several requests gives that of each.
-    fn extend_each(
-        &self,
-        leases: &[Extension<'_, Self::Place>],
-        answered: impl Fn(usize, Result<Changed>) + Send + Sync,
-    ) -> impl Future<Output = ()> + Send {
-        async move {
-            for (at, answer) in self.extend(leases).await.into_iter().enumerate() {
-                answered(at, answer);
-            }
-        }
-    }
+        answered: impl Answered<Result<Changed>>,
+    ) -> impl Future<Output = ()> + Send;
 
     /// Whether this owner has the lock.
     fn holds(&self, place: &Self::Place, owner: OwnerId) -> impl Future<Output = Result<bool>> + Send;

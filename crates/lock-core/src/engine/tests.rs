@@ -126,16 +126,16 @@ impl LeaseStore for Scripted {
         script.refuses_releases.pop_front().map_or(Ok(Changed::Done(())), Err)
     }
 
-    async fn extend(&self, leases: &[Extension<'_, ()>]) -> Vec<Result<Changed>> {
+    async fn extend(&self, leases: &[Extension<'_, ()>], answered: impl Answered<Result<Changed>>) {
         let is_downgrade = leases.iter().any(|lease| lease.hold == Hold::Downgrading);
         let takes = if is_downgrade { self.script().downgrades_for } else { Duration::ZERO };
         sleep(takes).await;
         let mut script = self.script();
-        let answer = |lease: &Extension<'_, ()>| {
+        for (at, lease) in leases.iter().enumerate() {
             script.seen.extended.push(lease.hold);
-            Ok(if script.blocks == Some(lease.hold) { Changed::Blocked } else { Changed::Done(()) })
-        };
-        leases.iter().map(answer).collect()
+            let is_blocked = script.blocks == Some(lease.hold);
+            answered(at, Ok(if is_blocked { Changed::Blocked } else { Changed::Done(()) }));
+        }
     }
 
     async fn holds(&self, (): &(), _: OwnerId) -> Result<bool> {

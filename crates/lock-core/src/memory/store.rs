@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use tokio::sync::{Notify, oneshot};
 
 use crate::record::{Ask, Changes, Now, Record, Shown, Turn, Waiting};
-use crate::renewal::{Due, Renew, Renewed};
+use crate::renewal::{Answered, Due, Renew, Renewed};
 use crate::{
     AcquireRequest, BootInstant, Clock, LockName, LockState, LossReason, OwnerId, OwnerInfo, Revocation,
     RevocationCell, Token, ValidityCell, Wait, record,
@@ -310,8 +310,9 @@ impl Table {
 impl Renew for Arc<Store> {
     type Key = (LockName, OwnerId);
 
-    async fn renew(&self, batch: &[Due<Self::Key>]) -> Vec<Renewed> {
-        let renew = |due: &Due<Self::Key>| self.renew_one(&due.key.0, due.key.1, due.ttl);
-        batch.iter().map(renew).collect()
+    async fn renew(&self, batch: &[Due<Self::Key>], answered: &dyn Answered<Renewed>) {
+        for (at, due) in batch.iter().enumerate() {
+            answered(at, self.renew_one(&due.key.0, due.key.1, due.ttl));
+        }
     }
 }

@@ -12,17 +12,9 @@ pub trait Renew: Send + Sync + 'static {
     /// Identifies a lease.
     type Key: Clone + Send + Sync + 'static;
 
-    /// Renews all of `batch` at once, and returns one answer per lease in the same order. It must end in bounded time, and
-    /// must never acquire a lock that is no longer held.
-    async fn renew(&self, batch: &[Due<Self::Key>]) -> Vec<Renewed>;
-
-    /// Does the same, and gives each answer with its place in the batch as soon as it comes: no lease waits for that of another one. The default
-    /// gives all of them at the end.
-    async fn renew_each(&self, batch: &[Due<Self::Key>], answered: &(dyn Fn(usize, Renewed) + Send + Sync)) {
-        for (at, renewed) in self.renew(batch).await.into_iter().enumerate() {
-            answered(at, renewed);
-        }
-    }
+    /// Renews all of `batch`, and calls `answered` for each lease with its place in the batch as soon as its answer comes: no lease waits for
+    /// that of another one. It must end in bounded time, and must never acquire a lock that is no longer held.
+    async fn renew(&self, batch: &[Due<Self::Key>], answered: &dyn Answered<Renewed>);
 
     /// Whether a request that is executed late leaves a lease alone that lasts longer by then, unless it is one that
     /// [shortens](Due::shortens).
@@ -30,6 +22,11 @@ pub trait Renew: Send + Sync + 'static {
         false
     }
 }
+
+/// What gets the answers to a batch, each with its place there.
+pub trait Answered<T>: Fn(usize, T) + Send + Sync {}
+
+impl<T, F: Fn(usize, T) + Send + Sync> Answered<T> for F {}
 
 /// A lease to renew.
 #[derive(Clone, Debug)]

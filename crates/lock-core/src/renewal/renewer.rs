@@ -176,7 +176,7 @@ mod tests {
     use async_trait::async_trait;
     use rand::Rng;
 
-    use super::super::renew::Due;
+    use super::super::renew::{Answered, Due};
     use super::super::schedule::TICK;
     use super::*;
     use crate::{BootInstant, ErrorKind, GuardState, LossReason, Outcome};
@@ -196,11 +196,13 @@ mod tests {
     impl Renew for Server {
         type Key = u64;
 
-        async fn renew(&self, batch: &[Due<u64>]) -> Vec<Renewed> {
+        async fn renew(&self, batch: &[Due<u64>], answered: &dyn Answered<Renewed>) {
             let call = self.calls.fetch_add(1, Ordering::SeqCst);
             let sent = self.clock.now();
             tokio::time::sleep(self.delay).await;
-            batch.iter().map(|due| (self.answer)(call, sent + due.ttl)).collect()
+            for (at, due) in batch.iter().enumerate() {
+                answered(at, (self.answer)(call, sent + due.ttl));
+            }
         }
 
         fn spares_longer(&self) -> bool {
@@ -249,10 +251,12 @@ mod tests {
     impl<F: Fn(u64, BootInstant) -> Renewed + Send + Sync + 'static> Renew for ByKey<F> {
         type Key = u64;
 
-        async fn renew(&self, batch: &[Due<u64>]) -> Vec<Renewed> {
+        async fn renew(&self, batch: &[Due<u64>], answered: &dyn Answered<Renewed>) {
             self.largest.fetch_max(batch.len(), Ordering::SeqCst);
             let sent = self.clock.now();
-            batch.iter().map(|due| (self.answer)(due.key, sent + due.ttl)).collect()
+            for (at, due) in batch.iter().enumerate() {
+                answered(at, (self.answer)(due.key, sent + due.ttl));
+            }
         }
     }
 
@@ -299,11 +303,7 @@ mod tests {
     impl Renew for OneByOne {
         type Key = u64;
 
-        async fn renew(&self, _: &[Due<u64>]) -> Vec<Renewed> {
-            unreachable!("each has its answer")
-        }
-
-        async fn renew_each(&self, batch: &[Due<u64>], answered: &(dyn Fn(usize, Renewed) + Send + Sync)) {
+        async fn renew(&self, batch: &[Due<u64>], answered: &dyn Answered<Renewed>) {
             let sent = self.0.now();
             let first = batch.iter().position(|due| due.key == 0);
             first.into_iter().for_each(|at| answered(at, Renewed::Until(sent + batch[at].ttl)));

@@ -227,7 +227,7 @@ impl<R: Renew> RenewalTask<R> {
         };
         tokio::select! {
             biased;
-            () = self.tasks.renew.renew_each(leases, &answered) => {}
+            () = self.tasks.renew.renew(leases, &answered) => {}
             () = suspects => {}
         }
         for at in 0..ids.len() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::renewal::{self, Renew, Renewed};
+use lock_core::renewal::{self, Answered, Renew, Renewed};
 use lock_core::{BootInstant, Clock, Error, Outcome, Result, Token, Validity};
 use redis_link::drift::valid_until;
 use tokio::time::Instant;
@@ -47,7 +47,7 @@ pub(crate) struct HeldLock {
 impl Renew for RenewOnQuorum {
     type Key = Arc<HeldLock>;
 
-    async fn renew(&self, batch: &[Due]) -> Vec<Renewed> {
+    async fn renew(&self, batch: &[Due], answered: &dyn Answered<Renewed>) {
         let sent = self.clock.now();
         batch.iter().for_each(|due| due.key.claims.votes.will_extend(sent, due.ttl));
         let leases: Arc<[Due]> = batch.into();
@@ -82,9 +82,9 @@ impl Renew for RenewOnQuorum {
                 outcome => outcome,
             }
         });
-        let outcomes = outcomes.collect();
+        let outcomes: Vec<_> = outcomes.collect();
         round.end();
-        outcomes
+        outcomes.into_iter().enumerate().for_each(|(lease, outcome)| answered(lease, outcome));
     }
 
     fn spares_longer(&self) -> bool {
