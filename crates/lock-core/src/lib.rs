@@ -22,7 +22,9 @@ pub use connect::url;
 pub use connect::{dial, lookup, secret, timeouts, tls};
 pub use process::clock;
 #[doc(hidden)]
-pub use process::{background, drift, pending_release, random, runtime, single_flight, unpolled, waiting};
+pub use process::{
+    background, drift, pending_release, poison, random, runtime, single_flight, unpolled, waiting,
+};
 #[doc(hidden)]
 pub use seam::lazy;
 pub use seam::{backend, doctor, inspect, lease, migration, revocation};

@@ -9,6 +9,7 @@ pub(crate) mod local_queue;
 pub(crate) mod patience;
 pub mod pending_release;
 pub(crate) mod persistence;
+pub mod poison;
 pub mod random;
 pub(crate) mod readers;
 pub mod runtime;

@@ -1,9 +1,10 @@
 //! A result on its way from a task to the caller.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lock_core::Result;
+use lock_core::poison::lock;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
@@ -41,10 +42,6 @@ where
             Err(_) => task.await.map_err(no_thread)?,
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How long a caller may leave a result.

@@ -1,9 +1,10 @@
 //! When a waiter reads again: when the store says that the record has changed, or when it has to look, as for its beat.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lock_core::engine::{Mailbox, Message};
+use lock_core::poison::lock;
 use lock_core::waiting::longest_pause;
 use lock_core::{BootInstant, Clock};
 use tokio::time::sleep;
@@ -46,11 +47,7 @@ impl<R: Registers> KvMailbox<R> {
     /// Notes that the lock was busy in this version, how many come before, and when the waiter looks again at the latest.
     pub(crate) fn busy(&self, seen: Option<Version>, ahead: Option<usize>, look: BootInstant) {
         let ahead = ahead.map_or(BEHIND, |ahead| u32::try_from(ahead).unwrap_or(BEHIND).min(BEHIND));
-        *self.last() = Last { seen, ahead, look, is_old: false };
-    }
-
-    fn last(&self) -> MutexGuard<'_, Last> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.last) = Last { seen, ahead, look, is_old: false };
     }
 }
 
@@ -60,7 +57,7 @@ impl<R: Registers> Mailbox for KvMailbox<R> {
     }
 
     async fn next(&mut self) -> Message {
-        let last = self.last().clone();
+        let last = lock(&self.last).clone();
         // One that asks in vain does so no sooner for that: a store that refuses at once would be asked without a pause.
         let (pauses, look) = if last.is_old { (BEHIND, BootInstant::NEVER) } else { (last.ahead, last.look) };
         let changed = async {
@@ -73,7 +70,7 @@ impl<R: Registers> Mailbox for KvMailbox<R> {
             () = changed => {}
             () = self.clock.sleep_until(look) => {}
         }
-        self.last().is_old = true;
+        lock(&self.last).is_old = true;
         Message::Ask
     }
 }

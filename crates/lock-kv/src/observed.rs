@@ -1,8 +1,9 @@
 //! What a client has seen of the locks, and since when.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use lock_core::poison::lock;
 use lock_core::{BootInstant, OwnerId};
 
 use crate::registers::Version;
@@ -34,7 +35,7 @@ struct Seen {
 
 impl Observed {
     pub(crate) fn recall(&self, key: &str) -> Option<Arc<Known>> {
-        self.locks().get(key).cloned()
+        lock(&self.0).get(key).cloned()
     }
 
     /// Notes a value that a read returned, or that was written, before `returned`.
@@ -44,7 +45,7 @@ impl Observed {
         value: Option<(Version, Stored)>,
         returned: BootInstant,
     ) -> Arc<Known> {
-        let mut locks = self.locks();
+        let mut locks = lock(&self.0);
         let mut seen = locks.get(key).map(|known| known.seen.clone()).unwrap_or_default();
         seen.values_mut().for_each(|seen| seen.misses += 1);
         for beat in value.iter().flat_map(|(_, stored)| stored.beats()) {
@@ -61,10 +62,6 @@ impl Observed {
         }
         locks.insert(Arc::clone(key), Arc::clone(&known));
         known
-    }
-
-    fn locks(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Known>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

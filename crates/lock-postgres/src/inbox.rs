@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::pending;
-use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lock_core::engine::{self, Message};
+use lock_core::poison::lock;
 use lock_core::waiting::longest_pause;
 use lock_core::{Error, ErrorKind, OwnerId, Result, Token};
 use tokio::sync::{Notify, watch};
@@ -152,7 +152,7 @@ impl Inbox {
 
     /// Closes the connection for good.
     pub(crate) fn close(&self) {
-        let closed = std::mem::replace(&mut *self.0.task(), Err(Closed));
+        let closed = std::mem::replace(&mut *lock(&self.0.task), Err(Closed));
         if let Ok(Some(task)) = closed {
             task.abort();
         }
@@ -204,16 +204,12 @@ impl Opener {
     fn open(&self) {
         let Some(dialer) = &self.dialer else { return };
         // Its runtime may have been shut down.
-        if let Ok(task) = &mut *self.task()
+        if let Ok(task) = &mut *lock(&self.task)
             && task.as_ref().is_none_or(JoinHandle::is_finished)
         {
             self.shared.listening.send_replace(Listening::Soon);
             *task = Some(dialer.home.driver().spawn(Arc::clone(&self.shared).listen(Arc::clone(dialer))));
         }
-    }
-
-    fn task(&self) -> MutexGuard<'_, std::result::Result<Option<JoinHandle<()>>, Closed>> {
-        self.task.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -430,12 +426,8 @@ impl From<Error> for Unheard {
 impl Mailbox {
     /// What the server, which is told of this listener now, needs to prove a grant.
     pub(crate) fn tell(&self, listening: Listening) -> Secret {
-        *self.told() = listening;
+        *lock(&self.told) = listening;
         self.secret
-    }
-
-    fn told(&self) -> MutexGuard<'_, Listening> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -444,7 +436,7 @@ impl engine::Mailbox for Mailbox {
     fn listens(&mut self, _: Option<usize>) -> Option<Duration> {
         self.opener.open();
         let listening = *self.listening.borrow_and_update();
-        let is_told = matches!(listening, Listening::By(_)) && *self.told() == listening;
+        let is_told = matches!(listening, Listening::By(_)) && *lock(&self.told) == listening;
         is_told.then(longest_pause)
     }
 
@@ -510,10 +502,6 @@ impl Drop for Changes {
             self.shared.unobserved.notify_one();
         }
     }
-}
-
-fn lock<K: Eq + Hash, V>(map: &Mutex<HashMap<K, V>>) -> MutexGuard<'_, HashMap<K, V>> {
-    map.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl fmt::Debug for Inbox {

@@ -16,10 +16,11 @@ mod error;
 pub mod fuzzing;
 mod nodes;
 mod operate;
-mod poison;
 mod recipes;
 mod sessions;
 mod wire;
+
+use lock_core::poison;
 
 pub use backend::Zk;
 pub use config::ZkConfig;

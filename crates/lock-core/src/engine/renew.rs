@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use async_trait::async_trait;
 use tokio::time::sleep;
@@ -10,6 +10,7 @@ use tokio::time::sleep;
 use super::blocked::Pauses;
 use super::{Changed, Extension, Hold, LeaseStore};
 use crate::process::drift::valid_until;
+use crate::process::poison::lock;
 use crate::renewal::{Answered, Due, Renew, Renewal, Renewed, Renewer, Terms};
 use crate::{Capabilities, Clock, Error, ErrorKind, Outcome, OwnerId, ValidityCell};
 
@@ -55,7 +56,7 @@ impl<S: LeaseStore> Renewers<S> {
     }
 
     fn by_node(&self) -> MutexGuard<'_, BTreeMap<String, Renewer<RenewOnStore<S>>>> {
-        self.by_node.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.by_node)
     }
 }
 
@@ -142,7 +143,7 @@ impl<P> HeldLock<P> {
     }
 
     fn form(&self) -> MutexGuard<'_, Form> {
-        self.form.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.form)
     }
 }
 
@@ -240,7 +241,7 @@ impl<S: LeaseStore> Renew for RenewOnStore<S> {
                 answered(at, renewed);
             });
             extended.await;
-            left = blocked.into_inner().unwrap_or_else(PoisonError::into_inner);
+            left = mem::take(&mut *lock(&blocked));
             if left.is_empty() {
                 return;
             }
@@ -261,10 +262,6 @@ impl<S: LeaseStore> Renew for RenewOnStore<S> {
     fn spares_longer(&self) -> bool {
         true
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<S> RenewOnStore<S> {

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::future::pending;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
@@ -16,6 +16,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::renew::{Renew, Renewed};
 use super::schedule::{Batch, Caller, Schedule, ScheduledLease, TICK};
+use crate::process::poison::lock;
 use crate::values::error::NO_BACKEND;
 use crate::{BootInstant, Clock, Error, ErrorKind, Outcome};
 
@@ -75,7 +76,7 @@ impl<R: Renew> RenewalTasks<R> {
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry<R>> {
-        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.registry)
     }
 }
 
@@ -110,11 +111,11 @@ impl<R: Renew> RenewalTask<R> {
     }
 
     pub(super) fn runtime(&self) -> Handle {
-        self.runtime.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.runtime).clone()
     }
 
     pub(super) fn schedule(&self) -> MutexGuard<'_, Schedule<R::Key>> {
-        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.schedule)
     }
 
     /// Adds a lease, and returns its id.
@@ -158,7 +159,7 @@ impl<R: Renew> RenewalTask<R> {
             let settled = Arc::new(AtomicBool::new(false));
             drop(runtime.spawn(Arc::clone(self).run(Arc::clone(&settled))));
             if !settled.swap(true, Ordering::AcqRel) {
-                *self.runtime.lock().unwrap_or_else(PoisonError::into_inner) = runtime;
+                *lock(&self.runtime) = runtime;
                 return;
             }
             ended.insert(runtime.id());
@@ -296,10 +297,6 @@ fn too_few() -> Error {
     Error::new(ErrorKind::Unexpected, NO_BACKEND)
         .with_message("the store answered too few of the renewals")
         .with_outcome(Outcome::Unknown)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Notices when the shutdown of a runtime ends the task, and starts it on another one.

@@ -3,11 +3,12 @@
 use std::error::Error as _;
 use std::iter;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::{self, Stream, pending};
+use lock_core::poison::lock;
 use lock_core::runtime::Home;
 use lock_core::secret::Unreadable;
 use lock_core::single_flight::SingleFlight;
@@ -364,10 +365,6 @@ impl Login {
     fn token(&self) -> MutexGuard<'_, Option<Option<LoginToken>>> {
         lock(&self.token)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The token of a new login; none if the store wants no login, as clients of etcd do.

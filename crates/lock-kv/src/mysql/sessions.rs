@@ -1,10 +1,11 @@
 //! Sessions of the server that takes writes: each statement has one, and those that have failed are closed.
 
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lock_core::dial::first_success;
+use lock_core::poison::lock;
 use lock_core::tls::TlsFiles;
 use lock_core::{Error, ErrorKind, Finding, Outcome, Password, Result};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlSslMode};
@@ -179,7 +180,7 @@ impl Sessions {
 
     pub(super) async fn close(&self) {
         let idle = {
-            let mut idle = self.idle();
+            let mut idle = lock(&self.idle);
             idle.is_closed = true;
             mem::take(&mut idle.sessions)
         };
@@ -191,21 +192,21 @@ impl Sessions {
     }
 
     fn next_idle(&self) -> Result<Option<Session>> {
-        let mut idle = self.idle();
+        let mut idle = lock(&self.idle);
         if idle.is_closed { Err(Error::closed(NAME)) } else { Ok(idle.sessions.pop()) }
     }
 
     /// Keeps a session for the next statement, unless others are of another server by now.
     fn keep(&self, mut session: Session) {
         (session.turn, session.used) = (None, Instant::now());
-        let mut idle = self.idle();
+        let mut idle = lock(&self.idle);
         if !idle.is_closed && session.host == idle.preferred {
             idle.sessions.push(session);
         }
     }
 
     fn drop_idle(&self) {
-        let spoilt = mem::take(&mut self.idle().sessions);
+        let spoilt = mem::take(&mut lock(&self.idle).sessions);
         drop(spoilt);
     }
 
@@ -219,14 +220,14 @@ impl Sessions {
             }
             None => None,
         };
-        let (preferred, count) = (self.idle().preferred, self.hosts.len());
+        let (preferred, count) = (lock(&self.idle).preferred, self.hosts.len());
         let order = (0..count).map(|at| (preferred + at) % count);
         let attempts = order.map(|at| self.attempt(at, password.as_deref()));
         let session = first_success(attempts, self.limit, weight).await;
         let session = session
             .map_err(|error| error.unwrap_or_else(|| silent(NAME, self.limit, Outcome::NotApplied)))?;
         let spoilt = {
-            let mut idle = self.idle();
+            let mut idle = lock(&self.idle);
             let is_other = mem::replace(&mut idle.preferred, session.host) != session.host;
             if is_other { mem::take(&mut idle.sessions) } else { Vec::new() }
         };
@@ -271,10 +272,6 @@ impl Sessions {
             options = options.ssl_client_cert(cert).ssl_client_key(key);
         }
         options
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Idle> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

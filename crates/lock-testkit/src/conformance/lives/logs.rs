@@ -1,6 +1,8 @@
 //! What the locks log during the cases: never a secret, an owner or a command.
 
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex};
+
+use lock_core::poison::lock;
 
 use crate::LogCapture;
 
@@ -66,10 +68,6 @@ const COMMANDS: [&str; 9] = [
 
 static LOG: Mutex<Option<LogCapture>> = Mutex::new(None);
 static SECRETS: LazyLock<Mutex<Vec<String>>> = LazyLock::new(Mutex::default);
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,9 @@
 //! Servers between two tests: a JVM takes longer to start than most tests to run.
 
 use std::ops::Deref;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
+
+use lock_core::poison::lock;
 
 use super::{ZkEnsemble, ZooKeeper};
 use crate::error::Result;
@@ -85,7 +87,3 @@ impl<S> Deref for Borrowed<S> {
 
 static SERVERS: Mutex<Vec<ZooKeeper>> = Mutex::new(Vec::new());
 static ENSEMBLES: Mutex<Vec<ZkEnsemble>> = Mutex::new(Vec::new());
-
-fn lock<S>(idle: &Mutex<Vec<S>>) -> MutexGuard<'_, Vec<S>> {
-    idle.lock().unwrap_or_else(PoisonError::into_inner)
-}
