@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lock_core::backend::{AcquireRequest, Acquired, Mode, OnQueued, Wait};
-use lock_core::migration::{MigrationSource, Reading, Swapped};
+use lock_core::migration::{Reading, Swapped};
 use lock_core::unpolled::unless_unpolled;
 use lock_core::{BootInstant, Error, ErrorKind, Lease, Result, Token};
 use tokio::time::{Instant, sleep, timeout};
@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::context::Context;
 use crate::error::{BACKEND, no_seal};
 use crate::leases::half::Half;
-use crate::leases::lead::{LARGEST_LEAD, RAISE_LEAD, check_lead};
+use crate::leases::lead::{LARGEST_LEAD, RAISE_LEAD, check_lead, check_near};
 use crate::leases::lease::LadderLease;
 use crate::leases::one::OneLease;
 use crate::rungs::record::{Phase, Record};
@@ -237,8 +237,11 @@ impl Attempt<'_> {
                     }
                     // The wait may have been long.
                     let record = context.record_at(&**new).await?;
-                    if is_whole && self.may_move(&record) && self.can_follow(&old).await? {
-                        self.move_name(new, old, &record).await
+                    if is_whole
+                        && self.may_move(&record)
+                        && let Some(clock) = self.can_follow(&old).await?
+                    {
+                        self.move_name(new, old, &record, clock).await
                     } else if is_whole && self.request.mode != Mode::Exclusive {
                         // As a whole, it would keep the other sharers out.
                         old.release().await?;
@@ -291,19 +294,21 @@ impl Attempt<'_> {
         self.moves && record.phase == Phase::Open && rung == Rung::Move
     }
 
-    /// Whether the tokens of the new store can be raised above that of the old one. All its locks would get tokens that are
-    /// ahead as far.
-    async fn can_follow(&self, old: &Half) -> Result<bool> {
+    /// The clock of the old store, if the tokens of the new store can be raised above that of the old one. All its locks would get tokens
+    /// that are ahead as far.
+    async fn can_follow(&self, old: &Half) -> Result<Option<u64>> {
         let checked = async {
-            self.context.check_lead(&self.request.name, old.token(), LARGEST_LEAD).await?;
-            self.trusted_time(self.context.source()?).await.map(drop)
+            let clock = self.context.source()?.time(&self.request.name).await?;
+            check_near(old.token(), clock)?;
+            // One that is far ahead of this host's would raise the tokens of the new store for good.
+            check_lead(Token::new(clock), micros(wall_clock())).map(|()| clock)
         };
         match checked.await {
             Err(error) if error.kind() == ErrorKind::Exhausted => {
                 tracing::warn!(%error, lock = self.request.name.as_str(), "a lock does not move yet");
-                Ok(false)
+                Ok(None)
             }
-            checked => checked.map(|()| true),
+            checked => checked.map(Some),
         }
     }
 
@@ -313,13 +318,6 @@ impl Attempt<'_> {
         let is_far = old.token().get() - new.token().get() > micros(RAISE_LEAD / 2);
         // A clock that is far ahead of this host's would raise the tokens of the new store for good.
         is_far && check_lead(old.token(), micros(wall_clock())).is_ok()
-    }
-
-    /// The clock of the old store. One that is far ahead of this host's would raise the tokens of the new store for good.
-    async fn trusted_time(&self, source: &dyn MigrationSource) -> Result<u64> {
-        let clock = source.time(&self.request.name).await?;
-        check_lead(Token::new(clock), micros(wall_clock()))?;
-        Ok(clock)
     }
 
     /// Acquires the lock of the old store, and reports whether as a whole: a mover of a share tries for that first.
@@ -359,22 +357,28 @@ impl Attempt<'_> {
             self.context.check_lead(&self.request.name, new.token(), LARGEST_LEAD).await?;
             // Before the guard is handed out: the next holder on the old store gets a larger token.
             old.raise_token(new.token()).await?;
-        } else if self.falls_behind(&new, &old) && self.can_follow(&old).await? {
+        } else if self.falls_behind(&new, &old) && self.can_follow(&old).await?.is_some() {
             // The seal raises the new store by hours above its own tokens. So these follow, even if the old store is gone then.
             new.raise_token(old.token()).await?;
         }
         Ok(Climbed::Held(Box::new(LadderLease::both(self.context, self.rung, self.request, new, old))))
     }
 
-    /// Replaces the lock of the old store by a tombstone.
-    async fn move_name(&self, mut new: Half, mut old: Half, record: &Arc<Record>) -> Result<Climbed> {
+    /// Replaces the lock of the old store by a tombstone, whose clock says this.
+    async fn move_name(
+        &self,
+        mut new: Half,
+        mut old: Half,
+        record: &Arc<Record>,
+        clock: u64,
+    ) -> Result<Climbed> {
         let (context, name) = (self.context, &self.request.name);
         let (source, target) = (context.source()?, context.target()?);
         let token = new.token().max(old.token());
-        context.check_lead(name, new.token(), LARGEST_LEAD).await?;
+        check_near(new.token(), clock)?;
         if new.token() < old.token() {
             // Before the tombstone is written: the next holder of the new store alone gets a larger token.
-            let ahead = self.trusted_time(source).await? + micros(RAISE_LEAD);
+            let ahead = clock + micros(RAISE_LEAD);
             new.raise_token(Token::new(old.token().get().max(ahead))).await?;
         }
         let tombstone = context.tombstone(name, target.age(&**new).await?.newest, record);

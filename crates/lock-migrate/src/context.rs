@@ -17,13 +17,13 @@ use crate::error::{invalid, no_record, no_seal, no_source, no_target, not_follow
 use crate::leases::half::Half;
 use crate::leases::halves::HeldGuards;
 use crate::leases::later::Later;
-use crate::leases::lead::check_ahead;
+use crate::leases::lead::{check_ahead, is_near};
 use crate::leases::shadow_counts::ShadowCounts;
 use crate::leases::tombstones::Tombstones;
 use crate::rungs::process::Process;
 use crate::rungs::record::{Phase, Record};
 use crate::rungs::rung::Rung;
-use crate::rungs::time::{micros, wall_clock};
+use crate::rungs::time::wall_clock;
 
 /// Both stores, and what is known of the migration between them.
 #[derive(Debug)]
@@ -218,8 +218,7 @@ impl Context {
 
     /// Refuses tokens that are too far ahead of the clock of the old store.
     pub(crate) async fn check_lead(&self, name: &LockName, token: Token, largest: Duration) -> Result<()> {
-        // The clock of this host says whether it is worth asking.
-        if token.get() <= micros(wall_clock()).saturating_add(micros(largest) / 2) {
+        if is_near(token, largest) {
             return Ok(());
         }
         check_ahead(token, self.source()?.time(name).await?, largest)

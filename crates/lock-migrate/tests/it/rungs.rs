@@ -1,10 +1,12 @@
 //! Locks on every rung, on real servers: who excludes whom, and with which tokens.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lock_core::{ErrorKind, GuardState, LockOptions, Locks, LossReason, Token};
 use lock_migrate::{MigrationConfig, Rung};
+use lock_testkit::proxy::redis_command;
 use lock_testkit::{acquiring, come, give_back, hand_over, queue_up, soon, take, until};
 use tokio::time::timeout;
 
@@ -142,6 +144,23 @@ async fn the_lead_of_the_new_tokens_is_bounded_through_modes_elections_and_raise
     give_back(reader).await;
     let lead = lead(&zk).await;
     assert!(HOUR < lead && lead < 4 * HOUR, "{lead:?} ahead");
+}
+
+/// To know whether the tokens can follow, and how far they are raised.
+#[tokio::test]
+async fn a_move_asks_the_old_store_for_its_clock_once() {
+    let servers = Servers::start().await;
+    let (proxy, asked, reads) =
+        (servers.proxy(Side::Old), Arc::new(AtomicUsize::new(0)), redis_command("TIME"));
+    let (old, zk, seen) = (redis(proxy.addr(), LEASE).await, servers.zk().await, Arc::clone(&asked));
+    let locks = Locks::new(MigrationConfig::new("shop").rung(Rung::Move).open(old, zk).await.unwrap());
+    proxy.cut_when(move |request| {
+        seen.fetch_add(usize::from(reads(request)), Ordering::SeqCst);
+        false
+    });
+    pass(&locks, "a").await;
+    assert!(servers.is_moved("a").await);
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
