@@ -1,9 +1,9 @@
 //! The backends under test, with their servers.
 
 mod kv;
+mod kv_server;
 mod layers;
 mod migrate;
-mod mysql;
 mod own_store;
 mod postgres;
 mod redis;
@@ -19,16 +19,17 @@ use std::time::Duration;
 use lock_core::Locks;
 use lock_testkit::conformance::{Connecting, Fault, Handle, Harness, MemoryHarness};
 use lock_testkit::proxy::{Direction, FaultProxy};
+use lock_testkit::{EtcdServer, MariadbServer, S3Server};
 use polylock::{MigrationConfig, PostgresConfig, Redis, RedisConfig, Rung, Zk, ZkConfig};
 use tempfile::TempDir;
 
 use crate::broken_locks::{self, Defect};
 
-use kv::{EtcdHarness, KvMemoryHarness, S3Harness, SqliteHarness};
+use kv::{KvMemoryHarness, SqliteHarness};
+use kv_server::KvServerHarness;
 pub use layers::Layers;
 use layers::LayersHarness;
 pub use migrate::MigrateHarness;
-use mysql::MysqlHarness;
 use own_store::OwnStoreHarness;
 pub use postgres::PostgresHarness;
 pub use redis::{Kind, RedisHarness, Servers};
@@ -274,15 +275,9 @@ pub fn harnesses(redis: &Arc<Servers>) -> Vec<Arc<dyn Harness>> {
         all.push(Arc::new(RedisHarness::new(Kind::Single, flavour, Arc::clone(redis))));
         all.push(Arc::new(PostgresHarness::new(flavour, Arc::clone(&postgres))));
         if Flavour::of("etcd").contains(&flavour) {
-            all.push(Arc::new(EtcdHarness::new(flavour, Arc::clone(&etcd))));
-        }
-        if Flavour::of("mysql").contains(&flavour) {
-            all.push(Arc::new(MysqlHarness::new(flavour, Arc::clone(&mysql))));
-        }
-        if Flavour::of("s3").contains(&flavour) {
-            all.push(Arc::new(S3Harness::new(flavour, Arc::clone(&s3))));
-        }
-        if Flavour::of("sqlite").contains(&flavour) {
+            all.push(Arc::new(KvServerHarness::<EtcdServer>::new(flavour, &etcd)));
+            all.push(Arc::new(KvServerHarness::<MariadbServer>::new(flavour, &mysql)));
+            all.push(Arc::new(KvServerHarness::<S3Server>::new(flavour, &s3)));
             all.push(Arc::new(SqliteHarness::new(flavour)));
         }
         if Flavour::of("setnx").contains(&flavour) {

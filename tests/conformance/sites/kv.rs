@@ -1,29 +1,21 @@
-//! Stores that can compare and swap: a map of this process, from the examples, an etcd, a bucket, and a SQLite file.
+//! Stores that can compare and swap and have no server: a map of this process, from the examples, and a SQLite file.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use futures_util::StreamExt as _;
 use lock_core::backend::Support;
 use lock_core::{Capabilities, LeaseKind, Locks};
 use lock_testkit::conformance::{Fault, Handle, Harness, OF_CONNECTIONS};
-use lock_testkit::proxy::{FaultProxy, Protocol};
-use lock_testkit::{EtcdServer, S3Server};
 use polylock::KvConfig;
-use polylock::kv::object_store::aws::{AmazonS3, AmazonS3Builder};
-use polylock::kv::object_store::path::Path as ObjectPath;
-use polylock::kv::object_store::{ObjectStore, ObjectStoreExt};
 use serde_json::Value;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
 use tempfile::TempDir;
-use tokio::sync::OnceCell;
 
-use super::{Flavour, PASSWORD, connect, directory_in_memory, option, set_fault, worker};
+use super::{Flavour, connect, directory_in_memory, worker};
 
 #[allow(dead_code, reason = "the example shows more than the suite needs")]
 #[path = "../../../examples/own_registers.rs"]
@@ -38,85 +30,12 @@ const NO_SERVER: &str = "it has no connection to cut, and no server to restart";
 #[derive(Debug, Default)]
 pub struct KvMemoryHarness(Map);
 
-/// A server of one member, which is started when it is first needed.
-#[derive(Debug)]
-pub struct EtcdHarness {
-    name: String,
-    flavour: Flavour,
-    server: Arc<OnceCell<EtcdServer>>,
-    proxy: Vec<FaultProxy>,
-}
-
-/// A bucket of a server in memory, which is started when it is first needed.
-#[derive(Debug)]
-pub struct S3Harness {
-    name: String,
-    flavour: Flavour,
-    server: Arc<OnceCell<S3Server>>,
-    proxy: Vec<FaultProxy>,
-}
-
 /// A file, which is deleted with the last harness of it.
 #[derive(Clone)]
 pub struct SqliteHarness {
     name: String,
     flavour: Flavour,
     directory: Arc<TempDir>,
-}
-
-impl EtcdHarness {
-    pub fn new(flavour: Flavour, server: Arc<OnceCell<EtcdServer>>) -> Self {
-        Self { name: format!("etcd::{flavour}"), flavour, server, proxy: Vec::new() }
-    }
-
-    async fn server(&self) -> &EtcdServer {
-        let server = self.server.get_or_try_init(EtcdServer::start).await;
-        server.unwrap_or_else(|error| panic!("{error}"))
-    }
-
-    async fn url(&self, lease: Duration) -> String {
-        let server = self.server().await;
-        let addr = self.proxy.first().map_or_else(|| server.addr(), FaultProxy::addr);
-        // A renewal that nobody answers fails before its lease ends.
-        let timeout = (lease / 2).min(Duration::from_secs(5));
-        format!("etcd://me:{PASSWORD}@{addr}?ttl={}&command_timeout={}", option(lease), option(timeout))
-    }
-}
-
-impl S3Harness {
-    pub fn new(flavour: Flavour, server: Arc<OnceCell<S3Server>>) -> Self {
-        Self { name: format!("s3::{flavour}"), flavour, server, proxy: Vec::new() }
-    }
-
-    async fn server(&self) -> &S3Server {
-        let server = self.server.get_or_try_init(|| S3Server::start(target())).await;
-        server.unwrap_or_else(|error| panic!("{error}"))
-    }
-
-    async fn url(&self, lease: Duration) -> String {
-        let server = self.server().await;
-        let addr = self.proxy.first().map_or_else(|| server.addr(), FaultProxy::addr);
-        // A renewal that nobody answers fails before its lease ends.
-        let timeout = (lease / 2).min(Duration::from_secs(5));
-        let url = S3Server::url(addr, "polylock");
-        // Time: it serves two hundred requests a second.
-        format!("{url}&poll=100ms&ttl={}&command_timeout={}", option(lease), option(timeout))
-    }
-
-    /// The bucket, without this library.
-    async fn bucket(&self) -> AmazonS3 {
-        let builder = AmazonS3Builder::new()
-            .with_bucket_name("locks")
-            .with_access_key_id("key")
-            .with_secret_access_key("secret");
-        let endpoint = format!("http://{}", self.server().await.addr());
-        builder.with_endpoint(endpoint).with_allow_http(true).build().expect("the options are right")
-    }
-}
-
-/// Where the packages of the server are.
-fn target() -> &'static Path {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is below the target directory")
 }
 
 impl SqliteHarness {
@@ -221,162 +140,6 @@ impl Harness for KvMemoryHarness {
 
     async fn restart(&self) {
         unreachable!("{NO_SERVER}")
-    }
-}
-
-#[async_trait]
-impl Harness for EtcdHarness {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn handle(&self) -> Handle {
-        self.flavour.handle()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        // Time: the shortest that the store takes.
-        capabilities("etcd", true, Duration::from_millis(500))
-    }
-
-    fn leaves_out(&self, _: &str) -> Option<&'static str> {
-        static IS_MISSING: LazyLock<bool> = LazyLock::new(EtcdServer::is_missing);
-        IS_MISSING.then_some("etcd is not installed")
-    }
-
-    fn short_lease(&self) -> Duration {
-        // Time: a lease that ends is the subject of many cases.
-        Duration::from_secs(2)
-    }
-
-    async fn connect(&self, lease: Duration) -> lock_core::Result<Locks> {
-        connect(self.flavour, self.url(lease).await).await
-    }
-
-    async fn worker(&self, lease: Duration) -> Command {
-        worker(self.flavour, &self.url(lease).await)
-    }
-
-    async fn leftovers(&self, part: &str) -> Vec<String> {
-        let values = self.server().await.values("polylock/lock/").await.expect("the server answers");
-        let found = values.iter().filter(|(key, _)| key.contains(part));
-        // Only here are clients cut off for longer than their waiters live.
-        found.flat_map(|(key, value)| parties_but(key, value, is_dead)).collect()
-    }
-
-    async fn delete_behind_the_back(&self, name: &str) {
-        let deleted = self.server().await.delete(&format!("polylock/lock/{name}")).await;
-        assert!(deleted.expect("the server answers"), "the lock is held");
-    }
-
-    async fn link(&self) -> Box<dyn Harness> {
-        let proxy = FaultProxy::start(self.server().await.addr(), Protocol::Http2);
-        let proxy = vec![proxy.unwrap_or_else(|error| panic!("{error}"))];
-        Box::new(Self { proxy, ..Self::new(self.flavour, Arc::clone(&self.server)) })
-    }
-
-    async fn private(&self) -> Box<dyn Harness> {
-        Box::new(Self::new(self.flavour, Arc::default()))
-    }
-
-    async fn fault(&self, fault: Fault) {
-        set_fault(&self.proxy, fault);
-    }
-
-    async fn restart(&self) {
-        let server = self.server().await;
-        server.kill();
-        server.start_again().await.unwrap_or_else(|error| panic!("{error}"));
-    }
-}
-
-#[async_trait]
-impl Harness for S3Harness {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn handle(&self) -> Handle {
-        self.flavour.handle()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        // Time: the shortest that the store takes.
-        capabilities("s3", true, Duration::from_secs(1))
-    }
-
-    fn longest_name(&self) -> usize {
-        // A control character has three bytes in the name of an object.
-        (1_024 - "polylock/lock/".len()) / 3
-    }
-
-    fn leaves_out(&self, case: &str) -> Option<&'static str> {
-        static IS_MISSING: LazyLock<bool> = LazyLock::new(|| S3Server::is_missing(target()));
-        match case {
-            _ if *IS_MISSING => Some("the Python packages of the server are not installed"),
-            "a_restart_keeps_locks_and_tokens" => Some("the server keeps everything in memory"),
-            "eight_processes_lose_no_update"
-            | "permits_are_never_exceeded"
-            | "processes_never_exceed_the_permits" => {
-                Some("the server takes two hundred requests a second, too few for a crowd")
-            }
-            "a_reset_instead_of_a_reply_leaves_nothing" => Some("the proxy does not know requests of HTTP"),
-            _ => None,
-        }
-    }
-
-    fn short_lease(&self) -> Duration {
-        // Time: a lease that ends is the subject of many cases.
-        Duration::from_secs(5)
-    }
-
-    async fn connect(&self, lease: Duration) -> lock_core::Result<Locks> {
-        connect(self.flavour, self.url(lease).await).await
-    }
-
-    async fn worker(&self, lease: Duration) -> Command {
-        worker(self.flavour, &self.url(lease).await)
-    }
-
-    async fn leftovers(&self, part: &str) -> Vec<String> {
-        let bucket = self.bucket().await;
-        let objects: Vec<_> = bucket.list(Some(&ObjectPath::from("polylock/lock"))).collect().await;
-        let mut left = Vec::new();
-        for object in objects {
-            let location = object.expect("the server answers").location;
-            if location.as_ref().contains(part) {
-                let found = bucket.get(&location).await.expect("objects stay");
-                let value = found.bytes().await.expect("the server answers");
-                // Only here are clients cut off for longer than their waiters live.
-                left.extend(parties_but(location.as_ref(), &value, is_dead));
-            }
-        }
-        left
-    }
-
-    async fn delete_behind_the_back(&self, name: &str) {
-        let object = ObjectPath::from(format!("polylock/lock/{name}"));
-        let bucket = self.bucket().await;
-        assert!(bucket.head(&object).await.is_ok(), "the lock is held");
-        bucket.delete(&object).await.expect("the server answers");
-    }
-
-    async fn link(&self) -> Box<dyn Harness> {
-        let proxy = FaultProxy::start(self.server().await.addr(), Protocol::Opaque);
-        let proxy = vec![proxy.unwrap_or_else(|error| panic!("{error}"))];
-        Box::new(Self { proxy, ..Self::new(self.flavour, Arc::clone(&self.server)) })
-    }
-
-    async fn private(&self) -> Box<dyn Harness> {
-        Box::new(Self::new(self.flavour, Arc::default()))
-    }
-
-    async fn fault(&self, fault: Fault) {
-        set_fault(&self.proxy, fault);
-    }
-
-    async fn restart(&self) {
-        unreachable!("the server keeps everything in memory")
     }
 }
 
