@@ -11,7 +11,6 @@ use lock_core::{Error, ErrorKind, Outcome, Result};
 use tokio::time::{sleep, timeout};
 use tonic::Status;
 
-pub(crate) use self::dial::Member;
 pub(crate) use self::members::Members;
 use self::messages::{Executed, Found, RANGE, Range, TRANSACTION, Transaction, Value, WATCH, Watch, Watched};
 use crate::registers::{About, Registers, Version, Versioned};

@@ -1,17 +1,18 @@
 //! The options of locks in etcd, in code and from a URL.
 
-use std::time::Duration;
-
-use lock_core::secret::Unreadable;
 use lock_core::tls::TlsFiles;
 use lock_core::url::LockUrl;
-use lock_core::{Error, ErrorKind, Lazy, Locks, Password, Result, runtime};
+use lock_core::{Lazy, Locks, Password, Result, runtime};
 
 use crate::backend::{Kv, KvConfig};
-use crate::etcd::{Etcd, Member, Members, NAME, about};
+use crate::etcd::{Etcd, Members, NAME, about};
+use crate::host::Host;
+use crate::options::{KvOptions, check_files, invalid, kv_setters};
 
 /// Before the names of locks, unless the URL has another one.
 const PREFIX: &str = "polylock";
+const DEFAULT_PORT: u16 = 2_379;
+const FORM: &str = "write it as etcd://user:password@h1:2379,h2:2379,h3:2379/prefix";
 const OPTIONS: [&str; 6] = ["ttl", "command_timeout", "password_file", "tls_ca", "tls_cert", "tls_key"];
 
 /// The configuration of locks in etcd, 3.4 or newer.
@@ -70,46 +71,26 @@ impl EtcdConfig {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for a URL that names no member, for a user without a password and for an unknown option;
-    /// [`ErrorKind::Unsupported`] for TLS in a build without it.
+    /// [`InvalidConfig`](lock_core::ErrorKind::InvalidConfig) for a URL that names no member, for a user without a password and
+    /// for an unknown option;
+    /// [`Unsupported`](lock_core::ErrorKind::Unsupported) for TLS in a build without it.
     pub fn from_url(url: &str) -> Result<Self> {
         let url = LockUrl::parse(url)?;
         url.check_scheme(NAME, &["etcd", "etcds"])?;
-        let mut config = Self::new(&url.hosts);
+        let KvOptions { kv, password, tls } =
+            KvOptions::of(&url, NAME, &OPTIONS, KvConfig::new(), |_, _| Ok(()))?;
+        let mut config = Self { tls, kv, ..Self::new(&url.hosts) };
         let prefix = url.path.strip_prefix('/').unwrap_or_default();
         if !prefix.trim_matches('/').is_empty() {
             config = config.prefix(prefix);
         }
-        let (mut file, mut files) = (None, TlsFiles::default());
-        url.options(NAME, &OPTIONS, |key, value| {
-            let text = || Some(value.text().to_owned());
-            match key {
-                "ttl" => config.kv = config.kv.clone().ttl(value.duration()?),
-                "command_timeout" => config.kv = config.kv.clone().command_timeout(value.duration()?),
-                "password_file" => file = text(),
-                "tls_ca" => files.ca = text(),
-                "tls_cert" => files.cert = text(),
-                _ => files.key = text(),
-            }
-            Ok(())
-        })?;
-        match (url.user.is_empty(), url.password_or_file(NAME, file.as_deref())?) {
+        match (url.user.is_empty(), password) {
             (true, None) => {}
             (false, Some(password)) => config = config.user(&url.user, password),
             _ => {
-                return Err(invalid(
-                    "a user or a password is missing",
-                    "write it as etcd://user:password@host, or use password_file=",
-                ));
+                let hint = "write it as etcd://user:password@host, or use password_file=";
+                return Err(invalid(NAME, "a user or a password is missing", hint));
             }
-        }
-        let names_files = files.ca.is_some() || files.cert.is_some() || files.key.is_some();
-        match url.scheme.as_str() {
-            "etcds" => config.tls = Some(files),
-            _ if names_files => {
-                return Err(invalid("the files of TLS have no use with etcd://", "write it as etcds://"));
-            }
-            _ => {}
         }
         config.check()?;
         Ok(config)
@@ -129,25 +110,12 @@ impl EtcdConfig {
         self
     }
 
-    /// How long a lock lasts without its holder: see [`KvConfig::ttl`].
-    #[must_use]
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.kv = self.kv.ttl(ttl);
-        self
-    }
-
-    /// After this time a request ends without an answer.
-    #[must_use]
-    pub fn command_timeout(mut self, command_timeout: Duration) -> Self {
-        self.kv = self.kv.command_timeout(command_timeout);
-        self
-    }
-
     /// Connects to a member that answers.
     ///
     /// # Errors
     ///
-    /// As [`Kv::connect`]; [`ErrorKind::InvalidConfig`] for a file that cannot be read; [`ErrorKind::Denied`] for a wrong password, and for a user without rights on the prefix.
+    /// As [`Kv::connect`]; [`InvalidConfig`](lock_core::ErrorKind::InvalidConfig) for a file that cannot be read;
+    /// [`Denied`](lock_core::ErrorKind::Denied) for a wrong password, and for a user without rights on the prefix.
     ///
     /// # Cancel safety
     ///
@@ -160,7 +128,7 @@ impl EtcdConfig {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for a host, a prefix, a ttl or a timeout that cannot be used.
+    /// [`InvalidConfig`](lock_core::ErrorKind::InvalidConfig) for a host, a prefix, a ttl or a timeout that cannot be used.
     pub fn connect_lazy(self) -> Result<Locks> {
         self.check()?;
         let expected = self.kv.capabilities(&about())?;
@@ -171,53 +139,27 @@ impl EtcdConfig {
         let members = self.check()?;
         self.kv.capabilities(&about())?;
         runtime::current(NAME)?;
-        self.check_files().await?;
+        check_files(NAME, self.user.as_ref().map(|user| &user.1), self.tls.as_ref()).await?;
         let limit = self.kv.timeout();
         let members = Members::new(&self.members, members, self.tls, self.user, limit)?;
         let prefix = format!("{}/", self.prefix.trim_end_matches('/'));
         Kv::connect(Etcd::new(members, prefix), self.kv).await
     }
 
-    /// Files are read at each login and handshake. One that cannot be read now is a mistake.
-    async fn check_files(&self) -> Result<()> {
-        let wrong = |unreadable: Unreadable| unreadable.error(ErrorKind::InvalidConfig, NAME);
-        if let Some((_, password)) = &self.user {
-            password.read().await.map(drop).map_err(wrong)?;
-        }
-        #[cfg(feature = "tls")]
-        if let Some(files) = &self.tls {
-            files.config(true).await.map(drop).map_err(wrong)?;
-        }
-        Ok(())
-    }
-
-    fn check(&self) -> Result<Vec<Member>> {
+    fn check(&self) -> Result<Vec<Host>> {
         if self.prefix.trim_matches('/').is_empty() || self.prefix.contains(char::is_control) {
-            return Err(invalid("the prefix is empty", "give it a name, such as polylock"));
+            return Err(invalid(NAME, "the prefix is empty", "give it a name, such as polylock"));
         }
-        if let Some(files) = &self.tls {
-            if !cfg!(feature = "tls") {
-                return Err(Error::new(ErrorKind::Unsupported, NAME)
-                    .with_message("this build has no TLS")
-                    .with_hint("enable the feature: cargo add polylock --features etcd,tls"));
-            }
-            if files.cert.is_some() != files.key.is_some() {
-                return Err(invalid(
-                    "the client certificate or its key is missing",
-                    "give both tls_cert and tls_key",
-                ));
-            }
-        }
-        self.members.split(',').map(Member::parse).collect()
+        Host::list(NAME, &self.members, DEFAULT_PORT, FORM)
     }
 }
 
-fn invalid(message: &str, hint: &str) -> Error {
-    Error::new(ErrorKind::InvalidConfig, NAME).with_message(message).with_hint(hint)
-}
+kv_setters!(EtcdConfig);
 
 #[cfg(test)]
 mod tests {
+    use lock_core::ErrorKind;
+
     use super::*;
 
     #[test]
@@ -246,21 +188,5 @@ mod tests {
             let error = EtcdConfig::from_url(url).and_then(EtcdConfig::connect_lazy).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}: {error}");
         }
-    }
-
-    #[cfg(feature = "tls")]
-    #[test]
-    fn a_client_certificate_has_a_key() {
-        for url in ["etcds://h?tls_cert=/x", "etcds://h?tls_key=/x"] {
-            assert_eq!(EtcdConfig::from_url(url).unwrap_err().kind(), ErrorKind::InvalidConfig);
-        }
-        assert!(EtcdConfig::from_url("etcds://h?tls_ca=/x&tls_cert=/x&tls_key=/x").is_ok());
-    }
-
-    #[cfg(not(feature = "tls"))]
-    #[test]
-    fn without_the_feature_tls_names_it() {
-        let error = EtcdConfig::from_url("etcds://h").unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     }
 }

@@ -18,6 +18,7 @@
 //! | `sqlite`, `sqlite_config` | registers in a SQLite file, and their options |
 //! | `mysql`, `mysql_config` | registers in a table of MySQL or MariaDB, and their options |
 //! | `bucket`, `s3_config` | registers in the objects of a bucket, and their options |
+//! | `options`, `host` | the options that several stores have, and the address of a server |
 //! | `own_thread` | the thread that runs the requests of SQLite, MySQL or a bucket |
 //!
 //! # The protocol
@@ -44,12 +45,16 @@ mod error;
 mod etcd;
 #[cfg(feature = "etcd")]
 mod etcd_config;
+#[cfg(any(feature = "etcd", feature = "mysql"))]
+mod host;
 mod mailbox;
 #[cfg(feature = "mysql")]
 mod mysql;
 #[cfg(feature = "mysql")]
 mod mysql_config;
 mod observed;
+#[cfg(any(feature = "etcd", feature = "mysql", feature = "s3", feature = "sqlite"))]
+mod options;
 #[cfg(any(feature = "mysql", feature = "s3", feature = "sqlite"))]
 mod own_thread;
 mod pace;

@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout};
 pub(crate) use self::error::NAME;
 use self::error::{DUPLICATE, Failed};
 pub(crate) use self::server::LONGEST_TABLE;
-pub(crate) use self::sessions::{Host, Login, Sessions};
+pub(crate) use self::sessions::{Login, Sessions};
 use crate::own_thread::OwnThread;
 use crate::registers::{About, Registers, Version, Versioned};
 

@@ -1,16 +1,17 @@
 //! The options of locks in MySQL and MariaDB, in code and from a URL.
 
-use std::time::Duration;
-
-use lock_core::tls::TlsFiles;
-use lock_core::url::LockUrl;
-use lock_core::{Error, ErrorKind, Lazy, Locks, Password, Result, runtime};
+use lock_core::url::{LockUrl, OptionValue};
+use lock_core::{Lazy, Locks, Password, Result, runtime};
 
 use crate::backend::{Kv, KvConfig};
-use crate::mysql::{Host, LONGEST_TABLE, Login, Mysql, NAME, Sessions, about};
+use crate::host::Host;
+use crate::mysql::{LONGEST_TABLE, Login, Mysql, NAME, Sessions, about};
+use crate::options::{KvOptions, check_files, invalid, kv_setters};
 
 /// The table, unless the URL names another one.
 const TABLE: &str = "polylock";
+const DEFAULT_PORT: u16 = 3_306;
+const FORM: &str = "write it as mysql://user:password@host:3306/DATABASE";
 const OPTIONS: [&str; 7] =
     ["ttl", "command_timeout", "table", "password_file", "tls_ca", "tls_cert", "tls_key"];
 
@@ -67,36 +68,19 @@ impl MysqlConfig {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for a URL without a server, a user or a database, and for an unknown option;
-    /// [`ErrorKind::Unsupported`] for TLS in a build without it.
+    /// [`InvalidConfig`](lock_core::ErrorKind::InvalidConfig) for a URL without a server, a user or a database, and for an unknown option;
+    /// [`Unsupported`](lock_core::ErrorKind::Unsupported) for TLS in a build without it.
     pub fn from_url(url: &str) -> Result<Self> {
         let url = LockUrl::parse(url)?;
         url.check_scheme(NAME, &["mysql", "mysqls"])?;
         let mut config = Self::new(&url.hosts, url.path.trim_start_matches('/'));
-        let (mut file, mut files) = (None, TlsFiles::default());
-        url.options(NAME, &OPTIONS, |key, value| {
-            let text = || Some(value.text().to_owned());
-            match key {
-                "ttl" => config.kv = config.kv.clone().ttl(value.duration()?),
-                "command_timeout" => config.kv = config.kv.clone().command_timeout(value.duration()?),
-                "table" => value.text().clone_into(&mut config.login.table),
-                "password_file" => file = text(),
-                "tls_ca" => files.ca = text(),
-                "tls_cert" => files.cert = text(),
-                _ => files.key = text(),
-            }
+        let set = |_: &str, table: OptionValue<'_>| {
+            table.text().clone_into(&mut config.login.table);
             Ok(())
-        })?;
+        };
+        let KvOptions { kv, password, tls } = KvOptions::of(&url, NAME, &OPTIONS, KvConfig::new(), set)?;
+        (config.login.password, config.login.tls, config.kv) = (password, tls, kv);
         config.login.user.clone_from(&url.user);
-        config.login.password = url.password_or_file(NAME, file.as_deref())?;
-        let names_files = files.ca.is_some() || files.cert.is_some() || files.key.is_some();
-        match url.scheme.as_str() {
-            "mysqls" => config.login.tls = Some(files),
-            _ if names_files => {
-                return Err(invalid("the files of TLS have no use with mysql://", "write it as mysqls://"));
-            }
-            _ => {}
-        }
         config.check()?;
         Ok(config)
     }
@@ -115,27 +99,14 @@ impl MysqlConfig {
         self
     }
 
-    /// How long a lock lasts without its holder: see [`KvConfig::ttl`].
-    #[must_use]
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.kv = self.kv.ttl(ttl);
-        self
-    }
-
-    /// After this time a request ends without an answer.
-    #[must_use]
-    pub fn command_timeout(mut self, command_timeout: Duration) -> Self {
-        self.kv = self.kv.command_timeout(command_timeout);
-        self
-    }
-
     /// Connects to the server that takes writes, and makes the table if it does not exist.
     ///
     /// # Errors
     ///
-    /// As [`Kv::connect`]; [`ErrorKind::Unavailable`] with the code `read_only` for a replica; [`ErrorKind::Denied`] for a wrong password, and for a
-    /// user without rights; [`ErrorKind::InvalidConfig`] for a file that cannot be read, a database that does not exist, and a table
-    /// of another engine or with other columns.
+    /// As [`Kv::connect`]; [`Unavailable`](lock_core::ErrorKind::Unavailable) with the code `read_only` for a replica;
+    /// [`Denied`](lock_core::ErrorKind::Denied) for a wrong password, and for a user without rights;
+    /// [`InvalidConfig`](lock_core::ErrorKind::InvalidConfig) for a file that cannot be read, a database that does not exist, and a
+    /// table of another engine or with other columns.
     ///
     /// # Cancel safety
     ///
@@ -148,7 +119,7 @@ impl MysqlConfig {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for a server, a table, a ttl or a timeout that cannot be used.
+    /// [`InvalidConfig`](lock_core::ErrorKind::InvalidConfig) for a server, a table, a ttl or a timeout that cannot be used.
     pub fn connect_lazy(self) -> Result<Locks> {
         self.check()?;
         let expected = self.kv.capabilities(&about())?;
@@ -159,64 +130,36 @@ impl MysqlConfig {
         let hosts = self.check()?;
         self.kv.capabilities(&about())?;
         runtime::current(NAME)?;
-        #[cfg(feature = "tls")]
-        self.check_files().await?;
+        // The password is read by the thread of the store.
+        check_files(NAME, None, self.login.tls.as_ref()).await?;
         let (table, limit) = (self.login.table.clone(), self.kv.timeout());
         let sessions = Sessions::new(hosts, self.login, limit);
         Kv::connect(Mysql::open(sessions, &table, limit).await?, self.kv).await
     }
 
-    /// Files are read at each connect. One that cannot be read now is a mistake.
-    #[cfg(feature = "tls")]
-    async fn check_files(&self) -> Result<()> {
-        if let Some(files) = &self.login.tls {
-            let checked = files.config(true).await;
-            checked.map_err(|unreadable| unreadable.error(ErrorKind::InvalidConfig, NAME))?;
-        }
-        Ok(())
-    }
-
     fn check(&self) -> Result<Vec<Host>> {
         if self.login.user.is_empty() {
-            return Err(invalid("the URL names no user", "write it as mysql://user:password@host/DATABASE"));
+            return Err(invalid(NAME, "the URL names no user", FORM));
         }
         if self.login.database.is_empty() || self.login.database.contains('/') {
-            return Err(invalid(
-                "the URL names no database",
-                "write it as mysql://user:password@host/DATABASE",
-            ));
+            return Err(invalid(NAME, "the URL names no database", FORM));
         }
         let table = &self.login.table;
         let is_name = table.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         if !is_name || !(1..=LONGEST_TABLE).contains(&table.len()) {
-            return Err(invalid(
-                "the name of the table cannot be used",
-                "use letters, digits and underlines, 64 at most",
-            ));
+            let hint = "use letters, digits and underlines, 64 at most";
+            return Err(invalid(NAME, "the name of the table cannot be used", hint));
         }
-        if let Some(files) = &self.login.tls {
-            if !cfg!(feature = "tls") {
-                return Err(Error::new(ErrorKind::Unsupported, NAME)
-                    .with_message("this build has no TLS")
-                    .with_hint("enable the feature: cargo add polylock --features mysql,tls"));
-            }
-            if files.cert.is_some() != files.key.is_some() {
-                return Err(invalid(
-                    "the client certificate or its key is missing",
-                    "give both tls_cert and tls_key",
-                ));
-            }
-        }
-        self.hosts.split(',').map(Host::parse).collect()
+        Host::list(NAME, &self.hosts, DEFAULT_PORT, FORM)
     }
 }
 
-fn invalid(message: &str, hint: &str) -> Error {
-    Error::new(ErrorKind::InvalidConfig, NAME).with_message(message).with_hint(hint)
-}
+kv_setters!(MysqlConfig);
 
 #[cfg(test)]
 mod tests {
+    use lock_core::ErrorKind;
+
     use super::*;
 
     #[test]
@@ -255,21 +198,5 @@ mod tests {
             let error = MysqlConfig::from_url(url).and_then(MysqlConfig::connect_lazy).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}: {error}");
         }
-    }
-
-    #[cfg(feature = "tls")]
-    #[test]
-    fn a_client_certificate_has_a_key() {
-        for url in ["mysqls://me@h/app?tls_cert=/x", "mysqls://me@h/app?tls_key=/x"] {
-            assert_eq!(MysqlConfig::from_url(url).unwrap_err().kind(), ErrorKind::InvalidConfig);
-        }
-        assert!(MysqlConfig::from_url("mysqls://me@h/app?tls_ca=/x&tls_cert=/x&tls_key=/x").is_ok());
-    }
-
-    #[cfg(not(feature = "tls"))]
-    #[test]
-    fn without_the_feature_tls_names_it() {
-        let error = MysqlConfig::from_url("mysqls://me@h/app").unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     }
 }

@@ -12,6 +12,7 @@ use object_store::{ClientConfigKey, RetryConfig};
 
 use crate::backend::{Kv, KvConfig};
 use crate::bucket::{Bucket, NAME, POLL, about};
+use crate::options::{KvOptions, kv_setters};
 
 /// Before the names of locks, unless the URL has another one.
 const PREFIX: &str = "polylock";
@@ -101,15 +102,14 @@ impl S3Config {
         if !prefix.is_empty() {
             config = config.prefix(prefix);
         }
-        url.options(NAME, &OPTIONS, |key, value| {
+        let kv = KvOptions::of(&url, NAME, &OPTIONS, config.kv.clone(), |key, value| {
             match key {
-                "ttl" => config.kv = config.kv.clone().ttl(value.duration()?),
-                "command_timeout" => config.kv = config.kv.clone().command_timeout(value.duration()?),
                 "poll" => config.poll = value.duration()?,
                 _ => config.options.push((key.to_owned(), value.text().to_owned())),
             }
             Ok(())
-        })?;
+        });
+        config.kv = kv?.kv;
         config.build()?;
         Ok(config)
     }
@@ -128,24 +128,10 @@ impl S3Config {
         self
     }
 
-    /// How long a lock lasts without its holder: see [`KvConfig::ttl`].
-    #[must_use]
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.kv = self.kv.ttl(ttl);
-        self
-    }
-
     /// How often the first waiter looks; those behind it do so up to four times more rarely.
     #[must_use]
     pub const fn poll(mut self, poll: Duration) -> Self {
         self.poll = poll;
-        self
-    }
-
-    /// After this time a request ends without an answer.
-    #[must_use]
-    pub fn command_timeout(mut self, command_timeout: Duration) -> Self {
-        self.kv = self.kv.command_timeout(command_timeout);
         self
     }
 
@@ -201,6 +187,8 @@ impl S3Config {
             .map_err(|error| invalid(&self.bucket, error))
     }
 }
+
+kv_setters!(S3Config);
 
 /// Without the values of options.
 impl fmt::Debug for S3Config {

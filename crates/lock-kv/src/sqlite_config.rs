@@ -1,12 +1,12 @@
 //! The options of locks in a SQLite file, in code and from a URL.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use lock_core::url::LockUrl;
-use lock_core::{Error, ErrorKind, Lazy, Locks, Result, runtime};
+use lock_core::{Lazy, Locks, Result, runtime};
 
 use crate::backend::{Kv, KvConfig};
+use crate::options::{KvOptions, invalid, kv_setters};
 use crate::sqlite::{NAME, Sqlite, about};
 
 /// The configuration of locks in a SQLite file.
@@ -53,44 +53,24 @@ impl SqliteConfig {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for a URL without a file and for an unknown option.
+    /// [`InvalidConfig`](lock_core::ErrorKind::InvalidConfig) for a URL without a file and for an unknown option.
     pub fn from_url(url: &str) -> Result<Self> {
         let url = LockUrl::parse(url)?;
         url.check_scheme(NAME, &[NAME])?;
         let is_local = url.hosts.is_empty() && url.user.is_empty() && url.password.is_none();
         if !is_local || url.path.trim_matches('/').is_empty() {
-            return Err(Error::new(ErrorKind::InvalidConfig, NAME)
-                .with_message("the URL names no file of this host")
-                .with_hint("write it as sqlite:///var/lib/app/locks.db, with three slashes"));
+            let hint = "write it as sqlite:///var/lib/app/locks.db, with three slashes";
+            return Err(invalid(NAME, "the URL names no file of this host", hint));
         }
-        let mut config = Self::new(&url.path);
-        url.options(NAME, &["ttl", "command_timeout"], |key, value| {
-            let (time, kv) = (value.duration()?, config.kv.clone());
-            config.kv = if key == "ttl" { kv.ttl(time) } else { kv.command_timeout(time) };
-            Ok(())
-        })?;
-        Ok(config)
-    }
-
-    /// How long a lock lasts without its holder: see [`KvConfig::ttl`].
-    #[must_use]
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.kv = self.kv.ttl(ttl);
-        self
-    }
-
-    /// After this time a request ends without an answer.
-    #[must_use]
-    pub fn command_timeout(mut self, command_timeout: Duration) -> Self {
-        self.kv = self.kv.command_timeout(command_timeout);
-        self
+        let kv = KvOptions::of(&url, NAME, &["ttl", "command_timeout"], KvConfig::new(), |_, _| Ok(()))?.kv;
+        Ok(Self { path: url.path.into(), kv })
     }
 
     /// Opens the file, and makes it and its table if they do not exist.
     ///
     /// # Errors
     ///
-    /// As [`Kv::connect`]; [`ErrorKind::Denied`] for a file that cannot be made, or not be written.
+    /// As [`Kv::connect`]; [`Denied`](lock_core::ErrorKind::Denied) for a file that cannot be made, or not be written.
     ///
     /// # Cancel safety
     ///
@@ -103,7 +83,7 @@ impl SqliteConfig {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for a ttl or a timeout that is too short or too long.
+    /// [`InvalidConfig`](lock_core::ErrorKind::InvalidConfig) for a ttl or a timeout that is too short or too long.
     pub fn connect_lazy(self) -> Result<Locks> {
         let expected = self.kv.capabilities(&about())?;
         Ok(Locks::new(Lazy::new(expected, move || self.clone().open())))
@@ -116,8 +96,12 @@ impl SqliteConfig {
     }
 }
 
+kv_setters!(SqliteConfig);
+
 #[cfg(test)]
 mod tests {
+    use lock_core::ErrorKind;
+
     use super::*;
 
     #[test]

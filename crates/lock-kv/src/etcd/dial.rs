@@ -1,6 +1,5 @@
 //! How a member is reached: a connection of HTTP/2 that is opened when it is needed, and again when it was lost.
 
-use std::fmt::Debug;
 use std::io;
 use std::time::Duration;
 
@@ -14,59 +13,30 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
 use super::NAME;
+use crate::host::Host;
 
 /// Each wait ends by a reset of its watch. A late event of one that is forgotten counts as a fault of the server, and 1024 of them end the
 /// connection.
 const MOST_RESET: usize = 10_000;
-const DEFAULT_PORT: u16 = 2_379;
 /// Servers close connections that are checked more often than every five seconds.
 const CHECKED_EVERY: Duration = Duration::from_secs(10);
 const CHECK_TAKES: Duration = Duration::from_secs(5);
-
-/// An address of a member.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Member {
-    /// Without the brackets of an IPv6 address.
-    host: String,
-    port: u16,
-}
 
 /// What bytes go through.
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-impl Member {
-    /// Parses `host[:port]`.
-    pub(crate) fn parse(text: &str) -> Result<Self> {
-        let bracketed = text.strip_prefix('[').and_then(|text| text.split_once(']'));
-        let (host, port) = match bracketed.or_else(|| text.split_once(':')) {
-            Some((host, "")) if bracketed.is_some() => (host, Some(DEFAULT_PORT)),
-            Some((host, port)) if bracketed.is_some() => {
-                (host, port.strip_prefix(':').and_then(|port| port.parse().ok()))
-            }
-            Some((host, port)) => (host, port.parse().ok()),
-            None => (text, Some(DEFAULT_PORT)),
-        };
-        let is_host = !host.is_empty()
-            && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte));
-        match port.filter(|_| is_host) {
-            Some(port) => Ok(Self { host: host.to_owned(), port }),
-            // What is in its place may be a password.
-            None => Err(Error::new(ErrorKind::InvalidConfig, NAME)
-                .with_message("the URL does not name the members")
-                .with_hint("write it as etcd://user:password@h1:2379,h2:2379,h3:2379/prefix")),
-        }
-    }
-
+/// A member.
+impl Host {
     /// The connection, which is opened by the first request, by the runtime of the caller, within this time.
     pub(crate) fn channel(&self, tls: Option<&TlsFiles>, limit: Duration) -> Result<Channel> {
         let uri = |scheme| {
-            let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+            let host = if self.name.contains(':') { format!("[{}]", self.name) } else { self.name.clone() };
             let uri = format!("{scheme}://{host}:{}", self.port).parse::<Uri>();
             uri.map_err(|error| {
                 Error::new(ErrorKind::InvalidConfig, NAME)
-                    .with_message(format!("the host {:?} is none", self.host))
+                    .with_message(format!("the host {:?} is none", self.name))
                     .caused_by(error)
             })
         };
@@ -87,7 +57,7 @@ impl Member {
     /// With the certificates that the files have now.
     async fn connect(&self, tls: Option<TlsFiles>, limit: Duration) -> io::Result<Box<dyn Stream>> {
         let over = match tls {
-            Some(files) => Some(secure::Handshake::new(&self.host, &files).await?),
+            Some(files) => Some(secure::Handshake::new(&self.name, &files).await?),
             None => None,
         };
         let attempt = |address| {
@@ -103,7 +73,7 @@ impl Member {
         };
         // A server that answers, but not as it should, tells most.
         let weight = |error: &io::Error| u8::from(error.kind() == io::ErrorKind::InvalidData);
-        dial::connect((&self.host, self.port), limit, weight, attempt).await
+        dial::connect((&self.name, self.port), limit, weight, attempt).await
     }
 }
 
@@ -159,23 +129,6 @@ mod secure {
 
         pub(super) async fn over(self, _: TcpStream) -> io::Result<Box<dyn Stream>> {
             Err(io::ErrorKind::Unsupported.into())
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn members_have_a_host_and_a_port() {
-        for (text, host, port) in
-            [("h", "h", 2_379), ("h:7", "h", 7), ("[::1]:7", "::1", 7), ("[::1]", "::1", 2_379)]
-        {
-            assert_eq!(Member::parse(text).unwrap(), Member { host: host.to_owned(), port }, "{text}");
-        }
-        for text in ["", ":7", "h:", "h:x", "h:70000", "h/a", "h h", "::1", "[[h", "[h", "[::1]7"] {
-            assert_eq!(Member::parse(text).unwrap_err().kind(), ErrorKind::InvalidConfig, "{text}");
         }
     }
 }

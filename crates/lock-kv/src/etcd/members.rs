@@ -25,9 +25,9 @@ use tonic::{CancellationHandle, Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::NAME;
-use super::dial::Member;
 use super::error::{Fate, failed, fate_of, is_open};
 use super::messages::{AUTHENTICATE, LoggedIn, Login as Credentials};
+use crate::host::Host;
 
 /// Records are longer than the usual limit of gRPC where `--max-request-bytes` is raised.
 const LONGEST_ANSWER: usize = 64 << 20;
@@ -41,7 +41,7 @@ type LoginToken = MetadataValue<Ascii>;
 pub(crate) struct Members {
     /// As errors name them.
     names: String,
-    members: Vec<Member>,
+    members: Vec<Host>,
     tls: Option<TlsFiles>,
     /// One of each member; none after they were closed.
     connections: Mutex<Vec<Connection>>,
@@ -149,7 +149,7 @@ impl Members {
     /// Connects by the runtime of the caller, and when it is needed. A request takes at most so long.
     pub(crate) fn new(
         names: &str,
-        members: Vec<Member>,
+        members: Vec<Host>,
         tls: Option<TlsFiles>,
         user: Option<(String, Password)>,
         limit: Duration,
@@ -428,7 +428,7 @@ mod tests {
         let name = listener.local_addr().unwrap().to_string();
         // Time: the limits pass.
         let limit = Duration::from_secs(1);
-        let members = Members::new(&name, vec![Member::parse(&name).unwrap()], None, user, limit);
+        let members = Members::new(&name, Host::list(NAME, &name, 0, "").unwrap(), None, user, limit);
         (listener, Arc::new(members.unwrap()))
     }
 

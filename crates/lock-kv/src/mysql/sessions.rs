@@ -17,20 +17,12 @@ use tokio::time::{Instant, timeout};
 use super::error::{Failed, NAME, Spoilt, not_connected};
 use super::server::{SetUp, replication, set_up};
 use crate::error::silent;
+use crate::host::Host;
 
 /// Commits that come together share a write to the disk. Each is a thread of the server.
 const MOST: usize = 8;
 /// A session that has been idle for longer may be one that the server, or the network, has forgotten.
 const FRESH: Duration = Duration::from_secs(5);
-const DEFAULT_PORT: u16 = 3_306;
-
-/// A server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Host {
-    /// Without the brackets of an IPv6 address.
-    name: String,
-    port: u16,
-}
 
 /// Who logs in, and where to.
 #[derive(Clone, Debug)]
@@ -72,33 +64,6 @@ pub(super) struct Session {
     turn: Option<OwnedSemaphorePermit>,
 }
 
-impl Host {
-    /// Parses `host[:port]`.
-    pub(crate) fn parse(text: &str) -> Result<Self> {
-        let (name, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-            Some((name, "")) => (name, Some(DEFAULT_PORT)),
-            Some((name, port)) => (name, port.strip_prefix(':').and_then(|port| port.parse().ok())),
-            None => match text.split_once(':') {
-                Some((name, port)) => (name, port.parse().ok()),
-                None => (text, Some(DEFAULT_PORT)),
-            },
-        };
-        let is_name = !name.is_empty()
-            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte));
-        match port.filter(|_| is_name) {
-            Some(port) => Ok(Self { name: name.to_owned(), port }),
-            // What is in its place may be a password.
-            None => Err(Error::new(ErrorKind::InvalidConfig, NAME)
-                .with_message("the URL does not name the server")
-                .with_hint("write it as mysql://user:password@host:3306/DATABASE")),
-        }
-    }
-
-    fn to_text(&self) -> String {
-        format!("{}:{}", self.name, self.port)
-    }
-}
-
 impl Sessions {
     pub(crate) fn new(hosts: Vec<Host>, login: Login, command_timeout: Duration) -> Self {
         let (turns, idle) = (Arc::new(Semaphore::new(MOST)), Mutex::default());
@@ -124,7 +89,7 @@ impl Sessions {
     pub(super) async fn doctor(&self) -> Result<Vec<Finding>> {
         let mut session = self.take().await.map_err(|failed| failed.error)?;
         // What it was set to when the session began is of no use.
-        let server = self.hosts[session.host].to_text();
+        let server = self.hosts[session.host].to_string();
         let asked = async {
             let facts = set_up(&mut session.connection, &self.login.table).await?;
             Ok::<_, SetUp>((facts, replication(&mut session.connection, &server).await))
@@ -245,7 +210,7 @@ impl Sessions {
         };
         let attempted = timeout(self.limit, attempt).await;
         let attempted = attempted.map_err(|_| silent(NAME, self.limit, Outcome::NotApplied))?;
-        attempted.map_err(|error| refused(&host.to_text(), error))
+        attempted.map_err(|error| refused(&host.to_string(), error))
     }
 
     fn options(&self, host: &Host, password: Option<&str>) -> MySqlConnectOptions {
@@ -305,21 +270,4 @@ fn silent_password(limit: Duration) -> Error {
     Error::new(ErrorKind::Unavailable, NAME)
         .with_message(format!("the password was not returned within {limit:?}"))
         .with_outcome(Outcome::NotApplied)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn servers_have_a_host_and_a_port() {
-        for (text, name, port) in
-            [("h", "h", 3_306), ("h:7", "h", 7), ("[::1]:7", "::1", 7), ("[::1]", "::1", 3_306)]
-        {
-            assert_eq!(Host::parse(text).unwrap(), Host { name: name.to_owned(), port }, "{text}");
-        }
-        for text in ["", ":7", "h:", "h:x", "h:70000", "h/a", "h h", "::1", "[[h", "[h", "[::1]7"] {
-            assert_eq!(Host::parse(text).unwrap_err().kind(), ErrorKind::InvalidConfig, "{text}");
-        }
-    }
 }
