@@ -1,5 +1,6 @@
 //! Registers in an object store: locks that need nothing but a bucket.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use object_store::path::Path;
 use object_store::{
     Error as StoreError, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions, PutPayload, UpdateVersion,
 };
+use percent_encoding::percent_decode_str;
 
 use crate::own_thread::OwnThread;
 use crate::registers::{About, Registers, Version, Versioned};
@@ -65,22 +67,7 @@ impl Bucket {
                 .with_hint("write it as app/locks: no part of it is empty, . or ..")
                 .caused_by(error)
         })?;
-        let thread = OwnThread::start().map_err(|error| {
-            Error::new(ErrorKind::Unavailable, NAME)
-                .with_message("a thread for the requests cannot be started")
-                .with_hint("see the cause")
-                .caused_by(error)
-        })?;
-        Ok(Self { thread, store, prefix, poll })
-    }
-
-    /// Runs a request to its end, or for as long as its caller waits: connections belong to a thread that is always polled.
-    async fn run<T: Send + 'static>(
-        &self,
-        request: impl Future<Output = Result<T>> + Send + 'static,
-    ) -> Result<T> {
-        let ended = self.thread.run(request).await;
-        ended.unwrap_or_else(|| Err(failed("the request has panicked", Outcome::Unknown)))
+        Ok(Self { thread: OwnThread::start(NAME)?, store, prefix, poll })
     }
 
     fn object(&self, key: &str) -> Result<Path> {
@@ -101,7 +88,7 @@ impl Registers for Bucket {
 
     async fn read(&self, key: &str) -> Result<Option<Versioned>> {
         let (store, object) = (Arc::clone(&self.store), self.object(key)?);
-        self.run(async move { read(&*store, &object).await }).await
+        self.thread.run(Outcome::NotApplied, async move { read(&*store, &object).await }).await
     }
 
     /// A swap that was refused may have been sent twice, by something on the way. It was executed if the value is there, as no two swaps have
@@ -111,7 +98,7 @@ impl Registers for Bucket {
         let is_new = expected.is_none();
         let mode = expected.map_or(PutMode::Create, |version| PutMode::Update(tags(version)));
         let value = value.to_vec();
-        self.run(async move {
+        let request = async move {
             let options = PutOptions { mode, ..PutOptions::default() };
             match store.put_opts(&object, PutPayload::from(value.clone()), options).await {
                 Ok(put) => version(put.e_tag, put.version).map(Some),
@@ -122,8 +109,8 @@ impl Registers for Bucket {
                 }
                 Err(error) => Err(failed_by(error, Outcome::Unknown)),
             }
-        })
-        .await
+        };
+        self.thread.run(Outcome::Unknown, request).await
     }
 
     /// In the order of the objects, which is that of the keys but for characters that have another form there.
@@ -133,7 +120,7 @@ impl Registers for Bucket {
             (self.object(folder)?, if after.is_empty() { None } else { Some(self.object(after)?) });
         let (store, below, prefix) =
             (Arc::clone(&self.store), format!("{}/", self.prefix), prefix.to_owned());
-        self.run(async move {
+        let request = async move {
             let objects = match &after {
                 Some(after) => store.list_with_offset(Some(&folder), after),
                 None => store.list(Some(&folder)),
@@ -144,8 +131,8 @@ impl Registers for Bucket {
             };
             let keys = objects.try_filter_map(key).take(PAGE).try_collect().await;
             keys.map_err(|error| failed_by(error, Outcome::NotApplied))
-        })
-        .await
+        };
+        self.thread.run(Outcome::NotApplied, request).await
     }
 }
 
@@ -199,31 +186,22 @@ fn encode(key: &str) -> String {
         "" => "%".to_owned(),
         "." => "%2E".to_owned(),
         ".." => "%2E%2E".to_owned(),
-        part => part.chars().fold(String::with_capacity(part.len()), |mut text, character| {
-            match character {
-                '%' | '\0'..='\x1f' | '\x7f' => text.push_str(&format!("%{:02X}", u32::from(character))),
-                _ => text.push(character),
-            }
-            text
-        }),
+        part => part
+            .chars()
+            .map(|character| match character {
+                '%' | '\0'..='\x1f' | '\x7f' => format!("%{:02X}", u32::from(character)),
+                _ => character.to_string(),
+            })
+            .collect(),
     };
     key.split('/').map(part).collect::<Vec<_>>().join("/")
 }
 
 /// The key of an object; `None` for one that is not ours.
 fn decode(path: &str) -> Option<String> {
-    let part = |part: &str| {
-        if part == "%" {
-            return Some(String::new());
-        }
-        let mut pieces = part.split('%');
-        let mut text = pieces.next()?.to_owned();
-        for piece in pieces {
-            let code = u8::from_str_radix(piece.get(..2)?, 16).ok().filter(u8::is_ascii)?;
-            text.push(code.into());
-            text.push_str(&piece[2..]);
-        }
-        Some(text)
+    let part = |part: &str| match part {
+        "%" => Some(String::new()),
+        part => percent_decode_str(part).decode_utf8().ok().map(Cow::into_owned),
     };
     let key = path.split('/').map(part).collect::<Option<Vec<_>>>()?.join("/");
     (encode(&key) == path).then_some(key)

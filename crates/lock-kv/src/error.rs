@@ -13,6 +13,15 @@ pub(crate) fn silent(name: &'static str, timeout: Duration, outcome: Outcome) ->
         .with_outcome(outcome)
 }
 
+/// A swap was sent twice, and the value is that of another one, which came before or after it.
+#[cfg(any(feature = "etcd", feature = "mysql"))]
+pub(crate) fn overtaken(name: &'static str) -> Error {
+    Error::new(ErrorKind::Unavailable, name)
+        .with_message("a request was not answered, and others have changed the record since")
+        .with_hint("try again")
+        .with_outcome(Outcome::Unknown)
+}
+
 /// Every swap came too late.
 pub(crate) fn contended(name: &'static str, timeout: Duration) -> Error {
     Error::new(ErrorKind::Unavailable, name)

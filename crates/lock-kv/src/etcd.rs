@@ -7,12 +7,13 @@ mod messages;
 
 use std::time::Duration;
 
-use lock_core::{Error, ErrorKind, Outcome, Result};
+use lock_core::{ErrorKind, Outcome, Result};
 use tokio::time::{sleep, timeout};
 use tonic::Status;
 
 pub(crate) use self::members::Members;
 use self::messages::{Executed, Found, RANGE, Range, TRANSACTION, Transaction, Value, WATCH, Watch, Watched};
+use crate::error::overtaken;
 use crate::registers::{About, Registers, Version, Versioned};
 
 pub(crate) const NAME: &str = "etcd";
@@ -155,17 +156,9 @@ fn version(revision: i64) -> Version {
 fn settled(found: Option<Value>, value: &[u8], was_sent: bool) -> Result<Option<Version>> {
     match found {
         Some(found) if found.value == value => Ok(Some(version(found.revision))),
-        _ if was_sent => Err(overtaken()),
+        _ if was_sent => Err(overtaken(NAME)),
         _ => Ok(None),
     }
-}
-
-/// A swap was sent twice, and the value is that of another one, which came before or after it.
-fn overtaken() -> Error {
-    Error::new(ErrorKind::Unavailable, NAME)
-        .with_message("a request was not answered, and others have changed the record since")
-        .with_hint("try again")
-        .with_outcome(Outcome::Unknown)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod sessions;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use lock_core::{Error, ErrorKind, Finding, Outcome, Result, random};
 use rand::Rng;
 use sqlx::Row;
@@ -17,6 +18,7 @@ pub(crate) use self::error::NAME;
 use self::error::{DUPLICATE, Failed};
 pub(crate) use self::server::LONGEST_TABLE;
 pub(crate) use self::sessions::{Login, Sessions};
+use crate::error::overtaken;
 use crate::own_thread::OwnThread;
 use crate::registers::{About, Registers, Version, Versioned};
 
@@ -59,28 +61,11 @@ struct Written<'a> {
 impl Mysql {
     /// Connects to the first of the servers that can be written, and makes the table if it does not exist.
     pub(crate) async fn open(sessions: Sessions, table: &str, limit: Duration) -> Result<Self> {
-        let thread = OwnThread::start().map_err(|error| {
-            Error::new(ErrorKind::Unavailable, NAME)
-                .with_message("a thread for the connections cannot be started")
-                .caused_by(error)
-        })?;
+        let thread = OwnThread::start(NAME)?;
         let table = Arc::new(Table::new(sessions, table, limit));
         let mysql = Self { thread, table: Arc::clone(&table) };
-        mysql.run(Outcome::NotApplied, async move { table.sessions.check().await }).await?;
+        mysql.thread.run(Outcome::NotApplied, async move { table.sessions.check().await }).await?;
         Ok(mysql)
-    }
-
-    /// Runs a request to its end, or for as long as its caller waits.
-    async fn run<T: Send + 'static>(
-        &self,
-        otherwise: Outcome,
-        request: impl Future<Output = Result<T>> + Send + 'static,
-    ) -> Result<T> {
-        self.thread.run(request).await.unwrap_or_else(|| {
-            Err(Error::new(ErrorKind::Unexpected, NAME)
-                .with_message("the task of the request has ended")
-                .with_outcome(otherwise))
-        })
     }
 }
 
@@ -92,11 +77,11 @@ impl Registers for Mysql {
 
     async fn read(&self, key: &str) -> Result<Option<Versioned>> {
         let (table, key) = (Arc::clone(&self.table), key.to_owned());
-        self.run(Outcome::NotApplied, async move {
+        let request = async move {
             let found = table.read(key.as_bytes()).await?;
             Ok(found.map(|(version, value)| Versioned::new(version.cast_unsigned().into(), value)))
-        })
-        .await
+        };
+        self.thread.run(Outcome::NotApplied, request).await
     }
 
     async fn swap(&self, key: &str, expected: Option<&Version>, value: &[u8]) -> Result<Option<Version>> {
@@ -107,7 +92,7 @@ impl Registers for Mysql {
             Some(None) => return Ok(None),
         };
         let (table, key, value) = (Arc::clone(&self.table), key.to_owned(), value.to_owned());
-        self.run(Outcome::Unknown, async move {
+        let request = async move {
             let new = match old {
                 Some(old) => old.checked_add(random::rng().random_range(1..=LONGEST_STEP)),
                 // At random, so that no version comes back after somebody has deleted the row.
@@ -117,23 +102,23 @@ impl Registers for Mysql {
             let written = Written { key: key.as_bytes(), old, new, value: &value };
             let swapped = table.swap(&written).await?;
             Ok(swapped.then(|| new.cast_unsigned().into()))
-        })
-        .await
+        };
+        self.thread.run(Outcome::Unknown, request).await
     }
 
     async fn list(&self, prefix: &str, after: &str) -> Result<Vec<String>> {
         let (table, prefix, after) = (Arc::clone(&self.table), prefix.to_owned(), after.to_owned());
-        self.run(Outcome::NotApplied, async move { table.list(&prefix, &after).await }).await
+        self.thread.run(Outcome::NotApplied, async move { table.list(&prefix, &after).await }).await
     }
 
     async fn doctor(&self) -> Result<Vec<Finding>> {
         let table = Arc::clone(&self.table);
-        self.run(Outcome::NotApplied, async move { table.sessions.doctor().await }).await
+        self.thread.run(Outcome::NotApplied, async move { table.sessions.doctor().await }).await
     }
 
     async fn close(&self) {
         let table = Arc::clone(&self.table);
-        self.thread.run(async move { table.sessions.close().await }).await;
+        _ = self.thread.run(Outcome::NotApplied, async move { table.sessions.close().map(Ok).await }).await;
     }
 }
 
@@ -213,10 +198,7 @@ impl Table {
         if found.is_some_and(|(version, value)| version == written.new && value == written.value) {
             return Ok(true);
         }
-        Err(Error::new(ErrorKind::Unavailable, NAME)
-            .with_message("a statement was not answered, and others have changed the record since")
-            .with_hint("try again")
-            .with_outcome(Outcome::Unknown))
+        Err(overtaken(NAME))
     }
 
     async fn list(&self, prefix: &str, after: &str) -> Result<Vec<String>> {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf, absolute};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use lock_core::{Error, ErrorKind, Outcome, Result, random};
 use rand::Rng;
 use sqlx::Row;
@@ -57,32 +58,17 @@ impl Sqlite {
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
             .busy_timeout(timeout / BUSY);
-        let thread = OwnThread::start().map_err(|error| {
-            let error = failed(sqlx::Error::Io(error), Outcome::NotApplied);
-            error.with_message("a thread for the file cannot be started")
-        })?;
+        let thread = OwnThread::start(NAME)?;
         let open = move |makes| {
             let pool = open_pool(options.clone().create_if_missing(makes), timeout);
             async { pool.await.map_err(|error| failed(error, Outcome::NotApplied)) }
         };
         let open = open_in_place(path, open, |pool: SqlitePool| async move { pool.close().await });
         // The file system may hang. Its thread is left behind then.
-        let opened = time::timeout(timeout, thread.run(open)).await;
-        let opened = opened.map_err(|_| silent(NAME, timeout, Outcome::NotApplied))?;
-        let (pool, place) =
-            opened.ok_or_else(|| failed(sqlx::Error::WorkerCrashed, Outcome::NotApplied))??;
+        let opened = time::timeout(timeout, thread.run(Outcome::NotApplied, open)).await;
+        let (pool, place) = opened.map_err(|_| silent(NAME, timeout, Outcome::NotApplied))??;
         let (writer, patience) = (Arc::default(), patience(timeout));
         Ok(Self { thread, pool, writer, patience, place: Arc::new(place) })
-    }
-
-    /// Runs a request to its end, or for as long as its caller waits.
-    async fn run<T: Send + 'static>(
-        &self,
-        otherwise: Outcome,
-        request: impl Future<Output = Result<T>> + Send + 'static,
-    ) -> Result<T> {
-        let ended = self.thread.run(request).await;
-        ended.unwrap_or_else(|| Err(failed(sqlx::Error::WorkerCrashed, otherwise)))
     }
 
     /// Runs a read, which counts if the file is still in place: SQLite would go on reading one that was deleted.
@@ -95,7 +81,7 @@ impl Sqlite {
             let read = read.await.map_err(|error| failed(error, Outcome::NotApplied))?;
             place.check(Outcome::NotApplied).map(|()| read)
         };
-        self.run(Outcome::NotApplied, read).await
+        self.thread.run(Outcome::NotApplied, read).await
     }
 }
 
@@ -132,7 +118,7 @@ impl Registers for Sqlite {
         let (key, value) = (key.to_owned(), value.to_owned());
         let (pool, writer, patience) = (self.pool.clone(), Arc::clone(&self.writer), self.patience);
         let place = Arc::clone(&self.place);
-        let swap = self.run(Outcome::Unknown, async move {
+        let swap = self.thread.run(Outcome::Unknown, async move {
             let deadline = Instant::now() + patience;
             let turn = async {
                 let turn = writer.lock().await;
@@ -166,7 +152,7 @@ impl Registers for Sqlite {
 
     async fn close(&self) {
         let pool = self.pool.clone();
-        self.thread.run(async move { pool.close().await }).await;
+        _ = self.thread.run(Outcome::NotApplied, async move { pool.close().map(Ok).await }).await;
     }
 }
 

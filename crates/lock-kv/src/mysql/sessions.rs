@@ -76,10 +76,7 @@ impl Sessions {
 
     /// Whether there is a server that can be used. A password that cannot be read now is a mistake.
     pub(super) async fn check(&self) -> Result<()> {
-        if let Some(password) = &self.login.password {
-            let read = timeout(self.limit, password.read()).await.map_err(|_| silent_password(self.limit))?;
-            read.map_err(|unreadable| unreadable.error(ErrorKind::InvalidConfig, NAME))?;
-        }
+        self.password(ErrorKind::InvalidConfig).await?;
         let session = self.take().await.map_err(|failed| failed.error)?;
         self.keep(session);
         Ok(())
@@ -177,14 +174,7 @@ impl Sessions {
 
     /// A new session, of the first server that takes writes: the others are asked if one fails, or is slow.
     async fn connect(&self) -> Result<Session> {
-        let password = match &self.login.password {
-            Some(password) => {
-                let read = timeout(self.limit, password.read()).await;
-                let read = read.map_err(|_| silent_password(self.limit))?;
-                Some(read.map_err(|unreadable| unreadable.error(ErrorKind::Unavailable, NAME))?)
-            }
-            None => None,
-        };
+        let password = self.password(ErrorKind::Unavailable).await?;
         let (preferred, count) = (lock(&self.idle).preferred, self.hosts.len());
         let order = (0..count).map(|at| (preferred + at) % count);
         let attempts = order.map(|at| self.attempt(at, password.as_deref()));
@@ -198,6 +188,17 @@ impl Sessions {
         };
         drop(spoilt);
         Ok(session)
+    }
+
+    /// The password, as it is now. One that cannot be read is an error of this kind.
+    async fn password(&self, kind: ErrorKind) -> Result<Option<String>> {
+        let Some(password) = &self.login.password else { return Ok(None) };
+        let read = timeout(self.limit, password.read()).await.map_err(|_| {
+            Error::new(ErrorKind::Unavailable, NAME)
+                .with_message(format!("the password was not returned within {:?}", self.limit))
+                .with_outcome(Outcome::NotApplied)
+        })?;
+        read.map(Some).map_err(|unreadable| unreadable.error(kind, NAME))
     }
 
     async fn attempt(&self, at: usize, password: Option<&str>) -> Result<Session> {
@@ -263,11 +264,5 @@ fn no_turn() -> Error {
     Error::new(ErrorKind::Unavailable, NAME)
         .with_message("all connections are in use, and this request was not sent")
         .with_hint("see whether the server is slow")
-        .with_outcome(Outcome::NotApplied)
-}
-
-fn silent_password(limit: Duration) -> Error {
-    Error::new(ErrorKind::Unavailable, NAME)
-        .with_message(format!("the password was not returned within {limit:?}"))
         .with_outcome(Outcome::NotApplied)
 }
