@@ -17,7 +17,7 @@ use crate::own_thread::OwnThread;
 use crate::registers::{About, Registers, Version, Versioned};
 
 pub(crate) const NAME: &str = "s3";
-/// A read costs as much as a million instructions, and money.
+/// Each read costs money.
 pub(crate) const POLL: Duration = Duration::from_secs(1);
 /// How many keys are listed at a time, as S3 does.
 const PAGE: usize = 1_000;

@@ -31,9 +31,11 @@ const OPTIONS: [&str; 8] = [
 /// The configuration of locks in a bucket of Amazon S3, or of a store that answers as it does and honours `If-Match`: MinIO, Ceph,
 /// Cloudflare R2. [Connecting](crate::Kv::connect) tries it, and refuses a store that does not.
 ///
-/// For locks that are held for minutes by programs that have a bucket and nothing else. A pair costs two writes; a held lock, a write each ten
-/// seconds; a waiter, a read a second. URL: `s3://[key_id:secret@]bucket[/prefix][?option=value&...]`. Locks are the objects `prefix/lock/NAME`; the prefix is
-/// `polylock` unless the URL has one. They stay: let no rule of the bucket delete or archive them, or tokens begin anew. A user needs
+/// For locks that are held for minutes by programs that have a bucket and nothing else. By arithmetic, not by measurement, these defaults
+/// cost two writes for a pair, a write each ten seconds for a held lock, and a read a second for a waiter.
+///
+/// URL: `s3://[key_id:secret@]bucket[/prefix][?option=value&...]`. Locks are the objects `prefix/lock/NAME`; the prefix is `polylock`
+/// unless the URL has one. They stay: let no rule of the bucket delete or archive them, or tokens begin anew. A user needs
 /// `s3:GetObject`, `s3:PutObject` and `s3:ListBucket`.
 ///
 /// Keys come from the URL, from [`option`](Self::option), from the environment (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`,
