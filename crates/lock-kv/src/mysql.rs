@@ -58,6 +58,14 @@ struct Written<'a> {
     value: &'a [u8],
 }
 
+impl Written<'_> {
+    /// Whether this swap is the last one, by what is there, though the last of its statements was refused.
+    fn settled(&self, found: Option<(i64, Vec<u8>)>) -> Result<bool> {
+        let is_ours = found.is_some_and(|(version, value)| version == self.new && value == self.value);
+        if is_ours { Ok(true) } else { Err(overtaken(NAME)) }
+    }
+}
+
 impl Mysql {
     /// Connects to the first of the servers that can be written, and makes the table if it does not exist.
     pub(crate) async fn open(sessions: Sessions, table: &str, limit: Duration) -> Result<Self> {
@@ -163,7 +171,10 @@ impl Table {
         let (mut tries, mut in_doubt) = (1, false);
         loop {
             match self.try_swap(written).await {
-                Ok(false) if in_doubt => return self.is_ours(written).await,
+                Ok(false) if in_doubt => {
+                    let found = self.read(written.key).await;
+                    return written.settled(found.map_err(|error| error.with_outcome(Outcome::Unknown))?);
+                }
                 Ok(swapped) => return Ok(swapped),
                 Err(failed) => {
                     in_doubt |= failed.error.outcome() != Outcome::NotApplied;
@@ -192,15 +203,6 @@ impl Table {
         }
     }
 
-    /// Whether this swap is the last one, though the last of its statements was refused.
-    async fn is_ours(&self, written: &Written<'_>) -> Result<bool> {
-        let found = self.read(written.key).await.map_err(|error| error.with_outcome(Outcome::Unknown))?;
-        if found.is_some_and(|(version, value)| version == written.new && value == written.value) {
-            return Ok(true);
-        }
-        Err(overtaken(NAME))
-    }
-
     async fn list(&self, prefix: &str, after: &str) -> Result<Vec<String>> {
         let mut session = self.sessions.take().await.map_err(|failed| failed.error)?;
         let list = sqlx::query::<MySql>(&self.list).bind(prefix.as_bytes()).bind(after.as_bytes()).bind(PAGE);
@@ -227,4 +229,20 @@ fn no_more_versions() -> Error {
         .with_message("the version of the record is the last one")
         .with_hint("delete the row while nobody uses the lock")
         .with_outcome(Outcome::NotApplied)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_swap_that_was_refused_was_executed_if_its_version_and_its_value_are_there() {
+        let written = Written { key: b"a", old: Some(1), new: 7, value: b"ours" };
+        let found = |version, value: &[u8]| Some((version, value.to_vec()));
+        assert!(written.settled(found(7, b"ours")).unwrap());
+        for other in [found(7, b"other"), found(8, b"ours"), None] {
+            let error = written.settled(other).unwrap_err();
+            assert_eq!((error.outcome(), error.hint()), (Outcome::Unknown, Some("try again")), "{error}");
+        }
+    }
 }

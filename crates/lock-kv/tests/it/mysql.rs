@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use lock_core::{ErrorKind, FindingLevel, Locks, Outcome, Password, Released, Result};
 use lock_kv::MysqlConfig;
-use lock_testkit::proxy::{FaultProxy, Protocol, Then};
+use lock_testkit::proxy::{Direction, FaultProxy, Protocol, Then};
 use lock_testkit::{
     Certificates, MariadbServer, SecretFile, hand_over, is_renewed, queue_up, soon, take, until,
 };
@@ -121,6 +121,32 @@ async fn a_swap_whose_answer_is_lost_is_found_by_its_value() {
     guard.release().await.unwrap();
 }
 
+/// Else both would have the lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_swap_that_was_lost_is_not_taken_for_that_of_another_client() {
+    if MariadbServer::is_missing() {
+        return;
+    }
+    let server = MariadbServer::start().await.unwrap();
+    let proxy = FaultProxy::start(server.addr(), Protocol::Mysql).unwrap();
+    // No statement ends before its connection does.
+    let patient = format!("{}?command_timeout=60s", server.url_at(proxy.addr()));
+    let (locks, other) = (connect(&patient).await, connect(&server.url()).await);
+    take(&locks, "a").await.release().await.unwrap();
+    proxy.hold(Direction::ToServer);
+    let mutex = locks.mutex("a");
+    let lost = tokio::spawn(async move { mutex.try_acquire().await });
+    until("it is asked for", async || proxy.queued(Direction::ToServer) > 0).await;
+    let guard = take(&other, "a").await;
+    // What was held is lost.
+    proxy.rst();
+    proxy.deliver();
+    assert!(soon(lost).await.unwrap().unwrap().is_none(), "the other one has it");
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    until("nothing is left", async || locks.list("").await.unwrap().is_empty()).await;
+    assert!(take(&other, "a").await.is_valid());
+}
+
 fn has(request: &[u8], part: &[u8]) -> bool {
     request.windows(part.len()).any(|found| found == part)
 }
@@ -229,6 +255,7 @@ async fn tables_that_cannot_keep_locks_are_refused() {
     ] {
         server.sql(&format!("CREATE TABLE {table} ({columns}) ENGINE = InnoDB")).await.unwrap();
         refused(&format!("{}?table={table}", server.url()), ErrorKind::InvalidConfig, "another one").await;
+        assert_eq!(server.sql(&format!("SELECT COUNT(*) FROM {table}")).await.unwrap(), "0", "{table}");
     }
     server.sql(&format!("CREATE TABLE good ({columns}) ENGINE = InnoDB")).await.unwrap();
     take(&connect(&format!("{}?table=good", server.url())).await, "a").await.release().await.unwrap();
@@ -350,6 +377,8 @@ async fn long_names_are_keys_and_other_values_are_errors() {
     let error = locks.mutex("text").acquire().await.unwrap_err();
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unexpected, Outcome::NotApplied), "{error}");
     assert!(error.hint().is_some_and(|hint| hint.contains("delete the value")), "{error}");
+    let kept = server.sql("SELECT CONCAT(version, value) FROM polylock WHERE name = 'lock/text'").await;
+    assert_eq!(kept.unwrap(), "1hello");
     for guard in [upper, lower, spaced] {
         guard.release().await.unwrap();
     }
