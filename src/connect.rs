@@ -4,6 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use lock_core::backend::{Backend, Layer};
+use lock_core::observe::LockObserver;
 use lock_core::url::{LockUrl, similar};
 use lock_core::{Error, ErrorKind, MemoryConfig, Result};
 
@@ -203,6 +204,12 @@ impl Locks {
     #[must_use]
     pub fn layer(self, layer: impl Layer) -> Self {
         Self(self.0.layer(layer))
+    }
+
+    /// The same locks, with an observer of what happens to those that are acquired by them.
+    #[must_use]
+    pub fn observe(self, observer: impl LockObserver) -> Self {
+        Self(self.0.observe(observer))
     }
 }
 

@@ -9,6 +9,8 @@ mod connect;
 pub use connect::Locks;
 #[doc(no_inline)]
 pub use lock_core::CancellationToken;
+/// What happens to locks, for metrics, traces and logs of your own: see [`Locks::observe`].
+pub use lock_core::observe;
 pub use lock_core::{
     BootInstant, Capabilities, Clock, DoctorReport, Election, Error, ErrorKind, Finding, FindingLevel, Guard,
     GuardState, GuardView, Holder, HolderInfo, Leader, Leadership, LeaseKind, LockMode, LockName,

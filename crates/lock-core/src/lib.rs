@@ -27,7 +27,7 @@ pub use process::{
 };
 #[doc(hidden)]
 pub use seam::lazy;
-pub use seam::{backend, doctor, inspect, lease, migration, revocation};
+pub use seam::{backend, doctor, inspect, lease, migration, observe, revocation};
 pub use values::{error, name, owner, token};
 
 pub use api::election::{Election, Leader, Leadership, Observer};

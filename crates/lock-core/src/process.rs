@@ -4,6 +4,7 @@ pub mod background;
 pub mod clock;
 pub(crate) mod connection;
 pub mod drift;
+pub(crate) mod events;
 pub(crate) mod expiry;
 pub(crate) mod local_queue;
 pub(crate) mod patience;

@@ -7,5 +7,6 @@ pub mod inspect;
 pub mod lazy;
 pub mod lease;
 pub mod migration;
+pub mod observe;
 pub(crate) mod request;
 pub mod revocation;

@@ -39,6 +39,7 @@ mod inspection;
 mod lifetime;
 mod lives;
 mod memory_harness;
+mod observe;
 mod release;
 mod shared;
 mod tokens;

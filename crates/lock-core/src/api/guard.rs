@@ -13,9 +13,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::lock_spec::LockSpec;
 use crate::process::background::Background;
+use crate::process::events::{Events, Holding};
 use crate::process::local_queue::{NextWaiter, Turn};
 use crate::process::readers::Readers;
 use crate::process::runtime::Runtimes;
+use crate::seam::observe::LockEvent;
 use crate::values::token_reads::TokenReads;
 use crate::{
     BootInstant, Clock, Error, ErrorKind, GuardState, GuardView, HandOver, Lease, LockName, LossReason, Mode,
@@ -100,6 +102,10 @@ struct HeldLock {
     hold_until: Option<Instant>,
     /// Whether the holder may have changed the lease, which the next one has not asked for.
     is_altered: AtomicBool,
+    /// Whether it came from another task of this process.
+    is_handed_over: bool,
+    /// What observers see of it, once its acquisition has ended.
+    holding: Holding,
 }
 
 /// What a guard was acquired for.
@@ -138,9 +144,19 @@ impl Guard {
         if role == Role::Reader {
             origin.readers.enter(&spec.name, lease.owner());
         }
-        let held = HeldLock { lease, turn, hold_until: None, is_altered: AtomicBool::new(false) };
+        let (is_altered, holding) = (AtomicBool::new(false), Holding::default());
+        let held = HeldLock { lease, turn, hold_until: None, is_altered, is_handed_over: false, holding };
         let (token_reads, signals) = (TokenReads::default(), OnceLock::new());
         Self { held: Some(held), token_reads, signals, role, spec, runtime, origin }
+    }
+
+    /// Its acquisition has ended: from now on observers learn what becomes of the lock.
+    pub(crate) fn observe(&mut self, events: Events) {
+        let runtime = self.runtime.clone();
+        let held = self.held_mut();
+        let (token, is_handed_over) = (held.lease.token(), held.is_handed_over);
+        events.tell(|| LockEvent::Acquired { token, is_handed_over });
+        held.holding = Holding::begin(events, held.lease.validity(), &runtime);
     }
 
     /// Has the server confirm that it keeps the lock for as long as it is to be [held at least](crate::LockOptions::hold_at_least),
@@ -148,7 +164,8 @@ impl Guard {
     pub(crate) async fn confirm_hold(&self) -> Result<Option<Instant>> {
         let Some(hold) = self.spec.hold_at_least else { return Ok(None) };
         let (until, ttl) = (Instant::now() + hold, self.spec.lease.ttl);
-        let confirmed = self.lease_to_alter().extend(ttl.map_or(hold, |ttl| ttl.max(hold))).await;
+        let extended = self.lease_to_alter().extend(ttl.map_or(hold, |ttl| ttl.max(hold)));
+        let confirmed = self.held().holding.request("extend", extended).await;
         confirmed.map_err(|error| self.failed("acquire", error))?;
         Ok(Some(until))
     }
@@ -371,7 +388,7 @@ impl Guard {
     /// This method is cancel safe.
     pub async fn verify(&self) -> Result<GuardState> {
         self.on_runtime("verify")?;
-        self.lease().verify().await.map_err(|error| self.failed("verify", error))
+        self.request("verify", self.lease().verify()).await
     }
 
     /// A duplicate of the descriptor of the locked file, where the kernel keeps the lock (`flock://`); `None` elsewhere.
@@ -427,8 +444,8 @@ impl Guard {
     /// [`valid_until`](Self::valid_until) then keeps the earlier deadline.
     pub async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
         self.on_runtime("extend")?;
-        let to_hold = self.held.as_ref().and_then(HeldLock::left_to_hold).unwrap_or_default();
-        self.lease_to_alter().extend(ttl.max(to_hold)).await.map_err(|error| self.failed("extend", error))
+        let to_hold = self.held().left_to_hold().unwrap_or_default();
+        self.request("extend", self.lease_to_alter().extend(ttl.max(to_hold))).await
     }
 
     /// Makes all later tokens of this name larger than `floor`: one round trip.
@@ -455,7 +472,7 @@ impl Guard {
                 .on(&self.spec.name));
         }
         self.on_runtime("raise token")?;
-        self.lease_to_alter().raise_token(floor).await.map_err(|error| self.failed("raise token", error))
+        self.request("raise token", self.lease_to_alter().raise_token(floor)).await
     }
 
     /// Turns a writer into a reader without releasing the lock: readers may join from then on, and writers wait
@@ -491,7 +508,7 @@ impl Guard {
         self.on_runtime("downgrade")?;
         let held = self.held_mut();
         held.is_altered.store(true, Ordering::Relaxed);
-        let downgraded = held.lease.downgrade().await;
+        let downgraded = held.holding.request("downgrade", held.lease.downgrade()).await;
         downgraded.map_err(|error| self.failed("downgrade", error))?;
         self.role = Role::Reader;
         self.origin.readers.enter(&self.spec.name, self.owner());
@@ -548,6 +565,7 @@ impl Guard {
         if !held.may_pass_on() || !held.lease.pass_on(self.token_reads.may_be_known()) {
             return false;
         }
+        held.holding.tell(LockEvent::HandedOver);
         if let Some(HeldLock { lease, turn: Some(turn), .. }) = self.held.take() {
             deliver(&next, lease, turn, &self.origin);
         }
@@ -569,6 +587,7 @@ impl Guard {
 
     /// Ends the validities and cancellation tokens of this guard. An earlier loss keeps its reason.
     fn give_up(&self) {
+        self.held().holding.ending();
         if self.role == Role::Reader {
             self.origin.readers.leave(&self.spec.name, self.owner());
         }
@@ -582,17 +601,23 @@ impl Guard {
         }
     }
 
+    async fn request<T>(&self, operation: &'static str, sent: impl Future<Output = Result<T>>) -> Result<T> {
+        self.held().holding.request(operation, sent).await.map_err(|error| self.failed(operation, error))
+    }
+
     fn lease(&self) -> &dyn Lease {
-        let Some(held) = &self.held else { unreachable!("a guard holds its lease until it ends") };
-        &*held.lease
+        &*self.held().lease
     }
 
     /// The lease, for a request that changes it: whatever becomes of it, no other task gets this lease.
     fn lease_to_alter(&self) -> &dyn Lease {
-        if let Some(held) = &self.held {
-            held.is_altered.store(true, Ordering::Relaxed);
-        }
+        self.held().is_altered.store(true, Ordering::Relaxed);
         self.lease()
+    }
+
+    fn held(&self) -> &HeldLock {
+        let Some(held) = &self.held else { unreachable!("a guard holds its lease until it ends") };
+        held
     }
 
     fn held_mut(&mut self) -> &mut HeldLock {
@@ -697,7 +722,8 @@ impl HeldLock {
 
     /// Leaves the lock to a time to live of `left`. The lease is dropped after it, which ends its renewal.
     async fn leave_for(&self, left: Duration, origin: &Origin) -> Result<Released> {
-        match self.lease.extend(left.max(origin.min_ttl)).await {
+        let extended = self.lease.extend(left.max(origin.min_ttl));
+        match self.holding.request("extend", extended).await {
             Ok(_) => Ok(Released::Released),
             Err(error) if error.kind() == ErrorKind::Lost => Ok(Released::AlreadyLost),
             Err(error) => Err(error),
@@ -725,10 +751,15 @@ impl HeldLock {
         }
         // The lease of the next holder begins on this runtime.
         let here = |next: &NextWaiter| Handle::try_current().is_ok_and(|here| next.is_on(&here));
-        let Some(next) = self.next_waiter(origin).filter(here) else { return self.lease.release().await };
-        match self.lease.hand_over(&next.request()).await? {
-            HandOver::Released(released) => Ok(released),
+        let Some(next) = self.next_waiter(origin).filter(here) else {
+            let released = self.holding.request("release", self.lease.release()).await?;
+            return Ok(self.holding.released(released));
+        };
+        let next_request = next.request();
+        match self.holding.request("hand over", self.lease.hand_over(&next_request)).await? {
+            HandOver::Released(released) => Ok(self.holding.released(released)),
             HandOver::HandedOver(lease) => {
+                self.holding.tell(LockEvent::HandedOver);
                 if let Some(turn) = self.turn.take() {
                     deliver(&next, lease, turn, origin);
                 }
@@ -746,7 +777,8 @@ fn deliver(next: &NextWaiter, lease: Box<dyn Lease>, turn: Turn<Guard>, origin: 
         _ => (None, Some(turn)),
     };
     let spec = Arc::clone(&next.spec);
-    let guard = Guard::new(lease, turn, spec, next.runtime.clone(), Arc::clone(origin));
+    let mut guard = Guard::new(lease, turn, spec, next.runtime.clone(), Arc::clone(origin));
+    guard.held_mut().is_handed_over = true;
     let patience = guard.remaining();
     queues.deliver(&next.spec.name, next, guard, patience);
     // A sharer gives up the turn. Earlier it would have gone to the waiter that has the lock by now.

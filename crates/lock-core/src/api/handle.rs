@@ -10,16 +10,18 @@ use tokio::time::{Instant, sleep};
 use crate::api::lock_spec::LockSpec;
 use crate::process::background::Counted;
 use crate::process::connection::Connection;
+use crate::process::events::Events;
 use crate::process::local_queue::{QueueEvent, Turn};
 use crate::process::patience::{no_answer, within};
 use crate::process::persistence::Outage;
 use crate::process::unpolled::unless_unpolled;
+use crate::seam::observe::LockEvent;
 use crate::{
     AcquireRequest, Acquired, Error, ErrorKind, Guard, LockName, LockOptions, LockState, Mode, Outcome,
     OwnerId, Persistence, Result, Wait,
 };
 
-/// A lock within this process: its connection and its name.
+/// A lock within this process: its wait queues, which connections may share, and its name.
 pub(crate) type LockKey = (usize, LockName);
 
 /// One lock in one mode. It holds nothing itself.
@@ -85,13 +87,13 @@ impl LockHandle {
 
     pub(crate) fn key(&self) -> Result<LockKey> {
         let spec = self.spec.as_ref().map_err(Clone::clone)?;
-        Ok((Arc::as_ptr(&self.connection).addr(), spec.name.clone()))
+        Ok((Arc::as_ptr(&self.connection.queues).addr(), spec.name.clone()))
     }
 
     /// The state of the lock in the store.
     pub(crate) async fn inspect(&self) -> Result<LockState> {
         let name = &self.spec.as_ref().map_err(Clone::clone)?.name;
-        self.connection.request(|backend| backend.inspect(name)).await
+        self.connection.request("inspect", Some(name), |backend| backend.inspect(name)).await
     }
 
     pub(crate) async fn acquire(&self) -> Result<Guard> {
@@ -126,32 +128,38 @@ impl LockHandle {
     async fn acquire_by<'a, F>(
         &'a self,
         wait: Wait,
-        acquire: impl FnOnce(&'a Arc<Connection>, &'a Arc<LockSpec>, Wait, Handle) -> F,
+        acquire: impl FnOnce(&'a Arc<Connection>, &'a Arc<LockSpec>, Wait, Handle, Events) -> F,
     ) -> Result<Option<Guard>>
     where
         F: Future<Output = Result<Option<Guard>>>,
     {
         let spec = self.spec.as_ref().map_err(Clone::clone)?;
         let _under_way = self.connection.under_way();
-        let acquired = pin!(async {
-            let runtimes = &self.connection.origin.runtimes;
-            let runtime = runtimes.enter()?;
-            // Dropping the acquisition rolls it back.
-            let acquired =
-                within(wait, self.answer_timeout(), acquire(&self.connection, spec, wait, runtime));
-            acquired.await.unwrap_or_else(|| Err(runtimes.explain(no_answer(self.backend_name()))))
-        });
-        let acquired = self.unless_closed(acquired);
-        let acquired = match self.own_reader(spec) {
-            Some(reader) => Box::pin(self.warning_of(reader, spec, acquired)).await?,
-            None => acquired.await?,
+        let attempt = self.connection.observers.begin(self.backend_name(), spec, wait);
+        let events = attempt.events();
+        let mut acquired = {
+            let acquired = pin!(async {
+                let runtimes = &self.connection.origin.runtimes;
+                let runtime = runtimes.enter()?;
+                // Dropping the acquisition rolls it back.
+                let acquired = acquire(&self.connection, spec, wait, runtime, events);
+                let acquired = within(wait, self.answer_timeout(), acquired);
+                acquired.await.unwrap_or_else(|| Err(runtimes.explain(no_answer(self.backend_name()))))
+            });
+            let acquired = pin!(attempt.events().around(acquired));
+            let acquired = self.unless_closed(acquired);
+            match self.own_reader(spec) {
+                Some(reader) => Box::pin(self.warning_of(reader, spec, acquired)).await,
+                None => acquired.await,
+            }
         };
-        if acquired.is_none() && wait == Wait::Forever {
-            return Err(Error::new(ErrorKind::Unexpected, self.connection.backend_name())
+        if matches!(acquired, Ok(None)) && wait == Wait::Forever {
+            acquired = Err(Error::new(ErrorKind::Unexpected, self.connection.backend_name())
                 .with_message("the backend gave up a wait without a deadline")
                 .during("acquire"));
         }
-        Ok(acquired)
+        attempt.end(&mut acquired);
+        acquired
     }
 
     /// The result of an acquisition, or of a wait before it, or an error once the locks are closed.
@@ -192,15 +200,18 @@ async fn acquire_held(
     spec: &Arc<LockSpec>,
     wait: Wait,
     runtime: Handle,
+    events: Events,
 ) -> Result<Option<Guard>> {
     if spec.hold_at_least.is_none() {
-        return acquire(connection, spec, wait, runtime).await;
+        return acquire(connection, spec, wait, runtime, events).await;
     }
     // Boxed, to keep the future of an acquisition small.
     Box::pin(unless_unpolled(|| {
-        let (connection, spec, runtime) = (Arc::clone(connection), Arc::clone(spec), runtime.clone());
+        let (connection, spec) = (Arc::clone(connection), Arc::clone(spec));
+        let (runtime, events) = (runtime.clone(), events.clone());
         async move {
-            let Some(mut guard) = acquire(&connection, &spec, wait, runtime).await? else { return Ok(None) };
+            let acquired = acquire(&connection, &spec, wait, runtime, events).await?;
+            let Some(mut guard) = acquired else { return Ok(None) };
             let until = guard.confirm_hold().await?;
             guard.keep_until(until);
             Ok(Some(guard))
@@ -214,11 +225,12 @@ async fn acquire(
     spec: &Arc<LockSpec>,
     wait: Wait,
     runtime: Handle,
+    events: Events,
 ) -> Result<Option<Guard>> {
     let turn = loop {
         let event = match wait {
             _ if wait.is_expired() => connection.queues.try_turn(&spec.name, spec.mode).map(QueueEvent::Turn),
-            _ => wait_for_turn(connection, spec, wait, &runtime).await?,
+            _ => wait_for_turn(connection, spec, wait, &runtime, &events).await?,
         };
         match event {
             Some(QueueEvent::Turn(turn)) => break turn,
@@ -228,12 +240,13 @@ async fn acquire(
             None => return connection.queues.refusal(&spec.name).map_or(Ok(None), Err),
         }
     };
+    events.tell(|| LockEvent::Requested);
     let acquired = match connection.backend.acquire(spec.request(wait)).await {
         Ok(acquired) => acquired,
         Err(refusal) => {
             let refusal = connection.origin.runtimes.explain(refusal);
             // Boxed, to keep the future of an acquisition small.
-            Box::pin(go_on(connection, spec, wait, &turn, refusal)).await?
+            Box::pin(go_on(connection, spec, wait, &turn, refusal, &events)).await?
         }
     };
     match acquired {
@@ -259,6 +272,7 @@ async fn go_on(
     wait: Wait,
     turn: &Turn<Guard>,
     mut refusal: Error,
+    events: &Events,
 ) -> Result<Acquired> {
     let mut outage = Outage::default();
     // An earlier request may still be executed.
@@ -280,13 +294,17 @@ async fn go_on(
             on_refused.call(&refusal);
         }
         turn.note_refusal(Some(&refusal));
-        let pause = outage.pause();
-        sleep(wait.left().map_or(pause, |left| left.min(pause))).await;
+        let (pause, left) = (outage.pause(), wait.left());
+        if left.is_none_or(|left| left > pause) {
+            events.tell(|| LockEvent::Refused(refusal.clone()));
+        }
+        sleep(left.map_or(pause, |left| left.min(pause))).await;
         if wait.is_expired() {
             return Err(doubted(refusal, in_doubt));
         }
+        events.tell(|| LockEvent::Requested);
         let request = AcquireRequest { is_repeated: true, ..spec.request(wait) };
-        match connection.request(|backend| backend.acquire(request)).await {
+        match connection.send(|backend| backend.acquire(request)).await {
             Ok(acquired) => {
                 outage.end();
                 turn.note_refusal(None);
@@ -304,11 +322,13 @@ async fn wait_for_turn(
     spec: &Arc<LockSpec>,
     wait: Wait,
     runtime: &Handle,
+    events: &Events,
 ) -> Result<Option<QueueEvent<Guard>>> {
     let queues = &connection.queues;
     if let Some(turn) = queues.free_turn(&spec.name, spec.mode) {
         return Ok(Some(QueueEvent::Turn(turn)));
     }
+    let _waits = events.wait_locally();
     let event = queues.wait(spec, wait, runtime);
     if spec.persistence != Persistence::Strict {
         return event.await;
@@ -329,6 +349,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
+    use crate::process::events::tests::Notes;
     use crate::{Backend, Capabilities, Clock, LockName, LockState, Locks, Memory, MemoryConfig, Observer};
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -429,6 +450,21 @@ mod tests {
         backend.refuse(Some(ErrorKind::Denied));
         let error = acquiring.await.unwrap().unwrap_err();
         assert_eq!((error.kind(), error.outcome()), (ErrorKind::Denied, Outcome::Unknown), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_refusal_is_observed_once() {
+        let (backend, notes) = (Refusing::new(), Notes::new(|_| {}));
+        let locks = backend.locks().observe(notes.clone());
+        backend.refuse(Some(ErrorKind::Denied));
+        assert!(locks.mutex("a").acquire().await.is_err());
+        assert_eq!(notes.take(), "Requested Failed");
+        let goes_on = LockOptions::new().persistence(Persistence::Always);
+        assert!(locks.mutex_with("a", goes_on).unwrap().try_acquire_for(SECOND).await.is_err());
+        let told = notes.take();
+        let count = |event| told.matches(event).count();
+        assert!(count("Requested") > 2 && told.ends_with("Refused Requested Failed"), "{told}");
+        assert_eq!(count("Requested"), count("Refused") + count("Failed"), "{told}");
     }
 
     #[tokio::test(start_paused = true)]

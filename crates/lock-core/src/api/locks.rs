@@ -7,6 +7,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::process::connection::Connection;
 use crate::seam::backend::Layer;
+use crate::seam::observe::LockObserver;
 use crate::{
     Backend, Capabilities, DoctorReport, Election, Error, ErrorKind, LockName, LockOptions, LockState, Mutex,
     Result, RwLock, Semaphore, Token,
@@ -62,13 +63,23 @@ impl Locks {
         Self { connection: Arc::new(Connection::new(backend)) }
     }
 
-    /// The same locks with a layer over their backend.
+    /// The same locks with a layer over their backend, and with the same observers.
     ///
-    /// They have wait queues of their own: use these locks only, also those that you cloned before. Closing one closes the
+    /// They have wait queues of their own: use these locks only, and none that were cloned before. Closing one closes the
     /// connection of both.
     #[must_use]
     pub fn layer(self, layer: impl Layer) -> Self {
-        Self::new(layer.layer(Arc::clone(self.backend())))
+        let backend = Arc::new(layer.layer(Arc::clone(self.backend())));
+        let observers = self.connection.observers.clone();
+        Self { connection: Arc::new(Connection { observers, ..Connection::new(backend) }) }
+    }
+
+    /// The same locks, with an observer of what happens to those that are acquired by them. Clones from before are not
+    /// observed, and share the wait queues.
+    #[must_use]
+    pub fn observe(self, observer: impl LockObserver) -> Self {
+        let observers = self.connection.observers.and(observer);
+        Self { connection: Arc::new(Connection { observers, ..Connection::clone(&self.connection) }) }
     }
 
     /// The exclusive lock of this name, with the backend's defaults. Costs nothing; an invalid name is
@@ -168,7 +179,7 @@ impl Locks {
     /// This method is cancel safe.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockState> {
         let name = LockName::new(name)?;
-        let state = self.connection.request(|backend| backend.inspect(&name)).await;
+        let state = self.connection.request("inspect", Some(&name), |backend| backend.inspect(&name)).await;
         let mut state = state.map_err(|error| error.during("inspect").on(&name))?;
         state.waiters += self.connection.queues.waiters(&name);
         Ok(state)
@@ -194,7 +205,7 @@ impl Locks {
     /// When the future is dropped, the lock may or may not have been broken.
     pub async fn break_lock(&self, name: impl AsRef<str>) -> Result<bool> {
         let name = LockName::new(name)?;
-        let broken = self.connection.request(|backend| backend.break_lock(&name)).await;
+        let broken = self.connection.request("break", Some(&name), |backend| backend.break_lock(&name)).await;
         broken.map_err(|error| error.during("break").on(&name))
     }
 
@@ -238,7 +249,10 @@ impl Locks {
     /// When the future is dropped, the lock may or may not have been broken.
     pub async fn break_lock_if(&self, name: impl AsRef<str>, token: Token) -> Result<bool> {
         let name = LockName::new(name)?;
-        let broken = self.connection.request(|backend| backend.break_lock_if(&name, token)).await;
+        let broken = self
+            .connection
+            .request("break", Some(&name), |backend| backend.break_lock_if(&name, token))
+            .await;
         broken.map_err(|error| error.during("break").on(&name))
     }
 
@@ -286,7 +300,7 @@ impl Locks {
     /// This method is cancel safe.
     pub async fn list(&self, prefix: impl AsRef<str> + Send + Sync) -> Result<Vec<LockName>> {
         let prefix = prefix.as_ref();
-        let listed = self.connection.request(|backend| backend.list(prefix)).await;
+        let listed = self.connection.request("list", None, |backend| backend.list(prefix)).await;
         let mut names = listed.map_err(|error| error.during("list"))?;
         names.sort_unstable();
         names.dedup();
@@ -320,7 +334,10 @@ impl Locks {
     /// When the future is dropped, the holders may or may not have been asked.
     pub async fn request_revocation(&self, name: impl AsRef<str>) -> Result<bool> {
         let name = LockName::new(name)?;
-        let asked = self.connection.request(|backend| backend.request_revocation(&name)).await;
+        let asked = self
+            .connection
+            .request("request revocation", Some(&name), |backend| backend.request_revocation(&name))
+            .await;
         asked.map_err(|error| error.during("request revocation").on(&name))
     }
 
@@ -335,7 +352,7 @@ impl Locks {
     ///
     /// This method is cancel safe.
     pub async fn doctor(&self) -> Result<DoctorReport> {
-        let examined = self.connection.request(|backend| backend.doctor()).await;
+        let examined = self.connection.request("doctor", None, |backend| backend.doctor()).await;
         examined.map_err(|error| error.during("doctor"))
     }
 

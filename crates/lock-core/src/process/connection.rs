@@ -3,22 +3,25 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
+use futures_util::TryFutureExt;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::guard::Origin;
 use crate::process::background::{Background, Counted};
+use crate::process::events::Observers;
 use crate::process::local_queue::LocalQueues;
 use crate::process::readers::Readers;
 use crate::process::runtime::Runtimes;
-use crate::{Backend, Error, Guard, OwnerInfo, Result};
+use crate::{Backend, Error, Guard, LockName, OwnerInfo, Result};
 
 /// The backend of one [`Locks`](crate::Locks), with the wait queues of its tasks.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Connection {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) queues: Arc<LocalQueues<Guard>>,
     pub(crate) owner: Arc<OwnerInfo>,
     pub(crate) origin: Arc<Origin>,
+    pub(crate) observers: Observers,
 }
 
 impl Connection {
@@ -29,11 +32,25 @@ impl Connection {
         let (releases, acquisitions) = (Background::default(), Background::default());
         let (closed, readers) = (CancellationToken::new(), Readers::default());
         let origin = Arc::new(Origin { runtimes, min_ttl, releases, acquisitions, closed, readers });
-        Self { backend, queues, owner, origin }
+        Self { backend, queues, owner, origin, observers: Observers::default() }
+    }
+
+    /// Sends a request that belongs to no acquisition: observers learn of its failure.
+    pub(crate) async fn request<'a, T, F>(
+        &'a self,
+        operation: &'static str,
+        lock: Option<&LockName>,
+        send: impl FnOnce(&'a dyn Backend) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let failed = |error: &Error| self.observers.failed(self.backend_name(), operation, lock, error);
+        self.send(|backend| send(backend).inspect_err(failed)).await
     }
 
     /// Sends a request on the runtime of the caller.
-    pub(crate) async fn request<'a, T, F>(&'a self, send: impl FnOnce(&'a dyn Backend) -> F) -> Result<T>
+    pub(crate) async fn send<'a, T, F>(&'a self, send: impl FnOnce(&'a dyn Backend) -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
     {

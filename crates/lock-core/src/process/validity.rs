@@ -157,11 +157,21 @@ impl Validity {
     ///
     /// This method is cancel safe.
     pub async fn lost(&self) -> LossReason {
+        let lost = |state| if let GuardState::Lost(reason) = state { Some(reason) } else { None };
+        self.wait_for(|| lost(self.state())).await
+    }
+
+    /// Waits until the state or the deadline is another one than was seen.
+    pub(crate) async fn changed(&self, seen: (GuardState, BootInstant)) -> (GuardState, BootInstant) {
+        self.wait_for(|| Some((self.state(), self.until())).filter(|now| *now != seen)).await
+    }
+
+    async fn wait_for<T>(&self, found: impl Fn() -> Option<T>) -> T {
         loop {
             // Registered before the state is read, so that no change is missed.
             let changed: Vec<_> = self.cells.iter().map(|cell| cell.0.changed.notified().boxed()).collect();
-            if let GuardState::Lost(reason) = self.state() {
-                return reason;
+            if let Some(found) = found() {
+                return found;
             }
             let passed = self.cells.iter().map(|cell| cell.0.clock.sleep_until(cell.read().until).boxed());
             tokio::select! {

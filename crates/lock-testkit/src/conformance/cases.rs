@@ -13,7 +13,8 @@ use super::lives::{closing, faults, logs, processes, runtimes};
 use super::shared::sharers::{PERMIT, Share};
 use super::shared::{downgrade, modes, permits, readers, sharers};
 use super::{
-    Fault, Handle, Harness, cancellation, exclusion, holding, inspection, lifetime, release, tokens, waiting,
+    Fault, Handle, Harness, cancellation, exclusion, holding, inspection, lifetime, observe, release, tokens,
+    waiting,
 };
 
 /// A case: one promise of a backend.
@@ -279,6 +280,12 @@ cases! {
     holding, once {
         a_lock_is_held_at_least_or_the_option_is_refused: every_backend,
         a_crashed_holder_holds_at_least_as_long: leases,
+    }
+    observe, once {
+        a_lock_is_observed_from_its_request_to_its_end: every_backend,
+        waits_are_observed_in_the_process_and_at_the_store: every_backend,
+        a_loss_is_observed_before_the_release_and_once: every_backend,
+        readers_are_observed_each: readers,
     }
     modes, once {
         modes_are_supported_or_refused: every_backend,

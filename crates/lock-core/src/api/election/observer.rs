@@ -241,8 +241,10 @@ pub(super) async fn look(
     seen: Option<&LockState>,
 ) -> Result<LockState> {
     let state = match seen {
-        None => connection.request(|backend| backend.inspect(name)).await?,
-        Some(seen) => connection.request(|backend| backend.await_change(name, seen)).await?,
+        None => connection.request("inspect", Some(name), |backend| backend.inspect(name)).await?,
+        Some(seen) => {
+            connection.request("await change", Some(name), |backend| backend.await_change(name, seen)).await?
+        }
     };
     match &state.moved {
         None => Ok(state),
