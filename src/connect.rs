@@ -181,7 +181,7 @@ impl Locks {
         lock_kv::KvConfig::new().connect(registers).await.map(Self)
     }
 
-    /// The same locks with a layer over their backend: one of `polylock::layers`, or [one of your own](Layer).
+    /// The same locks with a layer: one of `polylock::layers`, or [one of your own](Layer).
     ///
     /// ```
     /// # #[cfg(all(feature = "layers-prefix", feature = "layers-tracing"))]
@@ -199,8 +199,8 @@ impl Locks {
     /// # fn main() {}
     /// ```
     ///
-    /// They have wait queues of their own: do not use clones that you made before beside them. Closing one closes the
-    /// connection of both.
+    /// With a layer that is a backend, they have wait queues of their own: do not use clones that you made before beside them.
+    /// Closing one closes the connection of both.
     #[must_use]
     pub fn layer(self, layer: impl Layer) -> Self {
         Self(self.0.layer(layer))

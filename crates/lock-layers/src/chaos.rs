@@ -8,8 +8,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::backend::Layer;
 use lock_core::{
-    AcquireRequest, Acquired, Backend, BootInstant, Clock, Error, ErrorKind, GuardState, HandOver, Lease,
-    LockName, LossReason, Outcome, OwnerId, Released, Result, Revocation, Token, Validity, ValidityCell,
+    AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, DoctorReport, Error, ErrorKind,
+    GuardState, HandOver, Lease, LockName, LockState, Locks, LossReason, Outcome, OwnerId, Released, Result,
+    Revocation, Token, Validity, ValidityCell,
 };
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -17,8 +18,6 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
-
-use crate::layered::{Around, Layered};
 
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 const LAST_RETRY: Duration = Duration::from_secs(1);
@@ -133,11 +132,10 @@ impl ChaosLayer {
 }
 
 impl Layer for ChaosLayer {
-    type Backend = Layered<Chaos>;
-
-    fn layer(self, inner: Arc<dyn Backend>) -> Layered<Chaos> {
+    fn layer(self, locks: Locks) -> Locks {
         let dice = Dice { odds: self.odds, rng: Mutex::new(StdRng::seed_from_u64(self.seed)) };
-        Layered::new(inner, Chaos { dice: Arc::new(dice), rollbacks: TaskTracker::new() })
+        let chaos = Chaos { dice: Arc::new(dice), rollbacks: TaskTracker::new() };
+        locks.over(|inner| Faulty { inner, chaos })
     }
 }
 
@@ -146,9 +144,16 @@ fn checked(probability: f64) -> f64 {
     probability
 }
 
-/// The faults of one backend.
+/// A backend with faults.
 #[derive(Debug)]
-pub struct Chaos {
+struct Faulty {
+    inner: Arc<dyn Backend>,
+    chaos: Chaos,
+}
+
+/// The faults of one backend.
+#[derive(Clone, Debug)]
+struct Chaos {
     dice: Arc<Dice>,
     /// Of granted locks whose acquisition failed as unknown, and of lost ones.
     rollbacks: TaskTracker,
@@ -276,40 +281,81 @@ fn injected(backend: &'static str, operation: &'static str, outcome: Outcome) ->
         .during(operation)
 }
 
-impl Around for Chaos {
-    async fn acquire(&self, inner: &dyn Backend, request: AcquireRequest) -> Result<Acquired> {
-        let backend = inner.capabilities().backend;
-        let failure = self.dice.before(backend, "acquire").await?;
-        match inner.acquire(request).await? {
-            Acquired::Held(lease) if failure == Failure::NoReply => {
-                let below = AsyncMutex::new(Below::new(lease));
-                self.rollbacks.spawn(async move { release(&below).await });
-                Err(injected(backend, "acquire", Outcome::Unknown))
-            }
-            Acquired::Held(lease) => Ok(Acquired::Held(Box::new(ChaosLease::new(lease, backend, self)))),
-            other => failure.after(backend, "acquire", other),
-        }
+impl Faulty {
+    fn backend(&self) -> &'static str {
+        self.inner.capabilities().backend
     }
 
     async fn call<T: Send>(
         &self,
-        inner: &dyn Backend,
         operation: &'static str,
-        _: Option<&LockName>,
         request: impl Future<Output = Result<T>> + Send,
     ) -> Result<T> {
-        self.dice.send(inner.capabilities().backend, operation, request).await
-    }
-
-    async fn settle(&self) {
-        self.rollbacks.close();
-        self.rollbacks.wait().await;
+        self.chaos.dice.send(self.backend(), operation, request).await
     }
 }
 
-impl Clone for Chaos {
-    fn clone(&self) -> Self {
-        Self { dice: Arc::clone(&self.dice), rollbacks: self.rollbacks.clone() }
+/// Everything but migrations: a store of a migration expects its own leases, not those of a layer.
+#[async_trait]
+impl Backend for Faulty {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn connect(&self) -> Result<()> {
+        self.call("connect", self.inner.connect()).await
+    }
+
+    async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
+        let (backend, chaos) = (self.backend(), &self.chaos);
+        let failure = chaos.dice.before(backend, "acquire").await?;
+        match self.inner.acquire(request).await? {
+            Acquired::Held(lease) if failure == Failure::NoReply => {
+                let below = AsyncMutex::new(Below::new(lease));
+                chaos.rollbacks.spawn(async move { release(&below).await });
+                Err(injected(backend, "acquire", Outcome::Unknown))
+            }
+            Acquired::Held(lease) => Ok(Acquired::Held(Box::new(ChaosLease::new(lease, backend, chaos)))),
+            other => failure.after(backend, "acquire", other),
+        }
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockState> {
+        self.call("inspect", self.inner.inspect(name)).await
+    }
+
+    async fn await_change(&self, name: &LockName, seen: &LockState) -> Result<LockState> {
+        self.call("await change", self.inner.await_change(name, seen)).await
+    }
+
+    async fn break_lock(&self, name: &LockName) -> Result<bool> {
+        self.call("break", self.inner.break_lock(name)).await
+    }
+
+    async fn break_lock_if(&self, name: &LockName, token: Token) -> Result<bool> {
+        self.call("break", self.inner.break_lock_if(name, token)).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
+        self.call("list", self.inner.list(prefix)).await
+    }
+
+    async fn request_revocation(&self, name: &LockName) -> Result<bool> {
+        self.call("request revocation", self.inner.request_revocation(name)).await
+    }
+
+    async fn doctor(&self) -> Result<DoctorReport> {
+        self.call("doctor", self.inner.doctor()).await
+    }
+
+    async fn settle(&self) {
+        self.chaos.rollbacks.close();
+        self.chaos.rollbacks.wait().await;
+        self.inner.settle().await;
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.inner.close().await
     }
 }
 

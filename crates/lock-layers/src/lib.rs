@@ -1,4 +1,4 @@
-//! Layers over any backend of polylock: tracing, metrics, a prefix of all names, and faults for tests.
+//! Layers for the locks of polylock: tracing, metrics, a prefix of all names, and faults for tests.
 //!
 //! A layer is put on by [`Locks::layer`](lock_core::Locks::layer). Each has a feature of its own:
 //!
@@ -9,28 +9,19 @@
 //! | `PrefixLayer` | `prefix` | all names under a prefix |
 //! | `ChaosLayer` | `chaos` | faults by probability and seed, for tests |
 //!
-//! The last layer is the outermost: `locks.layer(TracingLayer::new()).layer(PrefixLayer::new("shop/")?)` traces the names with the
-//! prefix.
+//! The first two are [observers](lock_core::observe): they see the names that the program uses, and all that happens, wherever they
+//! stand among the layers. The others are backends over the backend:
 //!
-//! What every layer has in common:
-//!
-//! * **A layer forwards everything**, but for [migrations](lock_core::migration): put it over a migration, not over one of its
+//! * **They forward everything**, but for [migrations](lock_core::migration): put them over a migration, not over one of its
 //!   stores. Capabilities, errors and the names of backends are those of the backend below.
-//! * **A layer sees requests to the store.** A task that waits for another task of its own process sends none, so its wait is
-//!   not seen; that it got the lock is, as a hand-over.
-//! * **What one backend alone can do works through layers**: `fenced` of ZooKeeper, and `fence` of PostgreSQL. No layer sees it,
-//!   and chaos adds no faults to it.
-//! * **No secrets.** No layer shows an owner id or a URL.
+//! * **What one backend alone can do works through them**: `fenced` of ZooKeeper, and `fence` of PostgreSQL. Chaos adds no
+//!   faults to it.
+//!
+//! No layer shows an owner id or a URL.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "chaos")]
 mod chaos;
-#[cfg(any(feature = "metrics", feature = "tracing"))]
-mod hold;
-#[cfg(any(feature = "chaos", feature = "metrics", feature = "tracing"))]
-mod layered;
-#[cfg(any(feature = "metrics", feature = "prefix", feature = "tracing"))]
-mod lease;
 #[cfg(feature = "metrics")]
 mod metrics;
 #[cfg(feature = "prefix")]
@@ -41,14 +32,12 @@ mod tracing;
 #[cfg(feature = "chaos")]
 #[cfg_attr(docsrs, doc(cfg(feature = "chaos")))]
 pub use self::chaos::ChaosLayer;
-#[cfg(any(feature = "chaos", feature = "metrics", feature = "tracing"))]
-pub use self::layered::Layered;
 #[cfg(feature = "metrics")]
 #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
 pub use self::metrics::MetricsLayer;
 #[cfg(feature = "prefix")]
 #[cfg_attr(docsrs, doc(cfg(feature = "prefix")))]
-pub use self::prefix::{PrefixLayer, Prefixed};
+pub use self::prefix::PrefixLayer;
 #[cfg(feature = "tracing")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tracing")))]
 pub use self::tracing::TracingLayer;

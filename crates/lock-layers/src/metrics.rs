@@ -5,42 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::backend::Layer;
-use lock_core::{
-    AcquireRequest, Acquired, Backend, Error, Lease, LockName, LossReason, Mode, Outcome, Result,
-};
+use lock_core::observe::{Acquisition, LockEvent, LockObserver, Observation};
+use lock_core::{Error, LockName, Locks, Outcome};
 use metrics::{Label, SharedString, Unit, counter, describe_counter, describe_histogram, histogram};
-use tokio::time::Instant;
 
-use crate::hold::{End, Report, Watch};
-use crate::layered::{Around, Layered};
-use crate::lease::LayeredLease;
 use crate::{mode_code, reason_code};
 
 /// Records waits, holds, contention, losses and errors by the crate [`metrics`](::metrics).
 ///
-/// | metric | type | labels | counts |
-/// |---|---|---|---|
-/// | `polylock_wait_seconds` | histogram | backend, mode, outcome | the time of each acquisition at the store: until it is granted, busy, or fails |
-/// | `polylock_hold_seconds` | histogram | backend, mode, end | the time from each grant until the release is confirmed, or the loss noticed |
-/// | `polylock_acquired_total` | counter | backend, mode | locks that the store granted |
-/// | `polylock_busy_total` | counter | backend, mode | acquisitions that gave up, as another client holds the lock |
-/// | `polylock_cancelled_total` | counter | backend, mode | acquisitions whose future was dropped |
-/// | `polylock_handed_over_total` | counter | backend, mode | locks handed over to another task of the process |
-/// | `polylock_released_total` | counter | backend, mode | locks that were held until their release |
-/// | `polylock_lost_total` | counter | backend, mode, reason | locks that were lost |
-/// | `polylock_suspect_total` | counter | backend, mode | held locks whose server stopped answering, and that were not lost yet |
-/// | `polylock_errors_total` | counter | backend, operation, code, outcome | requests that failed |
-///
-/// `outcome` of a wait is `acquired`, `busy`, `failed` or `cancelled`; `end` is `released`, `handed_over`, `lost`, or `left` for a
-/// lock that was left to its time to live. `code` is [`Error::code`].
-///
-/// The names of locks are no labels, as there may be many: [`group_by`](Self::group_by) adds the label `group`.
-///
-/// Not there, because a layer cannot know it:
-///
-/// * The wait of a task behind others of its own process: it sends no request to the store.
-/// * The latency of renewals: the backend renews by itself, and shows the new deadline only.
-/// * Round trips: a backend may send one request or several for an operation.
+/// [The page of layers](https://github.com/polylock/polylock/blob/main/docs/LAYERS.md#metrics) lists them, and what they count. The names
+/// of locks are no labels, as there may be many: [`group_by`](Self::group_by) adds the label `group`.
 ///
 /// # Examples
 ///
@@ -76,71 +50,78 @@ impl MetricsLayer {
         self.group = Some(Arc::new(group));
         self
     }
-
-    fn labels(&self, backend: &'static str, request: &AcquireRequest) -> LockLabels {
-        let group = self.group.as_ref().map(|group| SharedString::from_owned(group(&request.name)));
-        LockLabels { backend, mode: mode_code(request.mode), group }
-    }
 }
 
 impl Layer for MetricsLayer {
-    type Backend = Layered<Metrics>;
-
-    fn layer(self, inner: Arc<dyn Backend>) -> Layered<Metrics> {
+    fn layer(self, locks: Locks) -> Locks {
         describe();
-        Layered::new(inner, Metrics { layer: self, watch: Arc::default() })
+        locks.observe(self)
     }
 }
 
-/// The metrics of one backend.
-#[derive(Debug)]
-pub struct Metrics {
-    layer: MetricsLayer,
-    watch: Arc<Watch<MetricsReport>>,
-}
-
-impl Around for Metrics {
-    async fn acquire(&self, inner: &dyn Backend, request: AcquireRequest) -> Result<Acquired> {
-        let labels = self.layer.labels(inner.capabilities().backend, &request);
-        let mut wait = Wait { labels, since: Instant::now(), outcome: "cancelled" };
-        let acquired = inner.acquire(request).await;
-        wait.outcome = match &acquired {
-            Ok(Acquired::Held(_)) => "acquired",
-            Ok(_) => "busy",
-            Err(error) => {
-                count_error(&wait.labels, "acquire", error);
-                "failed"
-            }
-        };
-        Ok(match acquired? {
-            Acquired::Held(lease) => {
-                let hold = self.watch.hold(&*lease, MetricsReport::new(wait.labels.clone()));
-                Acquired::Held(LayeredLease::boxed(lease, hold))
-            }
-            other => other,
-        })
+impl LockObserver for MetricsLayer {
+    fn begin(&self, acquisition: &Acquisition<'_>) -> Box<dyn Observation> {
+        let group = self.group.as_ref().map(|group| SharedString::from_owned(group(acquisition.name)));
+        Box::new(LockLabels { backend: acquisition.backend, mode: mode_code(acquisition.mode), group })
     }
 
-    async fn call<T: Send>(
-        &self,
-        inner: &dyn Backend,
-        operation: &'static str,
-        _: Option<&LockName>,
-        request: impl Future<Output = Result<T>> + Send,
-    ) -> Result<T> {
-        request.await.inspect_err(|error| {
-            let labels = LockLabels { backend: inner.capabilities().backend, mode: "", group: None };
-            count_error(&labels, operation, error);
-        })
+    fn failed(&self, backend: &'static str, operation: &'static str, _: Option<&LockName>, error: &Error) {
+        LockLabels { backend, mode: "", group: None }.count_error(operation, error);
     }
 }
 
 /// What all metrics of a lock are labelled with.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct LockLabels {
     backend: &'static str,
     mode: &'static str,
     group: Option<SharedString>,
+}
+
+impl Observation for LockLabels {
+    fn on(&self, event: &LockEvent, after: Duration) {
+        match event {
+            LockEvent::LeftQueue(queued) => {
+                histogram!("polylock_queued_seconds", self.with([])).record(*queued);
+            }
+            LockEvent::Refused(error) => self.count_error("acquire", error),
+            LockEvent::Acquired { is_handed_over, .. } => {
+                self.waited("acquired", after);
+                if !is_handed_over {
+                    self.count("polylock_acquired_total");
+                }
+            }
+            LockEvent::Busy => {
+                self.waited("busy", after);
+                self.count("polylock_busy_total");
+            }
+            LockEvent::Failed(error) => {
+                self.waited("failed", after);
+                self.count_error("acquire", error);
+            }
+            LockEvent::Cancelled => {
+                self.waited("cancelled", after);
+                self.count("polylock_cancelled_total");
+            }
+            LockEvent::Suspect(_) => self.count("polylock_suspect_total"),
+            LockEvent::RequestFailed(operation, error) => self.count_error(operation, error),
+            LockEvent::Released => {
+                self.held("released", after);
+                self.count("polylock_released_total");
+            }
+            LockEvent::HandedOver => {
+                self.held("handed_over", after);
+                self.count("polylock_handed_over_total");
+            }
+            LockEvent::Lost(reason) => {
+                self.held("lost", after);
+                let labels = self.with([("reason", reason_code(*reason))]);
+                counter!("polylock_lost_total", labels).increment(1);
+            }
+            LockEvent::Left => self.held("left", after),
+            _ => {}
+        }
+    }
 }
 
 impl LockLabels {
@@ -152,96 +133,44 @@ impl LockLabels {
         labels.extend(self.group.clone().map(|group| Label::new("group", group)));
         labels
     }
-}
 
-/// A wait, which is recorded when it ends, also by a drop.
-struct Wait {
-    labels: LockLabels,
-    since: Instant,
-    outcome: &'static str,
-}
-
-impl Drop for Wait {
-    fn drop(&mut self) {
-        let labels = self.labels.with([("outcome", self.outcome)]);
-        histogram!("polylock_wait_seconds", labels).record(self.since.elapsed());
-        match self.outcome {
-            "acquired" => counter!("polylock_acquired_total", self.labels.with([])).increment(1),
-            "busy" => counter!("polylock_busy_total", self.labels.with([])).increment(1),
-            "cancelled" => counter!("polylock_cancelled_total", self.labels.with([])).increment(1),
-            _ => {}
-        }
-    }
-}
-
-/// The metrics of one lock that is held.
-#[derive(Debug)]
-struct MetricsReport {
-    labels: LockLabels,
-}
-
-impl MetricsReport {
-    const fn new(labels: LockLabels) -> Self {
-        Self { labels }
-    }
-}
-
-impl Report for MetricsReport {
-    fn next(&self, mode: Mode, _: &dyn Lease) -> Self {
-        Self::new(LockLabels { mode: mode_code(mode), ..self.labels.clone() })
+    fn count(&self, counter: &'static str) {
+        counter!(counter, self.with([])).increment(1);
     }
 
-    async fn call<T: Send>(
-        &self,
-        operation: &'static str,
-        request: impl Future<Output = Result<T>> + Send,
-    ) -> Result<T> {
-        request.await.inspect_err(|error| count_error(&self.labels, operation, error))
+    fn waited(&self, outcome: &'static str, waited: Duration) {
+        histogram!("polylock_wait_seconds", self.with([("outcome", outcome)])).record(waited);
     }
 
-    fn suspect(&self, _: Duration) {
-        counter!("polylock_suspect_total", self.labels.with([])).increment(1);
+    fn held(&self, end: &'static str, held: Duration) {
+        histogram!("polylock_hold_seconds", self.with([("end", end)])).record(held);
     }
 
-    fn ended(&self, end: End, held: Duration) {
-        histogram!("polylock_hold_seconds", self.labels.with([("end", end.code())])).record(held);
-        match end {
-            End::Released => counter!("polylock_released_total", self.labels.with([])).increment(1),
-            End::HandedOver => counter!("polylock_handed_over_total", self.labels.with([])).increment(1),
-            End::Lost(reason) => self.lost(reason),
-            End::Left => {}
-        }
+    fn count_error(&self, operation: &'static str, error: &Error) {
+        let outcome = match error.outcome() {
+            Outcome::NotApplied => "not_applied",
+            Outcome::Applied => "applied",
+            _ => "unknown",
+        };
+        let mut labels = vec![
+            Label::from_static_parts("backend", self.backend),
+            Label::from_static_parts("operation", operation),
+            Label::from_static_parts("code", error.code()),
+            Label::from_static_parts("outcome", outcome),
+        ];
+        labels.extend(self.group.clone().map(|group| Label::new("group", group)));
+        counter!("polylock_errors_total", labels).increment(1);
     }
-}
-
-impl MetricsReport {
-    fn lost(&self, reason: LossReason) {
-        counter!("polylock_lost_total", self.labels.with([("reason", reason_code(reason))])).increment(1);
-    }
-}
-
-fn count_error(labels: &LockLabels, operation: &'static str, error: &Error) {
-    let outcome = match error.outcome() {
-        Outcome::NotApplied => "not_applied",
-        Outcome::Applied => "applied",
-        _ => "unknown",
-    };
-    let mut all = vec![
-        Label::from_static_parts("backend", labels.backend),
-        Label::from_static_parts("operation", operation),
-        Label::from_static_parts("code", error.code()),
-        Label::from_static_parts("outcome", outcome),
-    ];
-    all.extend(labels.group.clone().map(|group| Label::new("group", group)));
-    counter!("polylock_errors_total", all).increment(1);
 }
 
 fn describe() {
-    describe_histogram!("polylock_wait_seconds", Unit::Seconds, "The time of acquisitions at the store");
+    describe_histogram!("polylock_wait_seconds", Unit::Seconds, "The time of acquisitions");
+    let queued = "The time of acquisitions behind other tasks of the process";
+    describe_histogram!("polylock_queued_seconds", Unit::Seconds, queued);
     describe_histogram!("polylock_hold_seconds", Unit::Seconds, "The time for which locks were held");
     for (name, what) in [
         ("polylock_acquired_total", "Locks that the store granted"),
-        ("polylock_busy_total", "Acquisitions that gave up, as another client holds the lock"),
+        ("polylock_busy_total", "Acquisitions that gave up, as others hold the lock"),
         ("polylock_cancelled_total", "Acquisitions whose future was dropped"),
         ("polylock_handed_over_total", "Locks handed over to another task of the process"),
         ("polylock_released_total", "Locks that were held until their release"),

@@ -1,16 +1,16 @@
 //! All names under a prefix.
 
-use std::borrow::Cow;
+use std::any::Any;
+use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::Layer;
 use lock_core::{
-    AcquireRequest, Acquired, Backend, Capabilities, DoctorReport, Error, ErrorKind, Lease, LockName,
-    LockState, Mode, Result, Token,
+    AcquireRequest, Acquired, Backend, BootInstant, Capabilities, DoctorReport, Error, ErrorKind, GuardState,
+    HandOver, Lease, LockName, LockState, Locks, OwnerId, Released, Result, Revocation, Token, Validity,
 };
-
-use crate::lease::{Hold, LayeredLease};
 
 /// Puts all names under a prefix: the lock `orders/42` is the lock `shop/orders/42` of the store.
 ///
@@ -100,16 +100,14 @@ impl PrefixLayer {
 }
 
 impl Layer for PrefixLayer {
-    type Backend = Prefixed;
-
-    fn layer(self, inner: Arc<dyn Backend>) -> Prefixed {
-        Prefixed { inner, layer: self }
+    fn layer(self, locks: Locks) -> Locks {
+        locks.over(|inner| Prefixed { inner, layer: self })
     }
 }
 
-/// A backend under a [`PrefixLayer`].
+/// A backend whose names have a prefix.
 #[derive(Debug)]
-pub struct Prefixed {
+struct Prefixed {
     inner: Arc<dyn Backend>,
     layer: PrefixLayer,
 }
@@ -138,9 +136,9 @@ impl Backend for Prefixed {
     async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
         let request = self.layer.request_below(&request, self.backend())?;
         Ok(match self.inner.acquire(request).await? {
-            Acquired::Held(lease) => {
-                let hold = PrefixHold { layer: self.layer.clone(), backend: self.backend() };
-                Acquired::Held(LayeredLease::boxed(lease, hold))
+            Acquired::Held(inner) => {
+                let (layer, backend) = (self.layer.clone(), self.backend());
+                Acquired::Held(Box::new(PrefixedLease { inner, layer, backend }))
             }
             other => other,
         })
@@ -185,19 +183,79 @@ impl Backend for Prefixed {
     }
 }
 
-/// Gives the next holder its whole name.
-#[derive(Debug)]
-struct PrefixHold {
+/// A lease that gives the next holder its whole name, and forwards everything.
+struct PrefixedLease {
+    inner: Box<dyn Lease>,
     layer: PrefixLayer,
     backend: &'static str,
 }
 
-impl Hold for PrefixHold {
-    fn below<'a>(&self, next: &'a AcquireRequest) -> Result<Cow<'a, AcquireRequest>> {
-        self.layer.request_below(next, self.backend).map(Cow::Owned)
+#[async_trait]
+impl Lease for PrefixedLease {
+    fn token(&self) -> Token {
+        self.inner.token()
     }
 
-    fn handed_over(&mut self, _: Mode, _: &dyn Lease) -> Self {
-        Self { layer: self.layer.clone(), backend: self.backend }
+    fn owner(&self) -> OwnerId {
+        self.inner.owner()
+    }
+
+    fn validity(&self) -> &Validity {
+        self.inner.validity()
+    }
+
+    fn revocation(&self) -> Option<&Revocation> {
+        self.inner.revocation()
+    }
+
+    fn backend_specific(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        self.inner.backend_specific()
+    }
+
+    #[cfg(unix)]
+    fn locked_file(&self) -> Option<std::os::fd::OwnedFd> {
+        self.inner.locked_file()
+    }
+
+    async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
+        self.inner.extend(ttl).await
+    }
+
+    async fn verify(&self) -> Result<GuardState> {
+        self.inner.verify().await
+    }
+
+    async fn release(&mut self) -> Result<Released> {
+        self.inner.release().await
+    }
+
+    async fn hand_over(&mut self, next: &AcquireRequest) -> Result<HandOver> {
+        let below = self.layer.request_below(next, self.backend)?;
+        Ok(match self.inner.hand_over(&below).await? {
+            HandOver::HandedOver(inner) => {
+                let (layer, backend) = (self.layer.clone(), self.backend);
+                HandOver::HandedOver(Box::new(Self { inner, layer, backend }))
+            }
+            released => released,
+        })
+    }
+
+    fn pass_on(&mut self, is_token_known: bool) -> bool {
+        self.inner.pass_on(is_token_known)
+    }
+
+    async fn downgrade(&mut self) -> Result<()> {
+        self.inner.downgrade().await
+    }
+
+    async fn raise_token(&self, floor: Token) -> Result<()> {
+        self.inner.raise_token(floor).await
+    }
+}
+
+/// Without the owner id.
+impl fmt::Debug for PrefixedLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PrefixedLease").field("token", &self.token()).finish_non_exhaustive()
     }
 }

@@ -17,8 +17,8 @@ use crate::process::persistence::Outage;
 use crate::process::unpolled::unless_unpolled;
 use crate::seam::observe::LockEvent;
 use crate::{
-    AcquireRequest, Acquired, Error, ErrorKind, Guard, LockName, LockOptions, LockState, Mode, Outcome,
-    OwnerId, Persistence, Result, Wait,
+    Acquired, Error, ErrorKind, Guard, LockName, LockOptions, LockState, Mode, Outcome, OwnerId, Persistence,
+    Result, Wait,
 };
 
 /// A lock within this process: its wait queues, which connections may share, and its name.
@@ -303,8 +303,7 @@ async fn go_on(
             return Err(doubted(refusal, in_doubt));
         }
         events.tell(|| LockEvent::Requested);
-        let request = AcquireRequest { is_repeated: true, ..spec.request(wait) };
-        match connection.send(|backend| backend.acquire(request)).await {
+        match connection.send(|backend| backend.acquire(spec.request(wait))).await {
             Ok(acquired) => {
                 outage.end();
                 turn.note_refusal(None);
@@ -350,7 +349,10 @@ mod tests {
 
     use super::*;
     use crate::process::events::tests::Notes;
-    use crate::{Backend, Capabilities, Clock, LockName, LockState, Locks, Memory, MemoryConfig, Observer};
+    use crate::{
+        AcquireRequest, Backend, Capabilities, Clock, LockName, LockState, Locks, Memory, MemoryConfig,
+        Observer,
+    };
 
     const SECOND: Duration = Duration::from_secs(1);
     /// Longer than an outage of these tests and the pause after it.

@@ -63,13 +63,19 @@ impl Locks {
         Self { connection: Arc::new(Connection::new(backend)) }
     }
 
-    /// The same locks with a layer over their backend, and with the same observers.
+    /// The same locks with a layer: an observer, or a backend over theirs.
+    #[must_use]
+    pub fn layer(self, layer: impl Layer) -> Self {
+        layer.layer(self)
+    }
+
+    /// Locks of a backend that is made over this one, with the same observers: for a [`Layer`].
     ///
     /// They have wait queues of their own: use these locks only, and none that were cloned before. Closing one closes the
     /// connection of both.
     #[must_use]
-    pub fn layer(self, layer: impl Layer) -> Self {
-        let backend = Arc::new(layer.layer(Arc::clone(self.backend())));
+    pub fn over<B: Backend>(self, wrap: impl FnOnce(Arc<dyn Backend>) -> B) -> Self {
+        let backend = Arc::new(wrap(Arc::clone(self.backend())));
         let observers = self.connection.observers.clone();
         Self { connection: Arc::new(Connection { observers, ..Connection::new(backend) }) }
     }

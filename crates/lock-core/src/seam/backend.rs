@@ -1,7 +1,6 @@
 //! The trait that a backend implements, and what it uses.
 
 use std::fmt::Debug;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -12,7 +11,7 @@ pub use async_trait::async_trait;
 pub use crate::seam::capabilities::{Capabilities, LeaseKind, MAX_LISTED, Support};
 use crate::seam::migration::{MigrationSource, MigrationTarget};
 pub use crate::seam::request::{AcquireRequest, LeasePolicy, Mode, OnQueued, Wait};
-use crate::{DoctorReport, Lease, LockName, LockState, Result, Token};
+use crate::{DoctorReport, Lease, LockName, LockState, Locks, Result, Token};
 
 /// How often a backend without notifications looks for another holder.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -169,13 +168,10 @@ pub trait Backend: Debug + Send + Sync + 'static {
     async fn close(&self) -> Result<()>;
 }
 
-/// Makes a backend over a backend: see [`Locks::layer`](crate::Locks::layer).
+/// What [`Locks::layer`] puts on: a backend over theirs by [`Locks::over`], or an observer by [`Locks::observe`].
 pub trait Layer {
-    /// The backend that it makes.
-    type Backend: Backend;
-
-    /// Makes the backend over `inner`.
-    fn layer(self, inner: Arc<dyn Backend>) -> Self::Backend;
+    /// These locks with the layer.
+    fn layer(self, locks: Locks) -> Locks;
 }
 
 /// The outcome of an acquisition.

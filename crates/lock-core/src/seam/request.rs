@@ -29,24 +29,13 @@ pub struct AcquireRequest {
     pub writes: bool,
     /// The callback for the position in the wait queue.
     pub on_queued: Option<OnQueued>,
-    /// Whether it repeats a request that the store refused. That was logged.
-    pub is_repeated: bool,
 }
 
 impl AcquireRequest {
     /// A request for an exclusive lock.
     #[must_use]
     pub const fn exclusive(name: LockName, wait: Wait, lease: LeasePolicy, owner: Arc<OwnerInfo>) -> Self {
-        Self {
-            name,
-            mode: Mode::Exclusive,
-            wait,
-            lease,
-            owner,
-            writes: false,
-            on_queued: None,
-            is_repeated: false,
-        }
+        Self { name, mode: Mode::Exclusive, wait, lease, owner, writes: false, on_queued: None }
     }
 
     /// The same request in another mode.

@@ -1,13 +1,11 @@
 //! Faults happen as they are asked for, and exclusion and the order of tokens stay.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{Stage, request};
-use lock_core::backend::Layer;
 use lock_core::{
-    Acquired, Backend, ErrorKind, GuardState, HandOver, Locks, LossReason, MemoryConfig, Outcome, Released,
+    Acquired, ErrorKind, GuardState, HandOver, Locks, LossReason, MemoryConfig, Outcome, Released,
 };
 use lock_layers::ChaosLayer;
 use lock_testkit::{give_back, take};
@@ -68,8 +66,8 @@ async fn a_release_without_a_reply_ends_the_lock_once() {
 async fn a_repeated_release_has_the_answer_that_was_lost() {
     let mut unknown = 0;
     for seed in 0..50 {
-        let layered = ChaosLayer::new(seed).unknown(0.5).layer(Arc::clone(store().backend()));
-        let Ok(acquired) = layered.acquire(request("a")).await else { continue };
+        let locks = store().layer(ChaosLayer::new(seed).unknown(0.5));
+        let Ok(acquired) = locks.backend().acquire(request("a")).await else { continue };
         let Acquired::Held(mut lease) = acquired else { panic!("it is free") };
         let released = loop {
             match lease.release().await {
@@ -88,8 +86,8 @@ async fn a_hand_over_gives_the_next_lease_a_fate_of_its_own() {
     let (mut handed_over, mut released, mut failed) = (0, 0, 0);
     for seed in 0..50 {
         let chaos = ChaosLayer::new(seed).unknown(0.3).lose(0.3, SECOND);
-        let layered = chaos.layer(Arc::new(Stage::new()));
-        let Ok(Acquired::Held(mut lease)) = layered.acquire(request("a")).await else {
+        let locks = Locks::new(Stage::new()).layer(chaos);
+        let Ok(Acquired::Held(mut lease)) = locks.backend().acquire(request("a")).await else {
             continue;
         };
         let before = lease.validity().clone();

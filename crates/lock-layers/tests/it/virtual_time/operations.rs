@@ -24,7 +24,7 @@ const OF_HISTOGRAM: [&str; 3] = ["_bucket", "_count", "_sum"];
 #[test]
 fn the_page_lists_the_metrics_that_exist() {
     let recorded = recorded();
-    assert_eq!(recorded.len(), 10, "{recorded:?}");
+    assert_eq!(recorded.len(), 11, "{recorded:?}");
     assert_eq!(listed(), recorded);
 }
 

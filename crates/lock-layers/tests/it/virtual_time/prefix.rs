@@ -1,9 +1,6 @@
 //! All names under a prefix.
 
-use std::sync::Arc;
-
 use crate::common::{PASSED_ON, Stage, lease, next_of, request};
-use lock_core::backend::Layer;
 use lock_core::{ErrorKind, HandOver, LockName, Locks, MemoryConfig, Result};
 use lock_layers::PrefixLayer;
 use lock_testkit::{give_back, take};
@@ -66,9 +63,9 @@ async fn the_lease_below_layers_learns_whether_the_token_was_read() {
 async fn a_lock_is_handed_over_under_its_prefix() -> Result<()> {
     let stage = Stage::new();
     let last = stage.last.clone();
-    let shop = PrefixLayer::new("shop/")?.layer(Arc::new(stage));
+    let shop = Locks::new(stage).layer(PrefixLayer::new("shop/")?);
     let name_below = || last.get().name.to_string();
-    let mut lease = lease(&shop, "a").await;
+    let mut lease = lease(&**shop.backend(), "a").await;
     for _ in 0..2 {
         assert_eq!(name_below(), "shop/a");
         let HandOver::HandedOver(next) = lease.hand_over(&request("a")).await? else { panic!() };

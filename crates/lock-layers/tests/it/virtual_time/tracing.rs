@@ -1,16 +1,14 @@
 //! What is traced, and what never is.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{LastLease, PASSED_ON, SECRET, Stage, lease, next_of};
-use lock_core::backend::Layer;
-use lock_core::{Locks, LossReason};
+use crate::common::{LastLease, PASSED_ON, SECRET, Stage, next_of};
+use lock_core::{LockOptions, Locks, LossReason, MemoryConfig};
 use lock_layers::TracingLayer;
 use lock_testkit::{LogCapture, give_back, take};
 use tokio::time::{sleep, timeout};
 
-/// More than the interval of the checks.
+/// Everything is noticed by then.
 const A_WHILE: Duration = Duration::from_millis(250);
 
 fn traced() -> (Locks, LastLease) {
@@ -124,7 +122,8 @@ async fn a_hand_over_ends_one_hold_and_begins_another() {
         assert_eq!(next.token().get(), 2);
         assert_eq!(next.owner() == owner, name == PASSED_ON, "the store knows one owner, and is not asked");
         assert_eq!(lines(&log, "end=\"handed_over\"").len(), 1, "{:?}", log.lines());
-        assert_eq!(lines(&log, "lock_wait").len(), 1);
+        assert_eq!(lines(&log, "lock_wait").len(), 2, "the next holder waited in the process");
+        assert_eq!(lines(&log, "message=waited behind other tasks of this process").len(), 1);
         let holds = lines(&log, "lock_hold");
         assert!(holds.len() == 2 && holds[1].contains("token=2"), "{holds:?}");
         // The next holder is watched as the first one was.
@@ -140,8 +139,9 @@ async fn a_hand_over_ends_one_hold_and_begins_another() {
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_is_left_to_its_time_to_live_has_ended() {
     let (log, _guard) = LogCapture::begin();
-    let layered = TracingLayer::new().layer(Arc::new(Stage::new()));
-    drop(lease(&layered, "a").await);
+    let locks = MemoryConfig::new().connect().unwrap().layer(TracingLayer::new());
+    let options = LockOptions::new().hold_at_least(Duration::from_secs(60));
+    give_back(locks.mutex_with("a", options).unwrap().acquire().await.unwrap()).await;
     assert_eq!(lines(&log, "end=\"left\"").len(), 1, "{:?}", log.lines());
 }
 
