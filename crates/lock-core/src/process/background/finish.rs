@@ -8,30 +8,31 @@ use std::fmt::{self, Debug, Formatter};
 use std::mem;
 use std::panic::resume_unwind;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use futures_util::future::BoxFuture;
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Id};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use crate::process::poison::lock;
+
 /// Between two looks at what has begun.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What has begun, and its callers poll or should.
+/// What has begun on each runtime, and its callers poll or should.
 #[derive(Debug, Default)]
-pub(super) struct Begun(Mutex<Entries>);
+pub(super) struct Begun(Mutex<HashMap<Id, Entries>>);
 
 #[derive(Default)]
 struct Entries {
     begun: HashMap<u64, Arc<dyn TakeOver>, FixedState>,
     next: u64,
-    is_watched: bool,
 }
 
 /// The side of the caller.
@@ -90,7 +91,7 @@ impl<T: Send + 'static> Finish<T> {
 
     fn end(&mut self) -> Option<Arc<Shared<T>>> {
         let (shared, key) = self.shared.take()?;
-        self.begun.leave(key);
+        self.begun.leave(self.runtime.id(), key);
         Some(shared)
     }
 }
@@ -113,7 +114,7 @@ impl<T: Send + 'static> Future for Finish<T> {
 impl<T: Send + 'static> Drop for Finish<T> {
     fn drop(&mut self) {
         if let Some(shared) = self.end() {
-            shared.go_on(&mut shared.state());
+            drop(shared.go_on(&mut shared.state()));
         }
     }
 }
@@ -145,65 +146,63 @@ impl<T: Send + 'static> Shared<T> {
         }
     }
 
-    fn go_on(&self, state: &mut State<T>) {
+    /// The caller is to be woken when the state is unlocked.
+    #[must_use]
+    fn go_on(&self, state: &mut State<T>) -> Option<Waker> {
         match mem::replace(state, State::Ended) {
             State::Polled { future, caller, counted } => {
                 *state = State::Running(self.tasks.spawn_on(future, &self.runtime));
                 drop(counted);
-                caller.wake();
+                Some(caller)
             }
-            other => *state = other,
+            other => {
+                *state = other;
+                None
+            }
         }
     }
 
     fn state(&self) -> MutexGuard<'_, State<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
 impl<T: Send + 'static> TakeOver for Shared<T> {
     fn take_over(&self) -> bool {
-        match self.state.try_lock() {
+        let caller = match self.state.try_lock() {
             Ok(mut state) => self.go_on(&mut state),
             // It has panicked, and ended.
-            Err(TryLockError::Poisoned(_)) => {}
+            Err(TryLockError::Poisoned(_)) => None,
             Err(TryLockError::WouldBlock) => return false,
-        }
+        };
+        caller.into_iter().for_each(Waker::wake);
         true
     }
 }
 
 impl Begun {
     fn enter(self: &Arc<Self>, begun: Arc<dyn TakeOver>, runtime: &Handle) -> u64 {
-        let mut entries = self.entries();
+        let mut runtimes = self.runtimes();
+        let is_watched = runtimes.contains_key(&runtime.id());
+        let entries = runtimes.entry(runtime.id()).or_default();
         let key = entries.next;
         entries.next += 1;
         entries.begun.insert(key, begun);
-        let is_watched = mem::replace(&mut entries.is_watched, true);
-        drop(entries);
+        drop(runtimes);
         if !is_watched {
-            drop(runtime.spawn(watch(Watcher(Arc::clone(self)))));
+            drop(runtime.spawn(watch(Watcher { begun: Arc::clone(self), runtime: runtime.id() })));
         }
         key
     }
 
-    fn leave(&self, key: u64) {
-        self.entries().begun.remove(&key);
-    }
-
-    /// Lets what has begun before this one go on in tasks.
-    fn take_over(&self, before: u64) {
-        let old = |(&key, begun): (&u64, &Arc<_>)| (key < before).then(|| (key, Arc::clone(begun)));
-        let old: Vec<_> = self.entries().begun.iter().filter_map(old).collect();
-        for (key, begun) in old {
-            if begun.take_over() {
-                self.leave(key);
-            }
+    fn leave(&self, runtime: Id, key: u64) {
+        if let Some(entries) = self.runtimes().get_mut(&runtime) {
+            entries.begun.remove(&key);
         }
     }
 
-    fn entries(&self) -> MutexGuard<'_, Entries> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn runtimes(&self) -> MutexGuard<'_, HashMap<Id, Entries>> {
+        lock(&self.0)
     }
 }
 
@@ -213,27 +212,47 @@ impl Debug for Entries {
     }
 }
 
+/// The task that looks at what has begun on its runtime: another one may be driven no more. What it leaves when that is shut down
+/// goes on, or ends, at once.
+struct Watcher {
+    begun: Arc<Begun>,
+    runtime: Id,
+}
+
 /// Looks until nothing has begun.
 async fn watch(watcher: Watcher) {
-    let mut last_look = 0;
-    loop {
+    let mut last_look = Some(0);
+    while let Some(before) = last_look {
         sleep(LOOK).await;
-        watcher.0.take_over(last_look);
-        let entries = watcher.0.entries();
-        if entries.begun.is_empty() {
-            return;
-        }
-        last_look = entries.next;
+        last_look = watcher.look(before);
     }
 }
 
-/// The task that looks. What it leaves, when its runtime is shut down for instance, goes on in tasks at once.
-struct Watcher(Arc<Begun>);
+impl Watcher {
+    /// Lets what has begun before this one go on in tasks. Returns the next one to begin, if there are others.
+    fn look(&self, before: u64) -> Option<u64> {
+        let old: Vec<_> = {
+            let runtimes = self.begun.runtimes();
+            let begun = runtimes.get(&self.runtime)?.begun.iter();
+            begun.filter(|&(&key, _)| key < before).map(|(&key, begun)| (key, Arc::clone(begun))).collect()
+        };
+        for (key, begun) in old {
+            if begun.take_over() {
+                self.begun.leave(self.runtime, key);
+            }
+        }
+        let runtimes = self.begun.runtimes();
+        let entries = runtimes.get(&self.runtime)?;
+        (!entries.begun.is_empty()).then_some(entries.next)
+    }
+}
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        self.0.entries().is_watched = false;
-        self.0.take_over(u64::MAX);
+        let left = self.begun.runtimes().remove(&self.runtime);
+        for begun in left.iter().flat_map(|entries| entries.begun.values()) {
+            begun.take_over();
+        }
     }
 }
 
@@ -243,8 +262,9 @@ mod tests {
     use std::panic::AssertUnwindSafe;
 
     use futures_util::{FutureExt, poll};
+    use tokio::runtime::Runtime;
     use tokio::sync::oneshot;
-    use tokio::task::{Id, try_id};
+    use tokio::task::{self, try_id};
 
     use crate::background::Background;
 
@@ -253,7 +273,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(5);
 
     /// Says in which task it ends.
-    async fn answered(answer: oneshot::Receiver<()>, end: oneshot::Sender<Option<Id>>) {
+    async fn answered(answer: oneshot::Receiver<()>, end: oneshot::Sender<Option<task::Id>>) {
         answer.await.unwrap();
         end.send(try_id()).unwrap();
     }
@@ -339,5 +359,23 @@ mod tests {
         answer.send(()).unwrap();
         assert_eq!(second.block_on(background.settle(PATIENCE)), 0);
         assert_eq!(kept.now_or_never(), Some(Some(Ok(()))));
+    }
+
+    #[test]
+    fn a_runtime_that_nobody_drives_keeps_nothing_of_others() {
+        let background = Background::default();
+        let [undriven, runtime] = [(); 2].map(|()| runtime());
+        let (answer, asked) = oneshot::channel();
+        let mut first = Box::pin(background.finish::<()>(undriven.handle(), pending()));
+        assert!(undriven.block_on(async { poll!(&mut first) }).is_pending());
+        let mut kept = Box::pin(background.finish(runtime.handle(), asked));
+        assert!(runtime.block_on(async { poll!(&mut kept) }).is_pending());
+        answer.send(()).unwrap();
+        assert_eq!(runtime.block_on(background.settle(PATIENCE)), 1);
+        assert_eq!(kept.now_or_never(), Some(Some(Ok(()))));
+    }
+
+    fn runtime() -> Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
     }
 }
