@@ -199,7 +199,13 @@ impl Inner {
         fs::write(&init, users).map_err(|error| Error::io(format!("write {}", init.display()), error))?;
         let mut server = as_a_user(&program("mariadbd")?)?;
         server.arg("--no-defaults").current_dir(self.process.dir());
-        for (flag, file) in [("datadir", self.data()), ("socket", self.socket()), ("init-file", init)] {
+        for (flag, file) in [
+            ("datadir", self.data()),
+            // A server that starts removes all temporary tables there, also those of others.
+            ("tmpdir", self.process.dir().to_owned()),
+            ("socket", self.socket()),
+            ("init-file", init),
+        ] {
             server.arg(option(&format!("--{flag}="), &file));
         }
         server.arg(format!("--port={}", self.port.number())).arg("--bind-address=127.0.0.1").args(SMALL);
@@ -240,7 +246,7 @@ fn empty() -> Result<PathBuf> {
     let data = dir.join("data");
     let mut install = as_a_user(&program("mariadb-install-db")?)?;
     install.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]);
-    install.arg(option("--datadir=", &data)).args(SMALL).current_dir(&dir);
+    install.arg(option("--datadir=", &data)).arg(option("--tmpdir=", &dir)).args(SMALL).current_dir(&dir);
     finish(&install, "mariadb-install-db", &dir.join("log"))?;
     Ok(made.insert(data).clone())
 }
