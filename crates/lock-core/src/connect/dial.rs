@@ -4,8 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use futures_util::stream::FuturesUnordered;
+use futures_util::stream::{FuturesOrdered, FuturesUnordered};
+use futures_util::{Stream, StreamExt as _};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::connect::lookup::addresses;
@@ -72,7 +72,36 @@ pub async fn first_success<T, E, F>(
 where
     F: Future<Output = Result<T, E>>,
 {
-    let (mut attempts, mut failed) = (Staggered::new(attempts, limit), None::<E>);
+    success(Staggered::new(attempts, limit), weight).await
+}
+
+/// The success of the first of these attempts that has one. They begin as for [`first_success`], and a later one counts only when all
+/// before it have failed: whichever is quicker, callers with the same order agree. Each attempt has a limit of its own.
+///
+/// # Errors
+///
+/// As for [`first_success`].
+///
+/// # Cancel safety
+///
+/// As for [`connect`].
+pub async fn first_in_order<T, E, F>(
+    attempts: impl IntoIterator<Item = F>,
+    limit: Duration,
+    weight: fn(&E) -> u8,
+) -> Result<T, Option<E>>
+where
+    F: Future<Output = Result<T, E>>,
+{
+    success(Staggered::in_order(attempts, limit), weight).await
+}
+
+async fn success<T, E, F, R>(mut attempts: Staggered<F, R>, weight: fn(&E) -> u8) -> Result<T, Option<E>>
+where
+    F: Future<Output = Result<T, E>>,
+    R: Stream<Item = F::Output> + Extend<F> + Unpin,
+{
+    let mut failed = None::<E>;
     while let Some(outcome) = attempts.next().await {
         match outcome {
             Ok(success) => return Ok(success),
@@ -87,19 +116,32 @@ where
 
 /// Attempts that begin one after the other: each when the one before it has ended, or has used up its head start.
 #[derive(Debug)]
-pub struct Staggered<F> {
+pub struct Staggered<F, R = FuturesUnordered<F>> {
     waiting: std::vec::IntoIter<F>,
-    running: FuturesUnordered<F>,
+    running: R,
     head_start: Duration,
 }
 
 impl<F: Future> Staggered<F> {
     /// Attempts that have this time in all: all of them begin within its first half.
     pub fn new(attempts: impl IntoIterator<Item = F>, limit: Duration) -> Self {
+        Self::running(FuturesUnordered::new(), attempts, limit)
+    }
+}
+
+impl<F: Future> Staggered<F, FuturesOrdered<F>> {
+    /// As [`new`](Staggered::new), but their outcomes come in the order of the attempts.
+    fn in_order(attempts: impl IntoIterator<Item = F>, limit: Duration) -> Self {
+        Self::running(FuturesOrdered::new(), attempts, limit)
+    }
+}
+
+impl<F: Future, R: Stream<Item = F::Output> + Extend<F> + Unpin> Staggered<F, R> {
+    fn running(running: R, attempts: impl IntoIterator<Item = F>, limit: Duration) -> Self {
         let waiting = attempts.into_iter().collect::<Vec<_>>().into_iter();
         let count = u32::try_from(waiting.len().max(1)).unwrap_or(u32::MAX);
         let head_start = HEAD_START.min(limit / 2 / count);
-        Self { waiting, running: FuturesUnordered::new(), head_start }
+        Self { waiting, running, head_start }
     }
 
     /// The outcome of the next attempt that ends; none when all have ended.
@@ -153,6 +195,19 @@ mod tests {
         let attempts = [attempt(Some(0), Err(1)), attempt(Some(200), Ok(2)), attempt(Some(0), Ok(3))];
         assert_eq!(first_success(attempts, LIMIT, |_| 0).await, Ok(2));
         assert!(began.elapsed() < HEAD_START);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn in_order_a_later_success_counts_once_all_before_it_have_failed() {
+        let began = Instant::now();
+        let attempts = [attempt(Some(2_000), Ok(1)), attempt(Some(0), Ok(2))];
+        assert_eq!(first_in_order(attempts, LIMIT, |_| 0).await, Ok(1));
+        let attempts = [attempt(Some(2_000), Err(1)), attempt(Some(0), Ok(2)), attempt(Some(0), Ok(3))];
+        assert_eq!(first_in_order(attempts, LIMIT, |_| 0).await, Ok(2));
+        // They ran together.
+        assert_eq!(began.elapsed(), Duration::from_secs(4));
+        let attempts = [attempt(Some(300), Err(1)), attempt(Some(0), Err(2))];
+        assert_eq!(first_in_order(attempts, LIMIT, |failure| *failure).await, Err(Some(2)));
     }
 
     #[tokio::test(start_paused = true)]
