@@ -31,7 +31,7 @@ use crate::servers::port::Port;
 ///
 /// # What a fault can do
 ///
-/// A fault does only what TCP over a bad network could do. In particular a byte stream never continues after a gap: a
+/// A fault does only what TCP over a bad network could do, but for [`repeat_when`](Self::repeat_when). In particular a byte stream never continues after a gap: a
 /// connection that lost bytes stays silent in that direction until it is reset.
 pub struct FaultProxy {
     port: Port,
@@ -209,7 +209,13 @@ impl FaultProxy {
         self.shared.add_rule(Rule::when(matches, Action::Hold));
     }
 
-    /// How many replies were swallowed, requests cut, and holds begun after a request so far: shows a test that its fault has happened.
+    /// Sends the next matching request twice and forwards the second reply alone, as a balancer that repeats statements.
+    pub fn repeat_when(&self, matches: impl Fn(&[u8]) -> bool + Send + Sync + 'static) {
+        self.shared.add_rule(Rule::when(matches, Action::Repeat));
+    }
+
+    /// How many requests were repeated, replies swallowed, requests cut, and holds begun after a request so far: shows a test that its fault
+    /// has happened.
     pub fn fired(&self) -> u64 {
         self.shared.fired.load(Ordering::SeqCst)
     }
@@ -365,6 +371,7 @@ struct Rule {
 #[derive(Clone, Copy, Debug)]
 enum Action {
     SwallowReply(Then),
+    Repeat,
     Cut,
     Hold,
 }

@@ -14,7 +14,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::frames::{Replies, Requests};
-use super::ledger::{Ledger, ReplyFate};
+use super::ledger::{Ledger, ReplyFate, Swallow};
 use super::{Action, Control, Direction, Fate, Shared, Then};
 
 /// Accepts connections until the proxy is dropped.
@@ -149,18 +149,22 @@ impl Link<'_> {
                     self.push(DIRECTION, &queue, Load::Bytes(buffer[pending..start].to_vec()));
                     pending = end;
                 } else {
-                    self.ledger().sent(
-                        request,
-                        match action {
-                            Some(Action::SwallowReply(then)) => Some(then),
-                            Some(Action::Cut | Action::Hold) | None => None,
-                        },
-                    );
+                    let swallow = match action {
+                        Some(Action::SwallowReply(then)) => Some(Swallow::Then(then)),
+                        Some(Action::Repeat) => Some(Swallow::Alone),
+                        Some(Action::Cut | Action::Hold) | None => None,
+                    };
+                    self.ledger().sent(request, swallow);
+                }
+                if matches!(action, Some(Action::Repeat)) {
+                    self.ledger().sent(request, None);
+                    self.push(DIRECTION, &queue, Load::Bytes(buffer[pending..end].to_vec()));
+                    pending = start;
                 }
                 let last = match action {
                     Some(Action::Cut) => Some(Load::LastBytes(buffer[pending..end].to_vec())),
                     Some(Action::Hold) => Some(Load::BytesBeforeHold(buffer[pending..end].to_vec())),
-                    Some(Action::SwallowReply(_)) | None => None,
+                    Some(Action::SwallowReply(_) | Action::Repeat) | None => None,
                 };
                 if let Some(last) = last {
                     self.push(DIRECTION, &queue, last);
@@ -199,13 +203,16 @@ impl Link<'_> {
                         self.shared.pushes.fetch_add(u64::from(push), Ordering::SeqCst);
                         lost |= push && self.shared.faults.borrow().lose_pushes;
                     }
-                    ReplyFate::Swallow(then) => {
+                    ReplyFate::Swallow(swallow) => {
                         self.push(DIRECTION, &queue, Load::Bytes(buffer[pending..start].to_vec()));
                         pending = end;
-                        match then {
-                            Then::Reset => self.push(DIRECTION, &queue, Load::Rst),
-                            Then::Fin => self.push(DIRECTION, &queue, Load::Fin),
-                            Then::Hang => self.control.lost[DIRECTION as usize].store(true, Ordering::SeqCst),
+                        match swallow {
+                            Swallow::Alone => {}
+                            Swallow::Then(Then::Reset) => self.push(DIRECTION, &queue, Load::Rst),
+                            Swallow::Then(Then::Fin) => self.push(DIRECTION, &queue, Load::Fin),
+                            Swallow::Then(Then::Hang) => {
+                                self.control.lost[DIRECTION as usize].store(true, Ordering::SeqCst);
+                            }
                         }
                         self.shared.fired.fetch_add(1, Ordering::SeqCst);
                         lost = false;

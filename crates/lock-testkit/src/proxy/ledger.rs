@@ -8,7 +8,7 @@ use super::frames::{Reply, Request};
 /// The open requests of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    open: VecDeque<(Request, Option<Then>)>,
+    open: VecDeque<(Request, Option<Swallow>)>,
     subscribed: bool,
 }
 
@@ -16,12 +16,20 @@ pub(super) struct Ledger {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ReplyFate {
     Forward { push: bool },
-    Swallow(Then),
+    Swallow(Swallow),
+}
+
+/// What happens besides to a connection whose reply is swallowed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Swallow {
+    /// Nothing: the server was asked twice.
+    Alone,
+    Then(Then),
 }
 
 impl Ledger {
     /// Adds a request that is sent to the server, and what happens to its reply.
-    pub(super) fn sent(&mut self, request: Request, swallow: Option<Then>) {
+    pub(super) fn sent(&mut self, request: Request, swallow: Option<Swallow>) {
         if request == Request::Other {
             return;
         }
@@ -45,7 +53,7 @@ impl Ledger {
             Reply::InTurn => self.oldest(),
         };
         match answered.and_then(|index| self.open.remove(index)) {
-            Some((_, Some(then))) => ReplyFate::Swallow(then),
+            Some((_, Some(swallow))) => ReplyFate::Swallow(swallow),
             Some((_, None)) | None => ReplyFate::Forward { push: false },
         }
     }
@@ -61,13 +69,14 @@ mod tests {
 
     const ANSWER: ReplyFate = ReplyFate::Forward { push: false };
     const PUSH: ReplyFate = ReplyFate::Forward { push: true };
-    const GONE: ReplyFate = ReplyFate::Swallow(Then::Hang);
+    const GONE: ReplyFate = ReplyFate::Swallow(HANG);
+    const HANG: Swallow = Swallow::Then(Then::Hang);
 
     #[test]
     fn replies_come_in_turn_past_pushes() {
         let mut ledger = Ledger::default();
         ledger.sent(Request::InTurn, None);
-        ledger.sent(Request::InTurn, Some(Then::Hang));
+        ledger.sent(Request::InTurn, Some(HANG));
         assert_eq!(ledger.received(Reply::Push { confirmation: false }), PUSH);
         assert_eq!(ledger.received(Reply::InTurn), ANSWER);
         assert_eq!(ledger.received(Reply::Push { confirmation: false }), PUSH);
@@ -78,7 +87,7 @@ mod tests {
     fn numbered_replies_are_found_by_number() {
         let mut ledger = Ledger::default();
         ledger.sent(Request::Numbered(1), None);
-        ledger.sent(Request::Numbered(2), Some(Then::Hang));
+        ledger.sent(Request::Numbered(2), Some(HANG));
         assert_eq!(ledger.received(Reply::Numbered(2)), GONE);
         assert_eq!(ledger.received(Reply::Numbered(1)), ANSWER);
     }
@@ -88,7 +97,7 @@ mod tests {
         for confirmation in [Reply::Push { confirmation: true }, Reply::Pubsub { confirmation: true }] {
             let mut ledger = Ledger::default();
             ledger.sent(Request::Subscription, None);
-            ledger.sent(Request::InTurn, Some(Then::Hang));
+            ledger.sent(Request::InTurn, Some(HANG));
             assert_eq!(ledger.received(confirmation), ANSWER);
             assert_eq!(ledger.received(confirmation), ANSWER);
             assert_eq!(ledger.received(Reply::Pubsub { confirmation: false }), PUSH);
@@ -99,7 +108,7 @@ mod tests {
     #[test]
     fn an_array_is_a_message_only_after_a_subscription() {
         let mut ledger = Ledger::default();
-        ledger.sent(Request::InTurn, Some(Then::Hang));
+        ledger.sent(Request::InTurn, Some(HANG));
         assert_eq!(ledger.received(Reply::Pubsub { confirmation: false }), GONE);
     }
 }

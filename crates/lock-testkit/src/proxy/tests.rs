@@ -268,6 +268,17 @@ fn a_swallowed_reply_leaves_an_applied_request() {
 }
 
 #[test]
+fn a_request_that_is_repeated_has_the_second_reply() {
+    let (_server, proxy) = redis();
+    let mut client = Client::connect(&proxy);
+    proxy.repeat_when(redis_command("incr"));
+    client.send(b"ECHO a\r\nINCR n\r\nECHO b\r\n");
+    assert_eq!(client.read(18), "$1\r\na\r\n:2\r\n$1\r\nb\r\n");
+    assert_eq!(proxy.fired(), 1);
+    assert_eq!(client.ask("INCR n"), ":3\r\n");
+}
+
+#[test]
 fn a_reply_may_be_swallowed_by_a_server_that_closes() {
     let (server, proxy) = redis();
     let mut client = Client::connect(&proxy);
