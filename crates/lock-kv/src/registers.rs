@@ -114,8 +114,8 @@ pub trait Registers: Debug + Send + Sync + 'static {
         value: &[u8],
     ) -> impl Future<Output = Result<Option<Version>>> + Send;
 
-    /// The first of the keys that begin so and come after another one, in the order of their bytes: as many as the store gives at a time; none
-    /// if there are no more. `after` is empty at first.
+    /// The first of the keys that begin so and come after another one, in the order of the store: as many as it gives at a time; none if there
+    /// are no more. `after` is empty at first, and then the last one of the page before.
     ///
     /// # Errors
     ///

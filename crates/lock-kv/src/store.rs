@@ -447,7 +447,8 @@ impl<R: Registers> LeaseStore for KvStore<R> {
         while in_use.len() <= MAX_LISTED {
             let page = timeout(self.timeout, self.registers.list(&prefix, &last)).await;
             let page = page.map_err(|_| silent(self.about.name, self.timeout, Outcome::NotApplied))??;
-            let Some(last_of_page) = page.iter().max().filter(|key| **key > last) else { break };
+            // In the order of the store.
+            let Some(last_of_page) = page.last().filter(|key| **key != last) else { break };
             last.clone_from(last_of_page);
             let names: Vec<_> =
                 page.iter().filter_map(|key| LockName::new(key.strip_prefix(LOCKS)?).ok()).collect();

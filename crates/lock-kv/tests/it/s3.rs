@@ -82,6 +82,20 @@ async fn prefixes_that_are_no_path_are_refused() {
     }
 }
 
+/// It has another order than that of the names: the object of the last one begins with %7F, and so comes first.
+#[tokio::test]
+async fn a_list_follows_the_order_of_the_bucket() {
+    let locks = KvConfig::new().connect(in_memory("app")).await.unwrap();
+    take(&locks, "\u{7f}").await.release().await.unwrap();
+    // More than a page.
+    for at in 0..1_100 {
+        take(&locks, &format!("a{at}")).await.release().await.unwrap();
+    }
+    let _guard = take(&locks, "b").await;
+    let names = locks.list("").await.unwrap();
+    assert_eq!(names.iter().map(ToString::to_string).collect::<Vec<_>>(), ["b"]);
+}
+
 #[tokio::test]
 async fn locks_of_one_bucket_exclude_each_other() {
     let store = Arc::new(InMemory::new());
