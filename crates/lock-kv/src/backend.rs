@@ -128,7 +128,7 @@ impl KvConfig {
     }
 
     pub(crate) fn capabilities(&self, about: &About) -> Result<Capabilities> {
-        let min_ttl = MIN_TTL.max(about.poll * MIN_TTL_IN_POLLS);
+        let min_ttl = MIN_TTL.max(about.poll.saturating_mul(MIN_TTL_IN_POLLS));
         let mut capabilities = Capabilities::new(about.name, LeaseKind::ttl(self.ttl, min_ttl));
         capabilities.check_lease_ttl(self.ttl)?;
         check_timeout(about.name, "command_timeout", self.command_timeout)?;

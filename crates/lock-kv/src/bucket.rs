@@ -23,6 +23,8 @@ pub(crate) const POLL: Duration = Duration::from_secs(1);
 const PAGE: usize = 1_000;
 /// The longest key of an object, in bytes.
 const LONGEST_KEY: usize = 1_024;
+/// With it there is room for names of some length.
+const LONGEST_PREFIX: usize = LONGEST_KEY / 2;
 
 /// Values in the objects of a bucket. A version is the entity tag, which is a hash of the value.
 ///
@@ -58,15 +60,9 @@ impl Bucket {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for a prefix that is no path of objects.
+    /// [`ErrorKind::InvalidConfig`] for a prefix that is no path of objects, or too long.
     pub fn over(store: Arc<dyn ObjectStore>, prefix: &str, poll: Duration) -> Result<Self> {
-        let prefix = Path::parse(prefix).map_err(|error| {
-            let message = format!("the prefix {prefix:?} is no path of objects");
-            Error::new(ErrorKind::InvalidConfig, NAME)
-                .with_message(message)
-                .with_hint("write it as app/locks: no part of it is empty, . or ..")
-                .caused_by(error)
-        })?;
+        let prefix = parse_prefix(prefix)?;
         Ok(Self { thread: OwnThread::start(NAME)?, store, prefix, poll })
     }
 
@@ -136,6 +132,23 @@ impl Registers for Bucket {
     }
 }
 
+/// What the names of objects begin with. It leaves room for keys.
+pub(crate) fn parse_prefix(prefix: &str) -> Result<Path> {
+    let unfit = |what: &str, hint: String| {
+        let message = format!("the prefix {prefix:?} {what}");
+        Error::new(ErrorKind::InvalidConfig, NAME).with_message(message).with_hint(hint)
+    };
+    let path = Path::parse(prefix).map_err(|error| {
+        let hint = "write it as app/locks: no part of it is empty, . or ..";
+        unfit("is no path of objects", hint.to_owned()).caused_by(error)
+    })?;
+    if path.as_ref().len() > LONGEST_PREFIX {
+        return Err(unfit("is too long", format!("use {LONGEST_PREFIX} bytes at most")));
+    }
+    Ok(path)
+}
+
+/// Those of a prefix that was parsed.
 pub(crate) fn about(prefix: &Path, poll: Duration) -> About {
     let longest_key = LONGEST_KEY - prefix.as_ref().len() - 1;
     About { longest_key, ..About::new(NAME, poll) }

@@ -7,11 +7,10 @@ use std::time::Duration;
 use lock_core::url::LockUrl;
 use lock_core::{Error, ErrorKind, Lazy, Locks, Result, runtime};
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
-use object_store::path::Path;
 use object_store::{ClientConfigKey, RetryConfig};
 
 use crate::backend::{Kv, KvConfig};
-use crate::bucket::{Bucket, NAME, POLL, about};
+use crate::bucket::{Bucket, NAME, POLL, about, parse_prefix};
 use crate::options::{KvOptions, kv_setters};
 
 /// Before the names of locks, unless the URL has another one.
@@ -158,8 +157,7 @@ impl S3Config {
     /// [`ErrorKind::InvalidConfig`] for an option, a prefix, a ttl or a timeout that cannot be used.
     pub fn connect_lazy(self) -> Result<Locks> {
         self.build()?;
-        let prefix = Path::from(self.prefix.as_str());
-        let expected = self.kv.capabilities(&about(&prefix, self.poll))?;
+        let expected = self.kv.capabilities(&about(&parse_prefix(&self.prefix)?, self.poll))?;
         Ok(Locks::new(Lazy::new(expected, move || self.clone().open())))
     }
 
@@ -223,9 +221,16 @@ mod tests {
         assert_eq!((&*config.bucket, &*config.prefix), ("b", "my app"));
         let secret = config.option("secret_access_key", "hush");
         assert!(!format!("{secret:?}").contains("hush"));
-        for url in
-            ["s3://", "s3:///a", "s3://me@b/a", "s3://b?tll=5s", "s3://b?ttl=1s", "s3://b?allow_http=maybe"]
-        {
+        for url in [
+            "s3://",
+            "s3:///a",
+            "s3://me@b/a",
+            "s3://b?tll=5s",
+            "s3://b?ttl=1s",
+            "s3://b?allow_http=maybe",
+            "s3://b/a//b",
+            "s3://b?poll=18446744073709551615s",
+        ] {
             let error = S3Config::from_url(url).and_then(S3Config::connect_lazy).unwrap_err();
             assert_eq!((error.kind(), error.backend()), (ErrorKind::InvalidConfig, NAME), "{url}: {error}");
         }

@@ -34,6 +34,8 @@ async fn leases_that_end_between_two_looks_are_refused() {
     let error = KvConfig::new().ttl(Duration::from_secs(9)).connect(slow()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
     KvConfig::new().connect(slow()).await.unwrap();
+    let error = KvConfig::new().connect(store().1.with_poll(Duration::MAX)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
 }
 
 /// A record of a free lock.
