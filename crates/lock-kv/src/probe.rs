@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use lock_core::{Outcome, Result, random};
 use rand::Rng;
+use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use crate::error::{silent, swaps_on_old_versions};
@@ -14,7 +15,18 @@ pub(crate) const KEY: &str = "polylock-probe";
 /// Others may try it at the same time.
 const TRIES: u32 = 20;
 
-/// Tries it on a key that no lock has, which stays.
+/// The value of the key.
+#[derive(Debug, Serialize, Deserialize)]
+struct Probe<'a> {
+    /// Each value differs: some versions are hashes.
+    probe: &'a str,
+    /// A version that the key has had, once it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    old: Option<String>,
+}
+
+/// Tries it on a key that no lock has, which stays. A store that refuses is written twice in all: clients that connect together do not
+/// wait for each other.
 ///
 /// # Errors
 ///
@@ -26,26 +38,28 @@ pub(crate) async fn refuses_old_versions(registers: &impl Registers, limit: Dura
 
 async fn probe(registers: &impl Registers) -> Result<()> {
     let name = registers.about().name;
-    let swap = async |expected: Option<&Version>| {
-        // Each value differs: some versions are hashes.
-        let value = format!("{{\"probe\":\"{:032x}\"}}", random::rng().random::<u128>());
-        registers.swap(KEY, expected, value.as_bytes()).await
+    // The next value has an old version: the present one.
+    let swap = async |expected: Option<&Version>, present: Option<&Version>| {
+        let probe = format!("{:032x}", random::rng().random::<u128>());
+        let value = Probe { probe: &probe, old: present.map(|version| version.as_str().to_owned()) };
+        let value = serde_json::to_vec(&value).expect("texts are JSON");
+        registers.swap(KEY, expected, &value).await
     };
     for _ in 0..TRIES {
-        let old = match registers.read(KEY).await? {
-            Some(found) => found.version,
-            None => match swap(None).await? {
-                Some(created) => created,
-                None => continue,
-            },
-        };
-        if swap(Some(&old)).await?.is_none() {
+        let Some(found) = registers.read(KEY).await? else {
+            swap(None, None).await?;
             continue;
-        }
-        if swap(Some(&old)).await?.is_some() {
+        };
+        let present = Some(&found.version);
+        let Some(old) = serde_json::from_slice::<Probe<'_>>(&found.value).ok().and_then(|probe| probe.old)
+        else {
+            swap(present, present).await?;
+            continue;
+        };
+        if swap(Some(&Version::new(old)), present).await?.is_some() {
             return Err(swaps_on_old_versions(name, "executes a swap on an old version"));
         }
-        if swap(None).await?.is_some() {
+        if swap(None, present).await?.is_some() {
             return Err(swaps_on_old_versions(name, "creates a key that exists"));
         }
         return Ok(());
