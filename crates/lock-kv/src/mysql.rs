@@ -11,7 +11,8 @@ use futures_util::FutureExt as _;
 use lock_core::{Error, ErrorKind, Finding, Outcome, Result, random};
 use rand::Rng;
 use sqlx::Row;
-use sqlx::mysql::MySql;
+use sqlx::mysql::{MySql, MySqlArguments, MySqlRow};
+use sqlx::query::Query;
 use tokio::time::{Instant, timeout};
 
 pub(crate) use self::error::NAME;
@@ -59,10 +60,11 @@ struct Written<'a> {
 }
 
 impl Written<'_> {
-    /// Whether this swap is the last one, by what is there, though the last of its statements was refused.
-    fn settled(&self, found: Option<(i64, Vec<u8>)>) -> Result<bool> {
+    /// Whether this swap is the last one, by what is there, though the last of its statements was refused; an error if an earlier one is in
+    /// doubt.
+    fn settled(&self, found: Option<(i64, Vec<u8>)>, in_doubt: bool) -> Result<bool> {
         let is_ours = found.is_some_and(|(version, value)| version == self.new && value == self.value);
-        if is_ours { Ok(true) } else { Err(overtaken(NAME)) }
+        if is_ours || !in_doubt { Ok(is_ours) } else { Err(overtaken(NAME)) }
     }
 }
 
@@ -79,8 +81,7 @@ impl Mysql {
 
 impl Registers for Mysql {
     fn about(&self) -> About {
-        // A statement that is not answered, and a connection to the next server.
-        About { passes_over: self.table.sessions.limit() * 2, ..about() }
+        About { passes_over: self.table.sessions.passes_over(), ..about() }
     }
 
     async fn read(&self, key: &str) -> Result<Option<Versioned>> {
@@ -143,10 +144,18 @@ impl Table {
     }
 
     async fn read(&self, key: &[u8]) -> Result<Option<(i64, Vec<u8>)>> {
+        self.until_answered(|| self.try_read(key)).await
+    }
+
+    /// Reads once more if that may do better.
+    async fn until_answered<T, F: Future<Output = Result<T, Failed>> + Send>(
+        &self,
+        read: impl Fn() -> F + Send + Sync,
+    ) -> Result<T> {
         let deadline = Instant::now() + self.patience;
         let mut tries = 1;
         loop {
-            match self.try_read(key).await {
+            match read().await {
                 Err(failed) if self.tries_again(&failed, &mut tries, deadline) => {}
                 read => return read.map_err(|failed| failed.error.with_outcome(Outcome::NotApplied)),
             }
@@ -154,28 +163,34 @@ impl Table {
     }
 
     async fn try_read(&self, key: &[u8]) -> Result<Option<(i64, Vec<u8>)>, Failed> {
-        let mut session = self.sessions.take().await?;
-        let read = sqlx::query::<MySql>(&self.read).bind(key).fetch_all(&mut session.connection);
-        let read = timeout(self.sessions.limit(), read).await;
-        let rows = self.sessions.settle(session, read)?;
-        let row = |row: &sqlx::mysql::MySqlRow| Ok((row.try_get(0)?, row.try_get(1)?));
+        let rows = self.rows(sqlx::query(&self.read).bind(key)).await?;
+        let row = |row: &MySqlRow| Ok((row.try_get(0)?, row.try_get(1)?));
         rows.first().map(row).transpose().map_err(|error| Failed::new(error, false))
+    }
+
+    /// What a statement returns that reads.
+    async fn rows(&self, read: Query<'_, MySql, MySqlArguments>) -> Result<Vec<MySqlRow>, Failed> {
+        let limit = self.sessions.limit();
+        let mut session = self.sessions.take().await?;
+        let rows = timeout(limit, read.fetch_all(&mut session.connection)).await;
+        self.sessions.settle(session, limit, rows)
     }
 
     /// Writes if the version is still the old one.
     ///
-    /// A statement whose outcome is unknown is sent again, until one is answered: if the value is there then, it was executed, as no two
-    /// swaps have the same one.
+    /// A statement whose outcome is unknown is sent again, until one is answered. One that was refused was executed all the same if the value
+    /// is there, as no two swaps have the same one: it was sent twice, by this or by something on the way.
     async fn swap(&self, written: &Written<'_>) -> Result<bool> {
         let deadline = Instant::now() + self.patience;
         let (mut tries, mut in_doubt) = (1, false);
         loop {
             match self.try_swap(written).await {
-                Ok(false) if in_doubt => {
+                Ok(true) => return Ok(true),
+                Ok(false) => {
                     let found = self.read(written.key).await;
-                    return written.settled(found.map_err(|error| error.with_outcome(Outcome::Unknown))?);
+                    let found = found.map_err(|error| error.with_outcome(Outcome::Unknown))?;
+                    return written.settled(found, in_doubt);
                 }
-                Ok(swapped) => return Ok(swapped),
                 Err(failed) => {
                     in_doubt |= failed.error.outcome() != Outcome::NotApplied;
                     if !self.tries_again(&failed, &mut tries, deadline) {
@@ -189,14 +204,15 @@ impl Table {
 
     /// One statement, which commits by itself. Whether it has written.
     async fn try_swap(&self, written: &Written<'_>) -> Result<bool, Failed> {
+        let limit = self.sessions.limit_of_writes();
         let mut session = self.sessions.take().await?;
         let sql = if written.old.is_some() { &self.update } else { &self.insert };
         let mut swap = sqlx::query::<MySql>(sql).bind(written.new).bind(written.value).bind(written.key);
         if let Some(old) = written.old {
             swap = swap.bind(old);
         }
-        let swapped = timeout(self.sessions.limit(), swap.execute(&mut session.connection)).await;
-        match self.sessions.settle(session, swapped) {
+        let swapped = timeout(limit, swap.execute(&mut session.connection)).await;
+        match self.sessions.settle(session, limit, swapped) {
             Ok(done) => Ok(done.rows_affected() == 1),
             Err(failed) if written.old.is_none() && failed.code == Some(DUPLICATE) => Ok(false),
             Err(failed) => Err(failed),
@@ -204,11 +220,9 @@ impl Table {
     }
 
     async fn list(&self, prefix: &str, after: &str) -> Result<Vec<String>> {
-        let mut session = self.sessions.take().await.map_err(|failed| failed.error)?;
-        let list = sqlx::query::<MySql>(&self.list).bind(prefix.as_bytes()).bind(after.as_bytes()).bind(PAGE);
-        let list = timeout(self.sessions.limit(), list.fetch_all(&mut session.connection)).await;
-        let rows = self.sessions.settle(session, list);
-        let rows = rows.map_err(|failed| failed.error.with_outcome(Outcome::NotApplied))?;
+        let list =
+            || self.rows(sqlx::query(&self.list).bind(prefix.as_bytes()).bind(after.as_bytes()).bind(PAGE));
+        let rows = self.until_answered(list).await?;
         let names = rows.iter().filter_map(|row| String::from_utf8(row.try_get(0).ok()?).ok());
         Ok(names.take_while(|name| name.starts_with(prefix)).collect())
     }
@@ -239,9 +253,10 @@ mod tests {
     fn a_swap_that_was_refused_was_executed_if_its_version_and_its_value_are_there() {
         let written = Written { key: b"a", old: Some(1), new: 7, value: b"ours" };
         let found = |version, value: &[u8]| Some((version, value.to_vec()));
-        assert!(written.settled(found(7, b"ours")).unwrap());
+        assert!([true, false].iter().all(|in_doubt| written.settled(found(7, b"ours"), *in_doubt).unwrap()));
         for other in [found(7, b"other"), found(8, b"ours"), None] {
-            let error = written.settled(other).unwrap_err();
+            assert!(!written.settled(other.clone(), false).unwrap());
+            let error = written.settled(other, true).unwrap_err();
             assert_eq!((error.outcome(), error.hint()), (Outcome::Unknown, Some("try again")), "{error}");
         }
     }

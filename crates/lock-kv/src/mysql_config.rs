@@ -23,13 +23,13 @@ const OPTIONS: [&str; 7] =
 /// refused. Name several where another one may become the primary, in the same order in all clients.
 ///
 /// The user needs SELECT, INSERT and UPDATE on the table, and CREATE if it is to be made. It has to be one that `read_only` stops:
-/// without SUPER, `READ_ONLY ADMIN` and `CONNECTION_ADMIN`. Without TLS, MySQL 8 sends a password encrypted by a key that nobody has
+/// without SUPER, `READ_ONLY ADMIN` and `CONNECTION_ADMIN`; `doctor` warns of others. Without TLS, MySQL 8 sends a password encrypted by a key that nobody has
 /// vouched for: use `mysqls://` where others can change what is on the network.
 ///
 /// | URL option | default | |
 /// |---|---|---|
 /// | `ttl` | `10s` | how long a lock lasts without its holder |
-/// | `command_timeout` | `5s` | after this time a request ends without an answer; a statement and a connection have three tenths of it each |
+/// | `command_timeout` | `5s` | after this time a request ends without an answer; a statement and a connection have three tenths of it each. Below `4s` a row that others have locked may look like a server that does not answer |
 /// | `table` | `polylock` | the table, which is made if it does not exist |
 /// | `password_file` | none | file with the password, read at each connect |
 /// | `tls_ca` | none | file with the certificates of authorities to trust besides those of the system, PEM |
@@ -56,10 +56,10 @@ pub struct MysqlConfig {
 }
 
 impl MysqlConfig {
-    /// Locks in this database of these servers, as `db1:3306,db2:3306`, for the user `root` without a password.
+    /// Locks in this database of these servers, as `db1:3306,db2:3306`. They need a [user](Self::user).
     #[must_use]
     pub fn new(hosts: impl Into<String>, database: impl Into<String>) -> Self {
-        let (user, database, table) = ("root".to_owned(), database.into(), TABLE.to_owned());
+        let (user, database, table) = (String::new(), database.into(), TABLE.to_owned());
         let login = Login { user, password: None, database, table, tls: None };
         Self { hosts: hosts.into(), login, kv: KvConfig::new() }
     }
@@ -139,7 +139,7 @@ impl MysqlConfig {
 
     fn check(&self) -> Result<Vec<Host>> {
         if self.login.user.is_empty() {
-            return Err(invalid(NAME, "the URL names no user", FORM));
+            return Err(invalid(NAME, "there is no user", FORM));
         }
         if self.login.database.is_empty() || self.login.database.contains('/') {
             return Err(invalid(NAME, "the URL names no database", FORM));
@@ -198,5 +198,8 @@ mod tests {
             let error = MysqlConfig::from_url(url).and_then(MysqlConfig::connect_lazy).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}: {error}");
         }
+        // One of the driver's defaults has all rights.
+        let error = MysqlConfig::new("h", "app").connect_lazy().unwrap_err();
+        assert!(error.message().contains("no user"), "{error}");
     }
 }

@@ -22,6 +22,7 @@ pub(super) struct Failed {
     pub(super) error: Error,
     /// The number of the server's error; `None` if it is one of the connection.
     pub(super) code: Option<u16>,
+    pub(super) spoilt: Spoilt,
     /// Whether another session may do better.
     pub(super) may_pass: bool,
 }
@@ -32,34 +33,85 @@ pub(super) enum Spoilt {
     /// Nothing: the server has refused to change this row.
     Nothing,
     Session,
+    /// The session, and perhaps others: its connection has failed, or is silent.
+    Connection,
     /// All sessions of this server.
     Server,
 }
+
+/// A session that cannot be opened. No statement on a lock was sent.
+#[derive(Debug)]
+pub(super) struct NotOpened(Error);
 
 impl Failed {
     /// A statement that was sent, and failed like this in a session of a Galera cluster, or of another server.
     pub(super) fn new(error: sqlx::Error, is_cluster: bool) -> Self {
         let code = code_of(&error);
-        let may_pass = spoilt(code) == Spoilt::Server || code == Some(DEADLOCK);
+        let spoilt = spoilt(&error, code);
+        let may_pass = matches!(spoilt, Spoilt::Connection | Spoilt::Server) || code == Some(DEADLOCK);
         let outcome = outcome_of(code, is_cluster);
-        Self { error: describe(error, code).with_outcome(outcome), code, may_pass }
+        Self { error: describe(error, code).with_outcome(outcome), code, spoilt, may_pass }
     }
 
     /// A statement that was sent, and not answered.
     pub(super) fn silent(limit: Duration) -> Self {
         let error = crate::error::silent(NAME, limit, Outcome::Unknown);
-        Self { error, code: None, may_pass: true }
-    }
-
-    pub(super) fn spoilt(&self) -> Spoilt {
-        spoilt(self.code)
+        Self { error, code: None, spoilt: Spoilt::Connection, may_pass: true }
     }
 }
 
 /// Nothing was sent.
 impl From<Error> for Failed {
     fn from(error: Error) -> Self {
-        Self { error: error.with_outcome(Outcome::NotApplied), code: None, may_pass: false }
+        let error = error.with_outcome(Outcome::NotApplied);
+        Self { error, code: None, spoilt: Spoilt::Nothing, may_pass: false }
+    }
+}
+
+impl NotOpened {
+    /// How much it tells: see [`weight`].
+    pub(super) fn weight(&self) -> u8 {
+        weight(&self.0)
+    }
+
+    /// The error for users, of this server.
+    pub(super) fn at(self, host: &str) -> Error {
+        let message = format!("{host}: {}", self.0.message());
+        self.0.with_message(message).with_outcome(Outcome::NotApplied)
+    }
+}
+
+impl From<Error> for NotOpened {
+    fn from(error: Error) -> Self {
+        Self(error)
+    }
+}
+
+impl From<sqlx::Error> for NotOpened {
+    fn from(error: sqlx::Error) -> Self {
+        let code = code_of(&error);
+        Self(describe(error, code))
+    }
+}
+
+/// Of the lookup of a name.
+impl From<io::Error> for NotOpened {
+    fn from(error: io::Error) -> Self {
+        let what = format!("cannot connect: {error}");
+        let error = Error::new(ErrorKind::Unavailable, NAME)
+            .with_message(what)
+            .with_hint("check the host in the URL, and the name servers of this host")
+            .caused_by(error);
+        Self(error)
+    }
+}
+
+/// How much the error of a server tells: a replica beside a primary that is down is as it should be.
+pub(super) fn weight(error: &Error) -> u8 {
+    match (error.kind(), error.code()) {
+        (ErrorKind::Unavailable, "read_only") => 0,
+        (ErrorKind::Unavailable, _) => 1,
+        _ => 2,
     }
 }
 
@@ -68,9 +120,11 @@ fn code_of(error: &sqlx::Error) -> Option<u16> {
     Some(error.number())
 }
 
-fn spoilt(code: Option<u16>) -> Spoilt {
+fn spoilt(error: &sqlx::Error, code: Option<u16>) -> Spoilt {
     match code {
-        None => Spoilt::Server,
+        // It was answered.
+        None if matches!(error, sqlx::Error::ColumnDecode { .. }) => Spoilt::Session,
+        None => Spoilt::Connection,
         Some(code) if READ_ONLY.contains(&code) || LEAVES.contains(&code) => Spoilt::Server,
         Some(DUPLICATE | LOCK_WAIT | DEADLOCK) => Spoilt::Nothing,
         Some(_) => Spoilt::Session,
@@ -153,6 +207,17 @@ pub(super) fn describe(error: sqlx::Error, code: Option<u16>) -> Error {
             "TLS has failed".to_owned(),
             "check the certificates and the name of the host",
         ),
+        (None, sqlx::Error::ColumnDecode { .. }) => (
+            ErrorKind::Unexpected,
+            format!("the table has a value that cannot be read: {error}"),
+            "something else writes there: name another table by table=",
+        ),
+        // As of a plugin that the driver lacks.
+        (None, sqlx::Error::Protocol(what)) => (
+            ErrorKind::InvalidConfig,
+            format!("the driver cannot speak with the server: {what}"),
+            "name a server of MySQL or MariaDB, and a user who logs in by mysql_native_password or caching_sha2_password",
+        ),
         (None, _) => (
             ErrorKind::Unavailable,
             "the connection has failed".to_owned(),
@@ -170,14 +235,6 @@ pub(super) fn read_only(why: &str) -> Error {
             "name the primary, or all servers that may become it: mysql://user:password@h1,h2/DATABASE",
         )
         .with_code("read_only")
-}
-
-/// The error of a connection that cannot be opened.
-pub(super) fn not_connected(host: &str, error: sqlx::Error) -> Error {
-    let code = code_of(&error);
-    let error = describe(error, code).with_outcome(Outcome::NotApplied);
-    let message = format!("{host}: {}", error.message());
-    error.with_message(message)
 }
 
 #[cfg(test)]
@@ -198,11 +255,12 @@ mod tests {
 
     #[test]
     fn only_what_concerns_the_server_ends_its_sessions() {
-        for code in [None, Some(1290), Some(1836), Some(1047), Some(1053), Some(1927), Some(4031), Some(3101)]
-        {
-            assert_eq!(spoilt(code), Spoilt::Server, "{code:?}");
+        let by = |code| spoilt(&sqlx::Error::WorkerCrashed, code);
+        for code in [1290, 1836, 1047, 1053, 1927, 4031, 3101].map(Some) {
+            assert_eq!(by(code), Spoilt::Server, "{code:?}");
         }
-        assert_eq!([1062, 1205, 1213].map(|code| spoilt(Some(code))), [Spoilt::Nothing; 3]);
-        assert_eq!([1142, 1146, 1317].map(|code| spoilt(Some(code))), [Spoilt::Session; 3]);
+        assert_eq!(by(None), Spoilt::Connection);
+        assert_eq!([1062, 1205, 1213].map(|code| by(Some(code))), [Spoilt::Nothing; 3]);
+        assert_eq!([1142, 1146, 1317].map(|code| by(Some(code))), [Spoilt::Session; 3]);
     }
 }

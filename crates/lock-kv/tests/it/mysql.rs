@@ -1,12 +1,14 @@
 //! A real MariaDB server, and what its users do to it.
 
+use std::net::TcpListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lock_core::{ErrorKind, FindingLevel, Locks, Outcome, Password, Released, Result};
+use lock_core::lookup::TestName;
+use lock_core::{DoctorReport, ErrorKind, FindingLevel, Locks, Outcome, Password, Released, Result};
 use lock_kv::MysqlConfig;
 use lock_testkit::proxy::{Direction, FaultProxy, Protocol, Then};
 use lock_testkit::{
@@ -70,6 +72,7 @@ async fn locks_and_tokens_outlive_a_restart() {
     server.kill();
     server.start_again().await.unwrap();
     // The sessions of before are found out.
+    assert_eq!(one.list("").await.unwrap().len(), 1);
     assert!(other.mutex("a").try_acquire().await.unwrap().is_none(), "it is held");
     assert!(guard.is_valid());
     guard.release().await.unwrap();
@@ -147,6 +150,22 @@ async fn a_swap_that_was_lost_is_not_taken_for_that_of_another_client() {
     assert!(take(&other, "a").await.is_valid());
 }
 
+/// As by a proxy that takes a lost connection for a reason to try again: the second copy is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_swap_that_was_repeated_on_the_way_was_executed() {
+    if MariadbServer::is_missing() {
+        return;
+    }
+    let server = MariadbServer::start().await.unwrap();
+    let proxy = FaultProxy::start(server.addr(), Protocol::Mysql).unwrap();
+    let locks = connect(&server.url_at(proxy.addr())).await;
+    take(&locks, "a").await.release().await.unwrap();
+    let guard = take(&locks, "a").await;
+    proxy.repeat_when(|request| request[4] == 0x17 && has(request, b"holders"));
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert_eq!(proxy.fired(), 1);
+}
+
 fn has(request: &[u8], part: &[u8]) -> bool {
     request.windows(part.len()).any(|found| found == part)
 }
@@ -175,20 +194,60 @@ async fn a_row_that_others_have_locked_keeps_no_session_from_the_others() {
         return;
     }
     let server = MariadbServer::start().await.unwrap();
-    let locks = connect(&format!("{}?ttl=60s", server.url())).await;
-    let (one, other) = (take(&locks, "a").await, take(&locks, "b").await);
     let mut root = root(&server).await;
-    let mut transaction = root.begin().await.unwrap();
-    transaction.execute("SELECT * FROM polylock WHERE name = 'lock/a' LOCK IN SHARE MODE").await.unwrap();
-    let before = sessions(&server).await;
-    let error = soon(one.extend(Duration::from_secs(90))).await.unwrap_err();
-    // The server has given up by itself.
-    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotApplied), "{error}");
-    assert!(error.message().contains("has locked the row"), "{error}");
-    other.extend(Duration::from_secs(90)).await.unwrap();
-    assert_eq!(sessions(&server).await - before, 1, "no session was opened but the one that asks");
-    transaction.rollback().await.unwrap();
-    one.extend(Duration::from_secs(90)).await.unwrap();
+    // Time: the second has time for little more than the second that the server waits.
+    for options in ["", "&command_timeout=3s"] {
+        let locks = connect(&format!("{}?ttl=60s{options}", server.url())).await;
+        let (one, other) = (take(&locks, "a").await, take(&locks, "b").await);
+        let mut transaction = root.begin().await.unwrap();
+        transaction.execute("SELECT * FROM polylock WHERE name = 'lock/a' LOCK IN SHARE MODE").await.unwrap();
+        let before = sessions(&server).await;
+        let error = soon(one.extend(Duration::from_secs(90))).await.unwrap_err();
+        // The server has given up by itself.
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotApplied), "{error}");
+        assert!(error.message().contains("has locked the row"), "{error}");
+        other.extend(Duration::from_secs(90)).await.unwrap();
+        assert_eq!(sessions(&server).await - before, 1, "no session was opened but the one that asks");
+        transaction.rollback().await.unwrap();
+        one.extend(Duration::from_secs(90)).await.unwrap();
+        one.release().await.unwrap();
+        other.release().await.unwrap();
+    }
+}
+
+/// No turn, no row and no session is left to the others by one whose statement is silent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_statement_costs_its_own_session_alone() {
+    if MariadbServer::is_missing() {
+        return;
+    }
+    let server = MariadbServer::start().await.unwrap();
+    let proxy = FaultProxy::start(server.addr(), Protocol::Mysql).unwrap();
+    let locks = connect(&server.url_at(proxy.addr())).await;
+    let guards = join_all(["a", "b", "c", "d"].map(|name| take(&locks, name))).await;
+    let before = proxy.connections();
+    assert!(before > 1);
+    proxy.swallow_when(|request| request[4] == 0x17, Then::Hang);
+    soon(locks.inspect("a")).await.unwrap();
+    assert_eq!(proxy.fired(), 1);
+    until("it is closed", async || proxy.connections() == before - 1).await;
+    join_all(guards.into_iter().map(|guard| async { guard.release().await.unwrap() })).await;
+}
+
+/// They try one key, whose row one of them after the other could change.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_connect_together_wait_for_no_row() {
+    if MariadbServer::is_missing() {
+        return;
+    }
+    let server = MariadbServer::start().await.unwrap();
+    connect(&server.url()).await.close().await.unwrap();
+    let slow = "CREATE TRIGGER slow BEFORE UPDATE ON polylock FOR EACH ROW DO SLEEP(0.05)";
+    server.sql(slow).await.unwrap();
+    let url = server.url();
+    for opened in join_all((0..30).map(|_| open(&url))).await {
+        opened.unwrap_or_else(|error| panic!("{error}"));
+    }
 }
 
 /// Each would break the locks, or fail.
@@ -233,6 +292,13 @@ async fn users_need_a_password_rights_and_a_database() {
     server.sql("GRANT INSERT, UPDATE ON app.polylock TO reader").await.unwrap();
     take(&connect(&url).await, "a").await.release().await.unwrap();
     refused(&format!("{url}?table=other"), ErrorKind::Denied, "CREATE").await;
+    // What the driver does not know.
+    let plugin = format!(
+        "INSTALL SONAME 'auth_ed25519'; CREATE USER ed IDENTIFIED VIA ed25519 USING PASSWORD('{PASSWORD}')"
+    );
+    server.sql(&plugin).await.unwrap();
+    let url = format!("mysql://ed:{PASSWORD}@{addr}/app");
+    refused(&url, ErrorKind::InvalidConfig, "mysql_native_password").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -252,6 +318,7 @@ async fn tables_that_cannot_keep_locks_are_refused() {
         ("short", columns.replace("1040", "100")),
         ("twice", columns.replace(" PRIMARY KEY", "").replace("value", "PRIMARY KEY (name, version), value")),
         ("more", format!("{columns}, note INT")),
+        ("unsigned_", columns.replace("BIGINT", "BIGINT UNSIGNED")),
     ] {
         server.sql(&format!("CREATE TABLE {table} ({columns}) ENGINE = InnoDB")).await.unwrap();
         refused(&format!("{}?table={table}", server.url()), ErrorKind::InvalidConfig, "another one").await;
@@ -287,6 +354,52 @@ async fn a_replica_is_refused_and_the_primary_beside_it_is_found() {
     take(&locks, "a").await.release().await.unwrap();
     let rows = primary.sql("SELECT COUNT(*) FROM polylock WHERE name = 'lock/a'").await.unwrap();
     assert_eq!(rows, "1");
+    primary.kill();
+    let error = open(&both).await.unwrap_err();
+    assert!(error.message().starts_with(&primary.addr().to_string()), "{error}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("that the server runs")), "{error}");
+}
+
+/// Two that take writes are a mistake. The first is slow here.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_several_servers_that_take_writes_all_clients_use_the_first() {
+    if MariadbServer::is_missing() {
+        return;
+    }
+    let (first, second) = (MariadbServer::start().await.unwrap(), MariadbServer::start().await.unwrap());
+    let proxy = FaultProxy::start(first.addr(), Protocol::Mysql).unwrap();
+    let _guard = take(&connect(&first.url()).await, "a").await;
+    // Time: longer than the head start of the second server.
+    proxy.delay(Direction::ToClient, Duration::from_millis(300));
+    let both = second.url().replace('@', &format!("@{},", proxy.addr()));
+    let locks = connect(&format!("{both}?command_timeout=60s")).await;
+    proxy.heal();
+    assert!(locks.mutex("a").try_acquire().await.unwrap().is_none(), "it is held");
+    let report = locks.doctor().await.unwrap();
+    let warning = report.warnings().find(|warning| warning.what.contains("all of them take writes"));
+    let warning = warning.unwrap_or_else(|| panic!("{report}"));
+    assert_eq!(warning.server, format!("{}, {}", proxy.addr(), second.addr()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_whose_first_address_is_silent_leads_to_the_next_one() {
+    if MariadbServer::is_missing() {
+        return;
+    }
+    let server = MariadbServer::start().await.unwrap();
+    let port = server.addr().port();
+    let _silent = TcpListener::bind(("127.0.0.2", port)).unwrap();
+    let _name = TestName::new("mysql.test", [[127, 0, 0, 2], [127, 0, 0, 1]]);
+    let url = server.url().replace("127.0.0.1", "mysql.test");
+    let locks = connect(&url).await;
+    let guard = take(&locks, "a").await;
+    server.kill();
+    server.start_again().await.unwrap();
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    let unknown = url.replace("mysql.test", "nowhere.test");
+    let _unknown = TestName::new::<[u8; 4]>("nowhere.test", []);
+    let error = open(&unknown).await.unwrap_err();
+    assert!(error.message().contains("nowhere.test has no address"), "{error}");
 }
 
 /// As by a switch-over: its sessions stay, and what they ask is refused.
@@ -423,6 +536,7 @@ async fn doctor_names_the_version_the_engine_and_what_may_be_lost() {
     let warning =
         report.findings.iter().find(|finding| finding.what.contains("innodb_flush_log_at_trx_commit is 2"));
     assert!(warning.is_some_and(|warning| warning.level == FindingLevel::Warning), "{text}");
+    assert!(text.contains("is not known: Access denied"), "{text}");
     server
         .sql("SET GLOBAL innodb_flush_log_at_trx_commit = 1; GRANT REPLICA MONITOR ON *.* TO me")
         .await
@@ -430,6 +544,32 @@ async fn doctor_names_the_version_the_engine_and_what_may_be_lost() {
     let report = connect(&server.url()).await.doctor().await.unwrap();
     assert_eq!(report.warnings().count(), 0, "{report}");
     assert!(report.to_string().contains("replicates no other server"), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_examines_all_servers_and_the_rights_of_the_user() {
+    if MariadbServer::is_missing() {
+        return;
+    }
+    let durable = || MariadbServer::builder().flag("--innodb-flush-log-at-trx-commit=1");
+    let primary = durable().start().await.unwrap();
+    let replica = durable().flag("--read-only").start().await.unwrap();
+    // Nobody listens at the last one.
+    let all =
+        primary.url().replace('@', &format!("@{},", replica.addr())).replace("/app", ",127.0.0.1:1/app");
+    let locks = connect(&all).await;
+    let report = locks.doctor().await.unwrap();
+    assert!(report.to_string().contains("it takes no writes: read_only is ON"), "{report}");
+    let warnings = |report: &DoctorReport| {
+        let warnings = report.warnings().map(|warning| (warning.server.clone(), warning.what.clone()));
+        warnings.collect::<Vec<_>>()
+    };
+    let [(server, what)] = &warnings(&report)[..] else { panic!("{report}") };
+    assert!(server == "127.0.0.1:1" && what.contains("cannot be examined"), "{report}");
+    replica.sql("GRANT ALL ON *.* TO me").await.unwrap();
+    let report = locks.doctor().await.unwrap();
+    let [(server, what), _] = &warnings(&report)[..] else { panic!("{report}") };
+    assert!(*server == replica.addr().to_string() && what.contains("has ALL PRIVILEGES"), "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
