@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::common::{POLYLOCK, Run, Stage, has_ended, run, sh, shell};
-use lock_testkit::{RedisFive, RedisServer, ZooKeeper, give_back, take};
+use lock_testkit::{EtcdServer, RedisFive, RedisServer, ZooKeeper, give_back, take};
 use rustix::process::{Signal, kill_process};
 use tokio::time::Instant;
 
@@ -38,6 +38,22 @@ async fn a_command_has_its_streams_its_exit_code_and_its_token() {
         ("yes | head -1; echo ${PIPESTATUS[0]}", &["y\n", "141"]),
     ] {
         shell(&stage.url, &format!("{POLYLOCK} run job -- {line}")).await.is(0, parts);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stores_that_swap_are_built_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut urls = vec![format!("sqlite://{}/locks.db", dir.path().display())];
+    let etcd = if EtcdServer::is_missing() { None } else { Some(EtcdServer::start().await.unwrap()) };
+    urls.extend(etcd.as_ref().map(EtcdServer::url));
+    for url in urls {
+        sh(&url, "-n", "echo $POLYLOCK_NAME").await.is(0, &["job"]);
+        sh(&url, "-n", &format!("{POLYLOCK} run --url '{url}' -n job -- echo twice"))
+            .await
+            .is(75, &["is busy"]);
+        shell(&url, &format!("{POLYLOCK} doctor")).await.is(0, &[]);
+        shell(&url, &format!("{POLYLOCK} holders job")).await.is(0, &["job"]);
     }
 }
 
