@@ -4,6 +4,7 @@ pub(crate) mod backends;
 pub(crate) mod cpu_time;
 mod fault_servers;
 pub(crate) mod floor;
+pub(crate) mod idle;
 mod interrupt;
 pub(crate) mod keep_awake;
 pub(crate) mod measured_lock;

@@ -9,7 +9,7 @@ use crate::{peers, setup};
 
 const HELP: &str = "\
 cargo xtask compare: installs what is missing (redis-server, ZooKeeper, Java, PostgreSQL, PgBouncer; without --quick and
---faults also the peers and etcd, of which some may be missing), builds the harness (and, without --quick and --faults, the
+--faults also the peers, etcd and MariaDB, of which some may be missing), builds the harness (and, without --quick and --faults, the
 command polylock, which the scenario `command` measures) and runs it with the arguments below. Without the set-up:
 cargo run --release -p lock-bench -- [ARGS...]
 
@@ -23,6 +23,8 @@ pub(crate) fn run(args: &[OsString]) -> Result {
         setup::ensure()?;
         if !has(args, &["--quick", "--faults"]) {
             peers::offer_to("harness")?;
+        }
+        if !has(args, &["--quick", "--faults"]) || has(args, &["etcd", "mysql"]) {
             setup::offer_optional()?;
         }
     }
@@ -38,6 +40,7 @@ pub(crate) fn soak(args: &[OsString]) -> Result {
     if !has(args, &["--help", "-h"]) {
         setup::ensure()?;
         peers::offer_to("soak")?;
+        setup::offer_optional()?;
     }
     build_and_run("quick", &[&["soak".into()], args].concat())
 }

@@ -20,7 +20,7 @@ use crate::setup::{LIMIT, ensure_parts, once_a_day};
 /// the note is a copy (and the program, where it is compiled), and what is in it.
 const PEERS: &str = "\
 python           | tests, harness | python3-venv  | requirements.txt                   | redis-py, python-redis-lock, pottery, kazoo
-s3               | tests          | python3-venv  | s3/requirements.txt                | boto3 and moto, a server that answers as S3 does
+s3               | tests, harness | python3-venv  | s3/requirements.txt                | boto3 and moto, a server that answers as S3 does
 postgres         | tests          | python3-venv  | postgres/requirements.txt          | psycopg
 node             | tests, harness | node npm      | package-lock.json                  | ioredis, node-redlock
 java             | tests, harness | javac Curator | zookeeper/Peer.java                | Curator

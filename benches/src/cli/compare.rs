@@ -17,7 +17,7 @@ use crate::report::console;
 use crate::report::sheet::Look;
 use crate::rig::backends;
 use crate::rig::keep_awake::keep_awake;
-use crate::rig::{Interrupt, Progress, Target, stuck};
+use crate::rig::{Interrupt, Progress, Target, Wanted, stuck};
 
 /// Measures, prints and writes what the options ask for.
 #[expect(clippy::future_not_send, reason = "the main thread runs it")]
@@ -41,8 +41,17 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
 
     // Starting servers cannot be cancelled: a signal takes effect once all of them run.
     progress.prepare("starting the servers");
-    let mut targets = Vec::new();
-    for (backend, started) in backends::start(&options.servers(), &bench.run).await {
+    let (mut targets, mut wanted) = (Vec::new(), options.servers());
+    wanted.retain(|&Wanted { backend, .. }| {
+        let is_left_out = !options.names(backend) && backends::is_missing(backend);
+        if is_left_out {
+            progress.print(&format!("{backend} is left out: its server is not installed"));
+            results.meta.settings.insert(format!("missing.{backend}"), "its server is not installed".into());
+            fitting(options, backend).for_each(|_| progress.step());
+        }
+        !is_left_out
+    });
+    for (backend, started) in backends::start(&wanted, &bench.run).await {
         match started {
             Ok(target) => targets.push(target),
             // Ctrl-C reaches the servers as well, and ends those that are starting.
@@ -230,14 +239,16 @@ async fn describe(target: &Target, meta: &mut Meta, progress: Option<&Progress>)
         BackendName::Redis | BackendName::Redlock => meta.redis = version,
         BackendName::Zk => meta.zookeeper = version,
         BackendName::Postgres => meta.postgres = version,
+        other => drop(version.map(|version| meta.others.insert(other.to_string(), version))),
     }
 }
 
 fn servers(options: &Options) -> String {
     let zookeeper = if options.ensemble { "three ZooKeeper servers" } else { "one ZooKeeper server" };
     format!(
-        "one Redis server, five of them for redlock, {zookeeper}, without fsync; one PostgreSQL server, with fsync; all on this \
-         machine"
+        "one Redis server, five of them for redlock, {zookeeper}, and one etcd server, without fsync; one PostgreSQL server, one \
+         MariaDB server and a SQLite file, with fsync; for s3 moto, a server for tests that answers one request at a time; all on \
+         this machine"
     )
 }
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use super::options::Options;
-use crate::data::{FaultResult, FaultVerdict, Meta, Outcome, Results};
+use crate::data::{BackendName, Failure, FaultResult, FaultVerdict, Meta, Outcome, Results};
 use crate::experiments::faults;
 use crate::report;
 use crate::report::faults::{LEVELS, list};
@@ -18,6 +18,11 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
     let mut interrupt = Interrupt::listen()?;
     let mut results = Results::new(Meta::of_this_run(options.mode()));
     let (folder, table_of) = (options.folder(), options.fault_table());
+    if let Some(other) = table_of.backends.iter().find(|one| !BackendName::IN_TABLE.contains(one)) {
+        return Err(Failure::new(format!(
+            "the fault table has no column of {other}; `cargo xtask soak` may have it"
+        )));
+    }
     stuck::log_below(&folder);
     let progress = Progress::new(table_of.expected_times());
     let interrupted = tokio::select! {

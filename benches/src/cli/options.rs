@@ -33,8 +33,8 @@ pub(crate) struct Options {
     #[command(subcommand)]
     pub(crate) role: Option<Role>,
 
-    /// Take less than a minute instead of many, without the scenarios `crash`, `peers`, `herd`, `held`, `degraded`,
-    /// `migration` and `command`
+    /// Take less than a minute instead of many, without the scenarios `crash`, `peers`, `herd`, `crowded`, `held`, `degraded`,
+    /// `migration` and `command`, and without etcd, MySQL, SQLite and S3 unless they are named
     #[arg(long)]
     pub(crate) quick: bool,
 
@@ -151,7 +151,7 @@ impl Options {
     /// The fault table of the run.
     pub(crate) fn fault_table(&self) -> FaultTable {
         FaultTable {
-            backends: self.backends(),
+            backends: chosen(&self.backends, &BackendName::IN_TABLE),
             faults: self.faults.faults(self.quick),
             seed: self.faults.seed,
             broken: self.faults.broken,
@@ -161,7 +161,15 @@ impl Options {
 
     /// The selected backends, in the order of the results.
     pub(crate) fn backends(&self) -> Vec<BackendName> {
-        chosen(&self.backends, BackendName::value_variants())
+        chosen(
+            &self.backends,
+            if self.quick { &BackendName::IN_QUICK } else { BackendName::value_variants() },
+        )
+    }
+
+    /// Whether it was asked for by its name.
+    pub(crate) fn names(&self, backend: BackendName) -> bool {
+        self.backends.contains(&backend) || self.url(backend).is_some()
     }
 
     /// The experiments whose rows are measured, in the order of the results: the selected ones, and those that the selected claims
@@ -313,9 +321,9 @@ mod tests {
     #[test]
     fn everything_by_default_and_the_short_ones_in_quick() {
         let all = parse("").unwrap();
-        assert_eq!(all.backends().len(), 5);
-        assert_eq!(all.experiments().len(), 11);
-        assert_eq!((all.claims().len(), parse("--quick").unwrap().claims().len()), (14, 7));
+        assert_eq!((all.backends().len(), parse("--quick").unwrap().backends().len()), (9, 5));
+        assert_eq!(all.experiments().len(), 12);
+        assert_eq!((all.claims().len(), parse("--quick").unwrap().claims().len()), (15, 7));
         assert_eq!(parse("--quick").unwrap().experiments().len(), 4);
         let some = parse("--quick --scenario held --scenario crash --backend zk --backend memory").unwrap();
         let names: Vec<_> = some.experiments().iter().map(|one| one.name).collect();
@@ -348,7 +356,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let all = soak("soak");
-        assert_eq!((all.minutes, all.seed, all.backends().len()), (Duration::from_secs(600), None, 6));
+        assert_eq!((all.minutes, all.seed, all.backends().len()), (Duration::from_secs(600), None, 8));
         assert_eq!(
             all.faults(Site::Sentinel),
             [
@@ -395,7 +403,7 @@ mod tests {
         assert_eq!(options.url(BackendName::Zk), Some("zk://a:1,b:2/app"));
         assert_eq!(options.url(BackendName::Redlock), None);
         assert!(!format!("{options:?}").contains("secret"));
-        for bad in ["redis://h:1", "redis=zk://h:1", "memory=memory://", "etcd=etcd://h", "redis=h:1"] {
+        for bad in ["redis://h:1", "redis=zk://h:1", "memory=memory://", "consul=consul://h", "redis=h:1"] {
             assert!(parse(&format!("--url {bad}")).is_err(), "{bad}");
         }
     }

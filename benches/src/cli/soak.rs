@@ -5,10 +5,11 @@ use std::process::ExitCode;
 use rand::Rng;
 
 use super::options::soak::SoakOptions;
-use crate::data::{Outcome, Site};
+use crate::data::{BackendName, Outcome, Site};
 use crate::experiments::soak::{self, SoakVerdict, percent, seconds};
 use crate::report::sheet::{Look, Sheet};
 use crate::rig::Interrupt;
+use crate::rig::backends::is_missing;
 
 /// Soaks the backends that the options ask for, and prints the verdicts.
 pub(crate) async fn run(options: &SoakOptions) -> Outcome<ExitCode> {
@@ -20,6 +21,15 @@ pub(crate) async fn run(options: &SoakOptions) -> Outcome<ExitCode> {
     for backend in options.backends() {
         if interrupted {
             break;
+        }
+        let cannot_start = match backend {
+            Site::Etcd => is_missing(BackendName::Etcd),
+            Site::Mysql => is_missing(BackendName::Mysql),
+            _ => false,
+        };
+        if cannot_start && !options.names(backend) {
+            println!("{backend} is left out: it is not installed");
+            continue;
         }
         eprintln!("{backend}, seed {seed}");
         match soak::run(options.soak(backend, seed), &mut interrupt).await {

@@ -22,7 +22,7 @@ pub(crate) struct Row {
     pub(crate) title: &'static str,
     flags: &'static [Flag],
     /// In the table, in the order of the backends.
-    cells: Option<[Cell; 5]>,
+    cells: Option<[Cell; COLUMNS]>,
     /// Where the soak has it.
     on: &'static [Site],
     /// Who may lose a lock by it in the soak.
@@ -448,7 +448,7 @@ impl Fault {
 
     /// What is promised of it on this backend.
     pub(crate) fn on(self, backend: BackendName) -> Cell {
-        self.row().cells.map_or(NOT_RUN, |cells| cells[backend as usize])
+        self.row().cells.and_then(|cells| cells.get(backend as usize).copied()).unwrap_or(NOT_RUN)
     }
 
     /// Its name with that of a backend, which is that of the expectation in a record.
@@ -505,7 +505,7 @@ const fn row(effect: Effect, hits: Hits) -> Row {
 }
 
 impl Row {
-    const fn in_table(self, title: &'static str, cells: [Cell; 5]) -> Self {
+    const fn in_table(self, title: &'static str, cells: [Cell; COLUMNS]) -> Self {
         Self { title, cells: Some(cells), ..self }
     }
 
@@ -593,17 +593,28 @@ fn outage(lease: Duration) -> Range<Duration> {
     S..lease + 5 * S
 }
 
+const COLUMNS: usize = BackendName::IN_TABLE.len();
 const S: Duration = Duration::from_secs(1);
 const BOTH: &[Direction] = &[ToServer, ToClient];
-const ALL: &[Site] = &[Site::Redis, Site::RedisTls, Site::Sentinel, Site::Redlock, Site::Zk, Site::Postgres];
+const ALL: &[Site] = &[
+    Site::Redis,
+    Site::RedisTls,
+    Site::Sentinel,
+    Site::Redlock,
+    Site::Zk,
+    Site::Postgres,
+    Site::Etcd,
+    Site::Mysql,
+];
 const REDIS_SITES: &[Site] = &[Site::Redis, Site::RedisTls, Site::Sentinel, Site::Redlock];
 /// Waiters are notified by messages that others can send.
 const NOTIFIED: &[Site] = &[Site::Redis, Site::RedisTls, Site::Sentinel, Site::Redlock, Site::Postgres];
 /// Behind sentinels clients discover the servers themselves, past all proxies.
-const PROXIED: &[Site] = &[Site::Redis, Site::RedisTls, Site::Redlock, Site::Zk, Site::Postgres];
+const PROXIED: &[Site] =
+    &[Site::Redis, Site::RedisTls, Site::Redlock, Site::Zk, Site::Postgres, Site::Etcd, Site::Mysql];
 /// They demand a password.
 const SECRET: &[Site] = &[Site::Redis, Site::RedisTls, Site::Sentinel, Site::Redlock, Site::Zk];
-const QUORUM: &[Site] = &[Site::Redlock, Site::Zk];
+const QUORUM: &[Site] = &[Site::Redlock, Site::Zk, Site::Etcd];
 const FILLED: &[Site] = &[Site::Redis, Site::RedisTls, Site::Redlock];
 const POSTGRES_ALONE: &[Site] = &[Site::Postgres];
 

@@ -14,6 +14,7 @@ use crate::rig::{Job, Target, Task};
 pub(super) static THIS: Experiment = Experiment {
     name: "crash",
     about: "the holder is killed with SIGKILL; the time until a waiting process holds the lock",
+    fits: BackendName::bears_load,
     settings,
     metrics: &[metric("takeover", "ms", "take-over").floor("ttl", "ttl or session timeout")],
     takes: |plan| LEASE * 4 * rounds(plan),

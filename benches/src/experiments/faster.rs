@@ -1,5 +1,7 @@
 //! Claim 1: Redis is faster.
 
+use clap::ValueEnum;
+
 use super::claim::{CLAIM, Claim, Draw, Judgement, Measuring};
 use super::experiment::{EXPERIMENT, Experiment};
 use super::parts::durable::add_durable;
@@ -39,8 +41,8 @@ pub(super) static THIS: Experiment = Experiment {
 };
 
 async fn figures(run: &mut Measuring<'_>) {
-    for backend in ["memory", "redis", "redlock", "zk", "postgres"] {
-        run.add_row("uncontended", backend, LATENCY);
+    for backend in BackendName::value_variants() {
+        run.add_row("uncontended", backend.as_str(), LATENCY);
     }
     if run.mode == Mode::Full {
         add_durable(run, LATENCY).await;

@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use clap::ValueEnum;
 use futures_util::future::join_all;
 use lock_testkit::history::History;
 use rand::Rng;
@@ -135,7 +134,7 @@ async fn one_backend(
 pub(crate) fn sort(results: &mut Results) {
     results.faults.sort_by_key(|result| {
         let fault = Fault::of_table().position(|fault| fault.title() == result.fault);
-        let backends = BackendName::value_variants();
+        let backends = BackendName::IN_TABLE;
         (fault, backends.iter().position(|backend| result.backend == backend.as_str()))
     });
 }

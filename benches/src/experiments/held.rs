@@ -13,6 +13,8 @@ use crate::rig::{Job, Order, Target, Task, WorkerHandle, WorkerReport};
 pub(super) static THIS: Experiment = Experiment {
     name: "held",
     about: "one process holds many locks at once; their memory and renewals",
+    // Stores that swap renew each lock by a write of its own.
+    fits: |backend| !backend.swaps(),
     settings,
     metrics: &[
         metric("bytes_per_lock", "B", "memory/lock").targets(&[

@@ -18,6 +18,7 @@ experiments![
     crash,
     peers,
     herd,
+    crowded,
     held,
     degraded,
     migration,
@@ -36,4 +37,5 @@ experiments![
     moving,
     database,
     advisory_locks,
+    enough,
 ];

@@ -1,14 +1,13 @@
 //! `peers`: as `contended`, with the locks of other libraries, in turn with ours on the same server; and each of them
 //! alone.
 
-use lock_testkit::EtcdServer;
 use lock_testkit::history::Event;
 
 use super::bench::{Bench, Measured, time};
 use super::experiment::{EXPERIMENT, Experiment, metric};
 use super::parts::contention::HOLD;
 use super::parts::fight::{Fight, Library, Times, alone, contended};
-use super::target::{REDIS, Size, Target as OurTarget, ZK, ratio};
+use super::target::{ETCD, REDIS, Size, Target as OurTarget, ZK, ratio};
 use crate::data::{Failure, Outcome, Peer, Plan};
 use crate::rig::peers::{JVM_FLAGS, missing};
 use crate::rig::{Target, stuck};
@@ -34,6 +33,7 @@ pub(super) static THIS: Experiment = Experiment {
             slower_hand_off("lock-client"),
             slower_hand_off("curator"),
             slower_hand_off("kazoo"),
+            ratio(ETCD, "hand-off p50 against ours").of("etcd-lock").at_least(1.0),
         ]),
         metric("longest_wait", "us", "longest wait")
             .floor("ideal", "ideal rotation, in which all take turns"),
@@ -120,10 +120,7 @@ async fn between_ours(
         *last = measure_ours().await?;
     }
     let before = *last;
-    let etcd = if peer == Peer::Etcd { Some(EtcdServer::start().await?) } else { None };
-    let url = etcd.as_ref().map_or_else(|| target.url().to_owned(), |server| server.addr().to_string());
-    let theirs = Fight::watch(bench, &url, Some(peer), processes).await?;
-    drop(etcd);
+    let theirs = Fight::watch(bench, target.url(), Some(peer), processes).await?;
     if theirs.is_starved() {
         return Ok(theirs.starved(peer.as_str()));
     }

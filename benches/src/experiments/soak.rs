@@ -69,13 +69,13 @@ pub(crate) async fn run(soak: Soak, interrupt: &mut Interrupt) -> Outcome<(SoakV
     let history = injector.crew.history().take()?;
     let faults = std::mem::take(&mut injector.injected);
     drop(injector);
-    let lease = servers.lease();
+    let limit = servers.longest_gap() + SLACK;
     drop(servers);
 
     fs::write(folder.join("faults.json"), serde_json::to_vec_pretty(&faults)?)?;
     // A long history takes long to check: not on a thread of the runtime.
     let judging =
-        tokio::task::spawn_blocking(move || judge(&history, &faults, lease, (began_ns, end_ns), &pressure));
+        tokio::task::spawn_blocking(move || judge(&history, &faults, limit, (began_ns, end_ns), &pressure));
     let mut verdict = judging.await.map_err(|error| Failure::from(error).during("checking the history"))?;
     verdict.violations.append(&mut complaints);
     fs::write(folder.join("report.txt"), &verdict.report)?;
@@ -154,7 +154,7 @@ fn takes(hit: &Hit, servers: &FaultServers) -> Duration {
 
 /// The time after a fault in which all locks must be granted again, and a margin.
 fn recovery(servers: &FaultServers) -> Duration {
-    servers.lease() + SLACK + MARGIN
+    servers.longest_gap() + SLACK + MARGIN
 }
 
 /// Waits until every lock was granted after the last fault, at most until the end of the soak. Otherwise the next fault would

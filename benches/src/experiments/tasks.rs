@@ -12,13 +12,14 @@ use super::experiment::{EXPERIMENT, Experiment, metric};
 use super::parts::task_crowd::{Crowd, MOST_TENURES, RAMP, take_turns};
 use super::target::{REDIS, REDLOCK, Size, Target as OurTarget, ZK, ratio};
 use crate::data::median::median;
-use crate::data::{Outcome, Plan, Row};
+use crate::data::{BackendName, Outcome, Plan, Row};
 use crate::rig::{Bare, Target};
 
 pub(super) static THIS: Experiment = Experiment {
     name: "tasks",
     about: "many tasks of one process contend for one lock, and release it at once",
     in_quick: true,
+    fits: BackendName::bears_load,
     settings,
     metrics: &[metric("pairs_per_s", "1/s", "acquire + release")
         .meaning("more is better")

@@ -22,7 +22,7 @@ pub(super) static THIS: Experiment = Experiment {
     in_quick: true,
     has_rivals: false,
     // A lock of its own in the memory of a process takes no time worth a load.
-    fits: |backend| backend != BackendName::Memory,
+    fits: |backend| backend != BackendName::Memory && backend.bears_load(),
     settings,
     metrics: &[
         metric("p50", "us", "p50").targets(&[
@@ -122,8 +122,9 @@ fn slice(plan: &Plan) -> Duration {
 async fn measure(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>> {
     let (plan, servers, backend) = (&bench.plan, target.processes(), target.backend());
     let (mut all, mut complaints) = (Vec::new(), Vec::new());
-    // On PostgreSQL hundreds of tasks wait for the disk, one commit after the other.
-    let span = slice(plan) * if backend == BackendName::Postgres { 2 } else { 1 };
+    // In databases hundreds of tasks wait for the disk, one commit after the other.
+    let waits = matches!(backend, BackendName::Postgres | BackendName::Mysql | BackendName::Sqlite);
+    let span = slice(plan) * if waits { 2 } else { 1 };
     for &load in loads(plan) {
         let mut teams = Vec::new();
         for subject in subjects(backend, peers(plan)) {

@@ -5,7 +5,7 @@ use polylock::{Guard, Locks};
 use super::bench::{Bench, Measured, connect, time};
 use super::experiment::{EXPERIMENT, Experiment, metric};
 use super::parts::side_by_side::{CHALLENGE_EVERY, MeasuredClient, Measurement, side_by_side};
-use super::target::{POSTGRES, REDIS, REDLOCK, ZK, ratio};
+use super::target::{ETCD, MYSQL, POSTGRES, REDIS, REDLOCK, SQLITE, Target as OurTarget, ZK, ratio};
 use crate::data::{BackendName, Outcome, Plan};
 use crate::rig::floor::ZK_SESSIONS;
 use crate::rig::{Bare, Floor, Target, url};
@@ -21,6 +21,10 @@ pub(super) static THIS: Experiment = Experiment {
             ratio(REDLOCK, "acquire + release p50 against fan-outs to a quorum").at_most(1.3),
             ratio(ZK, "p50 against the bare requests").at_most(1.08),
             ratio(POSTGRES, "p50 against the bare statements").at_most(1.25),
+            swaps(ETCD),
+            swaps(MYSQL),
+            swaps(SQLITE),
+            swaps("s3"),
         ]),
         metric("p90", "us", "p90").floor(FLOOR[0], FLOOR[1]),
         metric("p99", "us", "p99").floor(FLOOR[0], FLOOR[1]).targets(&[ratio(
@@ -45,6 +49,10 @@ pub(super) static THIS: Experiment = Experiment {
     ..EXPERIMENT
 };
 
+const fn swaps(by: &'static str) -> OurTarget {
+    ratio(by, "p50 against two bare swaps").at_most(1.15)
+}
+
 fn settings(plan: &Plan) -> String {
     let (span, warm_up, counted) = (time(plan.uncontended), time(plan.warm_up), time(plan.counted));
     let Plan { most_operations, rounds, .. } = plan;
@@ -61,6 +69,8 @@ fn settings(plan: &Plan) -> String {
          floor_zk: create ephemeral sequential + get children at once, then delete; {ZK_SESSIONS} sessions take turns, as some send \
          both in one packet and some do not
          floor_postgres: INSERT .. ON CONFLICT DO UPDATE WHERE expired, then DELETE, prepared, each commit on the disk
+         floor_etcd: two transactions that compare and put; mysql, sqlite: INSERT or UPDATE .. WHERE version, twice, on the disk; s3: two \
+         conditional puts to moto, whose time it is
          with_tokens: redis and redlock in turn with a floor that mints fencing tokens, as in throughput, for {counted}
          one_server: redlock in turn with the same lock on the first of its masters, for {counted}"
     )

@@ -57,6 +57,9 @@ pub(crate) fn render(results: &Results, look: Look) -> String {
             let _ = write!(text, ", {server} {version}");
         }
     }
+    for (server, version) in &meta.others {
+        let _ = write!(text, ", {server} {version}");
+    }
     text.push('\n');
     text
 }

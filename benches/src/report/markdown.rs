@@ -32,7 +32,7 @@ pub(super) fn render(results: &Results) -> String {
     section("Faults", (!results.faults.is_empty()).then(|| faults::list(&results.faults)));
     let _ = writeln!(
         text,
-        "polylock {}, {} run of {} on {}, {} cores ({}), {}, Redis {}, ZooKeeper {}, PostgreSQL {}. Measured by `{}`.",
+        "polylock {}, {} run of {} on {}, {} cores ({}), {}, Redis {}, ZooKeeper {}, PostgreSQL {}{}. Measured by `{}`.",
         meta.version,
         meta.mode,
         quantity(meta.duration_s, "s"),
@@ -43,6 +43,10 @@ pub(super) fn render(results: &Results) -> String {
         meta.redis.as_deref().unwrap_or("not measured"),
         meta.zookeeper.as_deref().unwrap_or("not measured"),
         meta.postgres.as_deref().unwrap_or("not measured"),
+        meta.others
+            .iter()
+            .map(|(server, version)| format!(", {server} {}", plain(version)))
+            .collect::<String>(),
         meta.command.replace('`', "'"),
     );
     text

@@ -1,18 +1,25 @@
 //! The measured backends and their servers.
 
+pub(crate) mod etcd;
+pub(crate) mod mysql;
 pub(crate) mod postgres;
 pub(crate) mod redis;
+pub(crate) mod s3;
+pub(crate) mod sqlite;
 pub(crate) mod zk;
 
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lock_testkit::{PostgresServer, RedisFive, RedisServer, ZkEnsemble, ZooKeeper};
+use lock_testkit::{
+    EtcdServer, MariadbServer, PostgresServer, RedisFive, RedisServer, S3Server, ZkEnsemble, ZooKeeper,
+};
 use polylock::{DoctorReport, Locks};
+use tempfile::TempDir;
 use tokio::time::timeout;
 
 use crate::data::{BackendName, Failure, Outcome};
-use crate::rig::url;
+use crate::rig::{peers, url};
 
 /// A backend that is ready to be measured. Its own servers end when this is dropped.
 #[derive(Debug)]
@@ -31,6 +38,11 @@ enum Servers {
     ZooKeeper(ZooKeeper),
     Ensemble(ZkEnsemble),
     Postgres(PostgresServer),
+    Etcd(EtcdServer),
+    Mysql(MariadbServer),
+    /// With the file in it.
+    Sqlite(#[expect(dead_code, reason = "it is removed with this")] TempDir),
+    S3(#[expect(dead_code, reason = "it ends with this")] S3Server),
     /// Running servers, given by `--url`.
     Foreign,
 }
@@ -49,6 +61,16 @@ pub(crate) struct Wanted<'a> {
 /// Not cancel safe: a server that is starting would stay.
 pub(crate) async fn start(wanted: &[Wanted<'_>], run: &str) -> Vec<(BackendName, Outcome<Target>)> {
     join_all(wanted.iter().map(|wanted| async { (wanted.backend, Target::start(wanted, run).await) })).await
+}
+
+/// Whether the server of a backend is not installed that is measured where it is.
+pub(crate) fn is_missing(backend: BackendName) -> bool {
+    match backend {
+        BackendName::Etcd => EtcdServer::is_missing(),
+        BackendName::Mysql => MariadbServer::is_missing(),
+        BackendName::S3 => S3Server::is_missing(peers::target()),
+        _ => false,
+    }
 }
 
 impl Target {
@@ -79,12 +101,14 @@ impl Target {
     /// The process ids of our own servers, without the processes that these have started.
     pub(crate) fn processes(&self) -> Vec<u32> {
         match &self.servers {
-            Servers::None | Servers::Foreign => Vec::new(),
+            Servers::None | Servers::Sqlite(_) | Servers::S3(_) | Servers::Foreign => Vec::new(),
             Servers::Redis(server) => vec![server.pid()],
             Servers::Five(five) => five.servers().iter().map(RedisServer::pid).collect(),
             Servers::ZooKeeper(server) => vec![server.pid()],
             Servers::Ensemble(ensemble) => ensemble.nodes().iter().map(ZooKeeper::pid).collect(),
             Servers::Postgres(server) => vec![server.pid()],
+            Servers::Etcd(server) => vec![server.pid()],
+            Servers::Mysql(server) => vec![server.pid()],
         }
     }
 
@@ -96,6 +120,11 @@ impl Target {
                 BackendName::Redis | BackendName::Redlock => redis::version(&self.url, host).await.ok(),
                 BackendName::Zk => zk::version(host).await.ok(),
                 BackendName::Postgres => postgres::version(&self.url).await.ok(),
+                BackendName::Etcd => etcd::Etcd::connect(&self.url).await.ok()?.version().await.ok(),
+                BackendName::Mysql => mysql::Mysql::connect(&self.url).await.ok()?.version().await.ok(),
+                BackendName::Sqlite => sqlite::Sqlite::connect(&self.url).await.ok()?.version().await.ok(),
+                BackendName::S3 if self.is_foreign() => None,
+                BackendName::S3 => Some("moto".to_owned()),
             }
         };
         timeout(PATIENCE, asking).await.ok().flatten()
@@ -122,6 +151,10 @@ impl Target {
                 BackendName::Redis | BackendName::Redlock => redis::clean(&self.url, run).await,
                 BackendName::Zk => zk::clean(&self.url, run).await,
                 BackendName::Postgres => postgres::clean(&self.url, run).await,
+                BackendName::Etcd => etcd::clean(&self.url, run).await,
+                BackendName::Mysql => mysql::Mysql::connect(&self.url).await?.clean(&self.url, run).await,
+                BackendName::Sqlite => sqlite::Sqlite::connect(&self.url).await?.clean(run).await,
+                BackendName::S3 => s3::Bucket::connect(&self.url)?.clean(run).await,
             }
         };
         let cleaned = timeout(PATIENCE, cleaning).await;
@@ -160,6 +193,27 @@ impl Target {
                 let server = PostgresServer::builder().config("fsync", "on");
                 let server = server.config("max_connections", MOST_SESSIONS).start().await?;
                 (server.url(), Servers::Postgres(server))
+            }
+            (None, BackendName::Etcd) => {
+                // A full run writes more than the usual quota has room for.
+                let server = EtcdServer::builder().flag("--quota-backend-bytes=8589934592").start().await?;
+                (server.url(), Servers::Etcd(server))
+            }
+            (None, BackendName::Mysql) => {
+                // As services have it, too.
+                let durable = ["--innodb-flush-log-at-trx-commit=1", "--innodb-flush-method=fsync"];
+                let server =
+                    durable.into_iter().fold(MariadbServer::builder(), |options, flag| options.flag(flag));
+                let server = server.flag(format!("--max-connections={MOST_SESSIONS}")).start().await?;
+                (server.url(), Servers::Mysql(server))
+            }
+            (None, BackendName::Sqlite) => {
+                let dir = tempfile::tempdir()?;
+                (format!("sqlite://{}/locks.db", dir.path().display()), Servers::Sqlite(dir))
+            }
+            (None, BackendName::S3) => {
+                let server = S3Server::start(peers::target()).await?;
+                (S3Server::url(server.addr(), "bench"), Servers::S3(server))
             }
         };
         Ok(Self { backend, url, servers })

@@ -1,6 +1,7 @@
 //! The servers that faults are injected into, and the proxies between them and their clients.
 
 mod disturbance;
+mod fault_server;
 mod forgery;
 mod journal;
 mod outage;
@@ -12,10 +13,12 @@ use std::time::Duration;
 
 use lock_testkit::proxy::{Direction, Protocol};
 use lock_testkit::{
-    FaultProxy, PostgresPair, PostgresServer, RedisFive, RedisSentinel, RedisServer, ZkEnsemble, ZooKeeper,
+    EtcdCluster, EtcdServer, FaultProxy, MariadbServer, PostgresPair, PostgresServer, RedisFive,
+    RedisSentinel, RedisServer, ZkEnsemble, ZooKeeper,
 };
 use tokio::time::{Instant, sleep, timeout};
 
+use self::fault_server::FaultServer;
 pub(crate) use self::outage::Outage;
 use self::postgres::DISK_MB;
 use self::secrets::Secrets;
@@ -49,6 +52,8 @@ enum Servers {
     ZooKeeper(ZkEnsemble),
     Postgres(PostgresServer),
     PostgresPair(PostgresPair),
+    Etcd(EtcdCluster),
+    Mysql(MariadbServer),
 }
 
 impl FaultServers {
@@ -58,13 +63,17 @@ impl FaultServers {
     }
 
     /// Starts servers that keep their data and demand a password, and certificates over TLS, with one route to them. PostgreSQL
-    /// demands nothing, and has a journal.
+    /// demands nothing, and has a journal; etcd and MariaDB demand nothing either.
     pub(crate) async fn start_for_soak(site: Site) -> Outcome<Self> {
         if site == Site::Postgres {
             return Self::with_one_route(Servers::Postgres(postgres::start_with_journal().await?), None)
                 .await;
         }
-        Self::start_with(site, Data::Kept, Some(Secrets::new(site == Site::RedisTls)?)).await
+        let secrets = match site {
+            Site::Etcd | Site::Mysql => None,
+            _ => Some(Secrets::new(site == Site::RedisTls)?),
+        };
+        Self::start_with(site, Data::Kept, secrets).await
     }
 
     async fn start_with(site: Site, data: Data, secrets: Option<Secrets>) -> Outcome<Self> {
@@ -92,6 +101,16 @@ impl FaultServers {
             Site::SmallDisk => Servers::Postgres(postgres::options().disk(DISK_MB).start().await?),
             Site::Standby => Servers::PostgresPair(PostgresPair::start().await?),
             Site::SynchronousStandby => Servers::PostgresPair(PostgresPair::start_synchronous().await?),
+            Site::Etcd => {
+                // Each swap is a value that it keeps: more of them than the usual quota has room for.
+                let options = EtcdServer::builder().flag("--quota-backend-bytes=8589934592");
+                let options =
+                    options.flag("--auto-compaction-mode=periodic").flag("--auto-compaction-retention=1m");
+                Servers::Etcd(options.start_cluster().await?)
+            }
+            Site::Mysql => {
+                Servers::Mysql(MariadbServer::builder().flag("--max-connections=1000").start().await?)
+            }
         };
         Self::with_one_route(servers, secrets).await
     }
@@ -119,6 +138,8 @@ impl FaultServers {
         let protocol = match self.servers {
             Servers::ZooKeeper(_) => Protocol::ZooKeeper,
             Servers::Postgres(_) | Servers::PostgresPair(_) => Protocol::Postgres,
+            Servers::Mysql(_) => Protocol::Mysql,
+            Servers::Etcd(_) => Protocol::Opaque,
             _ if self.has_tls() => Protocol::Opaque,
             _ => Protocol::Redis,
         };
@@ -135,6 +156,13 @@ impl FaultServers {
     /// How long a lock outlives its holder.
     pub(crate) const fn lease(&self) -> Duration {
         self.lease
+    }
+
+    /// How long a lock may be free after a fault, but for a slack. In a store that swaps a client is dead once it was watched for a
+    /// lease: the holder, and then a waiter that was granted the lock meanwhile.
+    pub(crate) fn longest_gap(&self) -> Duration {
+        let swaps = matches!(self.servers, Servers::Etcd(_) | Servers::Mysql(_));
+        if swaps { self.lease * 2 } else { self.lease }
     }
 
     /// The URL for clients on the first route whose locks have this lease.
@@ -157,6 +185,11 @@ impl FaultServers {
             Servers::Redis(_) | Servers::Sentinel(_) | Servers::Postgres(_) | Servers::PostgresPair(_) => {
                 url::with_option(url, "ttl", &lease)
             }
+            // Half a ttl at most, or a lock may be lost before its guard is suspect.
+            Servers::Etcd(_) | Servers::Mysql(_) => {
+                let url = url::with_option(url, "ttl", &lease);
+                url::with_option(&url, "command_timeout", &format!("{}ms", self.lease.as_millis() / 2))
+            }
         }
     }
 
@@ -169,6 +202,8 @@ impl FaultServers {
             Servers::ZooKeeper(ensemble) => ensemble.url(),
             Servers::Postgres(server) => server.url(),
             Servers::PostgresPair(pair) => pair.url(),
+            Servers::Etcd(cluster) => cluster.url(),
+            Servers::Mysql(server) => server.url(),
         };
         match &self.secrets {
             Some(secrets) => secrets.add_to(&url),
@@ -192,6 +227,7 @@ impl FaultServers {
     pub(crate) async fn leader(&self) -> Option<usize> {
         match &self.servers {
             Servers::ZooKeeper(ensemble) => ensemble.leader().await,
+            Servers::Etcd(cluster) => cluster.leader().await,
             _ => None,
         }
     }
@@ -216,52 +252,29 @@ impl FaultServers {
         }
     }
 
-    fn stop(&self, server: usize) {
-        self.on(server, RedisServer::stop, ZooKeeper::stop, PostgresServer::stop);
-    }
-
-    fn cont(&self, server: usize) {
-        self.on(server, RedisServer::cont, ZooKeeper::cont, PostgresServer::cont);
-    }
-
-    fn kill(&self, server: usize) {
-        self.on(server, RedisServer::kill, ZooKeeper::kill, PostgresServer::kill);
+    /// What the outages do to one of them.
+    fn server(&self, server: usize) -> &dyn FaultServer {
+        match &self.servers {
+            Servers::ZooKeeper(ensemble) => &ensemble.nodes()[server],
+            Servers::Postgres(_) | Servers::PostgresPair(_) => self.postgres(server),
+            Servers::Etcd(cluster) => &cluster.members()[server],
+            Servers::Mysql(alone) => alone,
+            Servers::Redis(_) | Servers::Sentinel(_) | Servers::Five(_) => self.redis(server),
+        }
     }
 
     pub(crate) fn pid(&self, server: usize) -> u32 {
-        self.on(server, RedisServer::pid, ZooKeeper::pid, PostgresServer::pid)
-    }
-
-    /// Does what a server of its kind takes.
-    fn on<T>(
-        &self,
-        server: usize,
-        redis: fn(&RedisServer) -> T,
-        zookeeper: fn(&ZooKeeper) -> T,
-        postgres: fn(&PostgresServer) -> T,
-    ) -> T {
-        match &self.servers {
-            Servers::ZooKeeper(ensemble) => zookeeper(&ensemble.nodes()[server]),
-            Servers::Postgres(_) | Servers::PostgresPair(_) => postgres(self.postgres(server)),
-            _ => redis(self.redis(server)),
-        }
+        self.server(server).pid()
     }
 
     /// Restarts a killed server with its data.
     async fn start_again(&self, server: usize) -> Outcome<()> {
-        match &self.servers {
-            Servers::ZooKeeper(ensemble) => ensemble.nodes()[server].start_again().await?,
-            Servers::Postgres(_) | Servers::PostgresPair(_) => self.postgres(server).start_again().await?,
-            _ => {
-                let server = self.redis(server);
-                server.start_again().await?;
-                if let Some(secrets) = &self.secrets {
-                    // It has started with the first one.
-                    secrets.set_password(server).await?;
-                }
-            }
+        self.server(server).start_again().await?;
+        match &self.secrets {
+            // It has started with the first one.
+            Some(secrets) if !self.all_redis().is_empty() => secrets.set_password(self.redis(server)).await,
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Takes all memory from a Redis server, or gives it back.
@@ -323,22 +336,13 @@ impl FaultServers {
 
     /// Whether a server answers within half a second.
     pub(crate) async fn answers(&self, server: usize) -> bool {
-        let answer = async {
-            match &self.servers {
-                Servers::ZooKeeper(ensemble) => ensemble.nodes()[server].four_letter("ruok").await.is_ok(),
-                Servers::Postgres(_) | Servers::PostgresPair(_) => {
-                    self.postgres(server).sql(&["SELECT 1"]).await.is_ok()
-                }
-                _ => self.redis(server).command(&["PING"]).await.is_ok(),
-            }
-        };
-        timeout(ANSWER, answer).await.unwrap_or(false)
+        timeout(ANSWER, self.server(server).answers()).await.unwrap_or(false)
     }
 
     /// Writes something of our own to a server, so that a loss of its data shows.
     pub(crate) async fn mark_data(&self, server: usize) -> Outcome<()> {
         match &self.servers {
-            Servers::ZooKeeper(_) => {}
+            Servers::ZooKeeper(_) | Servers::Etcd(_) | Servers::Mysql(_) => {}
             Servers::Postgres(_) | Servers::PostgresPair(_) => {
                 self.postgres(server).sql(&["CREATE TABLE IF NOT EXISTS fault_mark ()"]).await?;
             }
@@ -347,10 +351,10 @@ impl FaultServers {
         Ok(())
     }
 
-    /// Whether the server has that. ZooKeeper's servers get their data back from each other.
+    /// Whether the server has that. Those of ZooKeeper and etcd get their data back from each other; MariaDB always has it.
     pub(crate) async fn has_marked_data(&self, server: usize) -> Outcome<Option<bool>> {
         match &self.servers {
-            Servers::ZooKeeper(_) => Ok(None),
+            Servers::ZooKeeper(_) | Servers::Etcd(_) | Servers::Mysql(_) => Ok(None),
             Servers::Postgres(_) | Servers::PostgresPair(_) => {
                 let found =
                     self.postgres(server).sql(&["SELECT to_regclass('fault_mark') IS NOT NULL"]).await?;
@@ -472,7 +476,7 @@ impl FaultServers {
             Servers::Redis(server) => slice::from_ref(server),
             Servers::Sentinel(sentinel) => sentinel.servers(),
             Servers::Five(five) => five.servers(),
-            Servers::ZooKeeper(_) | Servers::Postgres(_) | Servers::PostgresPair(_) => &[],
+            _ => &[],
         }
     }
 

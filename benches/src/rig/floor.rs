@@ -4,6 +4,7 @@ mod memory;
 mod postgres;
 mod redis;
 mod redlock;
+mod swaps;
 mod zk;
 
 use std::future::Future;
@@ -21,6 +22,7 @@ pub(crate) use self::postgres::make_table;
 use self::postgres::{BarePostgres, Sessions};
 use self::redis::BareRedis;
 use self::redlock::BareRedlock;
+use self::swaps::{BareSwaps, Store};
 use self::zk::BareZk;
 pub(crate) use self::zk::SESSIONS as ZK_SESSIONS;
 use crate::data::{BackendName, Failure, Outcome};
@@ -52,6 +54,7 @@ pub(crate) enum Bare {
     Zk(BareZk),
     /// The statements of a PostgreSQL session.
     Postgres(BarePostgres),
+    Swaps(BareSwaps),
 }
 
 impl Bare {
@@ -91,12 +94,17 @@ pub(crate) enum BareConnections {
     /// The sessions, which take turns.
     Zk(Vec<Client>),
     Postgres(Arc<Sessions>),
+    Swaps(Store),
 }
 
 impl BareConnections {
     /// Connects once to each server of this URL, or to the ensemble.
     pub(crate) async fn open(url: &str, session_timeout: Duration) -> Outcome<Self> {
-        match LockUrl::parse(url)?.scheme.as_str() {
+        let scheme = LockUrl::parse(url)?.scheme;
+        if let Some(store) = Store::open(&scheme, url).await? {
+            return Ok(Self::Swaps(store));
+        }
+        match scheme.as_str() {
             "zk" => Self::sessions(url, session_timeout, 1).await,
             "postgres" => Ok(Self::Postgres(Arc::new(Sessions::open(url).await?))),
             "redlock" => {
@@ -122,6 +130,7 @@ impl BareConnections {
             Self::Redlock(masters) => Bare::Redlock(BareRedlock::on(masters, name, owner, ttl).await?),
             Self::Zk(sessions) => Bare::Zk(BareZk::on(sessions.clone(), name).await?),
             Self::Postgres(sessions) => Bare::Postgres(BarePostgres::on(sessions, name, owner, ttl)?),
+            Self::Swaps(store) => Bare::Swaps(BareSwaps::on(store, name, owner)),
         })
     }
 
@@ -148,6 +157,7 @@ impl Floor for Bare {
             Self::Redlock(floor) => floor.acquire().await,
             Self::Zk(floor) => floor.acquire().await,
             Self::Postgres(floor) => floor.acquire().await,
+            Self::Swaps(floor) => floor.acquire().await,
         }
     }
 
@@ -158,13 +168,14 @@ impl Floor for Bare {
             Self::Redlock(floor) => floor.release().await,
             Self::Zk(floor) => floor.release().await,
             Self::Postgres(floor) => floor.release().await,
+            Self::Swaps(floor) => floor.release().await,
         }
     }
 
     async fn settle(&mut self) -> Outcome<()> {
         match self {
             Self::Redlock(floor) => floor.settle().await,
-            Self::Memory(_) | Self::Redis(_) | Self::Zk(_) | Self::Postgres(_) => Ok(()),
+            _ => Ok(()),
         }
     }
 
@@ -175,6 +186,7 @@ impl Floor for Bare {
             Self::Redlock(floor) => floor.clean().await,
             Self::Zk(floor) => floor.clean().await,
             Self::Postgres(floor) => floor.clean().await,
+            Self::Swaps(floor) => floor.clean().await,
         }
     }
 }

@@ -4,6 +4,8 @@
 
 mod async_redis_lock;
 mod distkit;
+mod etcd_lock;
+mod get_lock;
 mod installed;
 mod rlock;
 mod rslock;
@@ -13,7 +15,9 @@ mod zookeeper_client;
 
 pub(crate) use self::async_redis_lock::AsyncRedisLock;
 pub(crate) use self::distkit::Distkit;
-pub(crate) use self::installed::missing;
+pub(crate) use self::etcd_lock::EtcdLock;
+pub(crate) use self::get_lock::GetLock;
+pub(crate) use self::installed::{missing, target};
 pub(crate) use self::rlock::Rlock;
 pub(crate) use self::rslock::Rslock;
 pub(crate) use self::sqlx::{SQLX_POOL, Sqlx};

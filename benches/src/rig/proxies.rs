@@ -23,6 +23,7 @@ impl Proxies {
         let protocol = match backend {
             BackendName::Zk => Protocol::ZooKeeper,
             BackendName::Postgres => Protocol::Postgres,
+            BackendName::Mysql => Protocol::Mysql,
             _ => Protocol::Redis,
         };
         Self::start_with(protocol, url).await
@@ -33,6 +34,7 @@ impl Proxies {
         let backend = match protocol {
             Protocol::ZooKeeper => BackendName::Zk,
             Protocol::Postgres => BackendName::Postgres,
+            Protocol::Mysql => BackendName::Mysql,
             _ => BackendName::Redis,
         };
         let mut proxies = Vec::new();

@@ -51,6 +51,8 @@ pub(crate) async fn resolve(host: &str, backend: BackendName) -> Outcome<SocketA
     let default = match backend {
         BackendName::Zk => 2181,
         BackendName::Postgres => 5432,
+        BackendName::Etcd => 2379,
+        BackendName::Mysql => 3306,
         _ => 6379,
     };
     let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));

@@ -94,6 +94,23 @@ fn the_way_from_redis_to_zookeeper_is_measured_and_judged() {
 }
 
 #[test]
+fn a_store_that_swaps_is_measured_beside_its_bare_swaps() {
+    let out = tempfile::tempdir().unwrap();
+    let args = "--quick --backend sqlite --claim 15 --processes 2";
+    let output = harness_into(out.path(), args).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let results = results(out.path());
+    let targets = results["targets"].as_array().unwrap();
+    let seen = |target: &&Value| target["by"] == "sqlite" && target["seen"].is_number();
+    assert_eq!(targets.iter().filter(seen).count(), 1, "{targets:?}");
+    let claim = &results["claims"][14];
+    let figures = claim["figures"].as_array().unwrap();
+    let metrics: Vec<_> = figures.iter().map(|figure| figure["metric"].as_str().unwrap()).collect();
+    assert_eq!(metrics, ["p50", "handoff_p50", "overlaps"], "{claim}");
+    assert_ne!(claim["verdict"], "not judged", "{claim}");
+}
+
+#[test]
 fn an_interrupted_run_leaves_nothing_behind() {
     let (out, temporary) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut command = harness_into(out.path(), "--quick --backend redis --scenario contended");
@@ -258,13 +275,14 @@ mod deep {
     #[ignore = "deep: a minute and more"]
     fn peers_take_part() {
         let out = tempfile::tempdir().unwrap();
-        let args = "--quick --backend redis --backend redlock --backend zk --backend postgres --scenario peers --processes 2";
+        let args = "--quick --backend redis --backend redlock --backend zk --backend postgres --backend etcd --backend mysql \
+                    --scenario peers --processes 2";
         let output = harness_into(out.path(), args).output().unwrap();
         assert!(output.status.success(), "{}", text(&output));
         let results = results(out.path());
         let missing = results["meta"]["settings"]["peers.missing"].as_str().unwrap_or_default();
         for peer in "redis rslock rlock async-redis-lock distkit redis-py redisson redisson-fair redsync redlock pottery node-redlock \
-                     redsync-five zk lock-client curator kazoo etcd postgres sqlx"
+                     redsync-five zk lock-client curator kazoo postgres sqlx etcd etcd-lock etcd-concurrency mysql get-lock"
             .split_whitespace()
         {
             let found =
@@ -272,7 +290,7 @@ mod deep {
                     row["backend"] == peer && row["metric"] == "waiter_p50" && row["ratio"].is_number()
                 });
             // Go and Maven may not be installed.
-            let excused = ["redsync", "redsync-five", "etcd", "redisson", "redisson-fair"].contains(&peer)
+            let excused = ["redsync", "redsync-five", "etcd-concurrency", "redisson", "redisson-fair"].contains(&peer)
                 && missing.contains(&format!("without {peer}: "));
             assert!(found.is_some() || excused, "{peer} is not in {results}");
         }

@@ -101,7 +101,26 @@ fn an_interrupted_soak_is_judged() {
 }
 
 mod deep {
+    use lock_testkit::{EtcdServer, MariadbServer};
+
     use super::*;
+
+    #[test]
+    #[ignore = "deep: two minutes of faults"]
+    fn stores_that_swap_pass() {
+        let faults =
+            "--fault kill --fault pause --fault freeze --fault restart --fault reset --fault black-hole";
+        for (backend, is_missing) in
+            [("etcd", EtcdServer::is_missing()), ("mysql", MariadbServer::is_missing())]
+        {
+            if !is_missing {
+                let out = tempfile::tempdir().unwrap();
+                let args = format!("soak --backend {backend} --minutes 1 --seed 1 {faults}");
+                let output = harness_into(out.path(), &args).output().unwrap();
+                assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+            }
+        }
+    }
 
     #[test]
     #[ignore = "deep: a minute of faults"]

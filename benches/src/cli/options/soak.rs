@@ -43,6 +43,11 @@ impl SoakOptions {
         chosen(&self.backends, Site::value_variants())
     }
 
+    /// Whether it was asked for by its name.
+    pub(crate) fn names(&self, backend: Site) -> bool {
+        self.backends.contains(&backend)
+    }
+
     /// The faults to inject into this backend.
     pub(super) fn faults(&self, backend: Site) -> Vec<Fault> {
         let by_default: Vec<_> = Fault::of_soak().filter(|fault| !fault.row().is(Flag::IsExtreme)).collect();

@@ -19,9 +19,23 @@ pub(crate) enum BackendName {
     Zk,
     /// One PostgreSQL server.
     Postgres,
+    /// One etcd server.
+    Etcd,
+    /// One MariaDB server, or MySQL by `--url`.
+    Mysql,
+    /// A SQLite file.
+    Sqlite,
+    /// A bucket of moto, which answers as S3 does, one request at a time; or another one by `--url`.
+    S3,
 }
 
 impl BackendName {
+    /// Those of a quick run. The others are measured in full runs, and when they are asked for.
+    pub(crate) const IN_QUICK: [Self; 5] =
+        [Self::Memory, Self::Redis, Self::Redlock, Self::Zk, Self::Postgres];
+    /// The columns of the fault table.
+    pub(crate) const IN_TABLE: [Self; 5] = Self::IN_QUICK;
+
     /// The name in the results.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
@@ -30,7 +44,21 @@ impl BackendName {
             Self::Redlock => "redlock",
             Self::Zk => "zk",
             Self::Postgres => "postgres",
+            Self::Etcd => "etcd",
+            Self::Mysql => "mysql",
+            Self::Sqlite => "sqlite",
+            Self::S3 => "s3",
         }
+    }
+
+    /// Whether it is a store that compares and swaps, and knows nothing of locks.
+    pub(crate) const fn swaps(self) -> bool {
+        matches!(self, Self::Etcd | Self::Mysql | Self::Sqlite | Self::S3)
+    }
+
+    /// Whether it bears more than one client at a time.
+    pub(crate) const fn bears_load(self) -> bool {
+        !matches!(self, Self::S3)
     }
 }
 

@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use super::BackendName::{self, Postgres, Redis, Redlock, Zk};
+use super::BackendName::{self, Etcd, Mysql, Postgres, Redis, Redlock, Zk};
 
 /// A library with a lock, in the order of the results.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
@@ -37,10 +37,14 @@ pub(crate) enum Peer {
     Curator,
     /// <https://kazoo.readthedocs.io>
     Kazoo,
-    /// <https://etcd.io>, on a server of its own: what one would take instead of ZooKeeper
-    Etcd,
     /// <https://docs.rs/sqlx>: `PgAdvisoryLock`
     Sqlx,
+    /// <https://docs.rs/etcd-client>: the lock of the server
+    EtcdLock,
+    /// <https://etcd.io>: `concurrency.Mutex`
+    EtcdConcurrency,
+    /// <https://dev.mysql.com/doc/refman/8.4/en/locking-functions.html>
+    GetLock,
 }
 
 /// What is known about a library.
@@ -77,7 +81,7 @@ impl Peer {
 
     /// Whether its locks are on ZooKeeper.
     pub(crate) fn is_on_zookeeper(self) -> bool {
-        self.row().backend == Zk && self != Self::Etcd
+        self.row().backend == Zk
     }
 
     /// The largest number of processes that contend: fewer where each needs a runtime of its own.
@@ -140,19 +144,30 @@ impl Peer {
                 "InterProcessMutex, in Java processes with one session: watches, then lists again",
             ),
             Self::Kazoo => peer("kazoo", Zk, PYTHON, "Lock, in Python processes: watches, then lists again"),
-            Self::Etcd => peer(
-                "etcd",
-                Zk,
-                GO,
-                "concurrency.Mutex, in Go processes, on one etcd server without fsync beside ZooKeeper: watches the key before \
-                 its own, whose end it sees, then reads once",
-            ),
             Self::Sqlx => peer(
                 "sqlx",
                 Postgres,
                 None,
                 "PgAdvisoryLock, with a pool of as many connections as ours: the server wakes the next waiter, each held lock and \
                  each waiter has a connection",
+            ),
+            Self::EtcdLock => peer(
+                "etcd-lock",
+                Etcd,
+                None,
+                "etcd's own lock, as etcd-client asks for it, by the client of ours: the server watches the key before its own",
+            ),
+            Self::EtcdConcurrency => peer(
+                "etcd-concurrency",
+                Etcd,
+                GO,
+                "concurrency.Mutex, in Go processes: watches the key before its own, whose end it sees, then reads once",
+            ),
+            Self::GetLock => peer(
+                "get-lock",
+                Mysql,
+                None,
+                "GET_LOCK and RELEASE_LOCK by sqlx: each held lock and each waiter has a session, and nothing is on a disk",
             ),
         }
     }

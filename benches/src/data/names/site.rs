@@ -21,6 +21,10 @@ pub(crate) enum Site {
     Zk,
     /// One PostgreSQL server.
     Postgres,
+    /// Three members of etcd.
+    Etcd,
+    /// One MariaDB server.
+    Mysql,
     /// Three ZooKeeper servers with proxies between them. Their elections take longer.
     #[value(skip)]
     LinkedZk,

@@ -18,6 +18,9 @@ pub(crate) struct Meta {
     pub(crate) zookeeper: Option<String>,
     #[serde(default)]
     pub(crate) postgres: Option<String>,
+    /// The versions of other servers, by their backends.
+    #[serde(default)]
+    pub(crate) others: BTreeMap<String, String>,
     pub(crate) mode: Mode,
     pub(crate) command: String,
     pub(crate) duration_s: f64,
@@ -41,6 +44,7 @@ impl Meta {
             redis: None,
             zookeeper: None,
             postgres: None,
+            others: BTreeMap::new(),
             mode,
             command: command_line(std::env::args().skip(1)),
             duration_s: 0.0,

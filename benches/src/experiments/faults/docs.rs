@@ -4,8 +4,6 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
-use clap::ValueEnum;
-
 use crate::data::fault::{Cell, Promise};
 use crate::data::{BackendName, Failure, Fault, FaultResult, FaultVerdict, Outcome};
 
@@ -26,7 +24,7 @@ fn render(results: &[FaultResult]) -> Outcome<String> {
     );
     for fault in Fault::of_table() {
         let _ = write!(table, "| {} |", fault.title());
-        for &backend in BackendName::value_variants() {
+        for backend in BackendName::IN_TABLE {
             let _ = write!(table, " {} |", cell(fault, backend, results)?);
         }
         table.push('\n');
@@ -87,7 +85,7 @@ mod tests {
         let text = normalized(&fs::read_to_string(path()).unwrap());
         let (mut run, mut missing) = (0, Vec::new());
         for fault in Fault::of_table() {
-            for &backend in BackendName::value_variants() {
+            for backend in BackendName::IN_TABLE {
                 let Cell::Expected(expected) = fault.on(backend) else { continue };
                 run += 1;
                 if !text.contains(&normalized(expected.sentence)) {
@@ -112,7 +110,7 @@ mod tests {
         assert_eq!(rows.len(), Fault::of_table().count(), "{table}");
         for (row, fault) in rows.iter().zip(Fault::of_table()) {
             assert_eq!(row[0], fault.title());
-            for (cell, &backend) in row[1..].iter().zip(BackendName::value_variants()) {
+            for (cell, backend) in row[1..].iter().zip(BackendName::IN_TABLE) {
                 let allowed: &[&str] = match fault.on(backend) {
                     Cell::NoMeaning(why) => {
                         assert_eq!(*cell, why, "{fault} on {backend}");

@@ -697,6 +697,8 @@ const fn crowd(site: Site) -> usize {
     match site {
         Site::Redis | Site::RedisTls | Site::Sentinel => 20_000,
         Site::Redlock => 1_000,
+        // Each takes three requests, which a busy machine has to answer within a part of the lease.
+        Site::Etcd | Site::Mysql => 100,
         _ => 2_000,
     }
 }

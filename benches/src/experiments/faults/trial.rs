@@ -221,7 +221,7 @@ async fn leader(servers: &FaultServers) -> Outcome<usize> {
 /// The servers of a fault, unless the backend has none.
 fn site(fault: Fault, backend: BackendName) -> Option<Site> {
     Some(match (backend, fault.row().effect) {
-        (BackendName::Memory, _) => return None,
+        (BackendName::Memory | BackendName::Sqlite | BackendName::S3, _) => return None,
         (BackendName::Redis, Effect::FailOver(_)) => Site::Sentinel,
         (BackendName::Redis, _) => Site::Redis,
         (BackendName::Redlock, _) => Site::Redlock,
@@ -231,6 +231,8 @@ fn site(fault: Fault, backend: BackendName) -> Option<Site> {
         (BackendName::Postgres, Effect::FailOver(Data::Kept)) => Site::SynchronousStandby,
         (BackendName::Postgres, Effect::FillDisk) => Site::SmallDisk,
         (BackendName::Postgres, _) => Site::Postgres,
+        (BackendName::Etcd, _) => Site::Etcd,
+        (BackendName::Mysql, _) => Site::Mysql,
     })
 }
 

@@ -13,7 +13,7 @@ use crate::data::{Fault, Losses};
 use crate::experiments::faults::injector::Injected;
 use crate::rig::worker::client_runtimes::runtime_of;
 
-/// How much longer than a lease a lock may be free after a fault.
+/// How much longer than its leases a lock may be free after a fault.
 pub(super) const SLACK: Duration = Duration::from_secs(2);
 
 /// What the history of one backend shows.
@@ -64,15 +64,15 @@ impl Gap {
     }
 }
 
-/// Checks the history from `began_ns` to `end_ns`.
+/// Checks the history from `began_ns` to `end_ns`. A lock may be free for `limit` after a fault.
 pub(super) fn judge(
     history: &History,
     faults: &[Injected],
-    lease: Duration,
+    limit: Duration,
     (began_ns, end_ns): (u64, u64),
     pressure: &CpuPressure,
 ) -> SoakVerdict {
-    let (found, limit) = (Findings::of(history), lease + SLACK);
+    let found = Findings::of(history);
     let stale = stale_commits(history.events());
     let forgets = faults.iter().any(|fault| fault.fault.row().losses == Losses::Unnoticed);
     let excused = if forgets { Excused::Everything } else { Excused::Nothing };
@@ -245,7 +245,7 @@ mod tests {
     fn judged(events: &[Vec<Event>], faults: &[Injected], end: u64) -> SoakVerdict {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let pressure = runtime.block_on(async { CpuPressure::watch() });
-        judge(&History::new(events.concat()), faults, LEASE, (0, end * S), &pressure)
+        judge(&History::new(events.concat()), faults, LEASE + SLACK, (0, end * S), &pressure)
     }
 
     #[test]

@@ -30,8 +30,8 @@ impl FaultServers {
         }
         for &server in servers {
             match outage {
-                Outage::Frozen => self.stop(server),
-                Outage::Killed => self.kill(server),
+                Outage::Frozen => self.server(server).stop(),
+                Outage::Killed => self.server(server).kill(),
                 Outage::CutOff { route, directions } => self.cut_off(*route, server, directions, true),
                 Outage::Full => self.fill_memory(server, true).await?,
                 Outage::OtherCertificates => self.replace_certificates(server).await?,
@@ -44,7 +44,7 @@ impl FaultServers {
     pub(crate) async fn end(&self, outage: &Outage, servers: &[usize]) -> Outcome<()> {
         for &server in servers {
             match outage {
-                Outage::Frozen => self.cont(server),
+                Outage::Frozen => self.server(server).cont(),
                 Outage::Killed => self.start_again(server).await?,
                 Outage::CutOff { route, directions } => self.cut_off(*route, server, directions, false),
                 Outage::Full => self.fill_memory(server, false).await?,

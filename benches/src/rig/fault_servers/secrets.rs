@@ -119,7 +119,7 @@ impl FaultServers {
     /// Restarts a Redis server with certificates of another authority.
     pub(super) async fn replace_certificates(&self, server: usize) -> Outcome<()> {
         let tls = self.secrets()?.tls.as_ref().ok_or_else(|| Failure::new("there is no TLS"))?;
-        self.kill(server);
+        self.server(server).kill();
         tls.servers.replace()?;
         self.start_again(server).await
     }

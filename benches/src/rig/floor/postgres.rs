@@ -5,21 +5,18 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use polylock::OwnerId;
-use tokio::sync::{Mutex, Semaphore};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Statement};
 
 use super::Floor;
 use crate::data::{Failure, Outcome};
 use crate::rig::backends::postgres::{FLOOR, connect};
+use crate::rig::idle::Idle;
 use crate::rig::url;
 
 /// A pool of as many sessions as a client of ours has, with prepared statements.
 #[derive(Debug)]
-pub(crate) struct Sessions {
-    idle: Mutex<Vec<Session>>,
-    permits: Semaphore,
-}
+pub(crate) struct Sessions(Idle<Session>);
 
 #[derive(Debug)]
 struct Session {
@@ -43,7 +40,7 @@ impl Sessions {
         make_table(&first).await?;
         let others = try_join_all((1..size).map(|_| connect(url))).await?;
         let all = try_join_all([first].into_iter().chain(others).map(Session::prepare)).await?;
-        Ok(Self { permits: Semaphore::new(all.len()), idle: Mutex::new(all) })
+        Ok(Self(Idle::of(all)))
     }
 
     /// Executes a statement on the session that was used last, and returns how many rows it changed.
@@ -52,11 +49,9 @@ impl Sessions {
         statement: fn(&Session) -> &Statement,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Outcome<u64> {
-        let _permit = self.permits.acquire().await?;
-        let session = self.idle.lock().await.pop();
-        let session = session.ok_or_else(|| Failure::new("the pool has fewer sessions than permits"))?;
+        let session = self.0.take().await?;
         let changed = session.client.execute(statement(&session), parameters).await;
-        self.idle.lock().await.push(session);
+        self.0.put_back(session).await;
         Ok(changed?)
     }
 }

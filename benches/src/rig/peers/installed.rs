@@ -6,22 +6,19 @@ use std::path::{Path, PathBuf};
 use crate::data::Peer;
 
 pub(super) fn folder_of(language: &str) -> PathBuf {
-    let target = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.parent()?.to_owned()));
-    target.unwrap_or_default().join("peers").join(language)
+    target().join("peers").join(language)
+}
+
+/// The target directory of this program.
+pub(crate) fn target() -> PathBuf {
+    let exe = std::env::current_exe().ok();
+    exe.and_then(|exe| Some(exe.parent()?.parent()?.to_owned())).unwrap_or_default()
 }
 
 /// Why a peer cannot be measured, if its packages are not installed: the set-up notes what it has installed, or else why it could
 /// not.
 pub(crate) fn missing(peer: Peer) -> Option<String> {
-    if peer == Peer::Etcd && !has_program("etcd") {
-        return Some("etcd is not installed".into());
-    }
     missing_in(&folder_of(peer.packages()?))
-}
-
-fn has_program(name: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
 }
 
 fn missing_in(folder: &Path) -> Option<String> {
@@ -49,10 +46,5 @@ mod tests {
         assert_eq!(missing_in(folder.path()).as_deref(), Some("go is not installed"));
         fs::write(folder.path().join(INSTALLED), "redis==8").unwrap();
         assert_eq!(missing_in(folder.path()), None);
-    }
-
-    #[test]
-    fn a_program_is_looked_for() {
-        assert!(has_program("sh") && !has_program("no-such-program-here"));
     }
 }

@@ -25,14 +25,14 @@ pub(crate) struct Subprocess {
 }
 
 impl Subprocess {
-    /// The program of a library that is not in Rust, with its lock. etcd's takes the address of the server for the URL.
+    /// The program of a library that is not in Rust, with its lock.
     pub(crate) async fn of(peer: Peer, url: &str, lock: &str) -> Outcome<Self> {
         let (python, go) = (folder_of("python").join("bin/python"), folder_of("go").join("peer"));
         let mut command = program(match peer {
             Peer::Curator | Peer::Redisson | Peer::RedissonFair => Path::new("java"),
             Peer::NodeRedlock => Path::new("node"),
             Peer::RedisPy | Peer::Pottery | Peer::Kazoo => &python,
-            Peer::Redsync | Peer::RedsyncFive | Peer::Etcd => &go,
+            Peer::Redsync | Peer::RedsyncFive | Peer::EtcdConcurrency => &go,
             _ => return Err(Failure::new(format!("{} is a library of Rust", peer.as_str()))),
         });
         match peer {
@@ -48,12 +48,12 @@ impl Subprocess {
                 command.arg(if peer == Peer::RedissonFair { "fair" } else { "plain" })
             }
             Peer::Redsync | Peer::RedsyncFive => command.arg("redsync"),
-            Peer::Etcd => command.arg("etcd"),
+            Peer::EtcdConcurrency => command.arg("etcd"),
             _ => command.arg(source("redis_lock.py")).arg(peer.as_str()),
         };
         let servers = match peer {
             Peer::Curator | Peer::Kazoo => zookeeper(url)?,
-            Peer::Etcd => url.to_owned(),
+            Peer::EtcdConcurrency => url::first_host(url).to_owned(),
             _ => redis(url),
         };
         Self::start(&mut command, &servers, lock).await

@@ -4,6 +4,7 @@
 //!   confirms.
 //! * PostgreSQL: a row that announces the wait, an update that names the next owner and notifies it, and the update that
 //!   confirms.
+//! * etcd: a watch, a swap that writes the key which the next owner watches, and the swap that confirms.
 //! * ZooKeeper: the creation of a node, a watch on the node before it, and that node's deletion.
 //!
 //! There are no queue, tokens and leases: what a lock takes beyond this is its own cost.
@@ -21,6 +22,7 @@ use tokio_postgres::{Client as Session, Statement};
 use zookeeper_client::{Acls, Client as ZkClient, CreateMode, Error as ZkError};
 
 use crate::data::{Failure, Outcome};
+use crate::rig::backends::etcd::{Etcd, KeyWatch};
 use crate::rig::backends::{postgres, redis as redis_servers, zk as zk_servers};
 use crate::rig::floor::make_table;
 use crate::rig::measured_lock::MeasuredLock;
@@ -30,6 +32,7 @@ pub(crate) enum BareHandOver {
     Redis(Mutex<OnRedis>),
     Zk(Mutex<OnZk>),
     Postgres(Mutex<OnPostgres>),
+    Etcd(Mutex<OnEtcd>),
 }
 
 impl BareHandOver {
@@ -38,6 +41,7 @@ impl BareHandOver {
         Ok(match LockUrl::parse(url)?.scheme.as_str() {
             "zk" => Self::Zk(Mutex::new(OnZk::connect(url, name, number, of).await?)),
             "postgres" => Self::Postgres(Mutex::new(OnPostgres::connect(url, name, number, of).await?)),
+            "etcd" => Self::Etcd(Mutex::new(OnEtcd::connect(url, name, number, of).await?)),
             _ => Self::Redis(Mutex::new(OnRedis::connect(url, name, number, of).await?)),
         })
     }
@@ -51,6 +55,7 @@ impl MeasuredLock for BareHandOver {
             Self::Redis(place) => place.lock().await.acquire().await,
             Self::Zk(place) => place.lock().await.acquire().await,
             Self::Postgres(place) => place.lock().await.acquire().await,
+            Self::Etcd(place) => place.lock().await.acquire().await,
         }
     }
 
@@ -59,6 +64,7 @@ impl MeasuredLock for BareHandOver {
             Self::Redis(place) => place.lock().await.release().await?,
             Self::Zk(place) => place.lock().await.release().await?,
             Self::Postgres(place) => place.lock().await.release().await?,
+            Self::Etcd(place) => place.lock().await.release().await?,
         }
         Ok(ReleaseOutcome::Released)
     }
@@ -233,6 +239,42 @@ impl OnPostgres {
     }
 }
 
+/// A watched key for each process, and one that confirms. Each is written by one process alone, which knows how often it was.
+pub(crate) struct OnEtcd {
+    etcd: Etcd,
+    turn: KeyWatch,
+    confirmed: String,
+    next: String,
+    round: u64,
+    begins: bool,
+}
+
+impl OnEtcd {
+    async fn connect(url: &str, name: &str, number: u32, of: u32) -> Outcome<Self> {
+        let (etcd, turn_of) = (Etcd::connect(url).await?, |number| format!("{name}/turn/{number}"));
+        let turn = etcd.watch(&turn_of(number)).await?;
+        let (confirmed, next) = (format!("{name}/confirmed/{number}"), turn_of((number + 1) % of));
+        Ok(Self { etcd, turn, confirmed, next, round: 0, begins: number == 0 })
+    }
+
+    async fn acquire(&mut self) -> Outcome<()> {
+        if !std::mem::take(&mut self.begins) {
+            self.turn.changed().await?;
+        }
+        swapped(self.etcd.swap(&self.confirmed, self.round, self.confirmed.as_bytes()).await?)
+    }
+
+    async fn release(&mut self) -> Outcome<()> {
+        let swap = self.etcd.swap(&self.next, self.round, self.next.as_bytes()).await?;
+        self.round += 1;
+        swapped(swap)
+    }
+}
+
+fn swapped(is_written: bool) -> Outcome<()> {
+    if is_written { Ok(()) } else { Err(Failure::new("a bare swap was refused")) }
+}
+
 const NAME_NEXT_AND_PUBLISH: &str =
     "redis.call('SET', KEYS[1], ARGV[1], 'PX', 200) return redis.call('PUBLISH', ARGV[1], '')";
 const TTL_MS: u64 = 10_000;
@@ -240,7 +282,7 @@ const SESSION: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
-    use lock_testkit::{PostgresServer, RedisServer, ZkEnsemble, ZooKeeper};
+    use lock_testkit::{EtcdServer, PostgresServer, RedisServer, ZkEnsemble, ZooKeeper};
     use tokio::time::{sleep, timeout};
 
     use super::*;
@@ -267,6 +309,14 @@ mod tests {
     async fn a_late_process_misses_no_turn_on_postgres() {
         let server = PostgresServer::start().await.unwrap();
         goes_round(&server.url()).await;
+    }
+
+    #[tokio::test]
+    async fn a_late_process_misses_no_turn_on_etcd() {
+        if !EtcdServer::is_missing() {
+            let server = EtcdServer::start().await.unwrap();
+            goes_round(&server.url()).await;
+        }
     }
 
     /// The second of two processes begins long after the first had its turn and handed over.

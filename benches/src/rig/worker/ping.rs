@@ -22,6 +22,8 @@ pub(crate) enum Pinger {
     Zk(Client),
     /// Three empty queries, and two commits: a hand-over has to be on the disk, and its confirmation.
     Postgres(Session, Box<Bare>),
+    /// Two swaps.
+    Swaps(Box<Bare>),
 }
 
 impl Pinger {
@@ -32,6 +34,9 @@ impl Pinger {
             "postgres" => {
                 let one = BareConnections::open(&url::with_option(url, "pool", "1"), SESSION).await?;
                 Self::Postgres(postgres::connect(url).await?, Box::new(one.floor(name, SESSION).await?))
+            }
+            "etcd" | "mysql" | "sqlite" | "s3" => {
+                Self::Swaps(Box::new(BareConnections::open(url, SESSION).await?.floor(name, SESSION).await?))
             }
             _ => Self::Redis(redis_servers::connect(url, url::first_host(url)).await?),
         })
@@ -62,6 +67,10 @@ impl Pinger {
                 }
                 row.acquire().await?;
                 row.release().await?;
+            }
+            Self::Swaps(value) => {
+                value.acquire().await?;
+                value.release().await?;
             }
         }
         Ok(())

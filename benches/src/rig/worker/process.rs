@@ -21,7 +21,9 @@ use super::{Job, Order, Task, WorkerReport, throughput};
 use crate::data::window::nanos;
 use crate::data::{EventLog, Outcome, Peer};
 use crate::rig::measured_lock::MeasuredLock;
-use crate::rig::peers::{AsyncRedisLock, Distkit, DriverLock, Rlock, Rslock, SQLX_POOL, Sqlx, Subprocess};
+use crate::rig::peers::{
+    AsyncRedisLock, Distkit, DriverLock, EtcdLock, GetLock, Rlock, Rslock, SQLX_POOL, Sqlx, Subprocess,
+};
 use crate::rig::url;
 
 pub(crate) fn main() -> ExitCode {
@@ -145,6 +147,8 @@ async fn contend_as(peer: Peer, job: &Job, hold: Duration, orders: &mut Orders) 
             contend_as_ready(&lock, job, hold, orders).await
         }
         Peer::Sqlx => contend_as_ready(&Sqlx::connect(url, key, SQLX_POOL).await?, job, hold, orders).await,
+        Peer::EtcdLock => contend_as_ready(&EtcdLock::connect(url, key).await?, job, hold, orders).await,
+        Peer::GetLock => contend_as_ready(&GetLock::connect(url, key).await?, job, hold, orders).await,
         _ => {
             let lock = if peer.is_on_zookeeper() { format!("/{key}") } else { key.to_owned() };
             direct(Subprocess::of(peer, url, &lock).await?, job, hold, orders).await

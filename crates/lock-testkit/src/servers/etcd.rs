@@ -240,11 +240,7 @@ impl EtcdCluster {
     ///
     /// As for [`EtcdServer::start`].
     pub async fn start() -> Result<Self> {
-        off_thread(|| {
-            let start = || EtcdOptions::default().start_blocking(3).map(|members| Self { members });
-            on_free_ports("etcd", start)
-        })
-        .await
+        EtcdOptions::default().start_cluster().await
     }
 
     /// The members, in the order of the URL.
@@ -294,6 +290,16 @@ impl EtcdOptions {
     /// As for [`EtcdServer::start`].
     pub async fn start(self) -> Result<EtcdServer> {
         let start = move || self.start_blocking(1).map(|mut members| members.remove(0));
+        off_thread(|| on_free_ports("etcd", start)).await
+    }
+
+    /// Starts three members, and waits for their leader.
+    ///
+    /// # Errors
+    ///
+    /// As for [`EtcdServer::start`].
+    pub async fn start_cluster(self) -> Result<EtcdCluster> {
+        let start = move || self.start_blocking(3).map(|members| EtcdCluster { members });
         off_thread(|| on_free_ports("etcd", start)).await
     }
 

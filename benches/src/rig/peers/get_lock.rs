@@ -1,0 +1,44 @@
+//! `GET_LOCK` of MySQL, a lock of the session, by sqlx.
+
+use lock_testkit::history::ReleaseOutcome;
+use sqlx::MySqlConnection;
+use tokio::sync::Mutex;
+
+use crate::data::{Failure, Outcome};
+use crate::rig::backends::mysql;
+use crate::rig::measured_lock::MeasuredLock;
+
+#[derive(Debug)]
+pub(crate) struct GetLock {
+    session: Mutex<MySqlConnection>,
+    name: String,
+}
+
+impl GetLock {
+    pub(crate) async fn connect(url: &str, name: &str) -> Outcome<Self> {
+        Ok(Self { session: Mutex::new(mysql::session(url).await?), name: name.to_owned() })
+    }
+
+    /// Whether the answer is 1: other answers are 0, and NULL for an error.
+    async fn ask(&self, sql: &'static str) -> Outcome<bool> {
+        let asked = sqlx::query_scalar::<_, Option<i64>>(sql).bind(&self.name);
+        Ok(asked.fetch_one(&mut *self.session.lock().await).await? == Some(1))
+    }
+}
+
+impl MeasuredLock for GetLock {
+    type Held = ();
+
+    async fn acquire(&self) -> Outcome<()> {
+        // MariaDB has no wait without an end.
+        match self.ask("SELECT GET_LOCK(?, 1000)").await? {
+            true => Ok(()),
+            false => Err(Failure::new("GET_LOCK has not granted the lock")),
+        }
+    }
+
+    async fn release(&self, (): ()) -> Outcome<ReleaseOutcome> {
+        let released = self.ask("SELECT RELEASE_LOCK(?)").await?;
+        Ok(if released { ReleaseOutcome::Released } else { ReleaseOutcome::AlreadyLost })
+    }
+}
