@@ -242,7 +242,7 @@ mod tests {
         let top: Vec<&String> = json.as_object().unwrap().keys().collect();
         assert_eq!(top, ["claims", "experiments", "failures", "faults", "meta", "rows", "schema", "targets"]);
         let meta: Vec<&str> = json["meta"].as_object().unwrap().keys().map(String::as_str).collect();
-        let expected = "command cores cpu date duration_s interrupted kernel mode note postgres redis repeats settings version zookeeper";
+        let expected = "command cores cpu date duration_s interrupted kernel mode note others postgres redis repeats settings version zookeeper";
         assert_eq!(meta.join(" "), expected);
         assert_eq!(json["meta"]["mode"], "quick");
     }
