@@ -33,7 +33,9 @@ struct Probe<'a> {
 /// [`Unsupported`](lock_core::ErrorKind::Unsupported) if the store lets one through; those of the store.
 pub(crate) async fn refuses_old_versions(registers: &impl Registers, limit: Duration) -> Result<()> {
     let probed = timeout(limit, probe(registers)).await;
-    probed.map_err(|_| silent(registers.about().name, limit, Outcome::NotApplied))?
+    let probed = probed.unwrap_or_else(|_| Err(silent(registers.about().name, limit, Outcome::Unknown)));
+    // Whatever became of the probe, no lock has changed.
+    probed.map_err(|error| error.with_outcome(Outcome::NotApplied))
 }
 
 async fn probe(registers: &impl Registers) -> Result<()> {
