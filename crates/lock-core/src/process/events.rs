@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::api::lock_spec::LockSpec;
+use crate::process::poison::lock;
 use crate::seam::observe::{Acquisition, LockEvent, LockObserver, Observation};
 use crate::{
     BootInstant, Error, ErrorKind, Guard, GuardState, LockName, LossReason, Released, Result, Validity, Wait,
@@ -170,7 +171,7 @@ impl Told {
     }
 
     fn state(&self) -> MutexGuard<'_, TellingState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -1,10 +1,11 @@
 //! What a process knows of the migration, and what it registers.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use lock_core::migration::{Member, StoredRecord};
+use lock_core::poison::lock;
 use lock_core::{LockName, OwnerId, OwnerInfo, Result, Token};
 use tokio::sync::watch;
 
@@ -149,7 +150,7 @@ impl Process {
 
     /// Notes what a look at the old store has found.
     pub(crate) fn note_source(&self, note: impl FnOnce(&mut SourceSeen)) {
-        note(&mut self.source.lock().unwrap_or_else(PoisonError::into_inner));
+        note(&mut lock(&self.source));
     }
 
     pub(crate) fn note_double_grant(&self) {
@@ -171,7 +172,7 @@ impl Process {
     }
 
     fn since(&self, rung: Rung) -> SystemTime {
-        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut since = lock(&self.since);
         match *since {
             Some((before, since)) if before == rung => since,
             _ => since.insert((rung, SystemTime::now())).1,

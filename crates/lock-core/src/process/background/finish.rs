@@ -38,9 +38,13 @@ struct Entries {
 /// The side of the caller.
 pub(super) struct Finish<T: Send + 'static> {
     /// Before the first poll.
-    future: Option<BoxFuture<'static, T>>,
+    first: Option<First<T>>,
     shared: Option<(Arc<Shared<T>>, u64)>,
     begun: Arc<Begun>,
+}
+
+struct First<T> {
+    future: BoxFuture<'static, T>,
     tasks: TaskTracker,
     runtime: Handle,
 }
@@ -72,26 +76,27 @@ impl<T: Send + 'static> Finish<T> {
         tasks: &TaskTracker,
         runtime: &Handle,
     ) -> Self {
-        let (begun, tasks, runtime) = (Arc::clone(begun), tasks.clone(), runtime.clone());
-        Self { future: Some(Box::pin(future)), shared: None, begun, tasks, runtime }
+        let (tasks, runtime) = (tasks.clone(), runtime.clone());
+        let first = First { future: Box::pin(future), tasks, runtime };
+        Self { first: Some(first), shared: None, begun: Arc::clone(begun) }
     }
 
     /// Polls it for the first time.
-    fn begin(&mut self, mut future: BoxFuture<'static, T>, context: &mut Context<'_>) -> Poll<Option<T>> {
+    fn begin(&mut self, first: First<T>, context: &mut Context<'_>) -> Poll<Option<T>> {
+        let First { mut future, tasks, runtime } = first;
         if let Poll::Ready(done) = future.as_mut().poll(context) {
             return Poll::Ready(Some(done));
         }
-        let state = State::Polled { future, caller: context.waker().clone(), counted: self.tasks.token() };
-        let (tasks, runtime) = (self.tasks.clone(), self.runtime.clone());
+        let state = State::Polled { future, caller: context.waker().clone(), counted: tasks.token() };
         let shared = Arc::new(Shared { state: Mutex::new(state), tasks, runtime });
-        let key = self.begun.enter(Arc::clone(&shared) as _, &self.runtime);
+        let key = self.begun.enter(Arc::clone(&shared) as _, &shared.runtime);
         self.shared = Some((shared, key));
         Poll::Pending
     }
 
     fn end(&mut self) -> Option<Arc<Shared<T>>> {
         let (shared, key) = self.shared.take()?;
-        self.begun.leave(self.runtime.id(), key);
+        self.begun.leave(shared.runtime.id(), key);
         Some(shared)
     }
 }
@@ -101,8 +106,8 @@ impl<T: Send + 'static> Future for Finish<T> {
     type Output = Option<T>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
-        if let Some(future) = self.future.take() {
-            return self.begin(future, context);
+        if let Some(first) = self.first.take() {
+            return self.begin(first, context);
         }
         let Some((shared, _)) = &self.shared else { unreachable!("it is not polled after its end") };
         let done = ready!(shared.poll(context));
