@@ -89,6 +89,13 @@ impl From<Error> for NotOpened {
 
 impl From<sqlx::Error> for NotOpened {
     fn from(error: sqlx::Error) -> Self {
+        // As of a plugin that the driver lacks. Later, it is a connection that has failed.
+        if let sqlx::Error::Protocol(what) = &error {
+            let what = format!("the driver cannot speak with the server: {what}");
+            let hint = "name a server of MySQL or MariaDB, and a user who logs in by mysql_native_password or caching_sha2_password";
+            let refused = Error::new(ErrorKind::InvalidConfig, NAME).with_message(what).with_hint(hint);
+            return Self(refused.caused_by(error));
+        }
         let code = code_of(&error);
         Self(describe(error, code))
     }
@@ -211,12 +218,6 @@ pub(super) fn describe(error: sqlx::Error, code: Option<u16>) -> Error {
             ErrorKind::Unexpected,
             format!("the table has a value that cannot be read: {error}"),
             "something else writes there: name another table by table=",
-        ),
-        // As of a plugin that the driver lacks.
-        (None, sqlx::Error::Protocol(what)) => (
-            ErrorKind::InvalidConfig,
-            format!("the driver cannot speak with the server: {what}"),
-            "name a server of MySQL or MariaDB, and a user who logs in by mysql_native_password or caching_sha2_password",
         ),
         (None, _) => (
             ErrorKind::Unavailable,
