@@ -7,20 +7,26 @@ mod messages;
 
 use std::time::Duration;
 
-use lock_core::{ErrorKind, Outcome, Result};
+use lock_core::{ErrorKind, Outcome, OwnerId, Result, Token};
 use tokio::time::{sleep, timeout};
 use tonic::Status;
 
 pub(crate) use self::members::Members;
-use self::messages::{Executed, Found, RANGE, Range, TRANSACTION, Transaction, Value, WATCH, Watch, Watched};
+use self::messages::{
+    Executed, Found, RANGE, Range, Step, TRANSACTION, Transaction, Value, WATCH, Watch, Watched,
+};
 use crate::error::overtaken;
-use crate::registers::{About, Registers, Version, Versioned};
+use crate::registers::{About, Exchanged, Notice, Registers, Version, Versioned};
 
 pub(crate) const NAME: &str = "etcd";
-/// A read takes a round trip to the leader and one to a majority. Where a watch is lost, waiters read twenty times a second.
+/// A read takes a round trip to the leader and one to a majority. Where a watch is lost, waiters ask twenty times a second.
 const POLL: Duration = Duration::from_millis(50);
 /// A watch may be lost and nobody know: after so long somebody looks.
 const WATCHED: Duration = Duration::from_secs(5);
+/// Before the owner ids of waiters that are notified.
+const NOTICES: &str = "granted/";
+/// How many notices are published in one transaction, of 128 steps at most. Waiters without one look at the record.
+const MOST_NOTICES: usize = 100;
 /// How many keys are listed at a time: with long names still less than gRPC takes for an answer.
 const PAGE: i64 = 1_000;
 
@@ -40,28 +46,37 @@ impl Etcd {
         [self.prefix.as_bytes(), key.as_bytes()].concat()
     }
 
-    /// The version of a key, without its value.
-    async fn version(&self, key: &str) -> Result<Option<Version>> {
-        let found = self.members.call::<_, Found>(RANGE, &Range::version(&self.key(key))).await?;
-        Ok(found.answer.values.first().map(|found| version(found.revision)))
+    fn notice_key(&self, waiter: OwnerId) -> Vec<u8> {
+        self.key(&format!("{NOTICES}{waiter}"))
     }
 
-    /// Returns after a change of the key, or a reason to look.
+    fn step(&self, notice: &Notice) -> Step {
+        match notice {
+            Notice::Granted(waiter, token) => {
+                Step::put(&self.notice_key(*waiter), token.to_string().as_bytes())
+            }
+            Notice::Over(waiter) => Step::delete(&self.notice_key(*waiter)),
+        }
+    }
+
+    /// Returns the token in a notice, or a reason to look.
     ///
     /// From now on, and a read once that is: a watch from an earlier revision waits for up to 100 ms until etcd has caught up.
-    async fn watch(&self, key: &str, seen: Option<&Version>) -> Result<(), Status> {
-        let mut watched = self.members.open::<_, Watched>(WATCH, Watch::new(&self.key(key))).await?;
+    async fn watch(&self, waiter: OwnerId) -> Result<Option<Token>, Status> {
+        let key = self.notice_key(waiter);
+        let mut watched = self.members.open::<_, Watched>(WATCH, Watch::new(&key)).await?;
         while let Some(Watched { created, canceled, events }) = watched.next().await? {
             if canceled {
                 return Err(Status::cancelled("the store has ended the watch"));
             }
-            if !events.is_empty() {
-                return Ok(());
+            if let Some(value) = events.into_iter().find_map(|event| event.value) {
+                return Ok(token(&value));
             }
             if created {
-                let found = self.version(key).await;
-                if found.map_err(|error| Status::unavailable(error.message()))?.as_ref() != seen {
-                    return Ok(());
+                let found = self.members.call::<_, Found>(RANGE, &Range::one(&key)).await;
+                let found = found.map_err(|error| Status::unavailable(error.message()))?.answer.values;
+                if let Some(value) = found.first() {
+                    return Ok(token(value));
                 }
             }
         }
@@ -77,26 +92,39 @@ impl Registers for Etcd {
     async fn read(&self, key: &str) -> Result<Option<Versioned>> {
         let found = self.members.call::<_, Found>(RANGE, &Range::one(&self.key(key))).await;
         let found = found.map_err(|error| error.with_outcome(Outcome::NotApplied))?;
-        let versioned = |found: Value| Versioned::new(version(found.revision), found.value);
         Ok(found.answer.values.into_iter().next().map(versioned))
+    }
+
+    async fn swap(&self, key: &str, expected: Option<&Version>, value: &[u8]) -> Result<Option<Version>> {
+        Ok(match self.exchange(key, expected, value, &[]).await? {
+            Exchanged::Written(version) => Some(version),
+            Exchanged::Refused | Exchanged::Found(_) => None,
+        })
     }
 
     /// A request without an answer is sent again, until there is one: if the value is there then, it was executed, as no two swaps have the
     /// same value.
-    async fn swap(&self, key: &str, expected: Option<&Version>, value: &[u8]) -> Result<Option<Version>> {
-        let Some(revision) = revision(expected) else { return Ok(None) };
-        let request = Transaction::swap(&self.key(key), revision, value);
+    async fn exchange(
+        &self,
+        key: &str,
+        expected: Option<&Version>,
+        value: &[u8],
+        notices: &[Notice],
+    ) -> Result<Exchanged> {
+        let Some(revision) = revision(expected) else { return Ok(Exchanged::Refused) };
+        let notices = notices.iter().take(MOST_NOTICES).map(|notice| self.step(notice));
+        let request = Transaction::swap(&self.key(key), revision, value, notices);
         let (found, was_sent) = match self.members.call::<_, Executed>(TRANSACTION, &request).await {
             Ok(executed) if executed.answer.succeeded => {
-                return Ok(Some(version(executed.answer.revision())));
+                return Ok(Exchanged::Written(version(executed.answer.revision())));
             }
             Ok(executed) => (executed.answer.found(), executed.is_repeated),
             // The transaction that filled the store has this error too, though it is executed. None is, once a member has said so.
             Err(full) if full.kind() == ErrorKind::Exhausted => {
                 let found = self.read(key).await.map_err(|_| full.clone().with_outcome(Outcome::Unknown))?;
                 let is_ours = found.as_ref().is_some_and(|found| found.value == value);
-                let outcome = match &found {
-                    Some(found) if is_ours => return Ok(Some(found.version.clone())),
+                let outcome = match found {
+                    Some(found) if is_ours => return Ok(Exchanged::Written(found.version)),
                     found if found.as_ref().map(|found| &found.version) == expected => full.outcome(),
                     _ => Outcome::Unknown,
                 };
@@ -126,10 +154,15 @@ impl Registers for Etcd {
     }
 
     /// By a watch; by a pause where there is none.
-    async fn changed(&self, key: &str, seen: Option<&Version>) {
-        if let Ok(Err(lost)) = timeout(WATCHED, self.watch(key, seen)).await {
-            tracing::debug!(%lost, key, "a watch of etcd is lost");
-            sleep(POLL).await;
+    async fn notified(&self, waiter: OwnerId) -> Option<Token> {
+        match timeout(WATCHED, self.watch(waiter)).await {
+            Ok(Ok(token)) => token,
+            Ok(Err(lost)) => {
+                tracing::debug!(%lost, "a watch of etcd is lost");
+                sleep(POLL).await;
+                None
+            }
+            Err(_) => None,
         }
     }
 
@@ -139,7 +172,7 @@ impl Registers for Etcd {
 }
 
 pub(crate) fn about() -> About {
-    About::new(NAME, POLL)
+    About { notifies: true, ..About::new(NAME, POLL) }
 }
 
 /// The revision of a version, zero for a key that does not exist; `None` if it is none of this store.
@@ -151,13 +184,22 @@ fn version(revision: i64) -> Version {
     Version::from(revision.cast_unsigned())
 }
 
+/// The token in a notice; `None` if it is none of ours.
+fn token(notice: &Value) -> Option<Token> {
+    Some(Token::new(str::from_utf8(&notice.value).ok()?.parse().ok()?))
+}
+
+fn versioned(found: Value) -> Versioned {
+    Versioned::new(version(found.revision), found.value)
+}
+
 /// What became of a swap that was refused, by what is there. A proxy on the way may have sent it twice: if the value is ours, it was executed,
 /// whoever has repeated it.
-fn settled(found: Option<Value>, value: &[u8], was_sent: bool) -> Result<Option<Version>> {
+fn settled(found: Option<Value>, value: &[u8], was_sent: bool) -> Result<Exchanged> {
     match found {
-        Some(found) if found.value == value => Ok(Some(version(found.revision))),
+        Some(found) if found.value == value => Ok(Exchanged::Written(version(found.revision))),
         _ if was_sent => Err(overtaken(NAME)),
-        _ => Ok(None),
+        found => Ok(Exchanged::Found(found.map(versioned))),
     }
 }
 
@@ -169,10 +211,11 @@ mod tests {
     fn a_value_of_ours_proves_its_swap_whoever_has_repeated_it() {
         let found = |value: &[u8]| Some(Value { value: value.to_vec(), revision: 7, ..Value::default() });
         for was_sent in [false, true] {
-            assert_eq!(settled(found(b"ours"), b"ours", was_sent).unwrap(), Some(version(7)));
+            assert_eq!(settled(found(b"ours"), b"ours", was_sent).unwrap(), Exchanged::Written(version(7)));
         }
         for other in [found(b"other"), None] {
-            assert_eq!(settled(other.clone(), b"ours", false).unwrap(), None);
+            let is_there = Exchanged::Found(other.clone().map(versioned));
+            assert_eq!(settled(other.clone(), b"ours", false).unwrap(), is_there);
             assert_eq!(settled(other, b"ours", true).unwrap_err().outcome(), Outcome::Unknown);
         }
     }

@@ -82,7 +82,7 @@ pub use mysql::Mysql;
 pub use mysql_config::MysqlConfig;
 #[cfg(feature = "s3")]
 pub use object_store;
-pub use registers::{About, Registers, Version, Versioned};
+pub use registers::{About, Exchanged, Notice, Registers, Version, Versioned};
 #[cfg(feature = "s3")]
 pub use s3_config::S3Config;
 #[cfg(feature = "sqlite")]

@@ -1,53 +1,103 @@
-//! When a waiter reads again: when the store says that the record has changed, or when it has to look, as for its beat.
+//! When a waiter asks again: when it is notified, or when it has to look, as for its beat.
 
+use std::fmt::{self, Debug};
+use std::future::pending;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use lock_core::engine::{Mailbox, Message};
 use lock_core::poison::lock;
 use lock_core::waiting::longest_pause;
-use lock_core::{BootInstant, Clock};
+use lock_core::{BootInstant, Clock, OwnerId, Token, random};
+use rand::Rng;
 use tokio::time::sleep;
 
-use crate::registers::{Registers, Version};
+use crate::registers::{About, Registers};
 
-/// How much longer those pause that are not the first: so many times.
-const BEHIND: u32 = 4;
+/// The shortest pause of a waiter that polls: this part of the longest one of the first.
+const SHORTEST: u32 = 8;
+/// The longest of those behind it.
+const LONGEST: Duration = Duration::from_secs(2);
+/// One that is not in the queue, or could not ask, polls as one that so many come before.
+const OUTSIDE: u32 = 6;
 
 /// Wakes one waiter.
-#[derive(Debug)]
 pub struct KvMailbox<R> {
     registers: Arc<R>,
+    about: About,
     clock: Clock,
-    key: Arc<str>,
     last: Mutex<Last>,
+    notified: Mutex<Option<BoxFuture<'static, Option<Token>>>>,
 }
 
 /// The last answer that the waiter got.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Last {
-    seen: Option<Version>,
+    /// Who waits, if it is in the queue.
+    queued: Option<OwnerId>,
     ahead: u32,
+    /// Since when it is the first.
+    first: Option<BootInstant>,
     look: BootInstant,
     /// Whether it was woken after it: its next request has failed, if it comes again.
     is_old: bool,
 }
 
 impl<R: Registers> KvMailbox<R> {
-    pub(crate) fn new(registers: &Arc<R>, clock: &Clock, key: &Arc<str>) -> Self {
-        let last = Last { seen: None, ahead: 0, look: BootInstant::NEVER, is_old: true };
-        Self {
-            registers: Arc::clone(registers),
-            clock: clock.clone(),
-            key: Arc::clone(key),
-            last: Mutex::new(last),
-        }
+    pub(crate) fn new(registers: &Arc<R>, about: &About, clock: &Clock) -> Self {
+        let (about, clock, last, notified) =
+            (about.clone(), clock.clone(), Mutex::default(), Mutex::default());
+        Self { registers: Arc::clone(registers), about, clock, last, notified }
     }
 
-    /// Notes that the lock was busy in this version, how many come before, and when the waiter looks again at the latest.
-    pub(crate) fn busy(&self, seen: Option<Version>, ahead: Option<usize>, look: BootInstant) {
-        let ahead = ahead.map_or(BEHIND, |ahead| u32::try_from(ahead).unwrap_or(BEHIND).min(BEHIND));
-        *lock(&self.last) = Last { seen, ahead, look, is_old: false };
+    /// Notes that the lock was busy, how many come before this owner, and when it looks again at the latest.
+    pub(crate) fn busy(&self, owner: OwnerId, ahead: Option<usize>, look: BootInstant) {
+        let queued = ahead.map(|_| owner);
+        let ahead = ahead.map_or(OUTSIDE, |ahead| u32::try_from(ahead).unwrap_or(u32::MAX));
+        let mut last = lock(&self.last);
+        let first = (ahead == 0).then(|| last.first.unwrap_or_else(|| self.clock.now()));
+        *last = Last { queued, ahead, first, look, is_old: false };
+    }
+
+    /// How long a waiter pauses that polls. The first one asks often at first, as locks that are held for a moment change hands often; the
+    /// others have to wait for those before them.
+    fn pause(&self, last: &Last) -> Duration {
+        let poll = self.about.poll;
+        let longest = match last.first.filter(|_| !last.is_old) {
+            Some(first) => {
+                (self.clock.now().saturating_duration_since(first) / 2).clamp(poll / SHORTEST, poll)
+            }
+            None if last.is_old => poll.saturating_mul(1 + OUTSIDE / 2),
+            None => (poll / 2).saturating_mul(last.ahead.saturating_add(2)),
+        };
+        longest.min(LONGEST).mul_f64(random::rng().random_range(0.5..=1.0))
+    }
+
+    /// What the store tells this waiter. It is asked once, until it has answered.
+    async fn notified(&mut self, queued: Option<OwnerId>) -> Option<Token> {
+        let Some(waiter) = queued.filter(|_| self.about.notifies) else { return pending().await };
+        let registers = &self.registers;
+        let notified = self.notified.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let notified = notified.get_or_insert_with(|| {
+            let registers = Arc::clone(registers);
+            Box::pin(async move { registers.notified(waiter).await })
+        });
+        let token = notified.await;
+        *lock(&self.notified) = None;
+        token
+    }
+}
+
+impl Default for Last {
+    fn default() -> Self {
+        Self { queued: None, ahead: OUTSIDE, first: None, look: BootInstant::NEVER, is_old: true }
+    }
+}
+
+impl<R> Debug for KvMailbox<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KvMailbox").field("last", &self.last).finish_non_exhaustive()
     }
 }
 
@@ -57,20 +107,17 @@ impl<R: Registers> Mailbox for KvMailbox<R> {
     }
 
     async fn next(&mut self) -> Message {
-        let last = lock(&self.last).clone();
+        let last = *lock(&self.last);
+        let (clock, pause) = (self.clock.clone(), self.pause(&last));
+        let polls = last.is_old || last.queued.is_none() || !self.about.notifies;
         // One that asks in vain does so no sooner for that: a store that refuses at once would be asked without a pause.
-        let (pauses, look) = if last.is_old { (BEHIND, BootInstant::NEVER) } else { (last.ahead, last.look) };
-        let changed = async {
-            if pauses > 0 {
-                sleep(self.registers.about().poll * (pauses - 1)).await;
-            }
-            self.registers.changed(&self.key, last.seen.as_ref()).await;
+        let look = if last.is_old { BootInstant::NEVER } else { last.look };
+        let token = tokio::select! {
+            token = self.notified(last.queued) => token,
+            () = sleep(pause), if polls => None,
+            () = clock.sleep_until(look) => None,
         };
-        tokio::select! {
-            () = changed => {}
-            () = self.clock.sleep_until(look) => {}
-        }
         lock(&self.last).is_old = true;
-        Message::Ask
+        token.map_or(Message::Ask, Message::Granted)
     }
 }

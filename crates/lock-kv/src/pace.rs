@@ -21,6 +21,7 @@ pub(crate) struct Pace {
 #[derive(Debug)]
 pub(crate) struct Pauses {
     next: Duration,
+    shortest: Duration,
     longest: Duration,
 }
 
@@ -51,23 +52,24 @@ impl Pace {
         (self.reads.get() + self.swaps.get()).max(Duration::from_millis(1))
     }
 
-    /// Of what somebody depends on, such as a renewal. They do not grow: of those that try at the same time, one succeeds each time.
+    /// Of what somebody depends on, such as a renewal: none after the first time. They do not grow: of those that try at the same
+    /// time, one succeeds each time.
     pub(crate) fn urgent(&self) -> Pauses {
         let pause = self.round_trip() / 2;
-        Pauses { next: pause, longest: pause }
+        Pauses { next: Duration::ZERO, shortest: pause, longest: pause }
     }
 
     /// Of what is only told to others, and gives way to all else: longer, as it happens again.
     pub(crate) fn patient(&self) -> Pauses {
         let round_trip = self.round_trip();
-        Pauses { next: round_trip, longest: round_trip * 64 }
+        Pauses { next: round_trip, shortest: round_trip, longest: round_trip * 64 }
     }
 }
 
 impl Pauses {
     pub(crate) fn next(&mut self) -> Duration {
         let pause = self.next;
-        self.next = (pause * 2).min(self.longest);
+        self.next = (pause * 2).clamp(self.shortest, self.longest);
         pause.mul_f64(random::rng().random_range(0.0..=1.0))
     }
 }

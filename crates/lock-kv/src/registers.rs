@@ -1,12 +1,10 @@
 //! What is asked of a store.
 
 use std::fmt::{self, Debug};
-use std::future::{Future, ready};
+use std::future::{Future, pending, ready};
 use std::time::Duration;
 
-use lock_core::waiting::pause_between;
-use lock_core::{Finding, Result};
-use tokio::time::sleep;
+use lock_core::{Finding, OwnerId, Result, Token};
 
 /// A store of versioned values: the only thing that locks ask of it.
 ///
@@ -122,16 +120,35 @@ pub trait Registers: Debug + Send + Sync + 'static {
     /// When the store does not answer, or refuses.
     fn list(&self, prefix: &str, after: &str) -> impl Future<Output = Result<Vec<String>>> + Send;
 
-    /// Returns when the key may have another version than this; it may return for no reason. The default waits for about
-    /// [`poll`](About::poll).
+    /// As [`swap`](Self::swap), and publishes notices in the same step, if the value is written. What is there instead is returned if
+    /// that costs nothing. Called instead of `swap` if the store [notifies](About::notifies). The default publishes none.
+    ///
+    /// # Errors
+    ///
+    /// As those of `swap`.
+    fn exchange(
+        &self,
+        key: &str,
+        expected: Option<&Version>,
+        value: &[u8],
+        notices: &[Notice],
+    ) -> impl Future<Output = Result<Exchanged>> + Send {
+        let _ = notices;
+        async move {
+            let swapped = self.swap(key, expected, value).await?;
+            Ok(swapped.map_or(Exchanged::Refused, Exchanged::Written))
+        }
+    }
+
+    /// The token of a waiter that is [granted](Notice::Granted) its lock, also if that was before; `None` for a reason to look at
+    /// the record. The default never returns.
     ///
     /// # Cancel safety
     ///
     /// It has to be cancel safe.
-    fn changed(&self, key: &str, seen: Option<&Version>) -> impl Future<Output = ()> + Send {
-        let _ = (key, seen);
-        let poll = u64::try_from(self.about().poll.as_millis()).unwrap_or(u64::MAX);
-        sleep(pause_between(poll / 2, poll.max(1)))
+    fn notified(&self, waiter: OwnerId) -> impl Future<Output = Option<Token>> + Send {
+        let _ = waiter;
+        pending()
     }
 
     /// What there is to know of the servers, for `doctor`. The default is nothing.
@@ -155,9 +172,11 @@ pub trait Registers: Debug + Send + Sync + 'static {
 pub struct About {
     /// What errors and logs call it.
     pub name: &'static str,
-    /// How long the first waiter pauses before it reads again; those behind it up to four times as long. By what a read costs: some
-    /// milliseconds for a file, a second for a bucket. The shortest ttl is ten of them.
+    /// How long the first waiter pauses before it reads again, at most; those behind it by half as much longer for each that comes before. By
+    /// what a read costs: some milliseconds for a file, a second for a bucket. The shortest ttl is ten of them.
     pub poll: Duration,
+    /// Whether waiters are [notified](Registers::notified), and need not poll. The usual is `false`.
+    pub notifies: bool,
     /// The longest key in bytes. The usual is 1 040, for names of [`LockName::MAX_BYTES`](lock_core::LockName::MAX_BYTES).
     pub longest_key: usize,
     /// Whether other processes use the same values. The usual is `true`.
@@ -169,6 +188,26 @@ pub struct About {
     /// How long it takes at most until a request that one server does not answer is asked of another one. A grant that a waiter has not seen is
     /// kept for so much longer. The usual is zero.
     pub passes_over: Duration,
+}
+
+/// What a waiter is told by the swap of another client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// It has the lock, with this token.
+    Granted(OwnerId, Token),
+    /// It knows, or is no longer there: the notice can be removed.
+    Over(OwnerId),
+}
+
+/// What became of a swap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Exchanged {
+    /// The value was written, with this version.
+    Written(Version),
+    /// The key has another version.
+    Refused,
+    /// The same, and this is what is there.
+    Found(Option<Versioned>),
 }
 
 /// A value, as it was read.
@@ -190,7 +229,15 @@ impl About {
     #[must_use]
     pub const fn new(name: &'static str, poll: Duration) -> Self {
         let passes_over = Duration::ZERO;
-        Self { name, poll, longest_key: 1_040, cross_process: true, one_host: false, passes_over }
+        Self {
+            name,
+            poll,
+            notifies: false,
+            longest_key: 1_040,
+            cross_process: true,
+            one_host: false,
+            passes_over,
+        }
     }
 }
 

@@ -21,18 +21,20 @@ use crate::mailbox::KvMailbox;
 use crate::observed::{Known, Observed};
 use crate::pace::Pace;
 use crate::probe;
-use crate::registers::{About, Registers, Version, Versioned};
+use crate::registers::{About, Exchanged, Registers, Version, Versioned};
 use crate::stored::{Moment, Party, Stored};
 
 /// Before the names of locks, so that no lock has the key that is used for trials.
 const LOCKS: &str = "lock/";
 /// How many waiters stand in the record; others poll. All clients read it, and write it whole.
-const MOST_WAITERS: usize = 64;
+const MOST_WAITERS: usize = 128;
 /// How many locks are renewed, or read for a list, at a time.
 const AT_A_TIME: usize = 16;
 /// A waiter lives for so many round trips for each that waits, as it says three times in that that it lives: all of them take a third
 /// of the changes that a store can make of a record.
 const ROUND_TRIPS_OF_A_WAITER: u32 = 9;
+/// And for so much for each: all of them write ten values a second at most, as some stores keep the old ones.
+const SPAN_OF_A_WAITER: Duration = Duration::from_millis(300);
 /// A waiter that has gone has its place for no longer.
 const WAITER_LASTS_AT_MOST: Duration = Duration::from_secs(300);
 
@@ -74,9 +76,16 @@ enum Counts {
 
 struct Done<T> {
     answer: T,
-    version: Option<Version>,
     /// Whether it is in the record. What is [told](Counts::Told) may not be.
     is_done: bool,
+}
+
+/// What became of a swap.
+enum Swapped {
+    Written,
+    Refused,
+    /// Refused, and this is what is there.
+    Found(Arc<Known>),
 }
 
 impl<R: Registers> KvStore<R> {
@@ -104,7 +113,7 @@ impl<R: Registers> KvStore<R> {
     }
 
     fn moment(&self) -> Moment {
-        Moment::new(self.clock.now(), self.boot.clone())
+        Moment::new(self.clock.now(), self.boot.clone(), self.about.notifies)
     }
 
     fn record(&self, known: &Known, stored: &Stored) -> Record<Party> {
@@ -118,43 +127,47 @@ impl<R: Registers> KvStore<R> {
         mut change: impl FnMut(&mut Record<Party>, &mut Moment) -> (T, Counts) + Send,
     ) -> Result<Done<T>> {
         let deadline = Instant::now() + self.timeout;
-        // What is remembered may be as good as what a read would return: the swap tells. Not if others change it.
+        // What is remembered may be as good as what a read would return: the swap tells. Not if others change it, and it does not return
+        // what is there.
         let is_quiet = |known: &Arc<Known>| known.value.as_ref().is_none_or(|(_, stored)| !stored.is_busy());
-        let mut known = self.observed.recall(key).filter(is_quiet);
+        let mut known = self.observed.recall(key).filter(|known| self.about.notifies || is_quiet(known));
+        let mut is_read = false;
         let (mut urgent, mut patient) = (self.pace.urgent(), self.pace.patient());
         loop {
-            let is_read = known.is_none();
-            let known = match known.take() {
+            let current = match known.take() {
                 Some(known) => known,
-                None => self.read(key, deadline).await?,
+                None => {
+                    is_read = true;
+                    self.read(key, deadline).await?
+                }
             };
-            let (version, before) = match &known.value {
+            let (version, before) = match &current.value {
                 Some((version, stored)) => (Some(version), stored.clone()),
                 None => (None, Stored::new()),
             };
             let mut moment = self.moment();
-            let mut record = self.record(&known, &before);
+            let mut record = self.record(&current, &before);
             let (answer, counts) = change(&mut record, &mut moment);
             let next = before.followed_by(&record, &moment);
             if !matches!(counts, Counts::Swapped) && next.says_the_same_as(&before) {
                 if is_read {
-                    return Ok(Done { answer, version: version.cloned(), is_done: true });
+                    return Ok(Done { answer, is_done: true });
                 }
                 continue;
             }
-            if let Some(version) = self.swap(key, version, next, deadline).await? {
-                return Ok(Done { answer, version: Some(version), is_done: true });
+            match self.swap(key, version, (next, &before), deadline).await? {
+                Swapped::Written => return Ok(Done { answer, is_done: true }),
+                Swapped::Refused => {}
+                Swapped::Found(found) => (known, is_read) = (Some(found), true),
             }
-            if is_read {
-                let is_told = matches!(counts, Counts::Told);
-                let pause = if is_told { &mut patient } else { &mut urgent }.next();
-                match Instant::now() + pause < deadline {
-                    true => sleep(pause).await,
-                    false if is_told => {
-                        return Ok(Done { answer, version: version.cloned(), is_done: false });
-                    }
-                    false => return Err(contended(self.about.name, self.timeout)),
-                }
+            let is_told = matches!(counts, Counts::Told);
+            let pause = if is_told { &mut patient } else { &mut urgent }.next();
+            // What is only told gives way, and reads then what has come before.
+            known = known.filter(|_| !is_told);
+            match Instant::now() + pause < deadline {
+                true => sleep(pause).await,
+                false if is_told => return Ok(Done { answer, is_done: false }),
+                false => return Err(contended(self.about.name, self.timeout)),
             }
         }
     }
@@ -165,7 +178,12 @@ impl<R: Registers> KvStore<R> {
         let read = timeout_at(deadline, self.registers.read(key)).await;
         let read = read.map_err(|_| silent(self.about.name, self.timeout, Outcome::NotApplied))??;
         self.pace.note_read(asked.elapsed());
-        // When it has returned: the value may have been written while the read was under way.
+        self.found(key, read)
+    }
+
+    /// Notes what is there.
+    fn found(&self, key: &Arc<str>, read: Option<Versioned>) -> Result<Arc<Known>> {
+        // When it has returned: the value may have been written while the request was under way.
         let returned = self.clock.now();
         let known = self.observed.recall(key);
         let parse = |read: Versioned| {
@@ -184,22 +202,27 @@ impl<R: Registers> KvStore<R> {
         &self,
         key: &Arc<str>,
         expected: Option<&Version>,
-        next: Stored,
+        (next, before): (Stored, &Stored),
         deadline: Instant,
-    ) -> Result<Option<Version>> {
+    ) -> Result<Swapped> {
         self.check_open()?;
         if !next.is_possible() {
             return Err(no_more_tokens(self.about.name, key));
         }
-        let value = next.to_bytes();
+        let (value, notices) = (next.to_bytes(), next.notices_after(before));
         let asked = Instant::now();
-        let swapped = timeout_at(deadline, self.registers.swap(key, expected, &value)).await;
+        let swapped = timeout_at(deadline, self.registers.exchange(key, expected, &value, &notices)).await;
         let swapped = swapped.map_err(|_| silent(self.about.name, self.timeout, Outcome::Unknown))??;
         self.pace.note_swap(asked.elapsed());
-        if let Some(version) = &swapped {
-            self.observed.note(key, Some((version.clone(), next)), self.clock.now());
-        }
-        Ok(swapped)
+        Ok(match swapped {
+            Exchanged::Written(version) => {
+                self.observed.note(key, Some((version, next)), self.clock.now());
+                Swapped::Written
+            }
+            Exchanged::Refused => Swapped::Refused,
+            // One that cannot be read is an error of the next read.
+            Exchanged::Found(found) => self.found(key, found).map_or(Swapped::Refused, Swapped::Found),
+        })
     }
 
     /// Extends these of the leases, which are of one lock, in one swap.
@@ -244,7 +267,8 @@ impl<R: Registers> KvStore<R> {
     /// For how long a waiter lives after it has said so, beside so many others.
     fn waiter_lasts(&self, others: usize) -> Duration {
         let waiters = u32::try_from(others + 1).unwrap_or(u32::MAX);
-        let lasts = self.pace.round_trip().saturating_mul(waiters.saturating_mul(ROUND_TRIPS_OF_A_WAITER));
+        let span = (self.pace.round_trip() * ROUND_TRIPS_OF_A_WAITER).max(SPAN_OF_A_WAITER);
+        let lasts = span.saturating_mul(waiters);
         lasts.min(WAITER_LASTS_AT_MOST).max(self.waiter_lasts)
     }
 }
@@ -325,8 +349,7 @@ impl<R: Registers> LeaseStore for KvStore<R> {
             let counts = if is_busy { Counts::Told } else { Counts::Read };
             ((asked.answer.at(now.time()), asked), counts)
         });
-        let Done { answer: (mut answer, Asked { mut beat, was_queued, .. }), version, is_done } =
-            answered.await?;
+        let Done { answer: (mut answer, Asked { mut beat, was_queued, .. }), is_done } = answered.await?;
         if let Answer::Busy { ahead, .. } = &mut answer
             && !is_done
         {
@@ -337,8 +360,9 @@ impl<R: Registers> LeaseStore for KvStore<R> {
         if let Answer::Busy { ahead, .. } = answer
             && let Some(mailbox) = ask.queue.as_ref().and_then(|queue| queue.mailbox)
         {
-            // It looks now and then, whatever it was told.
-            mailbox.busy(version, ahead, beat.min(self.clock.now() + self.waiter_lasts / 3));
+            // It looks now and then, whatever it was told: whether the holder lives, too.
+            let look = self.clock.now() + (self.waiter_lasts / 3).min(ask.ttl / 3);
+            mailbox.busy(ask.owner, ahead, beat.min(look));
         }
         Ok(answer)
     }
@@ -398,6 +422,9 @@ impl<R: Registers> LeaseStore for KvStore<R> {
         let to = self.record_of(to);
         let handed_over = self.change(key, |record, now| {
             let token = record.hand_over(now, from, to.clone());
+            if token.is_some() {
+                now.hear(to.owner, to.ttl);
+            }
             (token.map_or(Changed::NotHeld, Changed::Done), Counts::Swapped)
         });
         Ok(handed_over.await?.answer)
@@ -434,8 +461,8 @@ impl<R: Registers> LeaseStore for KvStore<R> {
         }
     }
 
-    fn mailbox(&self, key: &Arc<str>) -> Option<KvMailbox<R>> {
-        Some(KvMailbox::new(&self.registers, &self.clock, key))
+    fn mailbox(&self, _: &Arc<str>) -> Option<KvMailbox<R>> {
+        Some(KvMailbox::new(&self.registers, &self.about, &self.clock))
     }
 
     /// Those that are held or waited for, and those of which it is not known. Records of others stay, and are read for that.

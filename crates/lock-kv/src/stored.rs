@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::boot::{BootId, BootTime};
 use crate::error::{not_a_record, other_format};
+use crate::registers::Notice;
 
 const FORMAT: u32 = 1;
 /// Far beyond all that is counted or minted, and so far from the end that nothing overflows. Nothing larger is written.
@@ -33,6 +34,9 @@ struct Holder {
     owner: OwnerId,
     mode: Mode,
     token: Token,
+    /// Whether it is notified of its grant, and has not confirmed it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    notified: bool,
     #[serde(flatten)]
     party: Party,
 }
@@ -72,6 +76,8 @@ pub(crate) struct Moment {
     boot: Option<BootId>,
     /// Those that say that they live, for so long at least.
     alive: Vec<(OwnerId, Duration)>,
+    /// Whether waiters are notified of a grant.
+    notifies: bool,
 }
 
 impl Stored {
@@ -156,11 +162,19 @@ impl Stored {
         let holders = record.holders().iter().map(|holder| {
             let &Holding { owner, mode, token, until, .. } = holder;
             let mut party = moment.beat_of(owner, &holder.party, Some(until), number);
-            if !self.holders.iter().any(|before| before.owner == owner) {
+            let before = self.holders.iter().find(|before| before.owner == owner);
+            if before.is_none() {
                 // It may have waited until now.
                 party.since = wall_clock();
             }
-            Holder { owner, mode, token, party }
+            let notified = moment.notifies && moment.heard(owner).is_none();
+            Holder {
+                owner,
+                mode,
+                token,
+                notified: notified && before.is_none_or(|before| before.notified),
+                party,
+            }
         });
         let queue = record.queue().iter().map(|waiter| Waiter {
             owner: waiter.owner,
@@ -173,6 +187,20 @@ impl Stored {
         });
         let (holders, queue) = (holders.collect(), queue.collect());
         Self { format: FORMAT, number, mark, last: record.last(), holders, queue }
+    }
+
+    /// Who is notified of a grant, with the token.
+    fn notified(&self) -> impl Iterator<Item = (OwnerId, Token)> {
+        self.holders.iter().filter(|holder| holder.notified).map(|holder| (holder.owner, holder.token))
+    }
+
+    /// What waiters are told when this value follows another one.
+    pub(crate) fn notices_after(&self, before: &Self) -> Vec<Notice> {
+        let over = before.notified().filter(|owner| !self.notified().any(|other| other.0 == owner.0));
+        let granted = self.notified().filter(|owner| !before.notified().any(|other| other.0 == owner.0));
+        let over = over.map(|(owner, _)| Notice::Over(owner));
+        let granted = granted.map(|(owner, token)| Notice::Granted(owner, token));
+        over.chain(granted).collect()
     }
 
     /// Whether it says the same as this one, but for what tells them apart.
@@ -206,8 +234,13 @@ impl Party {
 }
 
 impl Moment {
-    pub(crate) const fn new(now: BootInstant, boot: Option<BootId>) -> Self {
-        Self { now, boot, alive: Vec::new() }
+    pub(crate) const fn new(now: BootInstant, boot: Option<BootId>, notifies: bool) -> Self {
+        Self { now, boot, alive: Vec::new(), notifies }
+    }
+
+    /// For how long this owner lives at least, if it says so.
+    fn heard(&self, owner: OwnerId) -> Option<Duration> {
+        self.alive.iter().find(|(alive, _)| *alive == owner).map(|(_, lasts)| *lasts)
     }
 
     /// Notes that this owner lives, for so long at least: whoever observes it waits anew.
@@ -217,7 +250,7 @@ impl Moment {
 
     /// What is stored with an entry in the value of this number, `until` when it lasts if it has a lease.
     fn beat_of(&self, owner: OwnerId, party: &Party, until: Option<BootInstant>, number: u64) -> Party {
-        let heard = self.alive.iter().find(|(alive, _)| *alive == owner).map(|(_, lasts)| *lasts);
+        let heard = self.heard(owner);
         let is_same = until.is_none_or(|until| until == party.dead_at);
         if heard.is_none() && is_same && party.beat != 0 {
             return Party { dead_at: never(), ..party.clone() };
@@ -240,6 +273,11 @@ impl Moment {
 /// The time of day, for people. One before 1970 cannot be stored.
 fn wall_clock() -> SystemTime {
     SystemTime::now().max(SystemTime::UNIX_EPOCH)
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+const fn is_false(is: &bool) -> bool {
+    !*is
 }
 
 fn never() -> BootInstant {

@@ -433,7 +433,7 @@ mod tests {
     }
 
     async fn swap(members: Arc<Members>) -> Error {
-        let swap = Transaction::swap(b"a", 0, VALUE);
+        let swap = Transaction::swap(b"a", 0, VALUE, iter::empty());
         members.call::<_, Executed>(TRANSACTION, &swap).await.err().unwrap()
     }
 

@@ -3,6 +3,7 @@
 //! <https://github.com/etcd-io/etcd/blob/main/api/etcdserverpb/rpc.proto>. Unknown fields of answers are skipped.
 
 use std::fmt::{self, Debug};
+use std::iter;
 
 use prost::Message;
 
@@ -14,6 +15,8 @@ pub(crate) const WATCH: &str = "/etcdserverpb.Watch/Watch";
 
 /// `Compare.target`: the revision of the last change, zero for a key that does not exist. `Compare.result` is "equal", which is zero.
 const BY_REVISION: i32 = 2;
+/// `WatchCreateRequest.FilterType`: no events of deletions.
+const NO_DELETIONS: i32 = 1;
 
 #[derive(Clone, PartialEq, Message)]
 #[prost(skip_debug)]
@@ -85,11 +88,19 @@ struct Compare {
 
 /// One of these.
 #[derive(Clone, PartialEq, Message)]
-struct Step {
+pub(crate) struct Step {
     #[prost(message, optional, tag = "1")]
     range: Option<Range>,
     #[prost(message, optional, tag = "2")]
     put: Option<Put>,
+    #[prost(message, optional, tag = "3")]
+    delete: Option<Delete>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Delete {
+    #[prost(bytes = "vec", tag = "1")]
+    key: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -132,6 +143,8 @@ pub(crate) struct Watch {
 struct WatchCreate {
     #[prost(bytes = "vec", tag = "1")]
     key: Vec<u8>,
+    #[prost(int32, repeated, tag = "5")]
+    filters: Vec<i32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -144,9 +157,11 @@ pub(crate) struct Watched {
     pub(crate) events: Vec<Event>,
 }
 
-/// That it came is enough.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Event {}
+pub(crate) struct Event {
+    #[prost(message, optional, tag = "2")]
+    pub(crate) value: Option<Value>,
+}
 
 /// Without the password.
 impl Debug for Login {
@@ -167,10 +182,6 @@ impl Range {
         Self { key: key.to_vec(), end: Vec::new(), limit: 0, keys_only: false }
     }
 
-    pub(crate) fn version(key: &[u8]) -> Self {
-        Self { keys_only: true, ..Self::one(key) }
-    }
-
     /// The first keys that begin so and come after another one. None is the last of all: keys are text, which has no byte of 0xff.
     pub(crate) fn keys(prefix: &[u8], after: Option<Vec<u8>>, limit: i64) -> Self {
         let mut end = prefix.to_vec();
@@ -183,13 +194,23 @@ impl Range {
     }
 }
 
+impl Step {
+    pub(crate) fn put(key: &[u8], value: &[u8]) -> Self {
+        Self { put: Some(Put { key: key.to_vec(), value: value.to_vec() }), ..Self::default() }
+    }
+
+    pub(crate) fn delete(key: &[u8]) -> Self {
+        Self { delete: Some(Delete { key: key.to_vec() }), ..Self::default() }
+    }
+}
+
 impl Transaction {
-    /// Writes a value if the last change of the key is of this revision, and else reads the key.
-    pub(crate) fn swap(key: &[u8], revision: i64, value: &[u8]) -> Self {
+    /// Writes a value, and takes more steps, if the last change of the key is of this revision, and else reads the key.
+    pub(crate) fn swap(key: &[u8], revision: i64, value: &[u8], more: impl Iterator<Item = Step>) -> Self {
         let compare = Compare { target: BY_REVISION, key: key.to_vec(), revision: Some(revision) };
-        let put = Step { range: None, put: Some(Put { key: key.to_vec(), value: value.to_vec() }) };
-        let read = Step { range: Some(Range::one(key)), put: None };
-        Self { compares: vec![compare], on_success: vec![put], on_failure: vec![read] }
+        let on_success = iter::once(Step::put(key, value)).chain(more).collect();
+        let read = Step { range: Some(Range::one(key)), ..Step::default() };
+        Self { compares: vec![compare], on_success, on_failure: vec![read] }
     }
 }
 
@@ -206,8 +227,8 @@ impl Executed {
 }
 
 impl Watch {
-    /// From now on.
+    /// What is written from now on.
     pub(crate) fn new(key: &[u8]) -> Self {
-        Self { create: Some(WatchCreate { key: key.to_vec() }) }
+        Self { create: Some(WatchCreate { key: key.to_vec(), filters: vec![NO_DELETIONS] }) }
     }
 }

@@ -254,6 +254,8 @@ async fn a_wait_leaves_no_watch_and_closed_locks_no_connection() {
         opened == ended
     })
     .await;
+    until("the notices are removed", async || server.values("polylock/granted/").await.unwrap().is_empty())
+        .await;
     // One is closed while it waits, and the other one is dropped.
     let waiting = two.mutex("a");
     let waiting = tokio::spawn(async move { waiting.acquire().await });

@@ -76,6 +76,8 @@ struct Scenario {
     faults: Faults,
     /// How often a client is on the host whose clock several share.
     local: f64,
+    /// Whether waiters are notified.
+    notifies: bool,
     /// Whether clients send a swap again that got no answer, and settle what became of it by the value.
     settles: bool,
     /// For how long things go wrong.
@@ -102,6 +104,7 @@ impl simulation::Scenario for Scenario {
             chaos: dice.millis(2_000..=6_000),
             local: *dice.pick(&[0.0, 0.7, 1.0]),
             settles: dice.chance(0.4),
+            notifies: dice.chance(0.5),
         }
     }
 
@@ -139,7 +142,10 @@ impl Scenario {
                 config.clock(clock.clone()).observer_clock(Clock::from_fn(observer))
             }
         };
-        config.connect(table::Client::new(table, link)).await.expect("nothing goes wrong yet")
+        config
+            .connect(table::Client::new(table, link).notifying(self.notifies))
+            .await
+            .expect("nothing goes wrong yet")
     }
 
     async fn simulate(&self, with_log: bool) -> Outcome {
@@ -169,6 +175,8 @@ impl Scenario {
             let locks = (0..self.locks).map(lock_name);
             let left = locks.filter(|lock| table.left(lock) > 0);
             faults.extend(left.map(|lock| format!("{lock} is left over")));
+            let notices = table.notices();
+            faults.extend((notices > 0).then(|| format!("{notices} notices are left over")));
             let left = |lock: &str| table.left(lock);
             faults.extend(
                 stage.look_for_what_a_cancelled_acquisition_leaves(&clients, &mut dice, MOMENT, left).await,

@@ -1,13 +1,13 @@
 //! Registers in memory, and what goes wrong on the way to them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::future::pending;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lock_core::{Error, ErrorKind, Outcome, Result};
-use lock_kv::{About, Registers, Version, Versioned};
+use lock_core::{Error, ErrorKind, Outcome, OwnerId, Result, Token};
+use lock_kv::{About, Exchanged, Notice, Registers, Version, Versioned};
 use lock_testkit::fake::{Dice, Faults};
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -48,6 +48,8 @@ pub(crate) struct Table {
     contended: Mutex<Option<String>>,
     /// All values that each key has had.
     values: Mutex<BTreeMap<String, Vec<Versioned>>>,
+    /// All notices that there were, and whether they are there still.
+    notices: Mutex<HashMap<OwnerId, (Token, bool)>>,
 }
 
 /// The way from one client to the store.
@@ -72,6 +74,7 @@ pub(crate) struct Client {
     link: Arc<Link>,
     longest_key: usize,
     poll: Duration,
+    notifies: bool,
 }
 
 impl Table {
@@ -81,6 +84,7 @@ impl Table {
             ignored: Mutex::new(Ignored::Nothing),
             contended: Mutex::default(),
             values: Mutex::default(),
+            notices: Mutex::default(),
         }
     }
 
@@ -102,6 +106,11 @@ impl Table {
         ["holders", "queue"].into_iter().filter_map(|list| record[list].as_array()).map(Vec::len).sum()
     }
 
+    /// How many notices are there.
+    pub(crate) fn notices(&self) -> usize {
+        self.notices.lock().unwrap().values().filter(|(_, is_there)| *is_there).count()
+    }
+
     /// How many values its record has had.
     pub(crate) fn written(&self, lock: &str) -> usize {
         self.values().get(&format!("lock/{lock}")).map_or(0, Vec::len)
@@ -113,7 +122,7 @@ impl Table {
         values.get(values.len().checked_sub(1 + age)?).cloned()
     }
 
-    fn swap(&self, key: &str, expected: Option<&Version>, value: Vec<u8>) -> Swapped {
+    fn swap(&self, key: &str, expected: Option<&Version>, value: Vec<u8>, notices: &[Notice]) -> Swapped {
         let is_contended = self.contended.lock().unwrap().as_deref() == Some(key);
         let mut values = self.values();
         let values = values.entry(key.to_owned()).or_default();
@@ -135,6 +144,13 @@ impl Table {
             }
         };
         values.push(Versioned::new(version.clone(), value));
+        let mut all = self.notices.lock().unwrap();
+        for notice in notices {
+            match notice {
+                Notice::Granted(waiter, token) => drop(all.insert(*waiter, (*token, true))),
+                Notice::Over(waiter) => all.get_mut(waiter).expect("it was published").1 = false,
+            }
+        }
         Ok(version)
     }
 
@@ -197,7 +213,7 @@ impl Link {
 impl Client {
     pub(crate) fn new(table: &Arc<Table>, link: &Arc<Link>) -> Self {
         let (table, link) = (Arc::clone(table), Arc::clone(link));
-        Self { table, link, longest_key: 1_040, poll: Duration::from_millis(10) }
+        Self { table, link, longest_key: 1_040, poll: Duration::from_millis(10), notifies: false }
     }
 
     pub(crate) fn with_longest_key(self, longest_key: usize) -> Self {
@@ -208,8 +224,20 @@ impl Client {
         Self { poll, ..self }
     }
 
+    /// One whose waiters are notified.
+    pub(crate) fn notifying(self, notifies: bool) -> Self {
+        Self { notifies, ..self }
+    }
+
     /// Sends a swap, which goes on when its future is dropped.
-    fn send(&self, key: &str, expected: Option<&Version>, value: &[u8]) -> oneshot::Receiver<Swapped> {
+    fn send(
+        &self,
+        key: &str,
+        expected: Option<&Version>,
+        value: &[u8],
+        notices: &[Notice],
+    ) -> oneshot::Receiver<Swapped> {
+        let notices = notices.to_vec();
         let (mut sender, answered) = oneshot::channel();
         let (table, link, key) = (Arc::clone(&self.table), Arc::clone(&self.link), key.to_owned());
         let (expected, value) = (expected.cloned(), value.to_vec());
@@ -223,7 +251,7 @@ impl Client {
                 is_answered = false;
                 sleep(link.lateness()).await;
             }
-            let swapped = table.swap(&key, expected.as_ref(), value);
+            let swapped = table.swap(&key, expected.as_ref(), value, &notices);
             drop(table);
             if link.chance(|faults| faults.reset_after) {
                 return;
@@ -249,7 +277,7 @@ impl Client {
 impl Registers for Client {
     fn about(&self) -> About {
         let mut about = About::new(NAME, self.poll);
-        (about.longest_key, about.one_host) = (self.longest_key, true);
+        (about.longest_key, about.one_host, about.notifies) = (self.longest_key, true, self.notifies);
         about
     }
 
@@ -265,23 +293,58 @@ impl Registers for Client {
     }
 
     async fn swap(&self, key: &str, expected: Option<&Version>, value: &[u8]) -> Result<Option<Version>> {
+        Ok(match self.exchange(key, expected, value, &[]).await? {
+            Exchanged::Written(version) => Some(version),
+            Exchanged::Refused | Exchanged::Found(_) => None,
+        })
+    }
+
+    async fn exchange(
+        &self,
+        key: &str,
+        expected: Option<&Version>,
+        value: &[u8],
+        notices: &[Notice],
+    ) -> Result<Exchanged> {
         self.check_refused()?;
+        let refused = |found| if self.notifies { Exchanged::Found(found) } else { Exchanged::Refused };
         let settles = self.link.trouble().settles;
         let Some(patience) = settles else {
-            let swapped = self.send(key, expected, value).await.map_err(|_| broken())?;
-            return Ok(swapped.ok());
+            let swapped = self.send(key, expected, value, notices).await.map_err(|_| broken())?;
+            return Ok(swapped.map_or_else(refused, Exchanged::Written));
         };
         for attempt in 0..ATTEMPTS {
-            match timeout(patience, self.send(key, expected, value)).await {
-                Ok(Ok(Ok(version))) => return Ok(Some(version)),
-                Ok(Ok(Err(_))) if attempt == 0 => return Ok(None),
-                Ok(Ok(Err(Some(found)))) if found.value == value => return Ok(Some(found.version)),
+            match timeout(patience, self.send(key, expected, value, notices)).await {
+                Ok(Ok(Ok(version))) => return Ok(Exchanged::Written(version)),
+                Ok(Ok(Err(found))) if attempt == 0 => return Ok(refused(found)),
+                Ok(Ok(Err(Some(found)))) if found.value == value => {
+                    return Ok(Exchanged::Written(found.version));
+                }
                 Ok(Ok(Err(_))) => return Err(broken()),
                 Ok(Err(_)) => sleep(patience / 8).await,
                 Err(_) => {}
             }
         }
         Err(broken())
+    }
+
+    /// Late, or never, or what was published long ago.
+    async fn notified(&self, waiter: OwnerId) -> Option<Token> {
+        if self.link.chance(|faults| faults.lose_reply) {
+            pending::<()>().await;
+        }
+        if self.link.chance(|faults| faults.lose_request) {
+            sleep(self.link.lateness()).await;
+        }
+        loop {
+            sleep(self.link.delay() + Duration::from_millis(1)).await;
+            if self.link.chance(|faults| faults.reset_after) {
+                return None;
+            }
+            if let Some((token, _)) = self.table.notices.lock().unwrap().get(&waiter) {
+                return Some(*token);
+            }
+        }
     }
 
     async fn list(&self, prefix: &str, after: &str) -> Result<Vec<String>> {
