@@ -228,8 +228,14 @@ fn is_libtest(source: &Path) -> bool {
     !fs::read_to_string(source).is_ok_and(|text| text.contains("libtest_mimic"))
 }
 
+/// In the folder of the program, or in one below.
 fn has_module(source: &Path, name: &str) -> bool {
-    source.with_file_name(name).with_extension("rs").is_file()
+    source.parent().is_some_and(|folder| has_file(folder, &format!("{name}.rs")))
+}
+
+fn has_file(folder: &Path, name: &str) -> bool {
+    let mut entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    folder.join(name).is_file() || entries.any(|path| path.is_dir() && has_file(&path, name))
 }
 
 #[cfg(test)]
