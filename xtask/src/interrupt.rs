@@ -8,20 +8,18 @@ use std::sync::{Arc, LazyLock};
 
 use signal_hook::consts::SIGINT;
 
-use crate::command::Result;
-
 static SEEN: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
 /// Defers Ctrl-C from here on, until [`check`].
 ///
 /// Children do not inherit a handler, unlike an ignored signal: they keep their own reaction to Ctrl-C.
-pub(crate) fn defer() -> Result {
+pub(crate) fn defer() -> Result<(), String> {
     let defer = signal_hook::flag::register(SIGINT, Arc::clone(&SEEN));
     defer.map(drop).map_err(|error| format!("cannot listen for Ctrl-C: {error}"))
 }
 
 /// Fails if Ctrl-C was pressed.
-pub(crate) fn check() -> Result {
+pub(crate) fn check() -> Result<(), String> {
     if SEEN.load(Ordering::SeqCst) { Err("interrupted".into()) } else { Ok(()) }
 }
 
