@@ -60,7 +60,7 @@ pub use self::store::{
     Release, Unnotified,
 };
 use self::wait::Waiting;
-use crate::process::background::Background;
+use crate::process::tasks::background::Background;
 use crate::process::waiting::pause_between;
 pub use crate::renewal::Answered;
 use crate::seam::migration::MigrationSource;

@@ -20,11 +20,13 @@ pub use api::{guard, locks, mutex, options, rw, semaphore};
 pub use connect::url;
 #[doc(hidden)]
 pub use connect::{dial, lookup, secret, timeouts, tls};
-pub use process::clock;
 #[doc(hidden)]
-pub use process::{
-    background, drift, pending_release, poison, random, runtime, single_flight, unpolled, waiting,
-};
+pub use process::tasks::{background, runtime, single_flight, unpolled};
+pub use process::time::clock;
+#[doc(hidden)]
+pub use process::time::drift;
+#[doc(hidden)]
+pub use process::{pending_release, poison, random, waiting};
 #[doc(hidden)]
 pub use seam::lazy;
 pub use seam::{backend, doctor, inspect, lease, migration, observe, revocation};
@@ -43,10 +45,10 @@ pub use api::rw::RwLock;
 pub use api::semaphore::Semaphore;
 pub use connect::secret::Password;
 pub use memory::{Memory, MemoryConfig};
-pub use process::clock::{BootInstant, Clock};
-pub use process::expiry::Expiry;
 pub use process::persistence::Persistence;
-pub use process::validity::{GuardState, LossReason, Validity, ValidityCell};
+pub use process::time::clock::{BootInstant, Clock};
+pub use process::time::expiry::Expiry;
+pub use process::time::validity::{GuardState, LossReason, Validity, ValidityCell};
 pub use seam::backend::{
     AcquireRequest, Acquired, Backend, Capabilities, LeaseKind, LeasePolicy, Mode, OnQueued, Wait,
 };

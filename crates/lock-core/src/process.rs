@@ -1,11 +1,7 @@
 //! What all locks of a process share: its queue, clocks, validity, runtimes, waits.
 
-pub mod background;
-pub mod clock;
 pub(crate) mod connection;
-pub mod drift;
 pub(crate) mod events;
-pub(crate) mod expiry;
 pub(crate) mod local_queue;
 pub(crate) mod patience;
 pub mod pending_release;
@@ -13,8 +9,6 @@ pub(crate) mod persistence;
 pub mod poison;
 pub mod random;
 pub(crate) mod readers;
-pub mod runtime;
-pub mod single_flight;
-pub mod unpolled;
-pub(crate) mod validity;
+pub(crate) mod tasks;
+pub(crate) mod time;
 pub mod waiting;

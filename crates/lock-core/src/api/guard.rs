@@ -12,11 +12,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::lock_spec::LockSpec;
-use crate::process::background::Background;
 use crate::process::events::{Events, Holding};
 use crate::process::local_queue::{NextWaiter, Turn};
 use crate::process::readers::Readers;
-use crate::process::runtime::Runtimes;
+use crate::process::tasks::background::Background;
+use crate::process::tasks::runtime::Runtimes;
 use crate::seam::observe::LockEvent;
 use crate::values::token_reads::TokenReads;
 use crate::{

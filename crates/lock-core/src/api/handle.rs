@@ -8,13 +8,13 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
 use crate::api::lock_spec::LockSpec;
-use crate::process::background::Counted;
 use crate::process::connection::Connection;
 use crate::process::events::Events;
 use crate::process::local_queue::{QueueEvent, Turn};
 use crate::process::patience::{no_answer, within};
 use crate::process::persistence::Outage;
-use crate::process::unpolled::unless_unpolled;
+use crate::process::tasks::background::Counted;
+use crate::process::tasks::unpolled::unless_unpolled;
 use crate::seam::observe::LockEvent;
 use crate::{
     Acquired, Error, ErrorKind, Guard, LockName, LockOptions, LockState, Mode, Outcome, OwnerId, Persistence,

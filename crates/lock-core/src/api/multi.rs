@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 pub use self::guard::MultiGuard;
 use crate::api::handle::LockKey;
 use crate::process::patience::{no_answer, within};
-use crate::process::unpolled::unless_unpolled;
+use crate::process::tasks::unpolled::unless_unpolled;
 use crate::values::error::NO_BACKEND;
 use crate::{Error, ErrorKind, Mutex, Result, Wait};
 

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use crate::api::handle::{LockHandle, LockKey};
 use crate::api::run::run_and_release;
-use crate::process::background::Counted;
 use crate::process::connection::Connection;
+use crate::process::tasks::background::Counted;
 use crate::{Error, Guard, GuardView, LockOptions, LockState, Mode, Result, RunError, Wait};
 
 /// An exclusive lock: at most one holder at a time, over all processes that use the same store.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::lease::EngineLease;
 use super::rollback::RollbackGuard;
 use super::{Answer, Ask, Core, LeaseStore, Order, QueueUp};
-use crate::process::drift::valid_until;
+use crate::process::time::drift::valid_until;
 use crate::{AcquireRequest, BootInstant, Error, Outcome, Result, Token};
 
 /// A store may refuse longer ones.

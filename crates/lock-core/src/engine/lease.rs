@@ -10,8 +10,8 @@ use super::blocked::{Pauses, until_free};
 use super::renew::{Downgrading, HeldLock, Sharing, is_blocked};
 use super::rollback::RollbackGuard;
 use super::{Ask, Changed, Core, Hold, Kept, LeaseStore, Mailbox, Order, Release};
-use crate::process::drift::valid_until;
 use crate::process::pending_release::{PendingRelease, SentRelease};
+use crate::process::time::drift::valid_until;
 use crate::renewal::{Renewal, Terms};
 use crate::{
     AcquireRequest, BootInstant, Error, ErrorKind, GuardState, HandOver, Lease, LossReason, Mode, Outcome,

@@ -9,8 +9,8 @@ use tokio::time::sleep;
 
 use super::blocked::Pauses;
 use super::{Changed, Extension, Hold, LeaseStore};
-use crate::process::drift::valid_until;
 use crate::process::poison::lock;
+use crate::process::time::drift::valid_until;
 use crate::renewal::{Answered, Due, Renew, Renewal, Renewed, Renewer, Terms};
 use crate::{Capabilities, Clock, Error, ErrorKind, Outcome, OwnerId, ValidityCell};
 

@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use tokio::time::sleep;
 
 use super::{Changed, Core, LeaseStore, Mailbox, Order, Release};
-use crate::process::background::Counted;
+use crate::process::tasks::background::Counted;
 use crate::{ErrorKind, OwnerId, Result};
 
 /// How long a roll-back waits for a store that does not answer.

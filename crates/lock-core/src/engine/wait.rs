@@ -11,7 +11,7 @@ use super::attempt::{Acquisition, Attempt};
 use super::blocked::{IS_LONG, Pauses};
 use super::lease::EngineLease;
 use super::{Answer, LeaseStore, Mailbox, Message};
-use crate::process::drift::valid_until;
+use crate::process::time::drift::valid_until;
 use crate::process::waiting::{
     Tried, WaitState, is_silence, longest_pause, pause_between, poll_pause, within,
 };

@@ -7,11 +7,11 @@ use futures_util::TryFutureExt;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::guard::Origin;
-use crate::process::background::{Background, Counted};
 use crate::process::events::Observers;
 use crate::process::local_queue::LocalQueues;
 use crate::process::readers::Readers;
-use crate::process::runtime::Runtimes;
+use crate::process::tasks::background::{Background, Counted};
+use crate::process::tasks::runtime::Runtimes;
 use crate::{Backend, Error, Guard, LockName, OwnerInfo, Result};
 
 /// The backend of one [`Locks`](crate::Locks), with the wait queues of its tasks.

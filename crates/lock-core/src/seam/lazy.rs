@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::process::single_flight::SingleFlight;
+use crate::process::tasks::single_flight::SingleFlight;
 use crate::seam::migration::{MigrationSource, MigrationTarget};
 use crate::{
     AcquireRequest, Acquired, Backend, Capabilities, DoctorReport, Error, ErrorKind, LockName, LockState,

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::Result;
-use crate::process::runtime::Home;
+use crate::process::tasks::runtime::Home;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 

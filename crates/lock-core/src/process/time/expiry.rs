@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::process::validity::{LossReason, ValidityCell};
+use crate::process::time::validity::{LossReason, ValidityCell};
 use crate::{BootInstant, Clock, LeasePolicy};
 
 /// When a lock ends by the terms of its lease, although its store still has it: for backends whose locks last with a session.
