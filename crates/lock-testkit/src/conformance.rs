@@ -25,25 +25,20 @@
 //!
 //! Durations in the cases are bounds for a noisy machine: nothing here measures speed.
 
+mod acquisitions;
 #[cfg(test)]
 mod broken_locks;
-mod cancellation;
 mod cases;
 mod client;
-mod exclusion;
+mod guards;
 mod handles;
 mod held;
 mod helpers;
-mod holding;
 mod inspection;
-mod lifetime;
 mod lives;
 mod memory_harness;
 mod observe;
-mod release;
 mod shared;
-mod tokens;
-mod waiting;
 
 use std::num::NonZeroU32;
 use std::process::Command;

@@ -8,14 +8,13 @@ use std::time::Duration;
 use lock_core::Capabilities;
 use lock_core::backend::Support;
 
+use super::acquisitions::{cancellation, exclusion, waiting};
+use super::guards::{holding, lifetime, release, tokens};
 use super::handles::{election, multi, names, options, reentrant, revocation};
 use super::lives::{closing, faults, logs, processes, runtimes};
 use super::shared::sharers::{PERMIT, Share};
 use super::shared::{downgrade, modes, permits, readers, sharers};
-use super::{
-    Fault, Handle, Harness, cancellation, exclusion, holding, inspection, lifetime, observe, release, tokens,
-    waiting,
-};
+use super::{Fault, Handle, Harness, inspection, observe};
 
 /// A case: one promise of a backend.
 #[derive(Clone, Copy)]

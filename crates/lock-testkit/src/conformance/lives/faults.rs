@@ -7,13 +7,13 @@ use lock_core::{Clock, Error, ErrorKind, GuardState, LockOptions, Outcome, Persi
 use tokio::time::{Instant, sleep};
 
 use crate::conformance::client::Client;
+use crate::conformance::guards::lifetime::follow;
 use crate::conformance::held::Held;
 use crate::conformance::helpers::{
     LATE, LEASE_SLACK, LONG, LOOK, NOISE, PATIENCE, SOON, at_most_left, client, client_with, eventually,
     fresh, give_back, must_be_busy, must_be_of, nothing_left, short_client, take, take_within,
     wait_for_waiters, within,
 };
-use crate::conformance::lifetime::follow;
 use crate::conformance::{Fault, Harness};
 
 /// How much longer than its patience an acquisition takes at most.

@@ -13,12 +13,12 @@ use tokio::time::{Instant, sleep};
 
 use crate::conformance::Harness;
 use crate::conformance::client::Client;
+use crate::conformance::guards::lifetime::must_be_extended;
+use crate::conformance::guards::tokens::must_grow;
 use crate::conformance::helpers::{
     LEASE_SLACK, LOOK, NOISE, PATIENCE, SOON, client, eventually, fresh, give_back, must_be_busy,
     nothing_left, short_client, take, within,
 };
-use crate::conformance::lifetime::must_be_extended;
-use crate::conformance::tokens::must_grow;
 use crate::helpers::cancel::cancel_after;
 
 /// A way to share a lock.

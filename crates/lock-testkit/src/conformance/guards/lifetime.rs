@@ -10,15 +10,15 @@ use lock_core::{
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::client::Client;
-use super::held::Held;
-use super::helpers::{
+use crate::conformance::client::Client;
+use crate::conformance::held::Held;
+use crate::conformance::helpers::{
     LATE, LEASE_SLACK, LONG, NOISE, PATIENCE, SOON, client, client_with, fresh, give_back, must_be_busy,
     nothing_left, short_client, take, take_within, try_take, within,
 };
-use super::{Fault, Harness};
+use crate::conformance::{Fault, Harness};
 
-pub(super) async fn renewal_keeps_a_lock(harness: &dyn Harness) {
+pub(crate) async fn renewal_keeps_a_lock(harness: &dyn Harness) {
     let (mut lease, mut leases) = (harness.short_lease(), 10);
     // A process that is paused for a lease rightly loses it: then the case tries again with a longer lease.
     while let Err(Paused) = renewed(harness, lease, leases).await {
@@ -60,7 +60,7 @@ async fn renewed(harness: &dyn Harness, lease: Duration, leases: u32) -> Result<
     Ok(())
 }
 
-pub(super) async fn a_lease_ends_without_renewal(harness: &dyn Harness) {
+pub(crate) async fn a_lease_ends_without_renewal(harness: &dyn Harness) {
     let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
     let ttl = harness.short_lease();
     let start = Instant::now();
@@ -84,7 +84,7 @@ pub(super) async fn a_lease_ends_without_renewal(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_forgotten_guard_ends_with_its_lease(harness: &dyn Harness) {
+pub(crate) async fn a_forgotten_guard_ends_with_its_lease(harness: &dyn Harness) {
     let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
     let guard = take_fixed(&one, &name, harness.short_lease()).await;
     let token = guard.token();
@@ -95,7 +95,7 @@ pub(super) async fn a_forgotten_guard_ends_with_its_lease(harness: &dyn Harness)
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_forgotten_guard_ends_with_its_session(harness: &dyn Harness) {
+pub(crate) async fn a_forgotten_guard_ends_with_its_session(harness: &dyn Harness) {
     let (one, two, name) = (client_with(harness, 2 * LONG).await, client(harness).await, fresh());
     let guard = take(&one, &name).await;
     let token = guard.token();
@@ -109,7 +109,7 @@ pub(super) async fn a_forgotten_guard_ends_with_its_session(harness: &dyn Harnes
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn an_extended_lease_lasts_longer(harness: &dyn Harness) {
+pub(crate) async fn an_extended_lease_lasts_longer(harness: &dyn Harness) {
     let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
     let ttl = harness.short_lease();
     let guard = take_fixed(&one, &name, ttl).await;
@@ -132,7 +132,7 @@ pub(super) async fn an_extended_lease_lasts_longer(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_lost_lock_is_not_extended(harness: &dyn Harness) {
+pub(crate) async fn a_lost_lock_is_not_extended(harness: &dyn Harness) {
     let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
     let guard = take_fixed(&one, &name, harness.short_lease()).await;
     within(harness.short_lease() + LATE, "the guard to say that it lost", guard.lost()).await;
@@ -147,7 +147,7 @@ pub(super) async fn a_lost_lock_is_not_extended(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_lock_that_lasts_takes_another_ttl(harness: &dyn Harness) {
+pub(crate) async fn a_lock_that_lasts_takes_another_ttl(harness: &dyn Harness) {
     let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
     let ttl = harness.short_lease();
     let guard = take(&one, &name).await;
@@ -173,7 +173,7 @@ fn has_ttl(harness: &dyn Harness) -> bool {
 }
 
 /// The result of an extension is the new deadline, not before `at_least`.
-pub(super) fn must_be_extended(
+pub(crate) fn must_be_extended(
     harness: &dyn Harness,
     validity: &Validity,
     until: BootInstant,
@@ -187,7 +187,7 @@ pub(super) fn must_be_extended(
     }
 }
 
-pub(super) async fn max_hold_ends_a_lock(harness: &dyn Harness) {
+pub(crate) async fn max_hold_ends_a_lock(harness: &dyn Harness) {
     let hold = 2 * harness.short_lease();
     // Longer than a lease, and shorter.
     max_hold_ends(harness, harness.short_lease(), hold).await;
@@ -213,7 +213,7 @@ async fn max_hold_ends(harness: &dyn Harness, lease: Duration, hold: Duration) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn run_drops_the_work_of_a_lost_lock(harness: &dyn Harness) {
+pub(crate) async fn run_drops_the_work_of_a_lost_lock(harness: &dyn Harness) {
     let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
     let guard = take(&one, &name).await;
     assert_eq!(guard.run(async { 7 }).await.unwrap(), 7);
@@ -240,7 +240,7 @@ pub(super) async fn run_drops_the_work_of_a_lost_lock(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn run_reports_a_body_that_ended_too_late(harness: &dyn Harness) {
+pub(crate) async fn run_reports_a_body_that_ended_too_late(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     let hold = harness.short_lease() / 2;
     let mutex = locks.mutex_with(&name, LockOptions::new().max_hold(hold)).unwrap();
@@ -258,7 +258,7 @@ pub(super) async fn run_reports_a_body_that_ended_too_late(harness: &dyn Harness
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn signals_of_a_guard_outlive_it(harness: &dyn Harness) {
+pub(crate) async fn signals_of_a_guard_outlive_it(harness: &dyn Harness) {
     let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
     for way in ["release", "drop", "break"] {
         let guard = take(&one, &name).await;
@@ -291,7 +291,7 @@ pub(super) async fn signals_of_a_guard_outlive_it(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn signals_of_a_guard_end_before_its_release_is_answered(harness: &dyn Harness) {
+pub(crate) async fn signals_of_a_guard_end_before_its_release_is_answered(harness: &dyn Harness) {
     let link = harness.link().await;
     for way in ["release", "drop"] {
         let (locks, direct, name) = (client(&*link).await, client(harness).await, fresh());
@@ -320,7 +320,7 @@ pub(super) async fn signals_of_a_guard_end_before_its_release_is_answered(harnes
     }
 }
 
-pub(super) async fn validity_counts_from_the_request(harness: &dyn Harness) {
+pub(crate) async fn validity_counts_from_the_request(harness: &dyn Harness) {
     // A session's validity counts from an earlier request that the quorum has committed, and so is less than the timeout
     // anyway. The delay must be longer than its heartbeats need, but no answer may be late enough to look like silence.
     let (lease, delay) = match harness.capabilities().lease.is_session() {
@@ -347,7 +347,7 @@ async fn take_fixed(locks: &Client, name: &str, ttl: Duration) -> Held {
 }
 
 /// Waits for the lock behind `holder`, which must not be valid when it is granted.
-pub(super) fn follow(locks: &Client, name: &str, holder: &Arc<Held>) -> JoinHandle<Held> {
+pub(crate) fn follow(locks: &Client, name: &str, holder: &Arc<Held>) -> JoinHandle<Held> {
     let (mutex, holder) = (locks.mutex(name), Arc::clone(holder));
     tokio::spawn(async move {
         let next = mutex.acquire().await.unwrap();

@@ -7,13 +7,13 @@ use std::time::Duration;
 use lock_core::backend::LeasePolicy;
 use lock_core::{GuardState, Released};
 
-use super::Harness;
-use super::helpers::{
+use crate::conformance::Harness;
+use crate::conformance::helpers::{
     LEASE_SLACK, SOON, client, fresh, give_back, must_be_busy, nothing_left, short_client, take, take_lease,
     take_within, within,
 };
 
-pub(super) async fn a_second_release_releases_nothing(harness: &dyn Harness) {
+pub(crate) async fn a_second_release_releases_nothing(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let mut lease = take_lease(&one, &name, LeasePolicy::default()).await;
     let first = within(SOON, "the release", lease.release()).await.unwrap();
@@ -30,7 +30,7 @@ pub(super) async fn a_second_release_releases_nothing(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_late_release_releases_nothing(harness: &dyn Harness) {
+pub(crate) async fn a_late_release_releases_nothing(harness: &dyn Harness) {
     let (one, two, three) = (client(harness).await, client(harness).await, client(harness).await);
     let (by_release, by_drop) = (fresh(), fresh());
     for name in [&by_release, &by_drop] {
@@ -51,7 +51,7 @@ pub(super) async fn a_late_release_releases_nothing(harness: &dyn Harness) {
     }
 }
 
-pub(super) async fn a_dropped_guard_releases(harness: &dyn Harness) {
+pub(crate) async fn a_dropped_guard_releases(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     for _ in 0..3 {
         drop(take(&one, &name).await);
@@ -63,7 +63,7 @@ pub(super) async fn a_dropped_guard_releases(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_guard_dropped_outside_a_runtime_releases(harness: &dyn Harness) {
+pub(crate) async fn a_guard_dropped_outside_a_runtime_releases(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let guard = take(&one, &name).await;
     thread::spawn(move || drop(guard)).join().expect("a drop does not panic");
@@ -71,7 +71,7 @@ pub(super) async fn a_guard_dropped_outside_a_runtime_releases(harness: &dyn Har
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_guard_outlives_its_runtime(harness: &dyn Harness) {
+pub(crate) async fn a_guard_outlives_its_runtime(harness: &dyn Harness) {
     let (two, name) = (client(harness).await, fresh());
     let name = &name;
     thread::scope(|scope| {
@@ -94,7 +94,7 @@ pub(super) async fn a_guard_outlives_its_runtime(harness: &dyn Harness) {
     nothing_left(harness, name).await;
 }
 
-pub(super) async fn a_panic_releases(harness: &dyn Harness) {
+pub(crate) async fn a_panic_releases(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let mutex = one.mutex(&name);
     let section = tokio::spawn(async move {
@@ -108,7 +108,7 @@ pub(super) async fn a_panic_releases(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_dropped_lease_ends_by_itself(harness: &dyn Harness) {
+pub(crate) async fn a_dropped_lease_ends_by_itself(harness: &dyn Harness) {
     let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
     let lease = take_lease(&one, &name, LeasePolicy::default()).await;
     must_be_busy(&two, &name).await;

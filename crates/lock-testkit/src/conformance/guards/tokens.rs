@@ -8,11 +8,11 @@ use std::task::Poll;
 use lock_core::{ErrorKind, Token, Validity};
 use tokio::task::JoinSet;
 
-use super::Harness;
-use super::held::Held;
-use super::helpers::{LOOK, PATIENCE, client, fresh, give_back, nothing_left, take, within};
+use crate::conformance::Harness;
+use crate::conformance::held::Held;
+use crate::conformance::helpers::{LOOK, PATIENCE, client, fresh, give_back, nothing_left, take, within};
 
-pub(super) async fn tokens_grow_from_holder_to_holder(harness: &dyn Harness) {
+pub(crate) async fn tokens_grow_from_holder_to_holder(harness: &dyn Harness) {
     let (clients, name) = ([client(harness).await, client(harness).await], fresh());
     let mut tokens = Vec::new();
     for round in 0..20 {
@@ -37,7 +37,7 @@ pub(super) async fn tokens_grow_from_holder_to_holder(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn tokens_of_waiters_grow(harness: &dyn Harness) {
+pub(crate) async fn tokens_of_waiters_grow(harness: &dyn Harness) {
     let (name, tokens) = (fresh(), Arc::new(Mutex::new(Vec::new())));
     let mut running = JoinSet::new();
     for _ in 0..3 {
@@ -62,7 +62,7 @@ pub(super) async fn tokens_of_waiters_grow(harness: &dyn Harness) {
 }
 
 /// A hand-over within the process may leave the store as it is: only the tokens and validities tell the holders apart.
-pub(super) async fn tasks_hand_over_among_themselves(harness: &dyn Harness) {
+pub(crate) async fn tasks_hand_over_among_themselves(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let last = Arc::new(Mutex::new(None::<(Token, Validity)>));
     let mut running = JoinSet::new();
@@ -90,7 +90,7 @@ pub(super) async fn tasks_hand_over_among_themselves(harness: &dyn Harness) {
 }
 
 /// The first waiter leaves: before and after the lock was handed to it, and at any of its polls.
-pub(super) async fn a_waiter_that_leaves_hands_over_to_the_next(harness: &dyn Harness) {
+pub(crate) async fn a_waiter_that_leaves_hands_over_to_the_next(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let mut last = None;
     for (before, after) in [(0, 0), (1, 0), (1, 1), (1, 2), (1, 3), (1, 9), (2, 0), (3, 1)] {
@@ -142,7 +142,7 @@ fn must_follow(last: &mut Option<(Token, Validity)>, guard: &Held) {
     }
 }
 
-pub(super) async fn raised_tokens_are_not_granted_again(harness: &dyn Harness) {
+pub(crate) async fn raised_tokens_are_not_granted_again(harness: &dyn Harness) {
     // A private store: raising may affect all its locks, and then inspect shows larger tokens for held ones.
     let private = harness.private().await;
     let harness = &*private;
@@ -183,7 +183,7 @@ pub(super) async fn raised_tokens_are_not_granted_again(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) fn must_grow(tokens: &[Token]) {
+pub(crate) fn must_grow(tokens: &[Token]) {
     for pair in tokens.windows(2) {
         assert!(pair[0] < pair[1], "token {} came after {}", pair[1], pair[0]);
     }

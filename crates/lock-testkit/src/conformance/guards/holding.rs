@@ -5,8 +5,8 @@ use std::time::Duration;
 use lock_core::{ErrorKind, LockOptions, Released};
 use tokio::time::Instant;
 
-use super::Harness;
-use super::helpers::{
+use crate::conformance::Harness;
+use crate::conformance::helpers::{
     LONG, PATIENCE, SOON, client, fresh, give_back, must_be_busy, nothing_left, short_client, take_within,
     within,
 };
@@ -16,7 +16,7 @@ const HOLD: Duration = Duration::from_secs(4);
 /// What clocks of several clients, and roundings, may take away.
 const MARGIN: Duration = Duration::from_millis(50);
 
-pub(super) async fn a_lock_is_held_at_least_or_the_option_is_refused(harness: &dyn Harness) {
+pub(crate) async fn a_lock_is_held_at_least_or_the_option_is_refused(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let options = LockOptions::new().hold_at_least(HOLD);
     let mutex = match (one.mutex_with(&name, options), one.capabilities().lease.is_session()) {
@@ -48,7 +48,7 @@ pub(super) async fn a_lock_is_held_at_least_or_the_option_is_refused(harness: &d
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_crashed_holder_holds_at_least_as_long(harness: &dyn Harness) {
+pub(crate) async fn a_crashed_holder_holds_at_least_as_long(harness: &dyn Harness) {
     let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
     let held = take_within(SOON, &two, &name).await;
     // By a hand-over, whose lease may begin short.

@@ -6,14 +6,14 @@ use lock_core::LockOptions;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use super::client::Client;
-use super::helpers::{
+use crate::conformance::client::Client;
+use crate::conformance::helpers::{
     LATE, LOOK, NOISE, SOON, answered, at_most_left, client, eventually, fresh, give_back, nothing_left,
     round_trip, take, wait_for_waiters, within,
 };
-use super::{Handle, Harness};
+use crate::conformance::{Handle, Harness};
 
-pub(super) async fn a_deadline_is_kept(harness: &dyn Harness) {
+pub(crate) async fn a_deadline_is_kept(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let guard = take(&one, &name).await;
     for (patience, again) in [(Duration::from_millis(50), false), (Duration::from_millis(250), true)] {
@@ -43,7 +43,7 @@ pub(super) async fn a_deadline_is_kept(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_passed_deadline_asks_once(harness: &dyn Harness) {
+pub(crate) async fn a_passed_deadline_asks_once(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let passed = Instant::now();
     sleep(LOOK).await;
@@ -63,7 +63,7 @@ pub(super) async fn a_passed_deadline_asks_once(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_short_deadline_gets_the_first_answer(harness: &dyn Harness) {
+pub(crate) async fn a_short_deadline_gets_the_first_answer(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     for patience in [Duration::ZERO, Duration::from_nanos(1), Duration::from_micros(50)] {
         let mutex = locks.mutex(&name);
@@ -74,7 +74,7 @@ pub(super) async fn a_short_deadline_gets_the_first_answer(harness: &dyn Harness
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_waiter_gets_the_released_lock(harness: &dyn Harness) {
+pub(crate) async fn a_waiter_gets_the_released_lock(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     for _ in 0..3 {
         let guard = take(&one, &name).await;
@@ -88,7 +88,7 @@ pub(super) async fn a_waiter_gets_the_released_lock(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn tasks_of_one_client_take_turns(harness: &dyn Harness) {
+pub(crate) async fn tasks_of_one_client_take_turns(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     let guard = take(&locks, &name).await;
     // A sharing client lets the next of its tasks ask the server, and not every backend counts that one.
@@ -118,7 +118,7 @@ pub(super) async fn tasks_of_one_client_take_turns(harness: &dyn Harness) {
     assert_eq!(turns, [0, 1, 2, 3, 4, 5, 6, 7], "not in the order in which they asked");
 }
 
-pub(super) async fn clients_take_turns(harness: &dyn Harness) {
+pub(crate) async fn clients_take_turns(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     let guard = take(&locks, &name).await;
     let (sender, mut order) = mpsc::unbounded_channel();
@@ -140,7 +140,7 @@ pub(super) async fn clients_take_turns(harness: &dyn Harness) {
     assert_eq!(turns, [0, 1, 2, 3], "not in the order in which they asked");
 }
 
-pub(super) async fn waiters_learn_their_position(harness: &dyn Harness) {
+pub(crate) async fn waiters_learn_their_position(harness: &dyn Harness) {
     let (one, name) = (client(harness).await, fresh());
     let guard = take(&one, &name).await;
     let (sender, mut positions) = mpsc::unbounded_channel();

@@ -7,8 +7,8 @@ use lock_core::{GuardState, LockOptions, Released};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::Harness;
-use super::helpers::{
+use crate::conformance::Harness;
+use crate::conformance::helpers::{
     LEASE_SLACK, LONG, NOISE, SOON, at_most_left, client, fresh, give_back, must_be_busy, nothing_left,
     poll_for, poll_once, poll_times, short_client, take, take_lease, take_within, within,
 };
@@ -17,7 +17,7 @@ use crate::helpers::cancel::cancel_after;
 /// No operation is polled nearly as often.
 const MOST_POLLS: usize = 1_000;
 
-pub(super) async fn a_cancelled_acquire_of_a_free_lock_leaves_nothing(harness: &dyn Harness) {
+pub(crate) async fn a_cancelled_acquire_of_a_free_lock_leaves_nothing(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     // How often a future is polled differs a little from one time to the next.
     for _ in 0..3 {
@@ -39,7 +39,7 @@ pub(super) async fn a_cancelled_acquire_of_a_free_lock_leaves_nothing(harness: &
     }
 }
 
-pub(super) async fn a_cancelled_wait_leaves_nothing(harness: &dyn Harness) {
+pub(crate) async fn a_cancelled_wait_leaves_nothing(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let guard = take(&one, &name).await;
     let mut done = false;
@@ -64,7 +64,7 @@ pub(super) async fn a_cancelled_wait_leaves_nothing(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_wait_cancelled_during_the_hand_over_leaves_nothing(harness: &dyn Harness) {
+pub(crate) async fn a_wait_cancelled_during_the_hand_over_leaves_nothing(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     for round in 0..30 {
         let guard = take(&one, &name).await;
@@ -83,7 +83,7 @@ pub(super) async fn a_wait_cancelled_during_the_hand_over_leaves_nothing(harness
     }
 }
 
-pub(super) async fn a_cancelled_release_still_releases(harness: &dyn Harness) {
+pub(crate) async fn a_cancelled_release_still_releases(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let mut done = false;
     for k in 0..MOST_POLLS {
@@ -115,7 +115,7 @@ pub(super) async fn a_cancelled_release_still_releases(harness: &dyn Harness) {
     panic!("not released after {MOST_POLLS} polls");
 }
 
-pub(super) async fn a_cancelled_extend_leaves_the_lease_usable(harness: &dyn Harness) {
+pub(crate) async fn a_cancelled_extend_leaves_the_lease_usable(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let mut done = false;
     for k in 0..MOST_POLLS {
@@ -144,7 +144,7 @@ pub(super) async fn a_cancelled_extend_leaves_the_lease_usable(harness: &dyn Har
 }
 
 /// As in a loop of `select!` that is busy with another branch.
-pub(super) async fn a_waiter_that_is_not_polled_stops_nobody(harness: &dyn Harness) {
+pub(crate) async fn a_waiter_that_is_not_polled_stops_nobody(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let (held, mutex) = (take(&one, &name).await, one.mutex(&name));
     let mut waiter = Box::pin(mutex.acquire());
@@ -158,7 +158,7 @@ pub(super) async fn a_waiter_that_is_not_polled_stops_nobody(harness: &dyn Harne
 }
 
 /// Neither tasks of its client nor others.
-pub(super) async fn a_release_that_is_not_polled_stops_nobody(harness: &dyn Harness) {
+pub(crate) async fn a_release_that_is_not_polled_stops_nobody(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     for next in [&one, &two] {
         let mut release = Box::pin(take(&one, &name).await.release());
@@ -172,7 +172,7 @@ pub(super) async fn a_release_that_is_not_polled_stops_nobody(harness: &dyn Harn
     }
 }
 
-pub(super) async fn a_waiter_in_the_store_that_is_not_polled_stops_nobody(harness: &dyn Harness) {
+pub(crate) async fn a_waiter_in_the_store_that_is_not_polled_stops_nobody(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let (held, mutex) = (take(&two, &name).await, one.mutex(&name));
     let mut waiter = Box::pin(mutex.acquire());
@@ -184,7 +184,7 @@ pub(super) async fn a_waiter_in_the_store_that_is_not_polled_stops_nobody(harnes
 }
 
 /// What it was granted in the last poll ends with its lease: nothing renews it.
-pub(super) async fn a_waiter_that_is_not_polled_during_the_hand_over_stops_nobody(harness: &dyn Harness) {
+pub(crate) async fn a_waiter_that_is_not_polled_during_the_hand_over_stops_nobody(harness: &dyn Harness) {
     let (one, two) = (short_client(harness).await, short_client(harness).await);
     let limit = harness.short_lease() + LEASE_SLACK;
     let mut waiters = JoinSet::new();

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use super::Harness;
-use super::client::Client;
-use super::helpers::{
+use crate::conformance::Harness;
+use crate::conformance::client::Client;
+use crate::conformance::helpers::{
     NOISE, PATIENCE, SOON, answered, client, fresh, give_back, must_be_busy, nothing_left, take, take_within,
     try_take, within,
 };
 
-pub(super) async fn one_holder_at_a_time(harness: &dyn Harness) {
+pub(crate) async fn one_holder_at_a_time(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let guard = take(&one, &name).await;
     assert!(guard.is_valid() && guard.name().as_str() == name);
@@ -26,7 +26,7 @@ pub(super) async fn one_holder_at_a_time(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn names_are_independent(harness: &dyn Harness) {
+pub(crate) async fn names_are_independent(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let names = ["a", "b", "c"].map(|end| format!("{name}{end}"));
     let mut guards = Vec::new();
@@ -44,7 +44,7 @@ pub(super) async fn names_are_independent(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_released_lock_can_be_taken_again(harness: &dyn Harness) {
+pub(crate) async fn a_released_lock_can_be_taken_again(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let mutex = one.mutex(&name);
     for _ in 0..5 {
@@ -57,7 +57,7 @@ pub(super) async fn a_released_lock_can_be_taken_again(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn try_on_a_held_lock(harness: &dyn Harness) {
+pub(crate) async fn try_on_a_held_lock(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let guard = take(&one, &name).await;
     for _ in 0..5 {
@@ -72,12 +72,12 @@ pub(super) async fn try_on_a_held_lock(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_hundred_tasks_lose_no_update(harness: &dyn Harness) {
+pub(crate) async fn a_hundred_tasks_lose_no_update(harness: &dyn Harness) {
     let locks = client(harness).await;
     count_up(&[locks], 100, 1).await;
 }
 
-pub(super) async fn two_clients_lose_no_update(harness: &dyn Harness) {
+pub(crate) async fn two_clients_lose_no_update(harness: &dyn Harness) {
     let clients = [client(harness).await, client(harness).await];
     count_up(&clients, 10, 4).await;
 }
