@@ -23,6 +23,7 @@
 mod commands;
 mod connection;
 mod dice;
+mod dispatch;
 mod keyspace;
 mod link;
 mod reply;

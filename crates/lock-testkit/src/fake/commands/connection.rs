@@ -2,7 +2,7 @@
 
 use super::super::reply::{Answer, Bytes, Reply};
 use super::super::server::{Call, USED_MEMORY, text};
-use super::{Command, connection, fits, integer, is, ok, other, syntax};
+use super::command::{Command, connection, fits, integer, is, ok, other, syntax};
 
 pub(super) const COMMANDS: &[Command] = &[
     connection("hello", -1, hello),

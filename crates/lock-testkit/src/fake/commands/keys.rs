@@ -2,7 +2,7 @@
 
 use super::super::reply::{Answer, Bytes, Reply};
 use super::super::server::Call;
-use super::{Command, Keys, Kind, fits, integer, is, ok, other, read};
+use super::command::{Command, Keys, Kind, fits, integer, is, ok, other, read};
 
 pub(super) const COMMANDS: &[Command] = &[
     other("del", -2, del),

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::super::reply::{Answer, Bytes, Reply};
 use super::super::server::Call;
-use super::{Command, integer, is, other, read, span, syntax};
+use super::command::{Command, integer, is, other, read, span, syntax};
 
 pub(super) const COMMANDS: &[Command] = &[
     other("lpush", -3, |call, words| push(call, words, VecDeque::push_front)),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::super::reply::{Answer, Bytes, Reply};
 use super::super::server::{Call, Session};
-use super::{Command, connection, is, other};
+use super::command::{Command, connection, is, other};
 
 pub(super) const COMMANDS: &[Command] = &[
     other("publish", 3, |call, words| Ok(publish(call, words, &PLAIN))),

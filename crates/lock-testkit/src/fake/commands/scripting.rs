@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::super::reply::{Answer, Bytes, Reply};
 use super::super::script;
 use super::super::server::{Call, text};
-use super::{Command, connection, integer, is, ok};
+use super::command::{Command, connection, integer, is, ok};
 
 pub(super) const COMMANDS: &[Command] = &[
     connection("eval", -3, |call, words| {

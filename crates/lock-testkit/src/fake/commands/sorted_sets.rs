@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::super::reply::{Answer, Bytes, Reply};
 use super::super::server::Call;
-use super::{Command, float, float_in, integer, is, other, read, span, syntax};
+use super::command::{Command, float, float_in, integer, is, other, read, span, syntax};
 
 type Ranked = Vec<(Bytes, f64)>;
 

@@ -3,8 +3,8 @@
 use super::super::keyspace::Data;
 use super::super::reply::{Answer, Bytes, Reply};
 use super::super::server::Call;
+use super::command::{Command, integer, is, other, read, span, syntax};
 use super::keys::{End, end_of};
-use super::{Command, integer, is, other, read, span, syntax};
 
 pub(super) const COMMANDS: &[Command] = &[
     read("get", 2, |call, words| Ok(Reply::bulk_or_nil(call.keys().text(&words[1])?))),
