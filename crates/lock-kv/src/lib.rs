@@ -14,12 +14,7 @@
 //! | `boot` | which processes share a clock |
 //! | `mailbox` | when a waiter reads again |
 //! | `probe` | whether the store refuses a swap on an old version |
-//! | `etcd`, `etcd_config` | registers in etcd, and their options |
-//! | `sqlite`, `sqlite_config` | registers in a SQLite file, and their options |
-//! | `mysql`, `mysql_config` | registers in a table of MySQL or MariaDB, and their options |
-//! | `bucket`, `s3_config` | registers in the objects of a bucket, and their options |
-//! | `options`, `host` | the options that several stores have, and the address of a server |
-//! | `own_thread` | the thread that runs the requests of SQLite, MySQL or a bucket |
+//! | `adapters` | registers in etcd, a SQLite file, a table of MySQL or MariaDB, or a bucket, and their options |
 //!
 //! # The protocol
 //!
@@ -36,57 +31,29 @@
 //! `docs/design/kv.md` shows what happens without each rule, as the search of a model found it.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(any(feature = "etcd", feature = "mysql", feature = "s3", feature = "sqlite"))]
+mod adapters;
 mod backend;
 mod boot;
-#[cfg(feature = "s3")]
-mod bucket;
 mod error;
-#[cfg(feature = "etcd")]
-mod etcd;
-#[cfg(feature = "etcd")]
-mod etcd_config;
-#[cfg(any(feature = "etcd", feature = "mysql"))]
-mod host;
 mod mailbox;
-#[cfg(feature = "mysql")]
-mod mysql;
-#[cfg(feature = "mysql")]
-mod mysql_config;
 mod observed;
-#[cfg(any(feature = "etcd", feature = "mysql", feature = "s3", feature = "sqlite"))]
-mod options;
-#[cfg(any(feature = "mysql", feature = "s3", feature = "sqlite"))]
-mod own_thread;
 mod pace;
 mod probe;
 mod registers;
-#[cfg(feature = "s3")]
-mod s3_config;
-#[cfg(feature = "sqlite")]
-mod sqlite;
-#[cfg(feature = "sqlite")]
-mod sqlite_config;
 mod store;
 mod stored;
 
-pub use backend::{Kv, KvConfig};
 #[cfg(feature = "s3")]
-pub use bucket::Bucket;
+pub use adapters::bucket::{Bucket, config::S3Config};
 #[cfg(feature = "etcd")]
-pub use etcd::Etcd;
-#[cfg(feature = "etcd")]
-pub use etcd_config::EtcdConfig;
+pub use adapters::etcd::{Etcd, config::EtcdConfig};
 #[cfg(feature = "mysql")]
-pub use mysql::Mysql;
-#[cfg(feature = "mysql")]
-pub use mysql_config::MysqlConfig;
+pub use adapters::mysql::{Mysql, config::MysqlConfig};
+#[cfg(feature = "sqlite")]
+pub use adapters::sqlite::{Sqlite, config::SqliteConfig};
+pub use backend::{Kv, KvConfig};
 #[cfg(feature = "s3")]
 pub use object_store;
 pub use registers::{About, Exchanged, Notice, Registers, Version, Versioned};
-#[cfg(feature = "s3")]
-pub use s3_config::S3Config;
-#[cfg(feature = "sqlite")]
-pub use sqlite::Sqlite;
-#[cfg(feature = "sqlite")]
-pub use sqlite_config::SqliteConfig;
 pub use store::KvStore;

@@ -4,10 +4,10 @@ use lock_core::tls::TlsFiles;
 use lock_core::url::LockUrl;
 use lock_core::{Lazy, Locks, Password, Result, runtime};
 
+use super::{Etcd, Members, NAME, about};
+use crate::adapters::host::Host;
+use crate::adapters::options::{KvOptions, check_files, invalid, kv_setters};
 use crate::backend::{Kv, KvConfig};
-use crate::etcd::{Etcd, Members, NAME, about};
-use crate::host::Host;
-use crate::options::{KvOptions, check_files, invalid, kv_setters};
 
 /// Before the names of locks, unless the URL has another one.
 const PREFIX: &str = "polylock";

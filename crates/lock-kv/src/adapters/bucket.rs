@@ -1,5 +1,7 @@
 //! Registers in an object store: locks that need nothing but a bucket.
 
+pub(crate) mod config;
+
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +15,7 @@ use object_store::{
 };
 use percent_encoding::percent_decode_str;
 
-use crate::own_thread::OwnThread;
+use crate::adapters::own_thread::OwnThread;
 use crate::registers::{About, Registers, Version, Versioned};
 
 pub(crate) const NAME: &str = "s3";

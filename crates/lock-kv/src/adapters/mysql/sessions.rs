@@ -16,8 +16,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::error::{Failed, NAME, NotOpened, Spoilt, weight};
 use super::server::{WAITS_FOR_A_ROW, examine, one_writer, set_up};
+use crate::adapters::host::Host;
 use crate::error::silent;
-use crate::host::Host;
 
 /// Commits that come together share a write to the disk. Each is a thread of the server.
 const MOST: usize = 8;

@@ -1,5 +1,6 @@
 //! Registers in a table of MySQL or MariaDB: locks beside the data that they guard.
 
+pub(crate) mod config;
 mod error;
 mod server;
 mod sessions;
@@ -15,12 +16,11 @@ use sqlx::mysql::{MySql, MySqlArguments, MySqlRow};
 use sqlx::query::Query;
 use tokio::time::{Instant, timeout};
 
-pub(crate) use self::error::NAME;
-use self::error::{DUPLICATE, Failed};
-pub(crate) use self::server::LONGEST_TABLE;
-pub(crate) use self::sessions::{Login, Sessions};
+use self::error::{DUPLICATE, Failed, NAME};
+use self::server::LONGEST_TABLE;
+use self::sessions::{Login, Sessions};
+use crate::adapters::own_thread::OwnThread;
 use crate::error::overtaken;
-use crate::own_thread::OwnThread;
 use crate::registers::{About, Registers, Version, Versioned};
 
 /// A read is a round trip, and a look at a primary key in memory.

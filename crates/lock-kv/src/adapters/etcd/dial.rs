@@ -13,7 +13,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
 use super::NAME;
-use crate::host::Host;
+use crate::adapters::host::Host;
 
 /// Each wait ends by a reset of its watch. A late event of one that is forgotten counts as a fault of the server, and 1024 of them end the
 /// connection.

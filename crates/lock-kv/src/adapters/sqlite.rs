@@ -1,5 +1,6 @@
 //! Registers in a SQLite file: durable locks between the processes of one host.
 
+pub(crate) mod config;
 mod place;
 
 use std::path::{Path, PathBuf, absolute};
@@ -17,8 +18,8 @@ use tokio::sync::Mutex;
 use tokio::time::{self, Instant, sleep, timeout_at};
 
 use self::place::{Place, moved};
+use crate::adapters::own_thread::OwnThread;
 use crate::error::silent;
-use crate::own_thread::OwnThread;
 use crate::registers::{About, Registers, Version, Versioned};
 
 pub(crate) const NAME: &str = "sqlite";

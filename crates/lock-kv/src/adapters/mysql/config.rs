@@ -3,10 +3,10 @@
 use lock_core::url::{LockUrl, OptionValue};
 use lock_core::{Lazy, Locks, Password, Result, runtime};
 
+use super::{LONGEST_TABLE, Login, Mysql, NAME, Sessions, about};
+use crate::adapters::host::Host;
+use crate::adapters::options::{KvOptions, check_files, invalid, kv_setters};
 use crate::backend::{Kv, KvConfig};
-use crate::host::Host;
-use crate::mysql::{LONGEST_TABLE, Login, Mysql, NAME, Sessions, about};
-use crate::options::{KvOptions, check_files, invalid, kv_setters};
 
 /// The table, unless the URL names another one.
 const TABLE: &str = "polylock";

@@ -9,9 +9,9 @@ use lock_core::{Error, ErrorKind, Lazy, Locks, Result, runtime};
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
 use object_store::{ClientConfigKey, RetryConfig};
 
+use super::{Bucket, NAME, POLL, about, parse_prefix};
+use crate::adapters::options::{KvOptions, kv_setters};
 use crate::backend::{Kv, KvConfig};
-use crate::bucket::{Bucket, NAME, POLL, about, parse_prefix};
-use crate::options::{KvOptions, kv_setters};
 
 /// Before the names of locks, unless the URL has another one.
 const PREFIX: &str = "polylock";

@@ -1,5 +1,6 @@
 //! Registers in etcd: locks that outlive any minority of the members.
 
+pub(crate) mod config;
 mod dial;
 mod error;
 mod members;
@@ -11,7 +12,7 @@ use lock_core::{ErrorKind, Outcome, OwnerId, Result, Token};
 use tokio::time::{sleep, timeout};
 use tonic::Status;
 
-pub(crate) use self::members::Members;
+use self::members::Members;
 use self::messages::{
     Executed, Found, RANGE, Range, Step, TRANSACTION, Transaction, Value, WATCH, Watch, Watched,
 };

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use lock_core::url::LockUrl;
 use lock_core::{Lazy, Locks, Result, runtime};
 
+use super::{NAME, Sqlite, about};
+use crate::adapters::options::{KvOptions, invalid, kv_setters};
 use crate::backend::{Kv, KvConfig};
-use crate::options::{KvOptions, invalid, kv_setters};
-use crate::sqlite::{NAME, Sqlite, about};
 
 /// The configuration of locks in a SQLite file.
 ///

@@ -4,7 +4,7 @@ use std::fmt;
 
 use lock_core::Result;
 
-use crate::options::invalid;
+use crate::adapters::options::invalid;
 
 /// A host, and the port of its server.
 #[derive(Clone, Debug, PartialEq, Eq)]

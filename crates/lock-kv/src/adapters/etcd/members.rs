@@ -27,7 +27,7 @@ use tonic_prost::ProstCodec;
 use super::NAME;
 use super::error::{Fate, failed, fate_of, is_open};
 use super::messages::{AUTHENTICATE, LoggedIn, Login as Credentials};
-use crate::host::Host;
+use crate::adapters::host::Host;
 
 /// Records are longer than the usual limit of gRPC where `--max-request-bytes` is raised.
 const LONGEST_ANSWER: usize = 64 << 20;
