@@ -5,6 +5,7 @@ pub(crate) mod held_node;
 pub(crate) mod holders_watch;
 pub(crate) mod lock_path;
 pub(crate) mod node;
+pub(crate) mod node_content;
 pub(crate) mod node_data;
 pub(crate) mod node_name;
 pub(crate) mod node_owners;

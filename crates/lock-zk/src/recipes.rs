@@ -1,6 +1,8 @@
 //! How a lock is acquired, waited for, kept and released by nodes.
 
 pub(crate) mod acquire;
+pub(crate) mod acquisitions;
+pub(crate) mod created;
 pub(crate) mod downgrade;
 pub(crate) mod ephemeral;
 pub(crate) mod lease;

@@ -3,16 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use futures_util::future::join;
 use lock_core::{Mode, OwnerId, OwnerInfo};
 use zookeeper_client as zk;
 
 use crate::error::Fault;
 use crate::nodes::lock_path::LockPath;
 use crate::nodes::node_data::NodeData;
-use crate::nodes::node_owners::Owned;
+use crate::nodes::node_owners::{NodeOwners, Owned};
 use crate::recipes::recipe::ZkRecipe;
-use crate::sessions::session::Session;
 use crate::sessions::shared_task::SharedTask;
 
 /// What the nodes of one acquisition have in common.
@@ -112,12 +110,17 @@ impl CreatedNode {
     }
 
     /// The same node, which the server has just created for this acquisition. Its outcome is unknown if another one of the session
-    /// has [adopted](crate::nodes::node_owners::NodeOwners::adopt) it.
-    pub(crate) fn owned_by(self, owner: OwnerId, session: &Session, lock: &LockPath) -> Result<Self, Fault> {
+    /// has [adopted](NodeOwners::adopt) it.
+    pub(crate) fn owned_by(
+        self,
+        owner: OwnerId,
+        owners: &NodeOwners,
+        lock: &LockPath,
+    ) -> Result<Self, Fault> {
         if lock.has_unique_names() {
             return Ok(self);
         }
-        match session.owners.record(self.czxid, owner) {
+        match owners.record(self.czxid, owner) {
             Some(owned) => Ok(self.with_record(Some(owned))),
             None => Err(Fault::Unknown(zk::Error::NodeExists)),
         }
@@ -139,11 +142,5 @@ impl CreatedNode {
 
     pub(crate) fn name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or_default()
-    }
-
-    /// Whether the node exists, and is this one and no later one of its name, as the quorum knows it.
-    pub(crate) async fn exists(&self, session: &Session) -> Result<bool, Fault> {
-        let (passed, stat) = join(session.pass_quorum(&self.path), session.stat(&self.path)).await;
-        Ok(passed.and(stat)?.is_some_and(|stat| stat.czxid == self.czxid))
     }
 }

@@ -14,9 +14,9 @@ use zookeeper_client::{self as zk, CreateMode};
 use crate::error::{Fault, Right};
 use crate::nodes::lock_path::LockPath;
 use crate::nodes::node::{CreatedNode, Deletion, Downgraded, NodeIdentity};
+use crate::recipes::created::{Creation, Rollback, State};
 use crate::recipes::downgrade::downgrade;
 use crate::recipes::release::{delete, release};
-use crate::recipes::rollback::{Creation, Rollback, State};
 use crate::sessions::lost_answer::find;
 use crate::sessions::session::{Session, SessionHandle};
 use crate::wire::requests::Entry;
@@ -43,7 +43,7 @@ impl OwnNode {
     ) -> Self {
         let (session, lock) = (SessionHandle::new(session, lock.node_bytes()), Arc::clone(lock));
         let identity = NodeIdentity { owner: OwnerId::random(), mode, writes };
-        let rollback = Rollback::new(&session, &lock, identity, cleanup);
+        let rollback = Rollback::new(&session.claim, &lock, identity, cleanup);
         Self { session, lock, identity, rollback }
     }
 
@@ -66,7 +66,8 @@ impl OwnNode {
                     session.empty_directories.spare(&lock.dir);
                 }
                 let Entry { path, czxid, alone } = created?;
-                let node = CreatedNode::below(&prefix, path, czxid)?.owned_by(owner, &session, &lock)?;
+                let node =
+                    CreatedNode::below(&prefix, path, czxid)?.owned_by(owner, &session.owners, &lock)?;
                 Ok((Arc::new(node), alone))
             });
             match self.created().await {
@@ -98,7 +99,8 @@ impl OwnNode {
     ) -> impl Future<Output = Creation> + Send + use<> {
         let (session, lock, owner) = (Arc::clone(&self.session), Arc::clone(&self.lock), self.identity.owner);
         async move {
-            let node = create(&session, &prefix, &data, mode).await?.owned_by(owner, &session, &lock)?;
+            let node =
+                create(&session, &prefix, &data, mode).await?.owned_by(owner, &session.owners, &lock)?;
             Ok((Arc::new(node), false))
         }
     }

@@ -74,6 +74,18 @@ pub(crate) enum NotWritten {
 }
 
 impl TokenBase {
+    /// The base, and the transaction that wrote it. It is read and watched first unless what is known is the newest.
+    pub(crate) async fn ranges(&self, session: &Session) -> Result<(TokenRanges, i64)> {
+        let content = self.node.content(session).await.map_err(|fault| fault.on(self.path()))?;
+        match content {
+            Some(content) => {
+                let ranges = self.parse(&content.data, &content.stat)?;
+                Ok((self.saw(&ranges), content.stat.mzxid))
+            }
+            None => Ok((self.saw(&TokenRanges::default()), 0)),
+        }
+    }
+
     /// The token of a lock that has been granted, whose node `own` was created by this transaction. A base that does not reach
     /// it is extended first.
     pub(crate) async fn mint(&self, session: &Session, own: &str, czxid: i64) -> Result<Minted, Stop> {

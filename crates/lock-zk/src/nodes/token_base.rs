@@ -11,7 +11,6 @@ use crate::nodes::token_ranges::TokenRanges;
 use crate::nodes::watched_node::WatchedNode;
 use crate::nodes::watches::Claim;
 use crate::poison::lock;
-use crate::sessions::session::Session;
 
 /// The token base of the locks in one directory.
 pub(crate) struct TokenBase {
@@ -34,18 +33,6 @@ impl TokenBase {
 
     pub(crate) fn path(&self) -> &str {
         &self.node.path
-    }
-
-    /// The base, and the transaction that wrote it. It is read and watched first unless what is known is the newest.
-    pub(crate) async fn ranges(&self, session: &Session) -> Result<(TokenRanges, i64)> {
-        let content = self.node.content(session).await.map_err(|fault| fault.on(self.path()))?;
-        match content {
-            Some(content) => {
-                let ranges = self.parse(&content.data, &content.stat)?;
-                Ok((self.saw(&ranges), content.stat.mzxid))
-            }
-            None => Ok((self.saw(&TokenRanges::default()), 0)),
-        }
     }
 
     /// Notes that the base is at least this one, and returns the latest that was seen.

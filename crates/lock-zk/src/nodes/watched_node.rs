@@ -2,28 +2,22 @@
 //!
 //! Why that is not older than the grant of a lock in the same session is in [`token`](crate::nodes::token).
 
-use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::join;
 use tokio::sync::Mutex as AsyncMutex;
-use tokio::time::timeout;
 use zookeeper_client::Stat;
 
-use crate::error::Fault;
-use crate::nodes::watches::{Claim, Need, Watch};
+use crate::nodes::watches::{Claim, Watch};
 use crate::poison::lock;
-use crate::sessions::session::Session;
 
 /// A node that a session watches, whether it exists or not.
 pub(crate) struct WatchedNode {
     pub(crate) path: String,
-    claim: Arc<Claim>,
+    pub(super) claim: Arc<Claim>,
     known: Mutex<Known>,
     /// Held by the task that reads.
-    reading: AsyncMutex<()>,
+    pub(super) reading: AsyncMutex<()>,
 }
 
 /// What a node holds.
@@ -34,12 +28,12 @@ pub(crate) struct Content {
 }
 
 #[derive(Default)]
-struct Known {
-    content: Option<Content>,
+pub(super) struct Known {
+    pub(super) content: Option<Content>,
     /// Fires when the content may be outdated.
-    watch: Option<Watch>,
+    pub(super) watch: Option<Watch>,
     /// Whether it was read before, so that an event may have come that another server does not know of yet.
-    was_read: bool,
+    pub(super) was_read: bool,
 }
 
 impl WatchedNode {
@@ -48,25 +42,9 @@ impl WatchedNode {
         Self { path, claim, known: Mutex::default(), reading: AsyncMutex::default() }
     }
 
-    /// What the node holds, and watches it first unless that is known; nothing if it does not exist.
-    pub(crate) async fn content(&self, session: &Session) -> Result<Option<Content>, Fault> {
-        if let Some(content) = self.newest() {
-            return Ok(content);
-        }
-        // The task that reads may be paused. So others wait for a limited time, and then read too.
-        let _turn = timeout(TURN, self.reading.lock()).await;
-        if let Some(content) = self.newest() {
-            return Ok(content);
-        }
-        let (watch, content) = session.retry_until_definite(|| self.read_newest(session)).await?;
-        let mut known = self.known();
-        (known.content, known.watch) = (content.clone(), watch);
-        Ok(content)
-    }
-
     /// What the node holds, if its watch has not fired.
     #[allow(clippy::option_option, reason = "the inner one is a node that does not exist")]
-    fn newest(&self) -> Option<Option<Content>> {
+    pub(super) fn newest(&self) -> Option<Option<Content>> {
         let mut known = self.known();
         if known.watch.as_mut()?.now_or_never().is_some() {
             known.watch = None;
@@ -75,48 +53,7 @@ impl WatchedNode {
         Some(known.content.clone())
     }
 
-    /// Reads and watches the node; from the second time on, as the quorum knows it.
-    async fn read_newest(&self, session: &Session) -> Result<(Option<Watch>, Option<Content>), Fault> {
-        if !mem::replace(&mut self.known().was_read, true) {
-            return self.read_and_watch(session).await;
-        }
-        let (passed, read) = join(session.pass_quorum(&self.path), self.read_and_watch(session)).await;
-        passed.and(read)
-    }
-
-    /// There is no watch if the session has no room for it; the next acquisition then reads the node again.
-    async fn read_and_watch(&self, session: &Session) -> Result<(Option<Watch>, Option<Content>), Fault> {
-        let room = || self.claim.room(&self.path, Need::Must);
-        loop {
-            let read = match room() {
-                Some(room) => session
-                    .watch_in(room, &self.path)
-                    .await
-                    .map(|(watch, data, stat)| (Some(watch), data, stat)),
-                None => session.data(&self.path).await.map(|(data, stat)| (None, data, stat)),
-            };
-            match read {
-                Ok((watch, data, stat)) => return Ok((watch, Some(Content { data: data.into(), stat }))),
-                Err(fault) if fault.is_no_node() => {}
-                Err(fault) => return Err(fault),
-            }
-            let (stat, watch) = match room() {
-                Some(room) => {
-                    let (stat, watch) = session.watch_absence_in(room, &self.path).await?;
-                    (stat, Some(watch))
-                }
-                None => (session.stat(&self.path).await?, None),
-            };
-            if stat.is_none() {
-                return Ok((watch, None));
-            }
-        }
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
+    pub(super) fn known(&self) -> MutexGuard<'_, Known> {
         lock(&self.known)
     }
 }
-
-/// How long a task waits for another one that reads.
-const TURN: Duration = Duration::from_millis(200);

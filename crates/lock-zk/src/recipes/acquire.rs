@@ -175,7 +175,7 @@ async fn grant(
             ZkRecipe::Queue => contend(own, own_watch, request, progress, turn).await,
             ZkRecipe::Ephemeral(wait) => {
                 drop(turn);
-                ephemeral::contend(own, wait, request, progress).await
+                ephemeral::contend(own, wait, request, &progress.has_waited).await
             }
         }
     });

@@ -52,7 +52,7 @@ async fn replace(session: &Session, lock: &LockPath, owner: OwnerId, node: &Crea
         };
         match czxid {
             Ok(Some(czxid)) => match CreatedNode::at(path, prefix.len(), czxid) {
-                Some(reader) => match reader.owned_by(owner, session, lock) {
+                Some(reader) => match reader.owned_by(owner, &session.owners, lock) {
                     Ok(reader) => return Downgraded::To(Arc::new(reader)),
                     Err(_) => return Downgraded::Deleted,
                 },

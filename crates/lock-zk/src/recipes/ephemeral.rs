@@ -6,7 +6,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lock_core::AcquireRequest;
@@ -18,7 +18,6 @@ use crate::error::{Fault, Stop, no_chroot};
 use crate::nodes::node::CreatedNode;
 use crate::nodes::own_node::OwnNode;
 use crate::nodes::watches::{Claim, Event, Need};
-use crate::recipes::acquire::Progress;
 use crate::recipes::recipe::ZkWait;
 use crate::recipes::wait::until_deadline;
 use crate::sessions::session::Session;
@@ -28,13 +27,13 @@ pub(crate) async fn contend(
     own: &OwnNode,
     by: ZkWait,
     request: &AcquireRequest,
-    progress: &Progress,
+    has_waited: &AtomicBool,
 ) -> Result<Option<Arc<CreatedNode>>, Stop> {
     let node = match create(own, request).await? {
         Some(node) => node,
         None if request.wait.is_expired() => return Ok(None),
         None => {
-            progress.has_waited.store(true, Ordering::Relaxed);
+            has_waited.store(true, Ordering::Relaxed);
             match until_deadline(request.wait, pin!(wait(own, by, request))).await {
                 Some(node) => node?,
                 None => return Ok(None),

@@ -90,7 +90,7 @@ impl ZkLease {
         let session = &self.own.session;
         loop {
             let node = self.latest_node().await;
-            match session.retry_until_definite(|| node.exists(session)).await {
+            match session.retry_until_definite(|| session.has_node(&node)).await {
                 Ok(true) => {}
                 Ok(false) => self.expiry.cell().lose(LossReason::Removed),
                 Err(Fault::SessionEnded) => {}

@@ -71,7 +71,7 @@ async fn release_alone(
         return delete(true).await;
     }
     if !lock.has_unique_names() {
-        match session.retry_until_definite(|| node.exists(session)).await {
+        match session.retry_until_definite(|| session.has_node(node)).await {
             Ok(true) => {}
             Ok(false) => return Ok(Deletion::Earlier),
             Err(_) => return delete(true).await,
@@ -107,7 +107,7 @@ async fn delete_until_refused(
             }
             Err(fault) => {
                 // The earlier deletion may have been applied.
-                let exists = if sent { node.exists(session).await } else { Ok(true) };
+                let exists = if sent { session.has_node(node).await } else { Ok(true) };
                 if let Ok(false) = exists {
                     return Ok(Deletion::Done);
                 }
@@ -127,7 +127,7 @@ pub(crate) async fn delete_once(
     retried: bool,
 ) -> Result<Deletion, Fault> {
     // Where names are reused, a late deletion could delete somebody else's node.
-    if retried && !lock.has_unique_names() && !node.exists(session).await? {
+    if retried && !lock.has_unique_names() && !session.has_node(node).await? {
         return Ok(Deletion::Done);
     }
     match session.delete(&node.path).await {

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll};
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join};
 use lock_core::{GuardState, LossReason};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use zookeeper_client::{self as zk, Acl, CreateMode, MultiWriteError, MultiWriteResult, Stat};
 
 use crate::error::{Fault, Right, Stop, no_chroot};
+use crate::nodes::node::CreatedNode;
 use crate::nodes::watches::{Event, Room, Subject, Watch};
 use crate::sessions::ensemble::{Change, SessionClient, Watching};
 use crate::sessions::owned_change::OwnedChange;
@@ -194,6 +195,12 @@ impl Session {
     pub(crate) async fn stat(&self, path: &str) -> Result<Option<Stat>, Fault> {
         let path = path.to_owned();
         self.read(|client| async move { client.stat(&path).await }).await
+    }
+
+    /// Whether the node exists, and is this one and no later one of its name, as the quorum knows it.
+    pub(crate) async fn has_node(&self, node: &CreatedNode) -> Result<bool, Fault> {
+        let (passed, stat) = join(self.pass_quorum(&node.path), self.stat(&node.path)).await;
+        Ok(passed.and(stat)?.is_some_and(|stat| stat.czxid == node.czxid))
     }
 
     pub(crate) async fn data(&self, path: &str) -> Result<(Vec<u8>, Stat), Fault> {
