@@ -15,7 +15,7 @@
 //! | `schema`, `sql/` | tables and functions |
 //! | `server` | the calls of the functions |
 //! | `libpq` | options of URLs by which providers tune libpq |
-//! | `link`, `hosts`, `tls` | connections |
+//! | `connection`, `link`, `hosts`, `tls` | connections |
 //! | `turns` | whose turn it is to use a connection |
 //! | `teller` | notifies waiters and observers |
 //! | `inbox` | the connection on which the server notifies us |

@@ -3,7 +3,6 @@
 //! A call whose future is dropped may be run all the same. What only reads is cancel safe; what changes something is called again,
 //! or rolled back by a [release](Server::release).
 
-use std::ops::Deref;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +10,7 @@ use std::time::Duration;
 
 use deadpool::Runtime;
 use deadpool::managed::{Object, Pool, PoolError, QueueMode, TimeoutType};
-use lock_core::engine::{Answer, Ask, Blocker, Changed, Extension, Order};
+use lock_core::engine::{Answer, Ask, Blocker, Changed, Extension};
 use lock_core::waiting::pause_between;
 use lock_core::{Error, Mode, OwnerId, Result, Token};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
@@ -20,6 +19,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::config::PostgresSync;
+use crate::connect::connection::Connection;
 use crate::connect::link::{Dialer, Link};
 use crate::connect::turns::Turns;
 use crate::error::{BACKEND, During, Endpoint, unexpected};
@@ -46,18 +46,6 @@ pub(crate) struct Server {
     command_timeout: Duration,
     /// How often a connection was taken from the pool that had answered its last call.
     reuses: AtomicU64,
-}
-
-/// A connection that is out of the pool until its last clone is dropped.
-#[derive(Clone, Debug)]
-pub struct Connection(Arc<Used>);
-
-/// In this order: the next turn finds the connection in the pool.
-#[derive(Debug)]
-struct Used {
-    link: Object<Dialer>,
-    /// None for the reserve.
-    _turn: Option<OwnedSemaphorePermit>,
 }
 
 /// How a waiter is notified.
@@ -197,7 +185,7 @@ impl Server {
         turn: Option<OwnedSemaphorePermit>,
     ) -> Result<Connection> {
         match got {
-            Ok(link) => Ok(Connection(Arc::new(Used { link, _turn: turn }))),
+            Ok(link) => Ok(Connection::new(link, turn)),
             Err(PoolError::Backend(error)) => Err(error),
             Err(PoolError::Closed) => Err(Error::closed(BACKEND)),
             Err(PoolError::Timeout(TimeoutType::Wait)) => Err(self.busy()),
@@ -644,20 +632,6 @@ JOIN pg_catalog.pg_database d ON d.datname OPERATOR(pg_catalog.=) pg_catalog.cur
 WHERE n.nspname OPERATOR(pg_catalog.=) $1::pg_catalog.name"#;
 
 type Value<'a> = &'a (dyn ToSql + Sync);
-
-impl Deref for Connection {
-    type Target = Link;
-
-    fn deref(&self) -> &Link {
-        &self.0.link
-    }
-}
-
-impl Order for Connection {
-    fn is_open(&self) -> bool {
-        Link::is_open(self)
-    }
-}
 
 /// Whose transaction it is. A prepared one belongs to no process, and has its own name. Others choose these names.
 pub(crate) fn blocker_text(pid: i64, name: Option<&str>) -> String {

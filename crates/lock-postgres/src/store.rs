@@ -9,10 +9,11 @@ use lock_core::engine::{Answer, Answered, Ask, Blocker, Changed, Extension, Hold
 use lock_core::{DoctorReport, Error, ErrorKind, LockName, LockState, Outcome, OwnerId, Result, Token};
 use sha2::{Digest, Sha256};
 
+use crate::connect::connection::Connection;
 use crate::inbox::{Inbox, Listening, Mailbox};
 use crate::operate::fence::Fencing;
 use crate::operate::sweep::Sweeper;
-use crate::server::{Connection, Server, ToInbox};
+use crate::server::{Server, ToInbox};
 use crate::stored_name::stored;
 
 /// The locks of one schema.

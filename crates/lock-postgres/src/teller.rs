@@ -12,8 +12,8 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_postgres::types::Type;
 
+use crate::connect::connection::Connection;
 use crate::connect::link::Link;
-use crate::server::Connection;
 
 /// How long the server waits for that lock at most.
 const COMMIT_WITHIN: Duration = Duration::from_millis(500);
