@@ -13,7 +13,7 @@ use crate::rungs::member::MemberInfo;
 use crate::rungs::record::{Phase, Record};
 use crate::rungs::rung::Rung;
 use crate::rungs::rungs_by_name::RungsByName;
-use crate::rungs::source_watch::SourceSeen;
+use crate::rungs::source_seen::SourceSeen;
 
 /// What a process knows of the migration, and which guards it has.
 #[derive(Debug)]
