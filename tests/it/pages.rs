@@ -60,12 +60,12 @@ fn every_statement_for_operators_has_a_test_that_exists() {
 
 #[test]
 fn a_test_that_does_not_exist_is_found() {
-    let [bullet, row] = &statements("Words.\n\n* One, as\n  `redis::queue::no_test`.\n| a | `x::y` |\n")[..]
+    let [bullet, row] = &statements("Words.\n\n* One, as\n  `redis::bugs::no_test`.\n| a | `x::y` |\n")[..]
     else {
         panic!("a bullet and a row");
     };
-    assert_eq!(tests_in(bullet), ["redis::queue::no_test"]);
-    assert!(!exists("redis::queue::no_test") && exists("facade::pages::a_test_that_does_not_exist_is_found"));
+    assert_eq!(tests_in(bullet), ["redis::bugs::no_test"]);
+    assert!(!exists("redis::bugs::no_test") && exists("facade::pages::a_test_that_does_not_exist_is_found"));
     assert!(tests_in(row).is_empty());
 }
 

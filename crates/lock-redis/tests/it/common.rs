@@ -1,5 +1,9 @@
 //! What many tests begin with.
 
+pub(crate) mod dial;
+pub(crate) mod pretend;
+pub(crate) mod script_text;
+
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -2,40 +2,14 @@
 
 #![allow(unreachable_pub, reason = "a test program is no library")]
 
-mod breaking;
 mod bugs;
-mod cluster;
 mod common;
-mod confirmation;
-mod connection;
-mod crowd;
-mod dial;
-mod doctor;
+mod connect;
 mod fake_redis;
-mod full_memory;
-mod gates;
-mod ghosts;
-mod hand_over;
-mod inspect;
-mod logs;
-mod moved;
-mod names;
-mod neighbours;
-mod observe;
+mod operate;
 mod outcomes;
-mod pretend;
-mod pushes;
-mod queue;
-mod replicas;
-mod restricted;
-mod rotation;
-mod script_text;
-mod scripts;
-mod sentinel;
-mod setnx;
+mod recipes;
+mod servers;
 mod simulation;
-mod slots;
-#[cfg(feature = "tls")]
-mod tls;
-mod token_ttl;
-mod urls;
+mod topology;
+mod waiting;

@@ -10,7 +10,7 @@ use redis::{Client, RedisResult, Value, cmd, pipe};
 
 use super::setnx_state::{Fence, Lock, Op, State};
 use super::state::{NAMES, Who};
-use crate::script_text::source;
+use crate::common::script_text::source;
 
 /// In milliseconds: the beginning of a case, and how long a fence is kept.
 const BEGIN: i64 = 1_700_000_000_000;

@@ -3,8 +3,8 @@
 use lock_core::{ErrorKind, Outcome};
 use lock_testkit::{RedisServer, cancel_after, for_each_poll_count, give_back, take};
 
+use crate::common::dial::Record;
 use crate::common::{RECIPES, acquire_in_the_end, client, nothing_is_left, until_info};
-use crate::dial::Record;
 
 #[tokio::test]
 #[ignore = "full: several servers"]

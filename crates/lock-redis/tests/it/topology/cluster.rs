@@ -12,8 +12,8 @@ use lock_redis::{RedisConfig, redis};
 use lock_testkit::{RedisCluster, RedisServer, acquiring, come, give_back, is_renewed, soon, take, until};
 use tokio::time::sleep;
 
+use crate::common::dial::{Use, routed};
 use crate::common::{acquire_in_the_end, connect};
-use crate::dial::{Use, routed};
 
 /// A name whose lock is on this master of the cluster.
 pub async fn name_on(cluster: &RedisCluster, master: usize) -> String {

@@ -10,8 +10,8 @@ use lock_testkit::{FaultProxy, RedisSentinel, RedisServer, give_back, is_renewed
 use tokio::runtime::Builder;
 use tokio::task::spawn_blocking;
 
+use crate::common::pretend;
 use crate::common::{RECIPES, acquire_in_the_end, connect, try_connect};
-use crate::pretend;
 
 /// Waits until the replica has this lock: what it has not yet got is lost with the master.
 async fn until_replicated(sentinel: &RedisSentinel, name: &str) {

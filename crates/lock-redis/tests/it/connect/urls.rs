@@ -4,8 +4,8 @@ use lock_core::{ErrorKind, Outcome};
 use lock_redis::RedisConfig;
 use lock_testkit::{RedisCluster, RedisServer, give_back, take};
 
+use crate::common::pretend::{bulk, pretend};
 use crate::common::{RECIPES, connect, try_connect, works};
-use crate::pretend::{bulk, pretend};
 
 #[tokio::test]
 #[ignore = "full: several servers"]

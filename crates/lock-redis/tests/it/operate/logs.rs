@@ -12,7 +12,7 @@ use lock_testkit::{
 };
 
 use crate::common::{KEY, as_worker, cluster_without, connect, nothing_is_left, try_connect, url_without};
-use crate::pushes::releases_are_pushed;
+use crate::waiting::pushes::releases_are_pushed;
 
 const PASSWORD: &str = "correct-horse-battery-staple";
 

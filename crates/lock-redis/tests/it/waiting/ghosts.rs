@@ -207,7 +207,7 @@ async fn worker() {
 async fn a_server_that_was_frozen_grants_again_within_a_lease_to_12_processes() {
     let redis = RedisServer::start().await.unwrap();
     let mut command_line = Command::new(env::current_exe().unwrap());
-    command_line.args(["--exact", "ghosts::worker", "--nocapture"]);
+    command_line.args(["--exact", "waiting::ghosts::worker", "--nocapture"]);
     command_line.env("GHOSTS_WORKER", format!("{}?ttl=60s", redis.url()));
     let _workers: Vec<Worker> = (0..12).map(|_| Worker::spawn(&command_line).unwrap()).collect();
     let goes_on = async || {

@@ -9,8 +9,8 @@ use lock_redis::RedisConfig;
 use lock_testkit::{RedisServer, ended, give_back, hand_over, is_renewed, queue_up, soon, take};
 use tokio::runtime::Builder;
 
+use crate::common::dial::Record;
 use crate::common::{connect, try_connect};
-use crate::dial::Record;
 
 /// A name of two addresses: the first accepts connections and is silent, the second is that of a server at this port.
 fn half_silent(name: &str, port: u16) -> (TestName, TcpListener) {

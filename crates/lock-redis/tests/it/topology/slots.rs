@@ -7,9 +7,9 @@ use lock_testkit::{
 };
 use tokio::sync::watch;
 
-use crate::cluster::{name_on, name_on_but};
+use crate::common::dial::{Use, routed};
 use crate::common::{RECIPES, connect};
-use crate::dial::{Use, routed};
+use crate::topology::cluster::{name_on, name_on_but};
 
 /// A cluster, a name whose lock is on its first master, and its slot.
 async fn cluster_with_a_name() -> (RedisCluster, String, u16) {

@@ -1,0 +1,5 @@
+//! Servers that refuse something, and their other users.
+
+mod full_memory;
+mod neighbours;
+mod restricted;
