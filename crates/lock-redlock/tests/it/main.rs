@@ -2,22 +2,14 @@
 
 #![allow(unreachable_pub, reason = "a test program is no library")]
 
-mod breaking;
 mod common;
-mod crowd;
-mod fleet;
-mod full_memory;
-mod hand_over;
-mod inspect;
-mod migration;
+mod connect;
 mod models;
-mod names;
-mod neighbours;
+mod operate;
 mod outcomes;
-mod replicas;
-mod rights;
-mod rotation;
 mod scripts;
+mod servers;
 mod simulation;
-mod topologies;
+mod topology;
 mod virtual_time;
+mod waiting;

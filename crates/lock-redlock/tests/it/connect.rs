@@ -1,0 +1,4 @@
+//! How a master is reached.
+
+mod names;
+mod rotation;

@@ -1,0 +1,5 @@
+//! Masters that refuse something, and their other users.
+
+mod full_memory;
+mod neighbours;
+mod rights;

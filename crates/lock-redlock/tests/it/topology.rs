@@ -1,0 +1,5 @@
+//! Which masters there are: fleets, clusters, sentinels and replicas.
+
+mod fleet;
+mod replicas;
+mod topologies;
