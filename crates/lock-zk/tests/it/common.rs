@@ -1,5 +1,8 @@
 //! What the tests share: locks and a plain client on a server, looks into its tree, and waiting.
 
+pub(crate) mod meddler;
+mod watched;
+
 use std::panic::Location;
 use std::time::Duration;
 
@@ -12,7 +15,7 @@ use lock_zk::{ZkConfig, ZkLayout, ZkRecipe, ZkWait};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-pub(crate) use crate::servers::*;
+pub(crate) use self::watched::*;
 
 /// A session that a busy machine keeps alive.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);

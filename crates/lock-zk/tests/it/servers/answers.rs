@@ -9,9 +9,9 @@ use lock_zk::{ZkLayout, ZkRecipe};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
+use crate::common::meddler::{Fate, Kind, Meddler};
 use crate::common::*;
-use crate::meddler::{Fate, Kind, Meddler};
-use crate::modes::Way;
+use crate::recipes::modes::Way;
 
 /// A holder that goes on as a reader while an operator whose requests of this kind are lost until then breaks its lock.
 async fn a_writer_is_broken_as_a_reader(kind: Kind, layout: ZkLayout) {

@@ -3,7 +3,7 @@
 use lock_core::{ErrorKind, GuardState, LockMode, LockState, Token};
 
 use crate::common::*;
-use crate::modes::Way;
+use crate::recipes::modes::Way;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holders_and_the_first_waiters_are_shown_in_the_order_of_their_nodes() {

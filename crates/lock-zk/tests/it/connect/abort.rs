@@ -33,7 +33,7 @@ async fn a_program_that_aborts_on_panics_outlives_its_sessions() {
     let server = server().await;
     let proxy = proxy(&server);
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--exact", "abort::the_program", "--nocapture", "--quiet"]);
+    command.args(["--exact", "connect::abort::the_program", "--nocapture", "--quiet"]);
     command.env(PROGRAM, format!("{} {}", server.connect_string(), proxy.addr()));
     let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut program = Program(child);

@@ -1,0 +1,4 @@
+//! Ensembles whose servers fall silent or lag behind.
+
+mod ghost;
+mod quorum;

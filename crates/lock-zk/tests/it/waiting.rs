@@ -1,0 +1,4 @@
+//! Waiters and observers: many at once, and their sessions.
+
+mod crowd;
+mod observe;
