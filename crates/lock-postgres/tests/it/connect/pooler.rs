@@ -6,7 +6,7 @@ use lock_core::{LockOptions, Locks};
 use lock_postgres::Fence;
 use lock_testkit::{PgBouncer, give_back, hand_over, queue_up, take, until};
 
-use crate::shared::contend;
+use crate::servers::shared::contend;
 use crate::site::{Site, client, connect};
 
 /// Clients through a pooler with these lines of its configuration.

@@ -1,0 +1,8 @@
+//! How a server is reached, and what becomes of a connection.
+
+mod connections;
+mod names;
+mod pooler;
+mod rotation;
+#[cfg(feature = "tls")]
+mod tls;

@@ -1,0 +1,3 @@
+//! Several servers.
+
+mod failover;

@@ -1,0 +1,4 @@
+//! Waiters and observers: many at once, and the connection that listens.
+
+mod crowd;
+mod observers;
