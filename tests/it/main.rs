@@ -1,15 +1,13 @@
 //! The library as its users see it: one program, a module per subject.
 
 mod bad_input;
-mod bad_migrations;
 mod blocking;
 mod common;
 mod examples;
 mod failover;
 mod fencing;
 mod fork;
-mod migration_failover;
-mod migration_sources;
+mod migration;
 mod pages;
 mod refusals;
 mod runtimes;

@@ -1,0 +1,5 @@
+//! Locks move from one store to another.
+
+mod bad_input;
+mod failover;
+mod sources;
