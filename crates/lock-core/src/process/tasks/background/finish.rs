@@ -27,11 +27,12 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// What has begun on each runtime, and its callers poll or should.
 #[derive(Debug, Default)]
-pub(super) struct Begun(Mutex<HashMap<Id, Entries>>);
+pub(super) struct Begun(Mutex<Watched>);
 
 #[derive(Default)]
-struct Entries {
-    begun: HashMap<u64, Arc<dyn TakeOver>, FixedState>,
+struct Watched {
+    by_runtime: HashMap<Id, HashMap<u64, Arc<dyn TakeOver>, FixedState>>,
+    /// Of all runtimes, and for good: who leaves late takes no other one along.
     next: u64,
 }
 
@@ -187,33 +188,34 @@ impl<T: Send + 'static> TakeOver for Shared<T> {
 
 impl Begun {
     fn enter(self: &Arc<Self>, begun: Arc<dyn TakeOver>, runtime: &Handle) -> u64 {
-        let mut runtimes = self.runtimes();
-        let is_watched = runtimes.contains_key(&runtime.id());
-        let entries = runtimes.entry(runtime.id()).or_default();
-        let key = entries.next;
-        entries.next += 1;
-        entries.begun.insert(key, begun);
-        drop(runtimes);
+        let (mut watched, id) = (self.watched(), runtime.id());
+        let key = watched.next;
+        watched.next += 1;
+        let is_watched = watched.by_runtime.contains_key(&id);
+        watched.by_runtime.entry(id).or_default().insert(key, begun);
+        drop(watched);
         if !is_watched {
-            drop(runtime.spawn(watch(Watcher { begun: Arc::clone(self), runtime: runtime.id() })));
+            let watcher = Watcher { begun: Arc::clone(self), runtime: id, has_ended: false };
+            drop(runtime.spawn(watch(watcher)));
         }
         key
     }
 
     fn leave(&self, runtime: Id, key: u64) {
-        if let Some(entries) = self.runtimes().get_mut(&runtime) {
-            entries.begun.remove(&key);
+        if let Some(begun) = self.watched().by_runtime.get_mut(&runtime) {
+            begun.remove(&key);
         }
     }
 
-    fn runtimes(&self) -> MutexGuard<'_, HashMap<Id, Entries>> {
+    fn watched(&self) -> MutexGuard<'_, Watched> {
         lock(&self.0)
     }
 }
 
-impl Debug for Entries {
+impl Debug for Watched {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Entries").field("begun", &self.begun.len()).finish_non_exhaustive()
+        let begun: usize = self.by_runtime.values().map(HashMap::len).sum();
+        f.debug_struct("Watched").field("begun", &begun).finish_non_exhaustive()
     }
 }
 
@@ -222,10 +224,12 @@ impl Debug for Entries {
 struct Watcher {
     begun: Arc<Begun>,
     runtime: Id,
+    /// By itself: what begins from then on has another one.
+    has_ended: bool,
 }
 
 /// Looks until nothing has begun.
-async fn watch(watcher: Watcher) {
+async fn watch(mut watcher: Watcher) {
     let mut last_look = Some(0);
     while let Some(before) = last_look {
         sleep(LOOK).await;
@@ -235,10 +239,10 @@ async fn watch(watcher: Watcher) {
 
 impl Watcher {
     /// Lets what has begun before this one go on in tasks. Returns the next one to begin, if there are others.
-    fn look(&self, before: u64) -> Option<u64> {
+    fn look(&mut self, before: u64) -> Option<u64> {
         let old: Vec<_> = {
-            let runtimes = self.begun.runtimes();
-            let begun = runtimes.get(&self.runtime)?.begun.iter();
+            let watched = self.begun.watched();
+            let begun = watched.by_runtime.get(&self.runtime)?.iter();
             begun.filter(|&(&key, _)| key < before).map(|(&key, begun)| (key, Arc::clone(begun))).collect()
         };
         for (key, begun) in old {
@@ -246,16 +250,23 @@ impl Watcher {
                 self.begun.leave(self.runtime, key);
             }
         }
-        let runtimes = self.begun.runtimes();
-        let entries = runtimes.get(&self.runtime)?;
-        (!entries.begun.is_empty()).then_some(entries.next)
+        let mut watched = self.begun.watched();
+        if !watched.by_runtime.get(&self.runtime)?.is_empty() {
+            return Some(watched.next);
+        }
+        watched.by_runtime.remove(&self.runtime);
+        self.has_ended = true;
+        None
     }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        let left = self.begun.runtimes().remove(&self.runtime);
-        for begun in left.iter().flat_map(|entries| entries.begun.values()) {
+        if self.has_ended {
+            return;
+        }
+        let left = self.begun.watched().by_runtime.remove(&self.runtime);
+        for begun in left.iter().flat_map(HashMap::values) {
             begun.take_over();
         }
     }
@@ -313,6 +324,23 @@ mod tests {
         answer.send(()).unwrap();
         assert_eq!(finish.await, Some(()));
         assert_eq!((ended.await.unwrap(), background.under_way()), (try_id(), 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_ends_late_leaves_those_watched_that_have_begun_since() {
+        let (background, runtime) = (Background::default(), Handle::current());
+        let ((answer, asked), (end, ended)) = (oneshot::channel(), oneshot::channel());
+        let mut first = Box::pin(background.finish(&runtime, asked));
+        assert!(poll!(&mut first).is_pending());
+        // A task has it, and there is nothing to look at any more.
+        sleep(10 * LOOK).await;
+        let mut kept = Box::pin(background.finish(&runtime, ended));
+        assert!(poll!(&mut kept).is_pending());
+        answer.send(()).unwrap();
+        assert_eq!(first.await, Some(Ok(())));
+        end.send(()).unwrap();
+        assert_eq!(background.settle(PATIENCE).await, 0, "it goes on in a task");
+        assert_eq!(kept.await, Some(Ok(())));
     }
 
     #[tokio::test(start_paused = true)]
