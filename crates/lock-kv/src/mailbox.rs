@@ -13,6 +13,7 @@ use lock_core::{BootInstant, Clock, OwnerId, Token, random};
 use rand::Rng;
 use tokio::time::sleep;
 
+use crate::pace::Pace;
 use crate::registers::{About, Registers};
 
 /// The shortest pause of a waiter that polls: this part of the longest one of the first.
@@ -29,6 +30,15 @@ pub struct KvMailbox<R> {
     clock: Clock,
     last: Mutex<Last>,
     notified: Mutex<Option<BoxFuture<'static, Option<Token>>>>,
+    patience: Mutex<Patience>,
+}
+
+/// How what a waiter says gives way to what others do.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    /// How often in a row it came too late.
+    losses: u32,
+    until: BootInstant,
 }
 
 /// The last answer that the waiter got.
@@ -48,11 +58,27 @@ impl<R: Registers> KvMailbox<R> {
     pub(crate) fn new(registers: &Arc<R>, about: &About, clock: &Clock) -> Self {
         let (about, clock, last, notified) =
             (about.clone(), clock.clone(), Mutex::default(), Mutex::default());
-        Self { registers: Arc::clone(registers), about, clock, last, notified }
+        let patience = Mutex::new(Patience { losses: 0, until: clock.now() });
+        Self { registers: Arc::clone(registers), about, clock, last, notified, patience }
+    }
+
+    /// Whether the waiter says nothing now: that came too late a moment ago. It looks all the same.
+    pub(crate) fn is_patient(&self) -> bool {
+        self.clock.now() < lock(&self.patience).until
+    }
+
+    /// Notes whether what the waiter had to say came too late.
+    pub(crate) fn said(&self, is_late: bool, pace: &Pace) {
+        let mut patience = lock(&self.patience);
+        let losses = if is_late { patience.losses + 1 } else { 0 };
+        let pause = if is_late { pace.patient(patience.losses) } else { Duration::ZERO };
+        *patience = Patience { losses, until: self.clock.now() + pause };
     }
 
     /// Notes that the lock was busy, how many come before this owner, and when it looks again at the latest.
     pub(crate) fn busy(&self, owner: OwnerId, ahead: Option<usize>, look: BootInstant) {
+        let until = lock(&self.patience).until;
+        let look = if self.clock.now() < until { look.min(until) } else { look };
         let queued = ahead.map(|_| owner);
         let ahead = ahead.map_or(OUTSIDE, |ahead| u32::try_from(ahead).unwrap_or(u32::MAX));
         let mut last = lock(&self.last);

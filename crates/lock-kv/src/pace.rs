@@ -21,8 +21,7 @@ pub(crate) struct Pace {
 #[derive(Debug)]
 pub(crate) struct Pauses {
     next: Duration,
-    shortest: Duration,
-    longest: Duration,
+    others: Duration,
 }
 
 impl Average {
@@ -55,21 +54,18 @@ impl Pace {
     /// Of what somebody depends on, such as a renewal: none after the first time. They do not grow: of those that try at the same
     /// time, one succeeds each time.
     pub(crate) fn urgent(&self) -> Pauses {
-        let pause = self.round_trip() / 2;
-        Pauses { next: Duration::ZERO, shortest: pause, longest: pause }
+        Pauses { next: Duration::ZERO, others: self.round_trip() / 2 }
     }
 
-    /// Of what is only told to others, and gives way to all else: longer, as it happens again.
-    pub(crate) fn patient(&self) -> Pauses {
-        let round_trip = self.round_trip();
-        Pauses { next: round_trip, shortest: round_trip, longest: round_trip * 64 }
+    /// The pause of what is only told to others, and gives way to all else: longer, as it came too late so often before.
+    pub(crate) fn patient(&self, before: u32) -> Duration {
+        (self.round_trip() * (1 << before.min(6))).mul_f64(random::rng().random_range(0.0..=1.0))
     }
 }
 
 impl Pauses {
     pub(crate) fn next(&mut self) -> Duration {
-        let pause = self.next;
-        self.next = (pause * 2).clamp(self.shortest, self.longest);
+        let pause = std::mem::replace(&mut self.next, self.others);
         pause.mul_f64(random::rng().random_range(0.0..=1.0))
     }
 }

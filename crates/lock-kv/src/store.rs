@@ -70,7 +70,7 @@ enum Counts {
     Swapped,
     /// A read is enough if the record says the same.
     Read,
-    /// The same. What is written is only told to others: it may come later, and gives way to what somebody depends on.
+    /// The same. What is written is only told to others: it gives way to what somebody depends on, and is not tried again.
     Told,
 }
 
@@ -132,7 +132,7 @@ impl<R: Registers> KvStore<R> {
         let is_quiet = |known: &Arc<Known>| known.value.as_ref().is_none_or(|(_, stored)| !stored.is_busy());
         let mut known = self.observed.recall(key).filter(|known| self.about.notifies || is_quiet(known));
         let mut is_read = false;
-        let (mut urgent, mut patient) = (self.pace.urgent(), self.pace.patient());
+        let mut urgent = self.pace.urgent();
         loop {
             let current = match known.take() {
                 Some(known) => known,
@@ -155,20 +155,21 @@ impl<R: Registers> KvStore<R> {
                 }
                 continue;
             }
+            let was_read = is_read;
             match self.swap(key, version, (next, &before), deadline).await? {
                 Swapped::Written => return Ok(Done { answer, is_done: true }),
                 Swapped::Refused => {}
                 Swapped::Found(found) => (known, is_read) = (Some(found), true),
             }
-            let is_told = matches!(counts, Counts::Told);
-            let pause = if is_told { &mut patient } else { &mut urgent }.next();
-            // What is only told gives way, and reads then what has come before.
-            known = known.filter(|_| !is_told);
-            match Instant::now() + pause < deadline {
-                true => sleep(pause).await,
-                false if is_told => return Ok(Done { answer, is_done: false }),
-                false => return Err(contended(self.about.name, self.timeout)),
+            if was_read && matches!(counts, Counts::Told) {
+                // It is told later, by a waiter that learns meanwhile what happens.
+                return Ok(Done { answer, is_done: false });
             }
+            let pause = urgent.next();
+            if Instant::now() + pause >= deadline {
+                return Err(contended(self.about.name, self.timeout));
+            }
+            sleep(pause).await;
         }
     }
 
@@ -282,11 +283,12 @@ struct Asked {
     was_queued: bool,
 }
 
-/// Asks for a lock, with the least that has to be written: a waiter stays as it is until its beat is due.
+/// Asks for a lock, with the least that has to be written: a waiter stays as it is until its beat is due, and while it is patient.
 fn ask_for(
     record: &mut Record<Party>,
     now: &mut Moment,
     mut ask: record::Ask<Party>,
+    is_patient: bool,
     waiter_lasts: impl Fn(usize) -> Duration,
 ) -> Asked {
     let (owner, ttl) = (ask.owner, ask.ttl);
@@ -304,7 +306,9 @@ fn ask_for(
             if now.time() < ask.party.next_beat() {
                 (beat, is_due) = (ask.party.next_beat(), false);
             }
+            is_due &= !is_patient;
         }
+        _ if is_patient => ask.waits = None,
         Some(_) => {}
         None if record.queue().len() >= MOST_WAITERS => ask.waits = None,
         None => {}
@@ -342,24 +346,24 @@ impl<R: Registers> LeaseStore for KvStore<R> {
     }
 
     async fn ask(&self, _: &BySwaps, key: &Arc<str>, ask: &Ask<'_, KvMailbox<R>>) -> Result<Answer> {
-        let asked = self.record_of(ask);
+        let (asked, mailbox) = (self.record_of(ask), ask.queue.as_ref().and_then(|queue| queue.mailbox));
+        let is_patient = mailbox.is_some_and(KvMailbox::is_patient);
         let answered = self.change(key, |record, now| {
-            let asked = ask_for(record, now, asked.clone(), |others| self.waiter_lasts(others));
+            let asked = ask_for(record, now, asked.clone(), is_patient, |others| self.waiter_lasts(others));
             let is_busy = matches!(asked.answer, record::Answer::Busy { .. });
             let counts = if is_busy { Counts::Told } else { Counts::Read };
             ((asked.answer.at(now.time()), asked), counts)
         });
-        let Done { answer: (mut answer, Asked { mut beat, was_queued, .. }), is_done } = answered.await?;
-        if let Answer::Busy { ahead, .. } = &mut answer
-            && !is_done
-        {
-            *ahead = ahead.filter(|_| was_queued);
-            let now = self.clock.now();
-            beat = now + beat.saturating_duration_since(now) / 4;
+        let Done { answer: (mut answer, Asked { beat, was_queued, .. }), is_done } = answered.await?;
+        if let Answer::Busy { ahead, .. } = &mut answer {
+            *ahead = ahead.filter(|_| was_queued || is_done);
         }
         if let Answer::Busy { ahead, .. } = answer
-            && let Some(mailbox) = ask.queue.as_ref().and_then(|queue| queue.mailbox)
+            && let Some(mailbox) = mailbox
         {
+            if !is_patient {
+                mailbox.said(!is_done, &self.pace);
+            }
             // It looks now and then, whatever it was told: whether the holder lives, too.
             let look = self.clock.now() + (self.waiter_lasts / 3).min(ask.ttl / 3);
             mailbox.busy(ask.owner, ahead, beat.min(look));

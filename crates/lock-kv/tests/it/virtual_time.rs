@@ -82,6 +82,25 @@ fn a_lock_that_cannot_be_renewed_takes_no_other_one_with_it() {
     });
 }
 
+/// Others say that they live, and hand it over, before each of its swaps.
+#[test]
+fn a_lock_whose_queue_cannot_be_entered_is_busy_and_its_store_is_not_silent() {
+    in_virtual_time(8, async {
+        let (table, clock) = (Arc::new(Table::new(Versions::Numbers)), Clock::tokio());
+        let (holder, _) = client(&table, &clock, 1).await;
+        let guard = holder.mutex("a").acquire().await.unwrap();
+        table.contend("a");
+        let (locks, _) = client(&table, &clock, 2).await;
+        for patience in [TTL / 50, TTL / 5] {
+            let began = Instant::now();
+            let acquired = locks.mutex("a").try_acquire_for(patience).await;
+            assert!(acquired.is_ok_and(|acquired| acquired.is_none()), "it is held");
+            assert!(began.elapsed() >= patience);
+        }
+        assert!(guard.is_valid());
+    });
+}
+
 #[test]
 fn many_that_share_a_lock_keep_it() {
     in_virtual_time(6, async {
