@@ -8,7 +8,7 @@ pub(crate) mod console;
 pub(crate) mod faults;
 mod html;
 mod markdown;
-mod needs;
+mod overview;
 mod scenario;
 pub(crate) mod sheet;
 mod summary;
@@ -17,31 +17,21 @@ mod tone;
 
 use std::fmt::{Display, Write as _};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Serialize;
 
 use self::html::escape;
 use self::tone::Tone;
-use crate::data::results::numbers::quantity;
 use crate::data::results::write_file;
 use crate::data::{Meta, Results};
 
 /// Writes the results, the page and the Markdown into `folder`, which is created if necessary, and prints where they are.
 pub(crate) fn write_all(results: &Results, folder: &Path) -> io::Result<()> {
-    let paths = [results.write(folder)?, write(results, folder)?, write_markdown(results, folder)?];
+    let page = write_file(folder, "report.html", &render(results))?;
+    let paths = [results.write(folder)?, page, write_file(folder, "report.md", &markdown::render(results))?];
     println!("{}", paths.map(|path| path.display().to_string()).join("\n"));
     Ok(())
-}
-
-/// Writes `report.html`, and returns the path.
-fn write(results: &Results, folder: &Path) -> io::Result<PathBuf> {
-    write_file(folder, "report.html", &render(results))
-}
-
-/// Writes `report.md`, and returns the path.
-fn write_markdown(results: &Results, folder: &Path) -> io::Result<PathBuf> {
-    write_file(folder, "report.md", &markdown::render(results))
 }
 
 /// The page: the choice, the claims and the faults; in the appendix our targets and all numbers.
@@ -73,18 +63,8 @@ fn json(it: &impl Serialize) -> String {
 }
 
 fn header(page: &mut String, results: &Results) {
-    let meta = &results.meta;
-    let _ = write!(
-        page,
-        "<header>\n<h1>{}</h1>\n<p class=\"lead\">polylock {}, {} run of {} on {}, {} cores ({})</p>\n</header>\n",
-        escape(&summary::headline(results)),
-        escape(&meta.version),
-        meta.mode,
-        escape(&quantity(meta.duration_s, "s")),
-        escape(meta.date.get(..10).unwrap_or(&meta.date)),
-        meta.cores,
-        escape(&meta.cpu),
-    );
+    let (title, machine) = (escape(&summary::headline(results)), escape(&results.meta.machine()));
+    let _ = writeln!(page, "<header>\n<h1>{title}</h1>\n<p class=\"lead\">{machine}</p>\n</header>");
     let verdict = results.verdict();
     let _ = writeln!(
         page,
@@ -115,7 +95,9 @@ fn contents(page: &mut String, results: &Results) {
 fn appendix(page: &mut String, results: &Results) {
     page.push_str("<h1 class=\"appendix\" id=\"appendix\">Appendix</h1>\n");
     facts(page, &results.meta);
-    summary::cards(page, results);
+    if let Some(sheet) = overview::sheet(results) {
+        let _ = writeln!(page, "<section>\n<h2>Side by side</h2>\n{}</section>", sheet.html(""));
+    }
     if results.targets.iter().any(|target| target.met.is_some()) {
         page.push_str("<section id=\"targets\">\n<h2>Our own targets</h2>\n");
         let _ = writeln!(page, "<p class=\"soft\">{}</p>", targets::RULE);
@@ -141,16 +123,11 @@ fn facts(page: &mut String, meta: &Meta) {
     let mut fact = |name: &str, value: &dyn Display| {
         let _ = writeln!(page, "<dt>{}</dt><dd>{}</dd>", escape(name), escape(&value.to_string()));
     };
-    fact("Date", &meta.date);
+    fact("Run", &meta.machine());
+    fact("Began", &meta.date);
+    fact("Servers", &meta.servers());
     fact("Command", &meta.command);
-    fact("polylock", &meta.version);
-    fact("Mode", &meta.mode);
     fact("Repeats of each scenario", &meta.repeats);
-    fact("Duration", &quantity(meta.duration_s, "s"));
-    fact("Processor", &format!("{}, {} cores", meta.cpu, meta.cores));
-    fact("Kernel", &meta.kernel);
-    fact("Redis", &meta.redis.as_deref().unwrap_or("not measured"));
-    fact("ZooKeeper", &meta.zookeeper.as_deref().unwrap_or("not measured"));
     fact("Note", &meta.note);
     page.push_str("</dl>\n<details>\n<summary>All settings</summary>\n<dl class=\"facts\">\n");
     for (name, value) in &meta.settings {
@@ -166,16 +143,16 @@ const HEAD: &str = concat!(
     "content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'\"/>\n",
     "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n",
     "<title>polylock: locks over Redis and ZooKeeper compared</title>\n<style>\n",
-    include_str!("report/style.css"),
+    include_str!("report/page/style.css"),
     "</style>\n</head>\n<body>\n<main>\n",
 );
 const END: &str = concat!(
     "<script>\n",
-    include_str!("report/chooser.js"),
-    include_str!("report/charts.js"),
+    include_str!("report/page/chooser.js"),
+    include_str!("report/page/charts.js"),
     "</script>\n</body>\n</html>\n"
 );
-const HOW_TO_READ: &str = include_str!("report/how_to_read.html");
+const HOW_TO_READ: &str = include_str!("report/page/how_to_read.html");
 
 #[cfg(test)]
 mod tests {
@@ -201,21 +178,22 @@ mod tests {
     #[test]
     fn the_page_loads_nothing() {
         let page = render(&sample()).to_lowercase();
-        for reference in [
-            "http://",
-            "https://",
-            "//cdn",
-            "src=",
-            "url(",
-            "@import",
-            "<script src",
-            "<link",
-            "fetch(",
-            "import(",
-        ] {
+        for reference in
+            ["http://", "https://", "//cdn", "src=", "url(", "@import", "<link", "fetch(", "import("]
+        {
             assert!(!page.contains(reference), "{reference}");
         }
         assert_eq!(page.matches("href=").count(), page.matches("href=\"#").count());
+    }
+
+    #[test]
+    fn the_script_has_its_constants() {
+        for name in END.split(|letter: char| !letter.is_ascii_uppercase()).filter(|name| name.len() > 2) {
+            assert!(
+                END.contains(&format!("var {name} = ")) || ["HTML", "JSON", "SVG"].contains(&name),
+                "{name}"
+            );
+        }
     }
 
     #[test]

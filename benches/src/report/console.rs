@@ -2,20 +2,17 @@
 
 use std::fmt::Write as _;
 
-use super::sheet::{Cell, Look, Sheet};
-use super::{claims, scenario, targets as our_targets};
-use crate::data::results::numbers::number;
-use crate::data::{ExclusionVerdict, Peer, Results};
+use super::sheet::Look;
+use super::{claims, overview, scenario, targets as our_targets};
+use crate::data::Results;
 
 /// How many of the targets that were missed are shown.
 const MOST_MISSED: usize = 10;
-/// The throughput that is shown.
-const TASKS: &str = "256 tasks";
 
 /// All results on one screen: a row per backend, a line per claim, the targets that were missed, the verdict and the machine.
 pub(crate) fn render(results: &Results, look: Look) -> String {
     let mut text = String::new();
-    if let Some(backends) = overview(results) {
+    if let Some(backends) = overview::sheet(results) {
         let _ = writeln!(text, "{}\n", backends.text(look));
     }
     if let Some(claims) = claims::sheet(results, false) {
@@ -39,90 +36,9 @@ pub(crate) fn render(results: &Results, look: Look) -> String {
         let surprises = results.faults.iter().filter(|fault| fault.verdict.is_failure()).count();
         let _ = writeln!(text, "fault table: {} cells, {surprises} surprises", results.faults.len());
     }
-    let meta = &results.meta;
-    let _ = writeln!(text, "Mutual exclusion: {}", results.verdict());
-    let _ = write!(
-        text,
-        "polylock {}, {} run of {} s, {} x {}, {}",
-        meta.version,
-        meta.mode,
-        number(meta.duration_s.round()),
-        meta.cores,
-        meta.cpu,
-        meta.kernel
-    );
-    let servers = [("Redis", &meta.redis), ("ZooKeeper", &meta.zookeeper), ("PostgreSQL", &meta.postgres)];
-    for (server, version) in servers {
-        if let Some(version) = version {
-            let _ = write!(text, ", {server} {version}");
-        }
-    }
-    for (server, version) in &meta.others {
-        let _ = write!(text, ", {server} {version}");
-    }
-    text.push('\n');
+    let (machine, servers) = (results.meta.machine(), results.meta.servers());
+    let _ = writeln!(text, "Mutual exclusion: {}\n{machine}\n{servers}", results.verdict());
     text
-}
-
-/// A row per backend: one task alone, a hand-over, many tasks, each with its ratio to the floor; and to the best peer.
-fn overview(results: &Results) -> Option<Sheet> {
-    let scenarios = results.scenarios();
-    let row = |scenario: &str, backend: &str, metric: &str| {
-        scenarios.iter().find(|found| found.name == scenario)?.row(backend, metric)
-    };
-    let mut sheet = Sheet::of(["backend"])
-        .number("alone p50", "us")
-        .part("floor")
-        .number("p99", "us")
-        .part("floor")
-        .number("hand-off p50", "us")
-        .part("floor")
-        .number(TASKS, "pairs/s")
-        .part("floor")
-        .part("best peer")
-        .words("exclusion");
-    let mut is_empty = true;
-    for backend in results.backends().into_iter().filter(|backend| is_ours(backend)) {
-        let bare = row("contended", backend, "handoff_p50_bare");
-        let tasks = format!("{backend} {TASKS}");
-        let peers =
-            scenarios.iter().find(|found| found.name == "throughput").map_or_else(Vec::new, |found| {
-                let of_peers = found.metrics().into_iter().filter(|metric| of_peer(metric));
-                of_peers.filter_map(|metric| found.row(&tasks, metric)?.ratio).collect()
-            });
-        let mut cells = vec![Cell::from(backend)];
-        for figure in [
-            row("uncontended", backend, "p50"),
-            row("uncontended", backend, "p99"),
-            bare.or_else(|| row("contended", backend, "handoff_p50")),
-            row("throughput", &tasks, "pairs_per_s"),
-        ] {
-            is_empty &= figure.is_none();
-            cells.push(figure.map_or_else(Cell::none, |row| number(row.value).into()));
-            cells.push(times(figure.and_then(|row| row.ratio)));
-        }
-        cells.push(times(peers.into_iter().min_by(f64::total_cmp)));
-        let verdicts = scenarios.iter().filter(|scenario| scenario.has_rivals());
-        let verdict = ExclusionVerdict::of_all(verdicts.map(|scenario| scenario.verdict(backend)));
-        let word = if verdict == ExclusionVerdict::Held { "held".into() } else { verdict.to_string() };
-        cells.push(Cell::verdict(word, verdict));
-        sheet.row(cells);
-    }
-    (!is_empty).then_some(sheet)
-}
-
-/// Not a peer, nor a number of tasks, nor a rung of a migration.
-fn is_ours(backend: &str) -> bool {
-    Peer::named(backend).is_none() && !backend.contains(' ')
-}
-
-/// Whether the floor of this metric is what a peer does.
-fn of_peer(metric: &str) -> bool {
-    metric.strip_prefix("pairs_per_s_").is_some_and(|floor| floor != "minting")
-}
-
-fn times(ratio: Option<f64>) -> Cell {
-    ratio.map_or_else(Cell::none, |ratio| format!("{ratio:.2}x").into())
 }
 
 /// All our targets, with what was measured.

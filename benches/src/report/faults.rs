@@ -14,7 +14,8 @@ pub(crate) fn list(faults: &[FaultResult]) -> Sheet {
     for fault in faults {
         let counts = [fault.l1, fault.l2, fault.l3, fault.unfenced].map(|count| count.to_string());
         let numbers = counts.into_iter().chain([quantity(fault.outage_ms, "ms")]);
-        let numbers = numbers.map(|number| if ran(fault) { number.into() } else { Cell::none() });
+        let numbers =
+            numbers.map(|number| if fault.verdict.was_run() { number.into() } else { Cell::none() });
         let names = [Cell::from(&*fault.fault), fault.subject().into()];
         sheet.row(names.into_iter().chain(numbers).chain([verdict(fault)]));
     }
@@ -65,7 +66,7 @@ fn by_backend(faults: &[FaultResult]) -> Sheet {
 }
 
 fn cell(fault: &FaultResult) -> Cell {
-    if !ran(fault) {
+    if !fault.verdict.was_run() {
         return verdict(fault);
     }
     let FaultResult { l1, l2, l3, outage_ms, .. } = fault;
@@ -77,11 +78,7 @@ fn cell(fault: &FaultResult) -> Cell {
 
 fn verdict(fault: &FaultResult) -> Cell {
     let verdict = Cell::verdict(fault.verdict, fault.verdict);
-    if ran(fault) { verdict } else { verdict.and_small(&fault.what) }
-}
-
-fn ran(fault: &FaultResult) -> bool {
-    !matches!(fault.verdict, FaultVerdict::NoMeaning | FaultVerdict::NotRun)
+    if fault.verdict.was_run() { verdict } else { verdict.and_small(&fault.what) }
 }
 
 fn details(page: &mut String, fault: &FaultResult) {

@@ -6,7 +6,6 @@ use super::sheet::{Sheet, plain};
 use super::summary::{headline, verdict_line};
 use super::{choice, claims, faults};
 use crate::data::Results;
-use crate::data::results::numbers::quantity;
 
 pub(super) fn render(results: &Results) -> String {
     let meta = &results.meta;
@@ -30,25 +29,14 @@ pub(super) fn render(results: &Results) -> String {
     section("Which one should I use?", Some(choice::sheet(results)));
     section("Claims", claims::sheet(results, true));
     section("Faults", (!results.faults.is_empty()).then(|| faults::list(&results.faults)));
-    let _ = writeln!(
-        text,
-        "polylock {}, {} run of {} on {}, {} cores ({}), {}, Redis {}, ZooKeeper {}, PostgreSQL {}{}. Measured by `{}`.",
-        meta.version,
-        meta.mode,
-        quantity(meta.duration_s, "s"),
-        meta.date,
-        meta.cores,
-        plain(&meta.cpu),
-        plain(&meta.kernel),
-        meta.redis.as_deref().unwrap_or("not measured"),
-        meta.zookeeper.as_deref().unwrap_or("not measured"),
-        meta.postgres.as_deref().unwrap_or("not measured"),
-        meta.others
-            .iter()
-            .map(|(server, version)| format!(", {server} {}", plain(version)))
-            .collect::<String>(),
-        meta.command.replace('`', "'"),
-    );
+    let by = format!("Measured by `{}`", meta.command.replace('`', "'"));
+    for sentence in
+        [plain(&meta.machine()), plain(&meta.servers()), by].iter().filter(|text| !text.is_empty())
+    {
+        let _ = write!(text, "{sentence}. ");
+    }
+    text.truncate(text.trim_end().len());
+    text.push('\n');
     text
 }
 

@@ -2,9 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::colour::colour;
 use super::html::escape;
-use crate::data::results::numbers::quantity;
 use crate::data::{ExclusionVerdict, Peer, Results};
 
 pub(super) fn headline(results: &Results) -> String {
@@ -66,35 +64,3 @@ pub(super) fn trouble(page: &mut String, results: &Results) {
     }
     page.push_str("</ul>\n</section>\n");
 }
-
-pub(super) fn cards(page: &mut String, results: &Results) {
-    let scenarios = results.scenarios();
-    page.push_str("<div class=\"cards\">\n");
-    for backend in results.backends() {
-        let mut facts = String::new();
-        for (scenario, metric, name) in HIGHLIGHTS {
-            let found = scenarios.iter().find(|found| found.name == *scenario);
-            if let Some(row) = found.and_then(|scenario| scenario.row(backend, metric)) {
-                let value = escape(&quantity(row.value, &row.unit));
-                let _ = writeln!(facts, "<div><dt>{name}</dt><dd>{value}</dd></div>");
-            }
-        }
-        if !facts.is_empty() {
-            let (colour, backend) = (colour(results, backend), escape(backend));
-            let _ = writeln!(
-                page,
-                "<div class=\"card {colour}\">\n<h2>{backend}</h2>\n<dl>\n{facts}</dl>\n</div>"
-            );
-        }
-    }
-    page.push_str("</div>\n");
-}
-
-/// The numbers on the cards: scenario, metric and name.
-const HIGHLIGHTS: &[(&str, &str, &str)] = &[
-    ("uncontended", "p50", "acquire + release"),
-    ("contended", "handoff_p50", "hand-off"),
-    ("contended", "jain", "fairness"),
-    ("contended", "requests_per_grant", "requests/grant"),
-    ("crash", "takeover", "take-over"),
-];

@@ -51,6 +51,11 @@ impl FaultResult {
 }
 
 impl FaultVerdict {
+    /// Whether the fault was run: where it has a meaning and could be.
+    pub(crate) const fn was_run(self) -> bool {
+        !matches!(self, Self::NoMeaning | Self::NotRun)
+    }
+
     /// Whether a run with this verdict fails.
     pub(crate) const fn is_failure(self) -> bool {
         matches!(self, Self::Differs | Self::NotRun)

@@ -7,6 +7,8 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
+use super::numbers::quantity;
+
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Meta {
     pub(crate) date: String,
@@ -53,6 +55,23 @@ impl Meta {
             interrupted: None,
             repeats: once(),
         }
+    }
+}
+
+impl Meta {
+    /// `polylock 0.1.0, quick run of 31.4 s on 2026-11-20, 2 cores (...), Linux 6.1.0`
+    pub(crate) fn machine(&self) -> String {
+        let Self { version, mode, cores, cpu, kernel, .. } = self;
+        let (took, day) = (quantity(self.duration_s, "s"), self.date.get(..10).unwrap_or(&self.date));
+        format!("polylock {version}, {mode} run of {took} on {day}, {cores} cores ({cpu}), {kernel}")
+    }
+
+    /// The servers that ran, with their versions.
+    pub(crate) fn servers(&self) -> String {
+        let known = [("Redis", &self.redis), ("ZooKeeper", &self.zookeeper), ("PostgreSQL", &self.postgres)];
+        let known = known.into_iter().filter_map(|(name, version)| Some((name, version.as_ref()?)));
+        let all = known.chain(self.others.iter().map(|(name, version)| (&**name, version)));
+        all.map(|(name, version)| format!("{name} {version}")).collect::<Vec<_>>().join(", ")
     }
 }
 

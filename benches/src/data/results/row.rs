@@ -103,5 +103,10 @@ mod tests {
         let late = row.clone().with_rounds(rounds).with_floor(2.0);
         let row = row.with_floor(2.0).with_rounds(rounds);
         assert_eq!([late.interval, row.interval], [Some([1.0, 1.5]); 2]);
+        assert_eq!(
+            [row.ratio, row.with_floor(0.0).ratio],
+            [Some(1.5), None],
+            "a ratio needs a floor above zero"
+        );
     }
 }

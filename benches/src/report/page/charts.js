@@ -229,8 +229,7 @@
     var metrics = distinct(known.concat(rows.map(function (row) { return row.metric; }))).filter(function (metric) {
       return metric !== "overlaps" && rows.some(function (row) { return row.metric === metric; });
     });
-    var backends = distinct(OWN.concat(rows.map(function (row) { return row.backend; })));
-    backends = backends.filter(function (backend) { return rows.some(function (row) { return row.backend === backend; }); });
+    var backends = distinct(rows.map(function (row) { return row.backend; }));
     // Many subjects make no chart; those of throughput are drawn as curves, in the claim.
     if (backends.length > 20) { return; }
     function row(backend, metric) {
