@@ -5,46 +5,18 @@ use serde::{Deserialize, Serialize};
 
 use super::BackendName::{self, Etcd, Mysql, Postgres, Redis, Redlock, Zk};
 
-/// A library with a lock, in the order of the results.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Peer {
-    /// <https://docs.rs/rslock>
-    Rslock,
-    /// <https://docs.rs/rlock>
-    Rlock,
-    /// <https://docs.rs/async-redis-lock>
-    AsyncRedisLock,
-    /// <https://docs.rs/distkit>
-    Distkit,
-    /// <https://redis.readthedocs.io>
-    RedisPy,
-    /// <https://redisson.pro>: `RLock`
-    Redisson,
-    /// <https://redisson.pro>: `RFairLock`
-    RedissonFair,
-    /// <https://github.com/go-redsync/redsync>, on one master
-    Redsync,
-    /// <https://github.com/brainix/pottery>, on five masters
-    Pottery,
-    /// <https://github.com/mike-marcacci/node-redlock>, on five masters
-    NodeRedlock,
-    /// <https://github.com/go-redsync/redsync>, on five masters
-    RedsyncFive,
-    /// <https://docs.rs/zookeeper-client>
-    LockClient,
-    /// <https://curator.apache.org>
-    Curator,
-    /// <https://kazoo.readthedocs.io>
-    Kazoo,
-    /// <https://docs.rs/sqlx>: `PgAdvisoryLock`
-    Sqlx,
-    /// <https://docs.rs/etcd-client>: the lock of the server
-    EtcdLock,
-    /// <https://etcd.io>: `concurrency.Mutex`
-    EtcdConcurrency,
-    /// <https://dev.mysql.com/doc/refman/8.4/en/locking-functions.html>
-    GetLock,
+macro_rules! peers {
+    ($(#[doc = $doc:literal] $peer:ident: $name:expr, $backend:expr, $packages:expr, $waiting:expr;)+) => {
+        /// A library with a lock, in the order of the results.
+        #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
+        #[serde(rename_all = "kebab-case")]
+        pub(crate) enum Peer {
+            $(#[doc = $doc] $peer,)+
+        }
+
+        const ROWS: &[PeerRow] =
+            &[$(PeerRow { name: $name, backend: $backend, packages: $packages, waiting: $waiting },)+];
+    };
 }
 
 /// What is known about a library.
@@ -56,6 +28,55 @@ struct PeerRow {
     packages: Option<&'static str>,
     /// How it waits.
     waiting: &'static str,
+}
+
+peers! {
+    /// <https://docs.rs/rslock>
+    Rslock: "rslock", Redis, None, "polls after 0 to 200 ms";
+    /// <https://docs.rs/rlock>
+    Rlock: "rlock", Redis, None, "polls every 100 ms";
+    /// <https://docs.rs/async-redis-lock>
+    AsyncRedisLock: "async-redis-lock", Redis, None, "polls every 100 ms";
+    /// <https://docs.rs/distkit>
+    Distkit: "distkit", Redis, None, "polls every 50 ms";
+    /// <https://redis.readthedocs.io>
+    RedisPy: "redis-py", Redis, PYTHON, "Lock, in Python processes: polls every 100 ms";
+    /// <https://redisson.pro>: `RLock`
+    Redisson: "redisson", Redis, Some("redisson"),
+        "RLock, in Java processes with 2 threads, 2 of Netty and a pool of 2 connections: notified of a release by a \
+        message to every process";
+    /// <https://redisson.pro>: `RFairLock`
+    RedissonFair: "redisson-fair", Redis, Some("redisson"),
+        "RFairLock, in Java processes with 2 threads, 2 of Netty and a pool of 2 connections: a queue, a message to \
+        the next process";
+    /// <https://github.com/go-redsync/redsync>, on one master
+    Redsync: "redsync", Redis, GO, REDSYNC;
+    /// <https://github.com/brainix/pottery>, on five masters
+    Pottery: "pottery", Redlock, PYTHON, "Redlock, in Python processes: polls after 0 to 200 ms";
+    /// <https://github.com/mike-marcacci/node-redlock>, on five masters
+    NodeRedlock: "node-redlock", Redlock, Some("node"),
+        "in Node processes: polls after 100 to 300 ms, ten times, then begins again";
+    /// <https://github.com/go-redsync/redsync>, on five masters
+    RedsyncFive: "redsync-five", Redlock, GO, REDSYNC;
+    /// <https://docs.rs/zookeeper-client>
+    LockClient: "lock-client", Zk, None, "the lock of the driver zookeeper-client: watches, then lists again";
+    /// <https://curator.apache.org>
+    Curator: "curator", Zk, Some("java"), "InterProcessMutex, in Java processes with one session: watches, then lists again";
+    /// <https://kazoo.readthedocs.io>
+    Kazoo: "kazoo", Zk, PYTHON, "Lock, in Python processes: watches, then lists again";
+    /// <https://docs.rs/sqlx>: `PgAdvisoryLock`
+    Sqlx: "sqlx", Postgres, None,
+        "PgAdvisoryLock, with a pool of as many connections as ours: the server wakes the next waiter, each held lock and \
+        each waiter has a connection";
+    /// <https://docs.rs/etcd-client>: the lock of the server
+    EtcdLock: "etcd-lock", Etcd, None,
+        "etcd's own lock, as etcd-client asks for it, by the client of ours: the server watches the key before its own";
+    /// <https://etcd.io>: `concurrency.Mutex`
+    EtcdConcurrency: "etcd-concurrency", Etcd, GO,
+        "concurrency.Mutex, in Go processes: watches the key before its own, whose end it sees, then reads once";
+    /// <https://dev.mysql.com/doc/refman/8.4/en/locking-functions.html>
+    GetLock: "get-lock", Mysql, None,
+        "GET_LOCK and RELEASE_LOCK by sqlx: each held lock and each waiter has a session, and nothing is on a disk";
 }
 
 impl Peer {
@@ -99,87 +120,9 @@ impl Peer {
         self.row().waiting
     }
 
-    const fn row(self) -> PeerRow {
-        match self {
-            Self::Rslock => peer("rslock", Redis, None, "polls after 0 to 200 ms"),
-            Self::Rlock => peer("rlock", Redis, None, "polls every 100 ms"),
-            Self::AsyncRedisLock => peer("async-redis-lock", Redis, None, "polls every 100 ms"),
-            Self::Distkit => peer("distkit", Redis, None, "polls every 50 ms"),
-            Self::RedisPy => peer("redis-py", Redis, PYTHON, "Lock, in Python processes: polls every 100 ms"),
-            Self::Redisson => peer(
-                "redisson",
-                Redis,
-                Some("redisson"),
-                "RLock, in Java processes with 2 threads, 2 of Netty and a pool of 2 connections: notified of a release by a \
-                 message to every process",
-            ),
-            Self::RedissonFair => peer(
-                "redisson-fair",
-                Redis,
-                Some("redisson"),
-                "RFairLock, in Java processes with 2 threads, 2 of Netty and a pool of 2 connections: a queue, a message to \
-                 the next process",
-            ),
-            Self::Redsync => peer("redsync", Redis, GO, REDSYNC),
-            Self::Pottery => {
-                peer("pottery", Redlock, PYTHON, "Redlock, in Python processes: polls after 0 to 200 ms")
-            }
-            Self::NodeRedlock => peer(
-                "node-redlock",
-                Redlock,
-                Some("node"),
-                "in Node processes: polls after 100 to 300 ms, ten times, then begins again",
-            ),
-            Self::RedsyncFive => peer("redsync-five", Redlock, GO, REDSYNC),
-            Self::LockClient => peer(
-                "lock-client",
-                Zk,
-                None,
-                "the lock of the driver zookeeper-client: watches, then lists again",
-            ),
-            Self::Curator => peer(
-                "curator",
-                Zk,
-                Some("java"),
-                "InterProcessMutex, in Java processes with one session: watches, then lists again",
-            ),
-            Self::Kazoo => peer("kazoo", Zk, PYTHON, "Lock, in Python processes: watches, then lists again"),
-            Self::Sqlx => peer(
-                "sqlx",
-                Postgres,
-                None,
-                "PgAdvisoryLock, with a pool of as many connections as ours: the server wakes the next waiter, each held lock and \
-                 each waiter has a connection",
-            ),
-            Self::EtcdLock => peer(
-                "etcd-lock",
-                Etcd,
-                None,
-                "etcd's own lock, as etcd-client asks for it, by the client of ours: the server watches the key before its own",
-            ),
-            Self::EtcdConcurrency => peer(
-                "etcd-concurrency",
-                Etcd,
-                GO,
-                "concurrency.Mutex, in Go processes: watches the key before its own, whose end it sees, then reads once",
-            ),
-            Self::GetLock => peer(
-                "get-lock",
-                Mysql,
-                None,
-                "GET_LOCK and RELEASE_LOCK by sqlx: each held lock and each waiter has a session, and nothing is on a disk",
-            ),
-        }
+    const fn row(self) -> &'static PeerRow {
+        &ROWS[self as usize]
     }
-}
-
-const fn peer(
-    name: &'static str,
-    backend: BackendName,
-    packages: Option<&'static str>,
-    waiting: &'static str,
-) -> PeerRow {
-    PeerRow { name, backend, packages, waiting }
 }
 
 const PYTHON: Option<&str> = Some("python");
