@@ -1,38 +1,14 @@
-//! The experiments: each measures rows and figures, and has a claim that judges these; and the fault table and the soak.
+//! The experiments: each measures rows or figures, and may have a claim that judges these; and the fault table and the soak.
 
-mod advisory_locks;
 pub(crate) mod bench;
 pub(crate) mod claim;
-mod client_death;
-mod command;
-mod contended;
-mod crash;
-mod crowded;
-mod database;
-mod degraded;
-mod enough;
+mod claims;
 pub(crate) mod experiment;
-mod failover;
-mod fairness;
-mod faster;
 pub(crate) mod faults;
-mod forgetful_masters;
-mod held;
-mod herd;
 pub(crate) mod list;
-mod migration;
-mod minority;
-mod moving;
-mod naive_recipes;
-mod one_node;
 mod parts;
-mod paused_holder;
-mod peers;
+mod prelude;
 pub(crate) mod runner;
-mod scale;
+mod scenarios;
 pub(crate) mod soak;
 pub(crate) mod target;
-mod tasks;
-mod throughput;
-mod uncontended;
-mod waiting_cost;

@@ -1,16 +1,14 @@
 //! What experiments are made with: servers, proxies, worker processes, other libraries and bare commands.
 
 pub(crate) mod backends;
-pub(crate) mod cpu_time;
 mod fault_servers;
 pub(crate) mod floor;
 pub(crate) mod idle;
 mod interrupt;
 pub(crate) mod keep_awake;
 pub(crate) mod measured_lock;
-pub(crate) mod memory;
 pub(crate) mod peers;
-mod process_family;
+mod process;
 mod progress;
 mod proxies;
 pub(crate) mod stuck;
@@ -23,6 +21,7 @@ pub(crate) use self::floor::{Bare, Floor};
 pub(crate) use self::interrupt::Interrupt;
 pub(crate) use self::measured_lock::MeasuredLock;
 pub(crate) use self::peers::{Rslock, Sqlx, Subprocess};
+pub(crate) use self::process::{cpu_time, memory};
 pub(crate) use self::progress::Progress;
 pub(crate) use self::proxies::{Counts, Proxies};
 pub(crate) use self::worker::clients::ordered::ClientRole;

@@ -35,6 +35,10 @@ impl Figures {
         distinct(of_metric.map(|figure| &*figure.subject))
     }
 
+    pub(crate) fn push(&mut self, figure: Figure) {
+        self.0.push(figure);
+    }
+
     pub(crate) fn into_inner(self) -> Vec<Figure> {
         self.0
     }
@@ -44,9 +48,10 @@ impl Figures {
     }
 }
 
-impl From<Vec<Figure>> for Figures {
-    fn from(figures: Vec<Figure>) -> Self {
-        Self(figures)
+#[cfg(test)]
+impl FromIterator<Figure> for Figures {
+    fn from_iter<I: IntoIterator<Item = Figure>>(figures: I) -> Self {
+        Self(figures.into_iter().collect())
     }
 }
 
@@ -56,11 +61,12 @@ mod tests {
 
     #[test]
     fn figures_are_found_and_the_missing_one_is_named() {
-        let figures = Figures::from(vec![
+        let figures = [
             Figure::new("zk", "takeover", "ms", 7.0),
             Figure::new("zk", "requests", "", 2.0).at(64),
             Figure::new("zk", "requests", "", 1.0).at(8),
-        ]);
+        ];
+        let figures: Figures = figures.into_iter().collect();
         assert_eq!(figures.get("zk", "takeover").unwrap().to_string(), "7");
         assert_eq!(figures.curve("zk", "requests"), [(8.0, 1.0), (64.0, 2.0)]);
         assert_eq!(figures.at("zk", "requests", 64.0).unwrap().to_string(), "2");

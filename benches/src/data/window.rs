@@ -21,6 +21,10 @@ impl Window {
         Self { from_ns, until_ns: from_ns + nanos(span) }
     }
 
+    pub(crate) const fn span(self) -> Duration {
+        Duration::from_nanos(self.until_ns - self.from_ns)
+    }
+
     pub(crate) const fn contains(self, at_ns: u64) -> bool {
         self.from_ns <= at_ns && at_ns < self.until_ns
     }

@@ -34,7 +34,7 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
-    pub(super) fn of(backend: &str, rows: Vec<Row>) -> Self {
+    pub(crate) fn of(backend: &str, rows: Vec<Row>) -> Self {
         Self { backend: backend.to_owned(), rows, ..Self::default() }
     }
 }
@@ -50,12 +50,12 @@ impl Bench {
     }
 }
 
-pub(super) async fn connect(target: &Target) -> Outcome<Locks> {
+pub(crate) async fn connect(target: &Target) -> Outcome<Locks> {
     Ok(Locks::connect(target.url()).await?)
 }
 
 /// `1.5 s`, `250 ms`.
-pub(super) fn time(duration: Duration) -> String {
+pub(crate) fn time(duration: Duration) -> String {
     if duration < Duration::from_secs(1) {
         format!("{} ms", duration.as_millis())
     } else {

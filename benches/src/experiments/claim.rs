@@ -23,7 +23,7 @@ pub(crate) struct Claim {
     /// Whether it belongs to a quick run.
     pub(crate) in_quick: bool,
     /// After those that were drawn while it was measured.
-    pub(crate) pictures: &'static [Draw],
+    pub(crate) pictures: fn() -> Vec<Picture>,
     /// Judges the figures by the rule. Fails when one is missing.
     pub(crate) judge: fn(&Figures) -> Outcome<Judgement>,
     /// What polylock did, by these figures, that its documentation rules out.
@@ -31,25 +31,27 @@ pub(crate) struct Claim {
 }
 
 /// A claim without words, to begin with.
-pub(super) const CLAIM: Claim = Claim {
+pub(crate) const CLAIM: Claim = Claim {
     id: 0,
     says: "",
     how: "",
     rule: "",
     needs: &[],
     in_quick: false,
-    pictures: &[],
+    pictures: Vec::new,
     judge: |_| Err(Failure::new("the claim has no rule")),
     broken_promise: |_| None,
 };
 
-/// A picture of the figures: its title and its metric, of a curve also the name of what grows.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Draw {
-    Bars(&'static str, &'static str),
-    Curve(&'static str, &'static str, &'static str),
-    /// Upright bars of these subjects, and lines to compare them with.
-    Steps(&'static str, &'static str, &'static [&'static str], &'static [&'static str]),
+/// Horizontal bars of a metric.
+pub(crate) fn bars(title: &str, metric: &str) -> Picture {
+    Picture::Bars { title: title.to_owned(), metric: metric.to_owned() }
+}
+
+/// A line for each subject, over what grows.
+pub(crate) fn curve(title: &str, metric: &str, x: &str) -> Picture {
+    let [title, metric, x] = [title, metric, x].map(str::to_owned);
+    Picture::Curve { title, metric, x }
 }
 
 /// A verdict and its reason, with the figures that decided.
@@ -62,6 +64,19 @@ pub(crate) struct Judgement {
 impl Judgement {
     pub(crate) fn new(verdict: Verdict, because: impl Into<String>) -> Self {
         Self { verdict, because: because.into() }
+    }
+
+    /// By parts, each with whether it is as the claim says: it holds when all are, and does not when none is. Fails without a part.
+    pub(crate) fn of_parts(
+        parts: Vec<(bool, String)>,
+        depends_on: &str,
+        because: &str,
+        none: &'static str,
+    ) -> Outcome<Self> {
+        let as_said = parts.iter().filter(|(as_said, _)| *as_said).count();
+        let verdict = Verdict::of(as_said, parts.len(), depends_on).ok_or_else(|| Failure::new(none))?;
+        let texts: Vec<_> = parts.into_iter().map(|(_, text)| text).collect();
+        Ok(Self::new(verdict, format!("{because}: {}", texts.join(", "))))
     }
 }
 
@@ -96,32 +111,14 @@ impl Claim {
     }
 }
 
-impl Draw {
-    fn picture(&self) -> Picture {
-        let all = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        match *self {
-            Self::Bars(title, metric) => Picture::Bars { title: title.into(), metric: metric.into() },
-            Self::Curve(title, metric, x) => {
-                Picture::Curve { title: title.into(), metric: metric.into(), x: x.into() }
-            }
-            Self::Steps(title, metric, steps, lines) => Picture::Steps {
-                title: title.into(),
-                metric: metric.into(),
-                steps: all(steps),
-                lines: all(lines),
-            },
-        }
-    }
-}
-
 /// What an experiment measures figures with.
 pub(crate) struct Measuring<'a> {
     pub(crate) bench: &'a Bench,
     pub(crate) mode: Mode,
     /// The rows that were measured before.
     pub(crate) rows: &'a Results,
-    pub(super) targets: &'a [Target],
-    figures: Vec<Figure>,
+    pub(crate) targets: &'a [Target],
+    figures: Figures,
     pictures: Vec<Picture>,
     missing: Vec<String>,
     /// Whether a part is missing that the verdict needs.
@@ -130,19 +127,17 @@ pub(crate) struct Measuring<'a> {
 
 impl<'a> Measuring<'a> {
     pub(super) fn new(bench: &'a Bench, targets: &'a [Target], rows: &'a Results) -> Self {
-        let (mode, figures, pictures, missing) = (rows.meta.mode, Vec::new(), Vec::new(), Vec::new());
-        Self { bench, mode, rows, targets, figures, pictures, missing, is_incomplete: false }
+        let (figures, pictures, missing) = (Figures::default(), Vec::new(), Vec::new());
+        Self { bench, mode: rows.meta.mode, rows, targets, figures, pictures, missing, is_incomplete: false }
     }
 
     /// The claim by these figures.
     pub(super) fn judged(self, claim: &Claim) -> ClaimResult {
         let Self { figures, mut pictures, missing, is_incomplete, .. } = self;
-        let figures = Figures::from(figures);
         let Judgement { verdict, because } = claim.judged(&figures, &missing, is_incomplete);
         let broken_promise = (claim.broken_promise)(&figures);
-        pictures.extend(claim.pictures.iter().map(Draw::picture));
-        let figures = figures.into_inner();
-        let result = claim.not_measured(because);
+        pictures.extend((claim.pictures)());
+        let (figures, result) = (figures.into_inner(), claim.not_measured(because));
         ClaimResult { verdict, broken_promise, figures, pictures, missing, ..result }
     }
 
@@ -218,8 +213,7 @@ impl<'a> Measuring<'a> {
     }
 
     pub(crate) fn row(&self, scenario: &str, backend: &str, metric: &str) -> Option<&'a Row> {
-        let mut rows = self.rows.rows.iter().rev();
-        rows.find(|row| row.scenario == scenario && row.backend == backend && row.metric == metric)
+        self.rows.row(scenario, backend, metric)
     }
 
     /// Adds a number of a row as a figure. A row of a selected backend must be there.
@@ -234,6 +228,16 @@ impl<'a> Measuring<'a> {
     pub(crate) fn draw(&mut self, picture: Picture) {
         self.pictures.push(picture);
     }
+}
+
+/// The verdict by these figures, and whether polylock kept its promise.
+#[cfg(test)]
+pub(crate) fn judged(
+    by: &super::experiment::Experiment,
+    figures: impl IntoIterator<Item = Figure>,
+) -> (Verdict, bool) {
+    let (claim, figures) = (by.claim.expect("a claim"), figures.into_iter().collect());
+    (claim.judged(&figures, &[], false).verdict, (claim.broken_promise)(&figures).is_none())
 }
 
 #[cfg(test)]
@@ -264,9 +268,8 @@ mod tests {
     fn a_missing_part_leaves_no_verdict() {
         let rates = [("zk", 0.0), ("redis wait=poll", 7.0)];
         let figures = rates.map(|(subject, rate)| Figure::new(subject, "idle_requests", "1/s", rate).at(64));
-        let all = claims();
         let (claim, figures) =
-            (all.iter().find(|claim| claim.id == 2).unwrap(), Figures::from(figures.to_vec()));
+            (claims().into_iter().find(|claim| claim.id == 2).unwrap(), figures.into_iter().collect());
         assert_eq!(claim.judged(&figures, &[], false).verdict, Verdict::Holds);
         let missing = ["64 waiters of redis wait=queue: stuck".to_owned()];
         let judged = claim.judged(&figures, &missing, true);

@@ -47,7 +47,7 @@ pub(crate) type MeasureRows = for<'a> fn(&'a Bench, &'a Target) -> BoxFuture<'a,
 pub(crate) type MeasureFigures = for<'a, 'b> fn(&'a mut Measuring<'b>) -> LocalBoxFuture<'a, ()>;
 
 /// An experiment that measures nothing, to begin with.
-pub(super) const EXPERIMENT: Experiment = Experiment {
+pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "",
     about: "",
     in_quick: false,
@@ -74,23 +74,23 @@ pub(crate) struct Metric {
 }
 
 /// A number with its name in the results, its unit, and its name for people.
-pub(super) const fn metric(name: &'static str, unit: &'static str, title: &'static str) -> Metric {
+pub(crate) const fn metric(name: &'static str, unit: &'static str, title: &'static str) -> Metric {
     Metric { name, unit, title, meaning: "", floor: ["floor"; 2], targets: &[] }
 }
 
 impl Metric {
     /// What the number is compared with: the head of its column, and what it is.
-    pub(super) const fn floor(self, name: &'static str, meaning: &'static str) -> Self {
+    pub(crate) const fn floor(self, name: &'static str, meaning: &'static str) -> Self {
         Self { floor: [name, meaning], ..self }
     }
 
     /// How to read it, where that is not obvious.
-    pub(super) const fn meaning(self, meaning: &'static str) -> Self {
+    pub(crate) const fn meaning(self, meaning: &'static str) -> Self {
         Self { meaning, ..self }
     }
 
     /// What it has to reach.
-    pub(super) const fn targets(self, targets: &'static [OurTarget]) -> Self {
+    pub(crate) const fn targets(self, targets: &'static [OurTarget]) -> Self {
         Self { targets, ..self }
     }
 }

@@ -3,8 +3,10 @@
 //! A missed target is reported but does not fail the run: machines are noisy, and small ones have no room for twenty
 //! processes.
 
+use std::fmt::Display;
+
 use super::experiment::{Experiment, Metric};
-use crate::data::{Bound, Mode, Part, Plan, Results, Row, TargetResult};
+use crate::data::{Bound, Mode, Part, Plan, Results, TargetResult};
 
 /// What a metric of a backend has to reach.
 #[derive(Clone, Copy)]
@@ -20,59 +22,40 @@ pub(crate) struct Target {
     size: Size,
 }
 
-/// The size of the run that a target is about.
-#[derive(Clone, Copy)]
-pub(super) enum Size {
-    Any,
-    /// At least so many processes contend.
-    Processes(u32),
-    /// Exactly so many processes contend, as hand-offs take longer with more.
-    JustProcesses(u32),
-    /// At least so many tasks.
-    Tasks(u32),
-    /// At least so many locks.
-    Locks(usize),
-    /// Exactly so many locks are held.
-    JustLocks(usize),
-    /// At least so many locks, whose renewal is measured for so many seconds.
-    Watch(usize, u64),
-    /// That of a full run; a quick one has this size.
-    Full(&'static str),
+/// The size of a run, if the target is about another one.
+pub(crate) type Size = fn(&Plan) -> Option<String>;
+
+pub(crate) fn unless(fits: bool, size: impl Display, of: &str) -> Option<String> {
+    (!fits).then(|| format!("{size} {of}"))
 }
 
-/// The ratio of a row of this backend to its floor.
-pub(super) const fn ratio(by: &'static str, what: &'static str) -> Target {
+/// The ratio of a row of this backend to its floor has to be at most this.
+pub(crate) const fn at_most(by: &'static str, limit: f64, what: &'static str) -> Target {
     let (part, bound) = (Part::Ratio, Bound::AtMost);
-    Target { by, what, of: by, part, bound, limit: 1.0, size: Size::Any }
+    Target { by, what, of: by, part, bound, limit, size: |_| None }
 }
 
-/// The value of a row of this backend.
-pub(super) const fn value(by: &'static str, what: &'static str) -> Target {
-    Target { part: Part::Value, ..ratio(by, what) }
+pub(crate) const fn at_least(by: &'static str, limit: f64, what: &'static str) -> Target {
+    Target { bound: Bound::AtLeast, ..at_most(by, limit, what) }
 }
 
 impl Target {
+    /// The target is about the value of the row, not about its ratio.
+    pub(crate) const fn value(self) -> Self {
+        Self { part: Part::Value, ..self }
+    }
+
     /// The target is about a row of this name, not about that of the backend.
-    pub(super) const fn of(self, row: &'static str) -> Self {
+    pub(crate) const fn of(self, row: &'static str) -> Self {
         Self { of: row, ..self }
     }
 
-    pub(super) const fn at_most(self, limit: f64) -> Self {
-        Self { bound: Bound::AtMost, limit, ..self }
-    }
-
-    pub(super) const fn at_least(self, limit: f64) -> Self {
-        Self { bound: Bound::AtLeast, limit, ..self }
-    }
-
-    pub(super) const fn at(self, size: Size) -> Self {
+    pub(crate) const fn at(self, size: Size) -> Self {
         Self { size, ..self }
     }
 
     fn judge(&self, of: &Experiment, metric: &Metric, results: &Results, plan: &Plan) -> TargetResult {
-        let is_about =
-            |row: &&Row| row.scenario == of.name && row.backend == self.of && row.metric == metric.name;
-        let row = results.rows.iter().rev().find(is_about);
+        let row = results.row(of.name, self.of, metric.name);
         let is_ratio = self.part == Part::Ratio;
         let seen = row.and_then(|row| if is_ratio { row.ratio } else { Some(row.value) });
         let interval = row.and_then(|row| row.interval).filter(|_| is_ratio);
@@ -82,21 +65,19 @@ impl Target {
         let unit = if is_ratio { "x" } else { metric.unit };
         let [by, what, scenario, backend, metric, unit] =
             [self.by, self.what, of.name, self.of, metric.name, unit].map(str::to_owned);
-        let (met, smaller) = (seen.map(|seen| self.is_met_by(seen, 1.0)), self.size.missing_in(plan));
-        let (of, bound, target) = (self.part, self.bound, self.limit);
         TargetResult {
             by,
             what,
             scenario,
             backend,
             metric,
-            of,
-            bound,
-            target,
+            of: self.part,
+            bound: self.bound,
+            target: self.limit,
             unit,
             seen,
-            met,
-            smaller,
+            met: seen.map(|seen| self.is_met_by(seen, 1.0)),
+            smaller: (self.size)(plan),
             too_short,
             interval,
         }
@@ -121,27 +102,6 @@ impl Target {
     }
 }
 
-impl Size {
-    /// The size of the plan, if it differs.
-    fn missing_in(self, plan: &Plan) -> Option<String> {
-        let locks = || format!("{} locks", plan.held_locks);
-        let (fits, seen) = match self {
-            Self::Any => return None,
-            Self::Processes(least) => (plan.processes >= least, format!("{} processes", plan.processes)),
-            Self::JustProcesses(just) => (plan.processes == just, format!("{} processes", plan.processes)),
-            Self::Tasks(least) => (plan.tasks >= least, format!("{} tasks", plan.tasks)),
-            Self::Locks(least) => (plan.held_locks >= least, locks()),
-            Self::JustLocks(just) => (plan.held_locks == just, locks()),
-            Self::Watch(least, seconds) => {
-                let held_s = plan.held.as_secs();
-                (plan.held_locks >= least && held_s >= seconds, format!("{}, {held_s} s", locks()))
-            }
-            Self::Full(quick) => (plan.mode == Mode::Full, quick.to_owned()),
-        };
-        (!fits).then_some(seen)
-    }
-}
-
 /// All targets of these experiments, with what the run measured of them.
 pub(crate) fn judge(experiments: &[&Experiment], results: &Results, plan: &Plan) -> Vec<TargetResult> {
     let mut judged = Vec::new();
@@ -153,25 +113,23 @@ pub(crate) fn judge(experiments: &[&Experiment], results: &Results, plan: &Plan)
     judged
 }
 
-pub(super) const REDIS: &str = "redis";
-pub(super) const REDLOCK: &str = "redlock";
-pub(super) const ZK: &str = "zk";
-pub(super) const POSTGRES: &str = "postgres";
-pub(super) const ETCD: &str = "etcd";
-pub(super) const MYSQL: &str = "mysql";
-pub(super) const SQLITE: &str = "sqlite";
+pub(crate) const REDIS: &str = "redis";
+pub(crate) const REDLOCK: &str = "redlock";
+pub(crate) const ZK: &str = "zk";
+pub(crate) const POSTGRES: &str = "postgres";
+pub(crate) const ETCD: &str = "etcd";
+pub(crate) const MYSQL: &str = "mysql";
+pub(crate) const SQLITE: &str = "sqlite";
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use clap::ValueEnum;
 
     use super::*;
     use crate::data::names::rung;
-    use crate::data::{BackendName, Meta, Peer};
+    use crate::data::{BackendName, Meta, Peer, Row};
     use crate::experiments::list::EXPERIMENTS;
-    use crate::experiments::throughput;
+    use crate::experiments::scenarios::throughput;
 
     fn judged(mode: Mode, row: Row) -> TargetResult {
         let mut results = Results::new(Meta::of_this_run(mode));
@@ -219,16 +177,12 @@ mod tests {
 
     #[test]
     fn a_run_that_is_too_small_says_so() {
-        let plan = Plan { held_locks: 100_000, ..Plan::new(Mode::Full) };
-        assert_eq!(Size::Locks(100_000).missing_in(&plan), None);
-        assert_eq!(Size::Watch(100_000, 300).missing_in(&plan).as_deref(), Some("100000 locks, 11 s"));
-        let plan = Plan { held: Duration::from_secs(300), ..plan };
-        assert_eq!(Size::Watch(100_000, 300).missing_in(&plan), None);
-        assert_eq!(Size::Processes(20).missing_in(&plan), None);
-        assert_eq!(Size::JustProcesses(8).missing_in(&plan).as_deref(), Some("20 processes"));
-        assert_eq!(Size::Full("1200 names").missing_in(&plan), None);
         let few = judged(Mode::Quick, Row::new("contended", "redis", "requests_per_grant", "", 9.0));
         assert_eq!((few.met(), few.is_missed()), ("too small to tell".into(), false));
+        assert_eq!(few.smaller.as_deref(), Some("8 processes"));
+        let lost = judged(Mode::Full, Row::new("held", "redis", "lost", "", 1.0));
+        assert_eq!(lost.smaller.as_deref(), Some("10000 locks, 11 s"));
+        assert_eq!(unless(true, 20, "processes"), None);
     }
 
     #[test]

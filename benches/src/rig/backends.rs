@@ -8,14 +8,12 @@ pub(crate) mod s3;
 pub(crate) mod sqlite;
 pub(crate) mod zk;
 
+use std::any::Any;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lock_testkit::{
-    EtcdServer, MariadbServer, PostgresServer, RedisFive, RedisServer, S3Server, ZkEnsemble, ZooKeeper,
-};
+use lock_testkit::{EtcdServer, MariadbServer, PostgresServer, RedisFive, RedisServer, S3Server, ZooKeeper};
 use polylock::{DoctorReport, Locks};
-use tempfile::TempDir;
 use tokio::time::timeout;
 
 use crate::data::{BackendName, Failure, Outcome};
@@ -26,25 +24,11 @@ use crate::rig::{peers, url};
 pub(crate) struct Target {
     backend: BackendName,
     url: String,
-    servers: Servers,
-}
-
-/// The servers of a backend; ours end when they are dropped.
-#[derive(Debug)]
-enum Servers {
-    None,
-    Redis(RedisServer),
-    Five(RedisFive),
-    ZooKeeper(ZooKeeper),
-    Ensemble(ZkEnsemble),
-    Postgres(PostgresServer),
-    Etcd(EtcdServer),
-    Mysql(MariadbServer),
-    /// With the file in it.
-    Sqlite(#[expect(dead_code, reason = "it is removed with this")] TempDir),
-    S3(#[expect(dead_code, reason = "it ends with this")] S3Server),
-    /// Running servers, given by `--url`.
-    Foreign,
+    is_foreign: bool,
+    processes: Vec<u32>,
+    masters: Option<RedisFive>,
+    /// Servers end, and files are removed, with this.
+    _servers: Box<dyn Any + Send + Sync>,
 }
 
 #[derive(Debug)]
@@ -88,28 +72,16 @@ impl Target {
 
     /// Whether the servers were given by `--url`.
     pub(crate) const fn is_foreign(&self) -> bool {
-        matches!(self.servers, Servers::Foreign)
+        self.is_foreign
     }
 
     pub(crate) fn masters(&self) -> &[RedisServer] {
-        match &self.servers {
-            Servers::Five(five) => five.servers(),
-            _ => &[],
-        }
+        self.masters.as_ref().map_or(&[], |five| five.servers())
     }
 
     /// The process ids of our own servers, without the processes that these have started.
     pub(crate) fn processes(&self) -> Vec<u32> {
-        match &self.servers {
-            Servers::None | Servers::Sqlite(_) | Servers::S3(_) | Servers::Foreign => Vec::new(),
-            Servers::Redis(server) => vec![server.pid()],
-            Servers::Five(five) => five.servers().iter().map(RedisServer::pid).collect(),
-            Servers::ZooKeeper(server) => vec![server.pid()],
-            Servers::Ensemble(ensemble) => ensemble.nodes().iter().map(ZooKeeper::pid).collect(),
-            Servers::Postgres(server) => vec![server.pid()],
-            Servers::Etcd(server) => vec![server.pid()],
-            Servers::Mysql(server) => vec![server.pid()],
-        }
+        self.processes.clone()
     }
 
     pub(crate) async fn version(&self) -> Option<String> {
@@ -163,13 +135,22 @@ impl Target {
 
     async fn start(wanted: &Wanted<'_>, run: &str) -> Outcome<Self> {
         let &Wanted { backend, url, ensemble } = wanted;
-        let (url, servers) = match (url, backend) {
-            (Some(url), _) => (url.to_owned(), Servers::Foreign),
+        let with = |url, processes, servers| Self {
+            backend,
+            url,
+            is_foreign: false,
+            processes,
+            masters: None,
+            _servers: servers,
+        };
+        let without = |url| with(url, Vec::new(), Box::new(()));
+        Ok(match (url, backend) {
+            (Some(url), _) => Self { is_foreign: true, ..without(url.to_owned()) },
             // A named store, which all connections of this process share.
-            (None, BackendName::Memory) => (format!("memory://{run}"), Servers::None),
+            (None, BackendName::Memory) => without(format!("memory://{run}")),
             (None, BackendName::Redis) => {
                 let server = RedisServer::start().await?;
-                (server.url(), Servers::Redis(server))
+                with(server.url(), vec![server.pid()], Box::new(server))
             }
             (None, BackendName::Redlock) => {
                 let five = RedisFive::start().await?;
@@ -178,26 +159,28 @@ impl Target {
                     // take those without a key for restarted ones.
                     master.command(&["SET", "set-up", "1"]).await?;
                 }
-                (five.url(), Servers::Five(five))
+                let (url, processes) = (five.url(), five.servers().iter().map(RedisServer::pid).collect());
+                Self { processes, masters: Some(five), ..without(url) }
             }
             (None, BackendName::Zk) if ensemble => {
                 let ensemble = ZooKeeper::builder().for_load(true).start_ensemble(3).await?;
-                (ensemble.url(), Servers::Ensemble(ensemble))
+                let processes = ensemble.nodes().iter().map(ZooKeeper::pid).collect();
+                with(ensemble.url(), processes, Box::new(ensemble))
             }
             (None, BackendName::Zk) => {
                 let server = ZooKeeper::builder().for_load(true).start().await?;
-                (server.url(), Servers::ZooKeeper(server))
+                with(server.url(), vec![server.pid()], Box::new(server))
             }
             (None, BackendName::Postgres) => {
                 // As services have it: what is committed is on the disk.
                 let server = PostgresServer::builder().config("fsync", "on");
                 let server = server.config("max_connections", MOST_SESSIONS).start().await?;
-                (server.url(), Servers::Postgres(server))
+                with(server.url(), vec![server.pid()], Box::new(server))
             }
             (None, BackendName::Etcd) => {
                 // A full run writes more than the usual quota has room for.
                 let server = EtcdServer::builder().flag("--quota-backend-bytes=8589934592").start().await?;
-                (server.url(), Servers::Etcd(server))
+                with(server.url(), vec![server.pid()], Box::new(server))
             }
             (None, BackendName::Mysql) => {
                 // As services have it, too.
@@ -205,18 +188,17 @@ impl Target {
                 let server =
                     durable.into_iter().fold(MariadbServer::builder(), |options, flag| options.flag(flag));
                 let server = server.flag(format!("--max-connections={MOST_SESSIONS}")).start().await?;
-                (server.url(), Servers::Mysql(server))
+                with(server.url(), vec![server.pid()], Box::new(server))
             }
             (None, BackendName::Sqlite) => {
                 let dir = tempfile::tempdir()?;
-                (format!("sqlite://{}/locks.db", dir.path().display()), Servers::Sqlite(dir))
+                with(format!("sqlite://{}/locks.db", dir.path().display()), Vec::new(), Box::new(dir))
             }
             (None, BackendName::S3) => {
                 let server = S3Server::start(peers::target()).await?;
-                (S3Server::url(server.addr(), "bench"), Servers::S3(server))
+                with(S3Server::url(server.addr(), "bench"), Vec::new(), Box::new(server))
             }
-        };
-        Ok(Self { backend, url, servers })
+        })
     }
 }
 

@@ -7,7 +7,6 @@ mod redlock;
 mod swaps;
 mod zk;
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,12 +24,12 @@ use self::redlock::BareRedlock;
 use self::swaps::{BareSwaps, Store};
 use self::zk::BareZk;
 pub(crate) use self::zk::SESSIONS as ZK_SESSIONS;
-use crate::data::{BackendName, Failure, Outcome};
+use crate::data::Outcome;
 use crate::rig::backends::{Target, redis as redis_servers, zk as zk_servers};
 use crate::rig::url;
 
 /// The commands of one acquisition and one release, and nothing else.
-pub(crate) trait Floor: Send {
+pub(crate) trait Floor: Send + Sized {
     fn acquire(&mut self) -> impl Future<Output = Outcome<()>> + Send;
 
     fn release(&mut self) -> impl Future<Output = Outcome<()>> + Send;
@@ -41,7 +40,9 @@ pub(crate) trait Floor: Send {
     }
 
     /// Removes what it left on the server.
-    fn clean(self) -> impl Future<Output = Outcome<()>> + Send;
+    fn clean(self) -> impl Future<Output = Outcome<()>> + Send {
+        std::future::ready(Ok(()))
+    }
 }
 
 #[derive(Debug)]
@@ -60,34 +61,22 @@ pub(crate) enum Bare {
 impl Bare {
     /// Connects to the servers of the backend, for a lock of this name and lease.
     pub(crate) async fn connect(target: &Target, lease: LeaseKind, name: &str) -> Outcome<Self> {
-        match (target.backend(), lease) {
-            (BackendName::Memory, _) => Ok(Self::Memory(BareMutex::default())),
-            // Whether the driver sends what belongs together in one packet differs from session to session.
-            (BackendName::Zk, LeaseKind::Session { timeout, .. }) => {
-                BareConnections::sessions(target.url(), timeout, ZK_SESSIONS)
-                    .await?
-                    .floor(name, timeout)
-                    .await
-            }
-            (_, LeaseKind::Ttl { default: ttl, .. }) => {
-                BareConnections::open(target.url(), ttl).await?.floor(name, ttl).await
-            }
-            (backend, lease) => Err(no_floor(backend, lease)),
-        }
+        let lease = lease.default_ttl();
+        // Whether the driver sends what belongs together in one packet differs from session to session.
+        BareConnections::open_some(target.url(), lease, ZK_SESSIONS).await?.floor(name, lease).await
     }
 
     /// As [`connect`](Self::connect), for a lock with fencing tokens, which the bare commands of Redis lack.
     pub(crate) async fn connect_minting(target: &Target, lease: LeaseKind, name: &str) -> Outcome<Self> {
-        let LeaseKind::Ttl { default: ttl, .. } = lease else {
-            return Err(no_floor(target.backend(), lease));
-        };
-        BareConnections::open(target.url(), ttl).await?.minting_floor(name, ttl).await
+        let lease = lease.default_ttl();
+        BareConnections::open(target.url(), lease).await?.minting_floor(name, lease).await
     }
 }
 
 /// The connections of one process, which the floors of many locks share.
 #[derive(Debug)]
 pub(crate) enum BareConnections {
+    Memory,
     Redis(MultiplexedConnection),
     /// One for each master.
     Redlock(Vec<MultiplexedConnection>),
@@ -100,30 +89,35 @@ pub(crate) enum BareConnections {
 impl BareConnections {
     /// Connects once to each server of this URL, or to the ensemble.
     pub(crate) async fn open(url: &str, session_timeout: Duration) -> Outcome<Self> {
+        Self::open_some(url, session_timeout, 1).await
+    }
+
+    /// As [`open`](Self::open), with so many sessions of ZooKeeper.
+    async fn open_some(url: &str, session_timeout: Duration, sessions: usize) -> Outcome<Self> {
         let scheme = LockUrl::parse(url)?.scheme;
         if let Some(store) = Store::open(&scheme, url).await? {
             return Ok(Self::Swaps(store));
         }
-        match scheme.as_str() {
-            "zk" => Self::sessions(url, session_timeout, 1).await,
-            "postgres" => Ok(Self::Postgres(Arc::new(Sessions::open(url).await?))),
+        Ok(match scheme.as_str() {
+            "memory" => Self::Memory,
+            "zk" => {
+                let connect = (0..sessions).map(|_| zk_servers::connect(url, session_timeout));
+                Self::Zk(try_join_all(connect).await?)
+            }
+            "postgres" => Self::Postgres(Arc::new(Sessions::open(url).await?)),
             "redlock" => {
                 let connect = url::hosts(url).into_iter().map(|host| redis_servers::connect(url, host));
-                Ok(Self::Redlock(try_join_all(connect).await?))
+                Self::Redlock(try_join_all(connect).await?)
             }
-            _ => Ok(Self::Redis(redis_servers::connect(url, url::first_host(url)).await?)),
-        }
-    }
-
-    async fn sessions(url: &str, timeout: Duration, count: usize) -> Outcome<Self> {
-        let connect = (0..count).map(|_| zk_servers::connect(url, timeout));
-        Ok(Self::Zk(try_join_all(connect).await?))
+            _ => Self::Redis(redis_servers::connect(url, url::first_host(url)).await?),
+        })
     }
 
     /// The floor of a lock. The ttl does not matter for a session.
     pub(crate) async fn floor(&self, name: &str, ttl: Duration) -> Outcome<Bare> {
         let owner = OwnerId::random();
         Ok(match self {
+            Self::Memory => Bare::Memory(BareMutex::default()),
             Self::Redis(connection) => {
                 Bare::Redis(Box::new(BareRedis::on(connection.clone(), name, owner, ttl).await?))
             }
@@ -145,49 +139,35 @@ impl BareConnections {
     }
 }
 
-fn no_floor(backend: BackendName, lease: LeaseKind) -> Failure {
-    Failure::new(format!("{backend} has no floor for leases of the kind {lease:?}"))
+/// What all floors have, of whichever it is.
+macro_rules! each {
+    ($bare:expr, $floor:ident => $call:expr) => {
+        match $bare {
+            Self::Memory($floor) => $call,
+            Self::Redis($floor) => $call,
+            Self::Redlock($floor) => $call,
+            Self::Zk($floor) => $call,
+            Self::Postgres($floor) => $call,
+            Self::Swaps($floor) => $call,
+        }
+    };
 }
 
 impl Floor for Bare {
     async fn acquire(&mut self) -> Outcome<()> {
-        match self {
-            Self::Memory(floor) => floor.acquire().await,
-            Self::Redis(floor) => floor.acquire().await,
-            Self::Redlock(floor) => floor.acquire().await,
-            Self::Zk(floor) => floor.acquire().await,
-            Self::Postgres(floor) => floor.acquire().await,
-            Self::Swaps(floor) => floor.acquire().await,
-        }
+        each!(self, floor => floor.acquire().await)
     }
 
     async fn release(&mut self) -> Outcome<()> {
-        match self {
-            Self::Memory(floor) => floor.release().await,
-            Self::Redis(floor) => floor.release().await,
-            Self::Redlock(floor) => floor.release().await,
-            Self::Zk(floor) => floor.release().await,
-            Self::Postgres(floor) => floor.release().await,
-            Self::Swaps(floor) => floor.release().await,
-        }
+        each!(self, floor => floor.release().await)
     }
 
     async fn settle(&mut self) -> Outcome<()> {
-        match self {
-            Self::Redlock(floor) => floor.settle().await,
-            _ => Ok(()),
-        }
+        each!(self, floor => floor.settle().await)
     }
 
     async fn clean(self) -> Outcome<()> {
-        match self {
-            Self::Memory(floor) => floor.clean().await,
-            Self::Redis(floor) => floor.clean().await,
-            Self::Redlock(floor) => floor.clean().await,
-            Self::Zk(floor) => floor.clean().await,
-            Self::Postgres(floor) => floor.clean().await,
-            Self::Swaps(floor) => floor.clean().await,
-        }
+        each!(self, floor => floor.clean().await)
     }
 }
 
@@ -198,10 +178,6 @@ impl Floor for () {
     }
 
     async fn release(&mut self) -> Outcome<()> {
-        Ok(())
-    }
-
-    async fn clean(self) -> Outcome<()> {
         Ok(())
     }
 }

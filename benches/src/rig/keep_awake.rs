@@ -20,19 +20,17 @@ pub(crate) fn keep_awake() -> Outcome<Vec<Child>> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::rig::process::stat;
 
     #[test]
     fn the_loops_run_at_the_lowest_priority_and_end() {
         let loops = keep_awake().unwrap();
         let pids: Vec<u32> = loops.iter().map(Child::pid).collect();
-        let policy = |pid: u32| {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-            stat.rsplit(')').next()?.split_whitespace().nth(38).map(str::to_owned)
-        };
+        // The place of `policy` behind the name of the program, see proc(5).
+        let policy = |pid: u32| stat(pid)?.into_iter().nth(38);
         let start = Instant::now();
         // SCHED_IDLE.
         while !pids.iter().all(|pid| policy(*pid).as_deref() == Some("5")) {

@@ -1,13 +1,12 @@
 //! The seam between scenarios and locks: ours, those of peers, and the bare hand-over.
 
-use std::future::Future;
-
 use lock_testkit::history::ReleaseOutcome;
 use lock_testkit::now_ns;
 use polylock::{ErrorKind, Guard, Mutex};
 
 use crate::data::events::outcome;
-use crate::data::{EventLog, GrantInfo, Outcome, TimedHold};
+use crate::data::{EventLog, Failure, GrantInfo, Outcome, TimedHold};
+use crate::rig::floor::Floor;
 
 /// A lock that a scenario acquires and releases over and over.
 pub(crate) trait MeasuredLock: Sync {
@@ -47,6 +46,59 @@ pub(crate) async fn hold_once<L: MeasuredLock>(lock: &L) -> Outcome<TimedHold> {
     let released = lock.release(held).await?;
     let released_ns = now_ns();
     Ok(TimedHold { called_ns, acquired_ns, grant, release_called_ns, released_ns, released })
+}
+
+/// A lock that is acquired and released in turn, in the place of a floor.
+///
+/// It fails when a fencing token does not grow, and when the lock is lost before its release: answers that reach the wrong
+/// one of many tasks would show here.
+#[derive(Debug)]
+pub(crate) struct InTurn<L: MeasuredLock> {
+    lock: L,
+    held: Option<L::Held>,
+    last_token: Option<u64>,
+}
+
+impl<L: MeasuredLock> InTurn<L> {
+    pub(crate) const fn new(lock: L) -> Self {
+        Self { lock, held: None, last_token: None }
+    }
+}
+
+impl<L: MeasuredLock + Send> Floor for InTurn<L> {
+    async fn acquire(&mut self) -> Outcome<()> {
+        let held = self.lock.acquire().await?;
+        let token = L::grant_info(&held).token;
+        if token.is_some() && token <= self.last_token {
+            let last = self.last_token;
+            return Err(Failure::new(format!("the fencing token {token:?} is not larger than {last:?}")));
+        }
+        (self.held, self.last_token) = (Some(held), token);
+        Ok(())
+    }
+
+    async fn release(&mut self) -> Outcome<()> {
+        let Some(held) = self.held.take() else { return Ok(()) };
+        match self.lock.release(held).await? {
+            ReleaseOutcome::AlreadyLost => Err(Failure::new("a lock was lost before its release")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Acquires a lock, holds it meanwhile, and releases it.
+pub(crate) async fn hold_through(
+    mutex: &Mutex,
+    log: &mut EventLog,
+    meanwhile: impl Future<Output = Outcome<()>>,
+) -> Outcome<()> {
+    log.acquire_called();
+    let guard = mutex.acquire().await?;
+    log.acquired(&guard);
+    meanwhile.await?;
+    log.release_called();
+    log.released(guard.release().await?);
+    Ok(())
 }
 
 /// Has a rival try to acquire a lock that another client holds.

@@ -20,6 +20,19 @@ pub(crate) use self::get_lock::GetLock;
 pub(crate) use self::installed::{missing, target};
 pub(crate) use self::rlock::Rlock;
 pub(crate) use self::rslock::Rslock;
-pub(crate) use self::sqlx::{SQLX_POOL, Sqlx};
+pub(crate) use self::sqlx::Sqlx;
 pub(crate) use self::subprocess::{JVM_FLAGS, Subprocess};
 pub(crate) use self::zookeeper_client::DriverLock;
+use super::measured_lock::MeasuredLock;
+use crate::data::{Failure, Outcome};
+
+/// A library of Rust.
+pub(crate) trait Library: MeasuredLock + Send + Sized + 'static {
+    /// The lock of this name on a server, whose URL has no options.
+    fn open(url: &str, name: &str) -> impl Future<Output = Outcome<Self>>;
+
+    /// The lock of another name, over the same connections.
+    fn with_name(&self, _name: &str) -> Outcome<Self> {
+        Err(Failure::new("it has a connection for each lock"))
+    }
+}

@@ -31,15 +31,10 @@ impl Proxies {
 
     /// As [`start`](Self::start), with another protocol than that of the backend: what TLS hides cannot be counted.
     pub(crate) async fn start_with(protocol: Protocol, url: &str) -> Outcome<Self> {
-        let backend = match protocol {
-            Protocol::ZooKeeper => BackendName::Zk,
-            Protocol::Postgres => BackendName::Postgres,
-            Protocol::Mysql => BackendName::Mysql,
-            _ => BackendName::Redis,
-        };
+        let scheme = url.split("://").next().unwrap_or_default();
         let mut proxies = Vec::new();
         for host in url::hosts(url) {
-            proxies.push(FaultProxy::start(url::resolve(host, backend).await?, protocol)?);
+            proxies.push(FaultProxy::start(url::resolve(host, scheme).await?, protocol)?);
         }
         Ok(Self(proxies))
     }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::data::{BackendName, Failure, Outcome};
+use crate::data::{Failure, Outcome};
 
 /// Adds an option, unless the URL has it already.
 pub(crate) fn with_option(url: &str, name: &str, value: &str) -> String {
@@ -47,12 +47,12 @@ pub(crate) fn with_hosts(url: &str, hosts: &[SocketAddr]) -> String {
 }
 
 /// Resolves a host; the port defaults to that of the backend.
-pub(crate) async fn resolve(host: &str, backend: BackendName) -> Outcome<SocketAddr> {
-    let default = match backend {
-        BackendName::Zk => 2181,
-        BackendName::Postgres => 5432,
-        BackendName::Etcd => 2379,
-        BackendName::Mysql => 3306,
+pub(crate) async fn resolve(host: &str, scheme: &str) -> Outcome<SocketAddr> {
+    let default = match scheme {
+        "zk" => 2181,
+        "postgres" => 5432,
+        "etcd" => 2379,
+        "mysql" => 3306,
         _ => 6379,
     };
     let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
@@ -95,14 +95,14 @@ mod tests {
 
     #[tokio::test]
     async fn ports_have_defaults() {
-        for (host, backend, address) in [
-            ("127.0.0.1", BackendName::Redis, "127.0.0.1:6379"),
-            ("127.0.0.1", BackendName::Zk, "127.0.0.1:2181"),
-            ("127.0.0.1", BackendName::Postgres, "127.0.0.1:5432"),
-            ("[::1]:7", BackendName::Redlock, "[::1]:7"),
-            ("[::1]", BackendName::Redlock, "[::1]:6379"),
+        for (host, scheme, address) in [
+            ("127.0.0.1", "redis", "127.0.0.1:6379"),
+            ("127.0.0.1", "zk", "127.0.0.1:2181"),
+            ("127.0.0.1", "postgres", "127.0.0.1:5432"),
+            ("[::1]:7", "redlock", "[::1]:7"),
+            ("[::1]", "redlock", "[::1]:6379"),
         ] {
-            assert_eq!(resolve(host, backend).await.unwrap(), address.parse().unwrap());
+            assert_eq!(resolve(host, scheme).await.unwrap(), address.parse().unwrap());
         }
     }
 }

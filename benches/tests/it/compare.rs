@@ -1,6 +1,7 @@
 //! The harness as a program: exit codes, results, and what it leaves behind.
 
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -11,10 +12,7 @@ use super::{harness_into, results, text};
 #[test]
 fn a_run_writes_its_results() {
     let out = tempfile::tempdir().unwrap();
-    let output = harness_into(out.path(), "--quick --backend memory").output().unwrap();
-    assert!(output.status.success(), "{}", text(&output));
-
-    let results = results(out.path());
+    let results = measured(out.path(), "--quick --backend memory");
     let rows = results["rows"].as_array().unwrap();
     let names: Vec<String> =
         rows.iter().map(|row| format!("{}.{}", row["scenario"], row["metric"])).collect();
@@ -76,9 +74,7 @@ fn targets_are_judged_and_servers_are_watched() {
 fn the_way_from_redis_to_zookeeper_is_measured_and_judged() {
     let out = tempfile::tempdir().unwrap();
     let args = "--quick --backend zk --scenario migration --claim 12";
-    let output = harness_into(out.path(), args).output().unwrap();
-    assert!(output.status.success(), "{}", text(&output));
-    let results = results(out.path());
+    let results = measured(out.path(), args);
     let claim = &results["claims"][11];
     let verdict = claim["verdict"].as_str().unwrap();
     // How much a rung costs is not for a busy machine to say.
@@ -97,9 +93,7 @@ fn the_way_from_redis_to_zookeeper_is_measured_and_judged() {
 fn a_store_that_swaps_is_measured_beside_its_bare_swaps() {
     let out = tempfile::tempdir().unwrap();
     let args = "--quick --backend sqlite --claim 15 --processes 2";
-    let output = harness_into(out.path(), args).output().unwrap();
-    assert!(output.status.success(), "{}", text(&output));
-    let results = results(out.path());
+    let results = measured(out.path(), args);
     let targets = results["targets"].as_array().unwrap();
     let seen = |target: &&Value| target["by"] == "sqlite" && target["seen"].is_number();
     assert_eq!(targets.iter().filter(seen).count(), 1, "{targets:?}");
@@ -202,6 +196,13 @@ fn a_server_that_does_not_start_costs_its_own_rows() {
     assert_eq!(results["failures"].as_array().unwrap().len(), 1, "{}", results["failures"]);
 }
 
+/// The results of a run that succeeds.
+fn measured(out: &Path, args: &str) -> Value {
+    let output = harness_into(out, args).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    results(out)
+}
+
 /// Processes with this text in their environment, which children inherit and orphans keep.
 fn processes_with(environment: &str) -> Vec<String> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten().map(|process| process.path());
@@ -224,9 +225,7 @@ mod deep {
         let out = tempfile::tempdir().unwrap();
         // CI measures every backend so, and fails when one has no floor.
         let args = "--quick --scenario throughput --backend redis --backend postgres";
-        let output = harness_into(out.path(), args).output().unwrap();
-        assert!(output.status.success(), "{}", text(&output));
-        let results = results(out.path());
+        let results = measured(out.path(), args);
         let rows = results["rows"].as_array().unwrap();
         for backend in ["redis", "postgres"] {
             for metric in ["pairs_per_s", "p50", "p99", "client_cpu", "server_cpu"] {
@@ -263,9 +262,7 @@ mod deep {
     #[ignore = "deep: the run of CI measures it as well"]
     fn advisory_locks_fail_where_ours_do_not() {
         let out = tempfile::tempdir().unwrap();
-        let output = harness_into(out.path(), "--quick --claim 14 --backend postgres").output().unwrap();
-        assert!(output.status.success(), "{}", text(&output));
-        let results = results(out.path());
+        let results = measured(out.path(), "--quick --claim 14 --backend postgres");
         let claim = results["claims"].as_array().unwrap().iter().find(|claim| claim["id"] == 14).unwrap();
         assert_eq!(claim["verdict"], "does not hold", "{claim}");
         assert!(claim["broken_promise"].is_null(), "{claim}");
@@ -277,9 +274,7 @@ mod deep {
         let out = tempfile::tempdir().unwrap();
         let args = "--quick --backend redis --backend redlock --backend zk --backend postgres --backend etcd --backend mysql \
                     --scenario peers --processes 2";
-        let output = harness_into(out.path(), args).output().unwrap();
-        assert!(output.status.success(), "{}", text(&output));
-        let results = results(out.path());
+        let results = measured(out.path(), args);
         let missing = results["meta"]["settings"]["peers.missing"].as_str().unwrap_or_default();
         for peer in "redis rslock rlock async-redis-lock distkit redis-py redisson redisson-fair redsync redlock pottery node-redlock \
                      redsync-five zk lock-client curator kazoo postgres sqlx etcd etcd-lock etcd-concurrency mysql get-lock"

@@ -6,16 +6,16 @@ use futures_util::future::join_all;
 use lock_testkit::history::Event;
 
 use crate::data::holds::holds;
-use crate::data::{Defect, Failure, Hold, Latency, Outcome, Row, Window};
-use crate::experiments::bench::{Bench, Measured, time};
+use crate::experiments::prelude::*;
 use crate::rig::worker::contend::GRACE;
-use crate::rig::{Job, Order, Task, WorkerHandle};
 
 /// How long a client holds the lock.
 pub(crate) const HOLD: Duration = Duration::from_millis(1);
 
 /// Longer than any run.
 const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
+/// A hand-over has two.
+const FEWEST: u32 = 2;
 
 /// Until all clients contend again, in a slice of this length.
 pub(crate) fn ramp(span: Duration) -> Duration {
@@ -82,7 +82,7 @@ pub(crate) struct Contention {
     longest_wait_ns: u64,
     /// The grants of each process.
     shares: Vec<u32>,
-    events: Vec<Event>,
+    pub(crate) events: Vec<Event>,
 }
 
 impl Contention {
@@ -107,12 +107,17 @@ impl Contention {
 
     /// Adds the history of a window, and returns its hand-offs. Fails when the lock was hardly granted.
     pub(crate) fn add(&mut self, events: Vec<Event>, window: Window) -> Outcome<Latency> {
+        let (before, handoff) = (self.grants(), self.add_any(events, window));
+        match self.grants() - before {
+            few @ ..FEWEST => Err(Failure::new(format!("{few} grants in {}", time(window.span())))),
+            _ => Ok(handoff),
+        }
+    }
+
+    /// Adds the history of a window, in which there may be no grant, and returns its hand-offs.
+    pub(crate) fn add_any(&mut self, events: Vec<Event>, window: Window) -> Latency {
         let all = grants(&events);
         let counted: Vec<&Hold<'_>> = all.iter().filter(|grant| window.contains(grant.begin_ns)).collect();
-        let span = Duration::from_nanos(window.until_ns - window.from_ns);
-        if counted.len() < 2 {
-            return Err(Failure::new(format!("{} grants in {}", counted.len(), time(span))));
-        }
         let mut handoff = Latency::new();
         for pair in counted.windows(2) {
             // An overlap has no gap: it shows in the verdict.
@@ -132,18 +137,27 @@ impl Contention {
             .filter(|grant| grant.begin_ns >= window.from_ns && grant.called_ns < window.until_ns)
             .map(|grant| grant.begin_ns.min(window.until_ns) - grant.called_ns.max(window.from_ns));
         self.longest_wait_ns = waits.fold(self.longest_wait_ns, u64::max);
-        self.span += span;
+        self.span += window.span();
         self.events.extend(events);
-        Ok(handoff)
+        handoff
+    }
+
+    pub(crate) fn grants(&self) -> u32 {
+        self.shares.iter().sum()
+    }
+
+    /// Whether the processes kept each other from the lock.
+    pub(crate) fn is_starved(&self) -> bool {
+        self.grants() < FEWEST
     }
 
     /// The rows without those of the hand-off, which each experiment compares with something else.
     pub(crate) fn into_measured(self, backend: &str) -> Measured {
         let (hold_us, handoff_us) = (self.hold.quantile_us(0.5), self.handoff.quantile_us(0.5));
-        let grants: u32 = self.shares.iter().sum();
-        let ideal_us = ideal_rotation(self.shares.len(), hold_us, handoff_us);
+        // All take turns.
+        let ideal_us = self.shares.len() as f64 * (hold_us + handoff_us);
         let rows = vec![
-            Row::of("grants_per_s", f64::from(grants) / self.span.as_secs_f64()),
+            Row::of("grants_per_s", f64::from(self.grants()) / self.span.as_secs_f64()),
             Row::of("longest_wait", self.longest_wait_ns as f64 / 1e3).with_floor(ideal_us),
             Row::of("jain", jain(&self.shares)),
         ];
@@ -169,11 +183,6 @@ pub(crate) fn rounds(events: &[Event], window: Window) -> Latency {
         rounds.record(pair[1].called_ns - pair[0].called_ns);
     }
     rounds
-}
-
-/// How long a process waits when all processes take turns.
-fn ideal_rotation(processes: usize, hold: f64, handoff: f64) -> f64 {
-    processes as f64 * (hold + handoff)
 }
 
 /// Jain's fairness index: 1 when all shares are equal, 1/n when one of n has everything.
@@ -220,11 +229,6 @@ pub(crate) mod tests {
         let text = "process 1: it is stuck; process 3: no answer; 2 others succeeded";
         assert_eq!(together(reports).unwrap_err().to_string(), text);
         assert_eq!(together(vec![Ok(held(0, 1, 2, 3)), Ok(held(1, 4, 5, 6))]).unwrap().len(), 8);
-    }
-
-    #[test]
-    fn the_ideal_is_one_round() {
-        assert!((ideal_rotation(20, 2_000.0, 300.0) - 46_000.0).abs() < 1e-9);
     }
 
     #[test]

@@ -9,12 +9,13 @@ use polylock::{Guard, Locks};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::data::{Failure, Outcome};
-use crate::rig::{Counts, Proxies, Target, cpu_time, memory};
+use crate::experiments::prelude::*;
 
 /// Clients that wait for one lock, each with connections of its own, which go through counting proxies.
 pub(crate) struct Crowd {
-    meter: Meter,
+    counters: Proxies,
+    /// Our own servers.
+    servers: Vec<u32>,
     holder: Locks,
     guard: Guard,
     clients: JoinSet<Outcome<()>>,
@@ -70,25 +71,25 @@ impl Crowd {
         }
         // Until all wait, and none is about to send the requests of a beginner.
         sleep(SETTLE + SETTLE_PER_WAITER * waiters as u32).await;
-        let meter = Meter { counters, servers };
-        Ok(Self { meter, holder, guard, clients, connected, waiters, memory, grants })
+        Ok(Self { counters, servers, holder, guard, clients, connected, waiters, memory, grants })
     }
 
     /// Measures for this long while nothing happens, and as long while the lock is handed over.
     pub(crate) async fn measure(mut self, span: Duration) -> Outcome<WaitingCost> {
         let server_bytes =
-            memory::of(&self.meter.servers)?.saturating_sub(self.memory) as f64 / self.waiters as f64;
-        let before = self.meter.totals()?;
+            memory::of(&self.servers)?.saturating_sub(self.memory) as f64 / self.waiters as f64;
+        let before = totals(&self.counters, &self.servers)?;
         let began = Instant::now();
         sleep(span).await;
-        let idle = self.meter.totals()?.since(before, self.waiters as f64 * began.elapsed().as_secs_f64());
+        let idle = totals(&self.counters, &self.servers)?
+            .since(before, self.waiters as f64 * began.elapsed().as_secs_f64());
         self.guard.release().await?;
         // The first hand-over wakes up what has slept.
         sleep(span / 10).await;
         let (before, granted, began) =
-            (self.meter.totals()?, self.grants.load(Ordering::SeqCst), Instant::now());
+            (totals(&self.counters, &self.servers)?, self.grants.load(Ordering::SeqCst), Instant::now());
         sleep(span).await;
-        let (after, handing_over) = (self.meter.totals()?, began.elapsed());
+        let (after, handing_over) = (totals(&self.counters, &self.servers)?, began.elapsed());
         let grants = self.grants.load(Ordering::SeqCst) - granted;
         let grant = after.since(before, grants.max(1) as f64);
         while let Some(ended) = self.clients.try_join_next() {
@@ -109,18 +110,9 @@ impl Crowd {
     }
 }
 
-/// What counts and measures.
-struct Meter {
-    counters: Proxies,
-    /// Our own servers.
-    servers: Vec<u32>,
-}
-
-impl Meter {
-    fn totals(&self) -> Outcome<Totals> {
-        let server = (!self.servers.is_empty()).then(|| cpu_time::of(&self.servers)).transpose()?;
-        Ok(Totals { counts: self.counters.counts(), server })
-    }
+fn totals(counters: &Proxies, servers: &[u32]) -> Outcome<Totals> {
+    let server = (!servers.is_empty()).then(|| cpu_time::of(servers)).transpose()?;
+    Ok(Totals { counts: counters.counts(), server })
 }
 
 /// What the proxies and the servers have counted so far.

@@ -1,6 +1,7 @@
 //! A holder that dies while another client waits for its lock.
 
 use std::fmt;
+use std::future::ready;
 use std::time::Duration;
 
 use futures_util::future::join;
@@ -11,10 +12,9 @@ use polylock::{LockOptions, Locks};
 use rand::Rng;
 use tokio::time::{sleep, timeout};
 
-use crate::data::{BackendName, EventLog, Failure, Outcome, Peer};
-use crate::experiments::bench::Bench;
+use crate::experiments::prelude::*;
+use crate::rig::measured_lock::hold_through;
 use crate::rig::peers::missing;
-use crate::rig::{Job, Order, Proxies, Subprocess, Target, Task, WorkerHandle, url};
 
 /// What followed the end of a holder.
 pub(crate) struct Takeover {
@@ -85,11 +85,7 @@ pub(crate) async fn forget(
     std::mem::forget(guard);
 
     let mut waited = EventLog::new(waiting, 0, lock);
-    waited.acquire_called();
-    let guard = waiter.mutex(bench.lock_of(lock, waiting)).acquire().await?;
-    waited.acquired(&guard);
-    waited.release_called();
-    waited.released(guard.release().await?);
+    hold_through(&waiter.mutex(bench.lock_of(lock, waiting)), &mut waited, ready(Ok(()))).await?;
     Takeover::new(died_ns, lease, log.into_events(), waited.into_events())
 }
 

@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use lock_testkit::history::Event;
 
-use super::contention::{Contention, HOLD, grants, jobs, let_contend, rounds};
-use crate::data::{Outcome, Peer, Plan, Row, Window};
-use crate::experiments::bench::{Bench, Measured};
-use crate::rig::{Job, Task, WorkerHandle};
+use super::contention::{Contention, HOLD, jobs, let_contend, rounds};
+use crate::experiments::prelude::*;
 
 /// The times of one library; ours are the floor of the others.
 #[derive(Clone, Copy)]
@@ -28,13 +26,9 @@ impl Times {
     }
 }
 
-/// The history of a library's processes.
 pub(crate) struct Fight {
-    processes: u32,
-    /// The time of one process without rivals.
-    alone_us: f64,
-    events: Vec<Event>,
-    window: Window,
+    pub(crate) times: Times,
+    pub(crate) contention: Contention,
 }
 
 impl Fight {
@@ -46,44 +40,27 @@ impl Fight {
         let (events, window) = contend_for(&of(1, alone(&bench.plan)), url, peer, Duration::ZERO).await?;
         let alone_us = rounds(&events, window).quantile_us(0.5);
         let (events, window) = contend_for(&of(processes, contended(&bench.plan)), url, peer, HOLD).await?;
-        Ok(Self { processes, alone_us, events, window })
-    }
-
-    /// Whether the processes kept each other from the lock.
-    pub(crate) fn is_starved(&self) -> bool {
-        grants(&self.events).iter().filter(|grant| self.window.contains(grant.begin_ns)).count() < 2
-    }
-
-    /// That they did: a finding about a peer, not a failure of the run.
-    pub(crate) fn starved(self, name: &str) -> Measured {
-        let rows = vec![Row::of("grants_per_s", 0.0)];
-        let notes =
-            vec![("starved", format!("({} processes kept each other from the lock)", self.processes))];
-        Measured { notes, events: self.events, ..Measured::of(name, rows) }
-    }
-}
-
-pub(crate) struct Library {
-    pub(crate) times: Times,
-    pub(crate) contention: Contention,
-}
-
-impl Library {
-    pub(crate) fn of(fight: Fight) -> Outcome<Self> {
-        let Fight { processes, alone_us, events, window } = fight;
-        let contention = Contention::of(events, window, processes)?;
+        let mut contention = Contention::new(processes);
+        contention.add_any(events, window);
         let waiter_us = contention.to_waiter.quantile_us(0.5);
         Ok(Self { times: Times { processes, waiter_us, alone_us }, contention })
     }
 
-    /// The rows, with our times as the floor.
+    /// The rows, with our times as the floor. Processes that kept each other from the lock are a finding about a peer, not a failure
+    /// of the run.
     pub(crate) fn measured(self, name: &str, ours: Times) -> Measured {
+        let Self { times, contention } = self;
+        if contention.is_starved() {
+            let why = format!("({} processes kept each other from the lock)", times.processes);
+            let (rows, notes) = (vec![Row::of("grants_per_s", 0.0)], vec![("starved", why)]);
+            return Measured { notes, events: contention.events, ..Measured::of(name, rows) };
+        }
         let rows = [
-            Row::of("alone_p50", self.times.alone_us).with_floor(ours.alone_us),
-            Row::of("handoff_p50", self.contention.handoff.quantile_us(0.5)),
-            Row::of("waiter_p50", self.times.waiter_us).with_floor(ours.waiter_us),
+            Row::of("alone_p50", times.alone_us).with_floor(ours.alone_us),
+            Row::of("handoff_p50", contention.handoff.quantile_us(0.5)),
+            Row::of("waiter_p50", times.waiter_us).with_floor(ours.waiter_us),
         ];
-        let mut measured = self.contention.into_measured(name);
+        let mut measured = contention.into_measured(name);
         measured.rows.extend(rows);
         measured
     }

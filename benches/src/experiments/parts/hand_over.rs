@@ -1,28 +1,32 @@
 //! What a hand-over between processes is compared with: empty round trips, and the bare requests.
 
-use std::collections::VecDeque;
+use std::time::Duration;
 
 use lock_testkit::history::Event;
 use polylock::Locks;
 use tokio::task::JoinSet;
 
 use super::contention::{Contention, HOLD, let_contend, ramp};
-use crate::data::{EventLog, Failure, Latency, Outcome, Row, Window};
-use crate::experiments::bench::{Bench, Measured};
+use crate::experiments::prelude::*;
 use crate::rig::worker::contend::{GRACE, contend};
 use crate::rig::worker::handle::unexpected;
-use crate::rig::{Job, Order, Target, Task, WorkerHandle, WorkerReport};
 
-/// Tasks instead of processes, each with its own connection to the same locks.
+/// Tasks instead of processes, each with its own connection to the servers, and the lock by one of these names. Returns their history, and
+/// the window of this length that counts, after a warm-up.
 pub(crate) async fn contend_inside(
-    bench: &Bench,
-    target: &Target,
+    url: &str,
     lock: &str,
-    window: Window,
-) -> Outcome<Vec<Event>> {
-    let mut tasks = JoinSet::new();
-    for process in 0..bench.plan.processes {
-        let mutex = Locks::connect(target.url()).await?.mutex(bench.lock_of(lock, process));
+    names: impl Iterator<Item = String>,
+    [span, warm_up]: [Duration; 2],
+) -> Outcome<(Vec<Event>, Window)> {
+    let (mut connected, mut mutexes) = (Vec::new(), Vec::new());
+    for name in names {
+        let locks = Locks::connect(url).await?;
+        mutexes.push(locks.mutex(name));
+        connected.push(locks);
+    }
+    let (window, mut tasks) = (Window::after(span, warm_up), JoinSet::new());
+    for (process, mutex) in (0..).zip(mutexes) {
         let mut log = EventLog::new(process, 0, lock);
         tasks.spawn(async move { contend(&mutex, &mut log, window, HOLD).await.map(|()| log.into_events()) });
     }
@@ -30,7 +34,10 @@ pub(crate) async fn contend_inside(
     while let Some(done) = tasks.join_next().await {
         events.append(&mut done??);
     }
-    Ok(events)
+    for locks in connected {
+        locks.close().await?;
+    }
+    Ok((events, window))
 }
 
 /// How Redlock's votes ended.
@@ -49,40 +56,35 @@ pub(crate) async fn votes(workers: &[WorkerHandle]) -> Outcome<[Row; 2]> {
     Ok([Row::of("first_try", share), Row::of("split_votes", splits as f64)])
 }
 
-/// A process that measures empty round trips while others contend; it takes no further part after a failure.
-pub(crate) struct Pinger {
-    worker: VecDeque<WorkerHandle>,
-    /// Of each round.
-    pub(crate) pings: Outcome<Vec<Latency>>,
-}
+/// A process that measures empty round trips while others contend, and its times so far; it takes no further part after a failure.
+pub(crate) struct Pinger(Outcome<(WorkerHandle, Vec<Latency>)>);
 
 impl Pinger {
     pub(crate) async fn start(target: &Target, lock: &str, process: u32) -> Self {
-        match WorkerHandle::start_one(Job::new(target.url(), lock, process, Task::Ping)).await {
-            Ok(worker) => Self { worker: [worker].into(), pings: Ok(Vec::new()) },
-            Err(failure) => Self { worker: VecDeque::new(), pings: Err(failure) },
-        }
+        let worker = WorkerHandle::start_one(Job::new(target.url(), lock, process, Task::Ping)).await;
+        Self(worker.map(|worker| (worker, Vec::new())))
     }
 
     pub(crate) async fn begin(&mut self, window: Window) {
-        if let Some(worker) = self.worker.front()
+        if let Ok((worker, _)) = &self.0
             && let Err(failure) = worker.send(Order::Contend(window)).await
         {
-            self.fail(failure);
+            self.0 = Err(failure);
         }
     }
 
     pub(crate) async fn end(&mut self) {
-        let Some(worker) = self.worker.front() else { return };
-        match pings_of(worker).await {
-            Ok(round) => self.pings.iter_mut().for_each(|rounds| rounds.push(round.clone())),
-            Err(failure) => self.fail(failure),
+        if let Ok((worker, rounds)) = &mut self.0 {
+            match pings_of(worker).await {
+                Ok(round) => rounds.push(round),
+                Err(failure) => self.0 = Err(failure),
+            }
         }
     }
 
-    fn fail(&mut self, failure: Failure) {
-        self.worker.clear();
-        self.pings = Err(failure);
+    /// The times of each round.
+    pub(crate) fn pings(self) -> Outcome<Vec<Latency>> {
+        self.0.map(|(_, rounds)| rounds)
     }
 }
 

@@ -13,12 +13,10 @@ use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::data::names::rung::{DUAL, DUAL_BESIDE_MOVE, MOVE, NEW, OLD, REDIS, SHADOW, ZK};
-use crate::data::{EventLog, Failure, Latency, Outcome, Plan, Row, TimedHold};
-use crate::experiments::bench::{Bench, Measured};
 pub(crate) use crate::experiments::parts::side_by_side::CHALLENGE_EVERY;
 use crate::experiments::parts::side_by_side::MeasuredClient;
-use crate::rig::measured_lock::hold_once;
-use crate::rig::url;
+use crate::experiments::prelude::*;
+use crate::rig::measured_lock::{hold_once, hold_through};
 
 /// The servers of both stores.
 #[derive(Debug)]
@@ -110,31 +108,40 @@ impl Ladder {
         let (redis, other_redis) = (stores.redis(PLAIN).await?, stores.redis(PLAIN).await?);
         let (zk, other_zk) = (stores.zk(PLAIN).await?, stores.zk(PLAIN).await?);
         let (new, other_new) = (stores.sealed().await?, stores.sealed().await?);
-        let subjects = [
-            (REDIS, &redis, &other_redis),
-            (ZK, &zk, &other_zk),
-            (OLD, old, &ahead),
-            (SHADOW, shadow, &ahead),
-            (DUAL, &still, &still_behind),
-            (DUAL_BESIDE_MOVE, dual, &behind),
-            (MOVE, moved, &behind),
-            (NEW, &new, &other_new),
+        let subjects: [(_, &'static [_], _, _); 8] = [
+            (REDIS, &[], &redis, &other_redis),
+            (ZK, &[], &zk, &other_zk),
+            (OLD, &[REDIS], old, &ahead),
+            (SHADOW, &[OLD], shadow, &ahead),
+            (DUAL, &[REDIS, ZK], &still, &still_behind),
+            (DUAL_BESIDE_MOVE, &[REDIS, ZK], dual, &behind),
+            (MOVE, &[ZK], moved, &behind),
+            (NEW, &[ZK], &new, &other_new),
         ];
-        let subjects = subjects.map(|(name, locks, rival)| Subject::new(bench, name, locks, rival)).into();
+        let subject = |(name, stores, locks, rival)| Subject::new(bench, name, stores, locks, rival);
+        let subjects = subjects.map(subject).into();
         Ok(Self { rungs, subjects })
     }
 }
 
 pub(crate) struct Subject {
     name: &'static str,
+    /// What it is compared with: these together.
+    stores: &'static [&'static str],
     client: MeasuredClient,
     floor: Latency,
 }
 
 impl Subject {
-    fn new(bench: &Bench, name: &'static str, locks: &Locks, rival: &Locks) -> Self {
+    fn new(
+        bench: &Bench,
+        name: &'static str,
+        stores: &'static [&'static str],
+        locks: &Locks,
+        rival: &Locks,
+    ) -> Self {
         let lock = bench.lock(&format!("migration-{}", name.replace(' ', "-")));
-        Self { name, client: MeasuredClient::new(locks, rival, bench, &lock), floor: Latency::new() }
+        Self { name, stores, client: MeasuredClient::new(locks, rival, bench, &lock), floor: Latency::new() }
     }
 
     fn measured(self) -> Measured {
@@ -176,23 +183,10 @@ pub(crate) async fn climb(plan: Plan, mut subjects: Vec<Subject>) -> Outcome<Vec
 
 /// Notes the floors of a round.
 fn note(subjects: &mut [Subject], took: &[u64]) {
-    let of = |name| NAMES.iter().position(|other| *other == name).map_or(0, |at| took[at]);
-    for subject in subjects {
-        let floor: u64 = floors(subject.name).iter().map(|name| of(*name)).sum();
-        if floor > 0 {
-            subject.floor.record(floor);
-        }
-    }
-}
-
-/// What a rung is compared with.
-fn floors(subject: &str) -> &'static [&'static str] {
-    match subject {
-        OLD => &[REDIS],
-        SHADOW => &[OLD],
-        DUAL | DUAL_BESIDE_MOVE => &[REDIS, ZK],
-        MOVE | NEW => &[ZK],
-        _ => &[],
+    let names: Vec<_> = subjects.iter().map(|subject| subject.name).collect();
+    let of = |store: &&str| names.iter().position(|name| name == store).map_or(0, |at| took[at]);
+    for subject in subjects.iter_mut().filter(|subject| !subject.stores.is_empty()) {
+        subject.floor.record(subject.stores.iter().map(of).sum());
     }
 }
 
@@ -216,12 +210,11 @@ pub(crate) async fn contend(bench: &Bench, rungs: &[Locks]) -> Outcome<Vec<Event
 
 async fn take_turns(mutex: Mutex, mut log: EventLog, held: Duration) -> Outcome<Vec<Event>> {
     for _ in 0..MIXED_TURNS {
-        log.acquire_called();
-        let guard = mutex.acquire().await?;
-        log.acquired(&guard);
-        sleep(held).await;
-        log.release_called();
-        log.released(guard.release().await?);
+        let wait = async {
+            sleep(held).await;
+            Ok(())
+        };
+        hold_through(&mutex, &mut log, wait).await?;
     }
     Ok(log.into_events())
 }
@@ -320,9 +313,6 @@ async fn clean(operator: &Operator, most_left: usize) -> Outcome<Duration> {
     }
     Ok(began.elapsed())
 }
-
-/// In the order of the subjects.
-const NAMES: [&str; 8] = [REDIS, ZK, OLD, SHADOW, DUAL, DUAL_BESIDE_MOVE, MOVE, NEW];
 
 /// The fleet whose names move.
 const MOVING: Fleet = Fleet { namespace: "moving", dir: "/moving", prefix: "moving:" };

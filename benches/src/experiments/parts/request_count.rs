@@ -3,9 +3,7 @@
 use lock_testkit::history::Event;
 
 use super::contention::{grants, jobs, let_contend};
-use crate::data::{BackendName, Failure, Outcome, Window};
-use crate::experiments::bench::Bench;
-use crate::rig::{Counts, Proxies, WorkerHandle};
+use crate::experiments::prelude::*;
 
 /// What each grant cost the servers.
 #[derive(Debug)]

@@ -7,10 +7,9 @@ use lock_testkit::now_ns;
 use polylock::{Locks, Mutex};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::data::{Compared, EventLog, Outcome, Plan, TimedHold, Times};
-use crate::experiments::bench::Bench;
-use crate::rig::Floor;
-use crate::rig::measured_lock::{challenge, hold_once};
+use crate::data::median::median;
+use crate::experiments::prelude::*;
+use crate::rig::measured_lock::{challenge, hold_once, hold_through};
 
 /// A client of the lock, and a rival that challenges it now and then.
 #[derive(Debug)]
@@ -50,13 +49,7 @@ impl MeasuredClient {
     /// Has the rival try to acquire the lock while the client holds it.
     pub(crate) async fn challenge(&mut self) -> Outcome<()> {
         let [ours, theirs] = &mut self.logs;
-        ours.acquire_called();
-        let guard = self.mutex.acquire().await?;
-        ours.acquired(&guard);
-        challenge(&self.rival, theirs).await?;
-        ours.release_called();
-        ours.released(guard.release().await?);
-        Ok(())
+        hold_through(&self.mutex, ours, challenge(&self.rival, theirs)).await
     }
 
     /// The history of the lock.
@@ -87,7 +80,7 @@ pub(crate) async fn side_by_side(
 }
 
 async fn take_turns(mut client: MeasuredClient, mut floor: impl Floor, plan: Plan) -> Outcome<Measurement> {
-    let (mut rounds, mut added_ns) = (Vec::new(), Vec::new());
+    let (mut rounds, mut added_us) = (Vec::new(), Vec::new());
     for round in 0..=plan.rounds {
         let counts = round > 0;
         let span = if counts { plan.uncontended / plan.rounds } else { plan.warm_up };
@@ -113,7 +106,7 @@ async fn take_turns(mut client: MeasuredClient, mut floor: impl Floor, plan: Pla
             if counts {
                 let (acquire_ns, release_ns) = (acquired_ns - called_ns, released_ns - release_called_ns);
                 floor_times.record(acquire_ns, release_ns);
-                added_ns.push(ours.took_ns() as i64 - (acquire_ns + release_ns) as i64);
+                added_us.push((ours.took_ns() as f64 - (acquire_ns + release_ns) as f64) / 1e3);
             }
         }
         if counts {
@@ -121,9 +114,7 @@ async fn take_turns(mut client: MeasuredClient, mut floor: impl Floor, plan: Pla
         }
     }
     floor.clean().await?;
-    added_ns.sort_unstable();
-    let added_us = added_ns.get(added_ns.len() / 2).map_or(0.0, |&ns| ns as f64 / 1e3);
-    Ok(Measurement { client, times: Compared::of(rounds), added_us })
+    Ok(Measurement { client, times: Compared::of(rounds), added_us: median(added_us) })
 }
 
 pub(crate) const CHALLENGE_EVERY: u64 = 128;

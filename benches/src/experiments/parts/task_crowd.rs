@@ -11,8 +11,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::data::events::outcome;
-use crate::data::{EventLog, GrantInfo, Outcome, TimedHold, Window};
-use crate::rig::Floor;
+use crate::experiments::prelude::*;
 
 /// The pairs per second of both in each round, and the history.
 #[derive(Default)]

@@ -3,10 +3,9 @@
 use std::time::{Duration, Instant};
 
 use crate::data::median::median;
-use crate::data::{BackendName, Failure, Latency, Load, Outcome, Peer, Row, Window};
 use crate::experiments::parts::contention::ramp;
+use crate::experiments::prelude::*;
 use crate::rig::worker::handle::unexpected;
-use crate::rig::{Job, Order, Slice, Subject, Task, WorkerHandle, WorkerReport, cpu_time};
 
 /// The processes of a subject, and what they did so far.
 pub(crate) struct Team {
@@ -200,8 +199,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 mod tests {
     use super::*;
     use crate::data::{Meta, Mode, Plan, Results};
+    use crate::experiments::scenarios::throughput::{THIS, loads, peers};
     use crate::experiments::target::judge;
-    use crate::experiments::throughput::{THIS, loads, peers};
 
     /// Rounds by one process and by two, by turns.
     fn cost(pairs: u64, client_ms: u64, server_ms: u64) -> Vec<Round> {
@@ -274,19 +273,5 @@ mod tests {
             let seen = judged.iter().filter(|one| one.seen.is_some()).count();
             assert_eq!((judged.len(), seen), (16, plan.by_mode(14, 16)), "{judged:?}");
         }
-    }
-
-    #[test]
-    fn every_subject_has_a_name_of_its_own() {
-        let load = Load { processes: 8, tasks: 64 };
-        let peers = peers(&Plan::new(Mode::Full));
-        let mut names: Vec<String> = Vec::new();
-        for backend in [BackendName::Redis, BackendName::Redlock, BackendName::Zk, BackendName::Postgres] {
-            names.extend(subjects(backend, peers).into_iter().map(|subject| label(subject, backend, load)));
-        }
-        let expected = "redis floor, redis, redis minting floor, rslock, rlock, async-redis-lock, distkit, redlock floor, redlock, \
-                        redlock minting floor, rslock on redlock, zk floor, zk, lock-client, postgres floor, postgres, sqlx";
-        let expected: Vec<_> = expected.split(", ").map(|name| format!("{name} 8 x 64 tasks")).collect();
-        assert_eq!(names, expected);
     }
 }

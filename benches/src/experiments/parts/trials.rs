@@ -3,22 +3,8 @@
 use std::time::Duration;
 
 use crate::data::timeline::timeline;
-use crate::data::{Figure, Figures, Outcome};
-use crate::experiments::claim::Measuring;
 use crate::experiments::faults::{Happened, Trial, happen};
-
-/// What a trial counts, as a claim judges it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Counted {
-    /// Holds that overlapped by wall time.
-    pub(crate) overlaps: f64,
-    /// Of these, where both guards were valid.
-    pub(crate) valid: f64,
-    /// Writes of an earlier holder that a store which compares tokens accepted.
-    pub(crate) stale: f64,
-    /// And one that does not.
-    pub(crate) stale_without_tokens: f64,
-}
+use crate::experiments::prelude::*;
 
 /// Runs faults at the same time, and adds what happened as figures of their subjects. Each has servers of its own, and
 /// waits most of the time.
@@ -54,38 +40,15 @@ fn add(run: &mut Measuring<'_>, subject: &str, happened: &Happened) {
     run.draw(timeline(subject, happened.history.events(), from_ns, until_ns));
 }
 
-pub(crate) fn counted(figures: &Figures, subject: &str) -> Outcome<Counted> {
-    Ok(Counted {
-        overlaps: figures.get(subject, OVERLAPS)?,
-        valid: figures.get(subject, VALID_OVERLAPS)?,
-        stale: figures.get(subject, STALE_WRITES)?,
-        stale_without_tokens: figures.get(subject, UNFENCED)?,
-    })
-}
-
-pub(crate) fn two_valid<'a>(
-    figures: &Figures,
-    subjects: impl IntoIterator<Item = &'a str>,
-) -> Option<String> {
-    broken(figures, subjects, VALID_OVERLAPS)
-        .map(|subject| format!("{subject}: two guards were valid at once"))
-}
-
-/// A late write that a store took from one of these subjects although it compares tokens, if any.
-pub(crate) fn stale_writes<'a>(
-    figures: &Figures,
-    subjects: impl IntoIterator<Item = &'a str>,
-) -> Option<String> {
-    broken(figures, subjects, STALE_WRITES)
-        .map(|subject| format!("{subject}: a store that compares tokens accepted a late write"))
-}
-
-fn broken<'a>(
+/// The subject of which anything was counted by this metric, and what that is.
+pub(crate) fn broken<'a>(
     figures: &Figures,
     subjects: impl IntoIterator<Item = &'a str>,
     metric: &str,
-) -> Option<&'a str> {
-    subjects.into_iter().find(|subject| figures.get(subject, metric).is_ok_and(|count| count > 0.0))
+    what: &str,
+) -> Option<String> {
+    let is_broken = |subject: &&str| figures.get(subject, metric).is_ok_and(|count| count > 0.0);
+    Some(format!("{}: {what}", subjects.into_iter().find(is_broken)?))
 }
 
 /// Figures of a subject, for tests of claims: overlaps, those of valid guards, and stale writes with and without tokens.
@@ -95,10 +58,15 @@ pub(crate) fn figures_of(subject: &str, [l1, l2, l3, unfenced]: [f64; 4]) -> Vec
     numbers.into_iter().map(|(metric, value)| Figure::new(subject, metric, "", value)).collect()
 }
 
+/// Holds that overlapped by wall time.
 pub(crate) const OVERLAPS: &str = "overlaps";
-const VALID_OVERLAPS: &str = "valid_overlaps";
-const STALE_WRITES: &str = "stale_writes";
+/// Of these, where both guards were valid.
+pub(crate) const VALID_OVERLAPS: &str = "valid_overlaps";
+/// Writes of an earlier holder that a store which compares tokens accepted.
+pub(crate) const STALE_WRITES: &str = "stale_writes";
+/// And one that does not.
 pub(crate) const UNFENCED: &str = "stale_writes_without_tokens";
+pub(crate) const TWO_VALID: &str = "two guards were valid at once";
 pub(crate) const OUTAGE: &str = "outage";
 /// How much of the time before the fault is drawn.
 const BEFORE_NS: u64 = 500_000_000;

@@ -11,7 +11,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Streaming};
 use tonic_prost::ProstCodec;
 
-use crate::data::{BackendName, Failure, Outcome};
+use crate::data::{Failure, Outcome};
 use crate::rig::url;
 
 /// A connection to one member, without a login.
@@ -23,7 +23,7 @@ pub(crate) struct KeyWatch(Streaming<Watched>);
 
 impl Etcd {
     pub(crate) async fn connect(url: &str) -> Outcome<Self> {
-        let member = url::resolve(url::first_host(url), BackendName::Etcd).await?;
+        let member = url::resolve(url::first_host(url), "etcd").await?;
         Ok(Self(Endpoint::from_shared(format!("http://{member}"))?.connect().await?))
     }
 

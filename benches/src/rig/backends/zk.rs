@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use zookeeper_client::{Client, Error};
 
-use crate::data::{BackendName, Failure, Outcome};
+use crate::data::{Failure, Outcome};
 use crate::rig::url;
 
 pub(super) async fn version(host: &str) -> Outcome<String> {
@@ -19,7 +19,7 @@ pub(super) async fn version(host: &str) -> Outcome<String> {
 
 /// What the server answers to a command of four letters.
 pub(crate) async fn four_letter(host: &str, word: &str) -> Outcome<String> {
-    let mut stream = TcpStream::connect(url::resolve(host, BackendName::Zk).await?).await?;
+    let mut stream = TcpStream::connect(url::resolve(host, "zk").await?).await?;
     stream.write_all(word.as_bytes()).await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;

@@ -24,8 +24,4 @@ impl Floor for BareMutex {
         self.guard = None;
         Ok(())
     }
-
-    async fn clean(self) -> Outcome<()> {
-        Ok(())
-    }
 }

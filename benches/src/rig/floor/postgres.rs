@@ -88,10 +88,6 @@ impl Floor for BarePostgres {
     async fn release(&mut self) -> Outcome<()> {
         one(self.sessions.execute(|session| &session.delete, &[&self.name, &self.owner]).await?)
     }
-
-    async fn clean(self) -> Outcome<()> {
-        Ok(())
-    }
 }
 
 /// Fails unless the statement did its work: otherwise its time is no floor.

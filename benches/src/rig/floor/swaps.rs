@@ -76,10 +76,6 @@ impl Floor for BareSwaps {
     async fn release(&mut self) -> Outcome<()> {
         self.swap().await
     }
-
-    async fn clean(self) -> Outcome<()> {
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use async_redis_lock::{Error, Lock, Locker};
 use lock_testkit::history::ReleaseOutcome;
 
+use super::Library;
 use crate::data::Outcome;
 use crate::rig::measured_lock::MeasuredLock;
 
@@ -11,13 +12,13 @@ pub(crate) struct AsyncRedisLock {
     key: String,
 }
 
-impl AsyncRedisLock {
-    pub(crate) async fn connect(url: &str, key: &str) -> Outcome<Self> {
-        Ok(Self { locker: Locker::from_redis_url(url).await?, key: key.to_owned() })
+impl Library for AsyncRedisLock {
+    async fn open(url: &str, name: &str) -> Outcome<Self> {
+        Ok(Self { locker: Locker::from_redis_url(url).await?, key: name.to_owned() })
     }
 
-    pub(crate) fn with_key(&self, key: &str) -> Self {
-        Self { locker: self.locker.clone(), key: key.to_owned() }
+    fn with_name(&self, name: &str) -> Outcome<Self> {
+        Ok(Self { locker: self.locker.clone(), key: name.to_owned() })
     }
 }
 

@@ -8,6 +8,7 @@ use lock_testkit::history::ReleaseOutcome;
 use redis::Client;
 use redis::aio::ConnectionManager;
 
+use super::Library;
 use crate::data::Outcome;
 use crate::rig::measured_lock::MeasuredLock;
 
@@ -16,16 +17,17 @@ pub(crate) struct Distkit {
     connection: ConnectionManager,
 }
 
+impl Library for Distkit {
+    async fn open(url: &str, name: &str) -> Outcome<Self> {
+        Self::on(Client::open(url)?.get_connection_manager().await?, name)
+    }
+
+    fn with_name(&self, name: &str) -> Outcome<Self> {
+        Self::on(self.connection.clone(), name)
+    }
+}
+
 impl Distkit {
-    pub(crate) async fn connect(url: &str, key: &str) -> Outcome<Self> {
-        Self::on(Client::open(url)?.get_connection_manager().await?, key)
-    }
-
-    /// The lock of another key, over the same connection.
-    pub(crate) fn with_key(&self, key: &str) -> Outcome<Self> {
-        Self::on(self.connection.clone(), key)
-    }
-
     fn on(connection: ConnectionManager, key: &str) -> Outcome<Self> {
         let key = DistkitRedisKey::try_from(key.to_owned())?;
         Ok(Self { mutex: Mutex::new(LockOptions::new(key, connection.clone())), connection })

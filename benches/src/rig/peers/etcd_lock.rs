@@ -2,6 +2,7 @@
 
 use lock_testkit::history::ReleaseOutcome;
 
+use super::Library;
 use crate::data::Outcome;
 use crate::rig::backends::etcd::Etcd;
 use crate::rig::measured_lock::MeasuredLock;
@@ -14,8 +15,8 @@ pub(crate) struct EtcdLock {
     name: String,
 }
 
-impl EtcdLock {
-    pub(crate) async fn connect(url: &str, name: &str) -> Outcome<Self> {
+impl Library for EtcdLock {
+    async fn open(url: &str, name: &str) -> Outcome<Self> {
         let etcd = Etcd::connect(url).await?;
         Ok(Self { lease: etcd.lease(LEASE_S).await?, etcd, name: name.to_owned() })
     }

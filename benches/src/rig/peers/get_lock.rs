@@ -4,6 +4,7 @@ use lock_testkit::history::ReleaseOutcome;
 use sqlx::MySqlConnection;
 use tokio::sync::Mutex;
 
+use super::Library;
 use crate::data::{Failure, Outcome};
 use crate::rig::backends::mysql;
 use crate::rig::measured_lock::MeasuredLock;
@@ -14,11 +15,13 @@ pub(crate) struct GetLock {
     name: String,
 }
 
-impl GetLock {
-    pub(crate) async fn connect(url: &str, name: &str) -> Outcome<Self> {
+impl Library for GetLock {
+    async fn open(url: &str, name: &str) -> Outcome<Self> {
         Ok(Self { session: Mutex::new(mysql::session(url).await?), name: name.to_owned() })
     }
+}
 
+impl GetLock {
     /// Whether the answer is 1: other answers are 0, and NULL for an error.
     async fn ask(&self, sql: &'static str) -> Outcome<bool> {
         let asked = sqlx::query_scalar::<_, Option<i64>>(sql).bind(&self.name);

@@ -3,6 +3,7 @@
 use lock_testkit::history::ReleaseOutcome;
 use rlock::async_lock::{RLock, RLockGuard};
 
+use super::Library;
 use crate::data::Outcome;
 use crate::rig::measured_lock::MeasuredLock;
 
@@ -12,14 +13,13 @@ pub(crate) struct Rlock {
     key: String,
 }
 
-impl Rlock {
-    pub(crate) async fn connect(url: &str, key: &str) -> Outcome<Self> {
-        Ok(Self { manager: RLock::new(url).await?, key: key.to_owned() })
+impl Library for Rlock {
+    async fn open(url: &str, name: &str) -> Outcome<Self> {
+        Ok(Self { manager: RLock::new(url).await?, key: name.to_owned() })
     }
 
-    /// The lock of another key, over the same connection.
-    pub(crate) fn with_key(&self, key: &str) -> Self {
-        Self { manager: self.manager.clone(), key: key.to_owned() }
+    fn with_name(&self, name: &str) -> Outcome<Self> {
+        Ok(Self { manager: self.manager.clone(), key: name.to_owned() })
     }
 }
 

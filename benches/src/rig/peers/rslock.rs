@@ -5,8 +5,10 @@ use std::time::Duration;
 use lock_testkit::history::ReleaseOutcome;
 use rslock::{LockGuard, LockManager};
 
+use super::Library;
 use crate::data::Outcome;
 use crate::rig::measured_lock::MeasuredLock;
+use crate::rig::url;
 
 #[derive(Debug)]
 pub(crate) struct Rslock {
@@ -15,14 +17,19 @@ pub(crate) struct Rslock {
 }
 
 impl Rslock {
-    /// Connects on first use.
+    /// Connects to these masters on first use.
     pub(crate) fn new(urls: Vec<String>, key: &str) -> Self {
         Self { manager: LockManager::new(urls), key: key.to_owned() }
     }
+}
 
-    /// The lock of another key, over the same connections.
-    pub(crate) fn with_key(&self, key: &str) -> Self {
-        Self { manager: self.manager.clone(), key: key.to_owned() }
+impl Library for Rslock {
+    async fn open(url: &str, name: &str) -> Outcome<Self> {
+        Ok(Self::new(url::each(url), name))
+    }
+
+    fn with_name(&self, name: &str) -> Outcome<Self> {
+        Ok(Self { manager: self.manager.clone(), key: name.to_owned() })
     }
 }
 

@@ -5,6 +5,7 @@ use sqlx::Postgres;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgAdvisoryLock, PgConnectOptions, PgPool, PgPoolOptions};
 
+use super::Library;
 use crate::data::Outcome;
 use crate::rig::measured_lock::MeasuredLock;
 
@@ -31,18 +32,18 @@ impl Sqlx {
         Ok(Self { pool: pool.connect_with(options).await?, lock: PgAdvisoryLock::new(name) })
     }
 
-    /// The lock of another name, over the same connections.
-    pub(crate) fn with_name(&self, name: &str) -> Self {
-        Self { pool: self.pool.clone(), lock: PgAdvisoryLock::new(name) }
-    }
-
     pub(crate) async fn close(self) {
         self.pool.close().await;
     }
+}
 
-    pub(crate) async fn try_acquire(&self) -> Outcome<Option<PoolConnection<Postgres>>> {
-        let tried = self.lock.try_acquire(self.pool.acquire().await?).await?;
-        Ok(tried.left().map(|guard| guard.leak()))
+impl Library for Sqlx {
+    async fn open(url: &str, name: &str) -> Outcome<Self> {
+        Self::connect(url, name, POOL).await
+    }
+
+    fn with_name(&self, name: &str) -> Outcome<Self> {
+        Ok(Self { pool: self.pool.clone(), lock: PgAdvisoryLock::new(name) })
     }
 }
 
@@ -60,4 +61,4 @@ impl MeasuredLock for Sqlx {
 }
 
 /// As many connections as a client of ours has: four for requests, and one that listens.
-pub(crate) const SQLX_POOL: u32 = 5;
+const POOL: u32 = 5;

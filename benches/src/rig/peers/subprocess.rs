@@ -1,7 +1,7 @@
 //! Locks of other languages, each in a program of its own.
 
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 
 use lock_testkit::history::ReleaseOutcome;
@@ -27,36 +27,32 @@ pub(crate) struct Subprocess {
 impl Subprocess {
     /// The program of a library that is not in Rust, with its lock.
     pub(crate) async fn of(peer: Peer, url: &str, lock: &str) -> Outcome<Self> {
-        let (python, go) = (folder_of("python").join("bin/python"), folder_of("go").join("peer"));
-        let mut command = program(match peer {
-            Peer::Curator | Peer::Redisson | Peer::RedissonFair => Path::new("java"),
-            Peer::NodeRedlock => Path::new("node"),
-            Peer::RedisPy | Peer::Pottery | Peer::Kazoo => &python,
-            Peer::Redsync | Peer::RedsyncFive | Peer::EtcdConcurrency => &go,
-            _ => return Err(Failure::new(format!("{} is a library of Rust", peer.as_str()))),
-        });
-        match peer {
-            Peer::Curator => {
-                command.current_dir(folder_of("java")).args(JVM_FLAGS).arg("@options");
-                command.arg(source("Curator.java"))
-            }
-            Peer::Kazoo => command.arg(source("kazoo_mutex.py")),
-            Peer::NodeRedlock => command.current_dir(folder_of("node")).arg(source("node_redlock.mjs")),
+        let (mut java, mut node) = (program("java"), program("node"));
+        let (mut python, mut go) =
+            (program(folder_of("python").join("bin/python")), program(folder_of("go").join("peer")));
+        java.args(JVM_FLAGS);
+        let command = match peer {
+            Peer::Curator => java.current_dir(folder_of("java")).arg("@options").arg(source("Curator.java")),
             Peer::Redisson | Peer::RedissonFair => {
-                command.args(JVM_FLAGS).arg("-cp").arg(folder_of("redisson").join("*"));
-                command.arg(source("RedissonLock.java"));
-                command.arg(if peer == Peer::RedissonFair { "fair" } else { "plain" })
+                let kind = if peer == Peer::RedissonFair { "fair" } else { "plain" };
+                java.arg("-cp")
+                    .arg(folder_of("redisson").join("*"))
+                    .arg(source("RedissonLock.java"))
+                    .arg(kind)
             }
-            Peer::Redsync | Peer::RedsyncFive => command.arg("redsync"),
-            Peer::EtcdConcurrency => command.arg("etcd"),
-            _ => command.arg(source("redis_lock.py")).arg(peer.as_str()),
+            Peer::NodeRedlock => node.current_dir(folder_of("node")).arg(source("node_redlock.mjs")),
+            Peer::Kazoo => python.arg(source("kazoo_mutex.py")),
+            Peer::RedisPy | Peer::Pottery => python.arg(source("redis_lock.py")).arg(peer.as_str()),
+            Peer::Redsync | Peer::RedsyncFive => go.arg("redsync"),
+            Peer::EtcdConcurrency => go.arg("etcd"),
+            _ => return Err(Failure::new(format!("{} is a library of Rust", peer.as_str()))),
         };
         let servers = match peer {
             Peer::Curator | Peer::Kazoo => zookeeper(url)?,
             Peer::EtcdConcurrency => url::first_host(url).to_owned(),
             _ => redis(url),
         };
-        Self::start(&mut command, &servers, lock).await
+        Self::start(command, &servers, lock).await
     }
 
     async fn start(command: &mut Command, servers: &str, lock: &str) -> Outcome<Self> {
@@ -163,6 +159,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
+    use crate::rig::process::stat;
 
     #[test]
     fn the_least_difference_of_the_clocks_is_never_above_a_single_one() {
@@ -189,16 +186,11 @@ mod tests {
         });
         let pid = started.await.unwrap();
         let gone = async {
-            while is_running(pid) {
+            // One that nobody waits for stays as a zombie.
+            while stat(pid).is_some_and(|fields| fields[0] != "Z") {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
         timeout(Duration::from_secs(30), gone).await.expect("it outlives its parent");
-    }
-
-    /// Whether it has not ended. One that nobody waits for stays as a zombie.
-    fn is_running(pid: u32) -> bool {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        status.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim().starts_with('Z'))
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use lock_testkit::history::ReleaseOutcome;
 use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix, OwnedLockClient};
 
+use super::Library;
 use crate::data::Outcome;
 use crate::rig::backends::zk as zk_servers;
 use crate::rig::measured_lock::MeasuredLock;
@@ -16,14 +17,13 @@ pub(crate) struct DriverLock {
     directory: String,
 }
 
-impl DriverLock {
-    pub(crate) async fn connect(url: &str, directory: &str) -> Outcome<Self> {
-        Ok(Self { client: zk_servers::connect(url, SESSION).await?, directory: directory.to_owned() })
+impl Library for DriverLock {
+    async fn open(url: &str, name: &str) -> Outcome<Self> {
+        Ok(Self { client: zk_servers::connect(url, SESSION).await?, directory: format!("/{name}") })
     }
 
-    /// The lock of another directory, over the same session.
-    pub(crate) fn with_directory(&self, directory: &str) -> Self {
-        Self { client: self.client.clone(), directory: directory.to_owned() }
+    fn with_name(&self, name: &str) -> Outcome<Self> {
+        Ok(Self { client: self.client.clone(), directory: format!("/{name}") })
     }
 }
 

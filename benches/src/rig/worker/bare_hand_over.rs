@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use lock_testkit::history::ReleaseOutcome;
-use polylock::backend::LockUrl;
 use redis::Cmd;
 use redis::aio::{MultiplexedConnection, PubSub};
 use tokio::sync::{Mutex, mpsc};
@@ -24,48 +23,34 @@ use zookeeper_client::{Acls, Client as ZkClient, CreateMode, Error as ZkError};
 use crate::data::{Failure, Outcome};
 use crate::rig::backends::etcd::{Etcd, KeyWatch};
 use crate::rig::backends::{postgres, redis as redis_servers, zk as zk_servers};
-use crate::rig::floor::make_table;
+use crate::rig::floor::{Floor, make_table};
 use crate::rig::measured_lock::MeasuredLock;
 use crate::rig::url;
 
-pub(crate) enum BareHandOver {
-    Redis(Mutex<OnRedis>),
-    Zk(Mutex<OnZk>),
-    Postgres(Mutex<OnPostgres>),
-    Etcd(Mutex<OnEtcd>),
+/// A process in a ring of processes. It has the lock from its turn on until it hands over.
+pub(crate) trait InRing: Floor {
+    /// The process with this number in a ring of `of` processes.
+    fn connect(url: &str, name: &str, number: u32, of: u32) -> impl Future<Output = Outcome<Self>>;
 }
 
-impl BareHandOver {
-    /// The process with this number in a ring of `of` processes.
+/// The turns of a process as a lock.
+pub(crate) struct Turns<P>(Mutex<P>);
+
+impl<P: InRing> Turns<P> {
     pub(crate) async fn connect(url: &str, name: &str, number: u32, of: u32) -> Outcome<Self> {
-        Ok(match LockUrl::parse(url)?.scheme.as_str() {
-            "zk" => Self::Zk(Mutex::new(OnZk::connect(url, name, number, of).await?)),
-            "postgres" => Self::Postgres(Mutex::new(OnPostgres::connect(url, name, number, of).await?)),
-            "etcd" => Self::Etcd(Mutex::new(OnEtcd::connect(url, name, number, of).await?)),
-            _ => Self::Redis(Mutex::new(OnRedis::connect(url, name, number, of).await?)),
-        })
+        Ok(Self(Mutex::new(P::connect(url, name, number, of).await?)))
     }
 }
 
-impl MeasuredLock for BareHandOver {
+impl<P: InRing> MeasuredLock for Turns<P> {
     type Held = ();
 
     async fn acquire(&self) -> Outcome<()> {
-        match self {
-            Self::Redis(place) => place.lock().await.acquire().await,
-            Self::Zk(place) => place.lock().await.acquire().await,
-            Self::Postgres(place) => place.lock().await.acquire().await,
-            Self::Etcd(place) => place.lock().await.acquire().await,
-        }
+        self.0.lock().await.acquire().await
     }
 
     async fn release(&self, (): ()) -> Outcome<ReleaseOutcome> {
-        match self {
-            Self::Redis(place) => place.lock().await.release().await?,
-            Self::Zk(place) => place.lock().await.release().await?,
-            Self::Postgres(place) => place.lock().await.release().await?,
-            Self::Etcd(place) => place.lock().await.release().await?,
-        }
+        self.0.lock().await.release().await?;
         Ok(ReleaseOutcome::Released)
     }
 }
@@ -79,7 +64,7 @@ pub(crate) struct OnRedis {
     begins: bool,
 }
 
-impl OnRedis {
+impl InRing for OnRedis {
     async fn connect(url: &str, name: &str, number: u32, of: u32) -> Outcome<Self> {
         let client = redis_servers::client(url, url::first_host(url))?;
         let mut commands = client.get_multiplexed_async_connection().await?;
@@ -99,7 +84,9 @@ impl OnRedis {
         pass_on.arg(hash).arg(1).arg(name).arg(next);
         Ok(Self { commands, messages, wait, confirm, pass_on, begins: number == 0 })
     }
+}
 
+impl Floor for OnRedis {
     async fn acquire(&mut self) -> Outcome<()> {
         if !std::mem::take(&mut self.begins) {
             self.wait.exec_async(&mut self.commands).await?;
@@ -127,14 +114,16 @@ pub(crate) struct OnZk {
     round: u64,
 }
 
-impl OnZk {
+impl InRing for OnZk {
     async fn connect(url: &str, name: &str, number: u32, of: u32) -> Outcome<Self> {
         let client = zk_servers::connect(url, SESSION).await?;
         let place = Self { client, name: name.to_owned(), number, of, round: 0 };
         place.create(0).await?;
         Ok(place)
     }
+}
 
+impl OnZk {
     fn node(&self, number: u32, round: u64) -> String {
         format!("/{}-{number}-{round}", self.name)
     }
@@ -152,8 +141,10 @@ impl OnZk {
             None => Some(self.node(self.of - 1, self.round.checked_sub(1)?)),
         }
     }
+}
 
-    async fn acquire(&self) -> Outcome<()> {
+impl Floor for OnZk {
+    async fn acquire(&mut self) -> Outcome<()> {
         // Now, while others have the turn, it costs no time.
         self.create(self.round + 1).await?;
         let Some(before) = self.before() else { return Ok(()) };
@@ -190,7 +181,7 @@ pub(crate) struct OnPostgres {
     begins: bool,
 }
 
-impl OnPostgres {
+impl InRing for OnPostgres {
     async fn connect(url: &str, name: &str, number: u32, of: u32) -> Outcome<Self> {
         let channel = |number| format!("{name}:{number}");
         let (own, next) = (channel(number), channel((number + 1) % of));
@@ -221,7 +212,9 @@ impl OnPostgres {
         let begins = number == 0;
         Ok(Self { session, wait, confirm, pass_on, notified, _listener: listener, name, own, next, begins })
     }
+}
 
+impl Floor for OnPostgres {
     async fn acquire(&mut self) -> Outcome<()> {
         if !std::mem::take(&mut self.begins) {
             self.session.execute(&self.wait, &[&self.own, &self.own]).await?;
@@ -233,7 +226,7 @@ impl OnPostgres {
         Ok(())
     }
 
-    async fn release(&self) -> Outcome<()> {
+    async fn release(&mut self) -> Outcome<()> {
         self.session.execute(&self.pass_on, &[&self.name, &self.next]).await?;
         Ok(())
     }
@@ -249,14 +242,16 @@ pub(crate) struct OnEtcd {
     begins: bool,
 }
 
-impl OnEtcd {
+impl InRing for OnEtcd {
     async fn connect(url: &str, name: &str, number: u32, of: u32) -> Outcome<Self> {
         let (etcd, turn_of) = (Etcd::connect(url).await?, |number| format!("{name}/turn/{number}"));
         let turn = etcd.watch(&turn_of(number)).await?;
         let (confirmed, next) = (format!("{name}/confirmed/{number}"), turn_of((number + 1) % of));
         Ok(Self { etcd, turn, confirmed, next, round: 0, begins: number == 0 })
     }
+}
 
+impl Floor for OnEtcd {
     async fn acquire(&mut self) -> Outcome<()> {
         if !std::mem::take(&mut self.begins) {
             self.turn.changed().await?;
@@ -288,53 +283,36 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_late_process_misses_no_turn_on_zookeeper() {
-        let server = ZooKeeper::start().await.unwrap();
-        goes_round(&server.url()).await;
+    async fn a_late_process_misses_no_turn() {
+        goes_round::<OnRedis>(&RedisServer::start().await.unwrap().url()).await;
+        goes_round::<OnPostgres>(&PostgresServer::start().await.unwrap().url()).await;
+        goes_round::<OnZk>(&ZooKeeper::start().await.unwrap().url()).await;
+        if !EtcdServer::is_missing() {
+            goes_round::<OnEtcd>(&EtcdServer::start().await.unwrap().url()).await;
+        }
     }
 
     #[tokio::test]
     async fn a_late_process_misses_no_turn_on_an_ensemble() {
-        let ensemble = ZkEnsemble::start().await.unwrap();
-        goes_round(&ensemble.url()).await;
-    }
-
-    #[tokio::test]
-    async fn a_late_process_misses_no_turn_on_redis() {
-        let server = RedisServer::start().await.unwrap();
-        goes_round(&server.url()).await;
-    }
-
-    #[tokio::test]
-    async fn a_late_process_misses_no_turn_on_postgres() {
-        let server = PostgresServer::start().await.unwrap();
-        goes_round(&server.url()).await;
-    }
-
-    #[tokio::test]
-    async fn a_late_process_misses_no_turn_on_etcd() {
-        if !EtcdServer::is_missing() {
-            let server = EtcdServer::start().await.unwrap();
-            goes_round(&server.url()).await;
-        }
+        goes_round::<OnZk>(&ZkEnsemble::start().await.unwrap().url()).await;
     }
 
     /// The second of two processes begins long after the first had its turn and handed over.
-    async fn goes_round(url: &str) {
-        let first = BareHandOver::connect(url, "circle", 0, 2).await.unwrap();
-        let second = BareHandOver::connect(url, "circle", 1, 2).await.unwrap();
+    async fn goes_round<P: InRing>(url: &str) {
+        let [mut first, mut second] =
+            [P::connect(url, "circle", 0, 2).await.unwrap(), P::connect(url, "circle", 1, 2).await.unwrap()];
         let late = async {
             sleep(Duration::from_millis(20)).await;
-            turns(&second).await;
+            turns(&mut second).await;
         };
-        let round = async { tokio::join!(turns(&first), late) };
+        let round = async { tokio::join!(turns(&mut first), late) };
         timeout(Duration::from_secs(10), round).await.expect("the turn is lost");
     }
 
-    async fn turns(place: &BareHandOver) {
+    async fn turns(place: &mut impl Floor) {
         for _ in 0..3 {
             place.acquire().await.unwrap();
-            place.release(()).await.unwrap();
+            place.release().await.unwrap();
         }
     }
 }

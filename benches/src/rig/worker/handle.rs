@@ -6,8 +6,10 @@ use std::time::Duration;
 use lock_testkit::history::Event;
 use lock_testkit::{Error as TestkitError, Worker};
 
+use super::held_locks::HeldLocksCost;
 use super::{Job, Order, WorkerReport};
 use crate::data::{Failure, Outcome};
+use crate::rig::process::stat;
 use crate::rig::stuck;
 
 /// A worker process. It is killed when this is dropped, and when this process dies.
@@ -90,13 +92,20 @@ impl WorkerHandle {
         }
     }
 
+    /// Waits for the next report, which must be what many held locks cost.
+    pub(crate) async fn cost(&self, patience: Duration) -> Outcome<HeldLocksCost> {
+        match self.receive(patience).await? {
+            WorkerReport::Cost(cost) => Ok(cost),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     pub(crate) fn kill(&self) {
         self.inner.kill();
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.inner.pid())).unwrap_or_default();
-        stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
+        stat(self.inner.pid()).is_some_and(|fields| fields.first().is_some_and(|state| state == "T"))
     }
 
     pub(crate) fn stop(&self) {

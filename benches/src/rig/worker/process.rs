@@ -1,5 +1,6 @@
 //! The worker's side: reads its job and orders, does the work and reports.
 
+use std::future::ready;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use polylock::{Locks, Redlock, RedlockConfig, Votes};
 use tokio::runtime::Builder;
 use tokio::sync::mpsc;
 
-use super::bare_hand_over::BareHandOver;
+use super::bare_hand_over::{InRing, OnEtcd, OnPostgres, OnRedis, OnZk, Turns};
 use super::client_runtimes::{ClientRuntimes, with_client_runtimes};
 use super::clients::{ClientProgram, Signals, obey, use_locks};
 use super::contend::contend;
@@ -20,9 +21,9 @@ use super::ping::Pinger;
 use super::{Job, Order, Task, WorkerReport, throughput};
 use crate::data::window::nanos;
 use crate::data::{EventLog, Outcome, Peer};
-use crate::rig::measured_lock::MeasuredLock;
+use crate::rig::measured_lock::{MeasuredLock, hold_through};
 use crate::rig::peers::{
-    AsyncRedisLock, Distkit, DriverLock, EtcdLock, GetLock, Rlock, Rslock, SQLX_POOL, Sqlx, Subprocess,
+    AsyncRedisLock, Distkit, DriverLock, EtcdLock, GetLock, Library, Rlock, Rslock, Sqlx, Subprocess,
 };
 use crate::rig::url;
 
@@ -70,10 +71,12 @@ async fn work(job: Job) -> Outcome<()> {
         }
         Task::Ping => ping(&job, &mut orders).await?,
         Task::Contend { hold, peer: Some(peer) } => contend_as(peer, &job, hold, &mut orders).await?,
-        Task::BareHandOver { hold, of } => {
-            let bare = BareHandOver::connect(&job.url, &job.lock, job.process, of).await?;
-            contend_as_ready(&bare, &job, hold, &mut orders).await?;
-        }
+        Task::BareHandOver { hold, of } => match LockUrl::parse(&job.url)?.scheme.as_str() {
+            "zk" => hand_over::<OnZk>(&job, of, hold, &mut orders).await?,
+            "postgres" => hand_over::<OnPostgres>(&job, of, hold, &mut orders).await?,
+            "etcd" => hand_over::<OnEtcd>(&job, of, hold, &mut orders).await?,
+            _ => hand_over::<OnRedis>(&job, of, hold, &mut orders).await?,
+        },
         _ => use_our_lock(&job, &mut orders).await?,
     }
     orders.end().await
@@ -104,11 +107,7 @@ async fn use_our_lock(job: &Job, orders: &mut Orders) -> Outcome<()> {
         }
         Task::Wait => {
             let Some(Order::Go) = orders.next().await? else { return Ok(()) };
-            log.acquire_called();
-            let guard = mutex.acquire().await?;
-            log.acquired(&guard);
-            log.release_called();
-            log.released(guard.release().await?);
+            hold_through(&mutex, &mut log, ready(Ok(()))).await?;
             send(&WorkerReport::Events(log.into_events()))?;
         }
         Task::Many { count, watch, ref servers } => {
@@ -134,26 +133,31 @@ async fn connect(url: &str) -> Outcome<(Locks, Option<Arc<Redlock>>)> {
 }
 
 async fn contend_as(peer: Peer, job: &Job, hold: Duration, orders: &mut Orders) -> Outcome<()> {
-    let (url, key) = (url::without_options(&job.url), job.lock.as_str());
     match peer {
-        Peer::Rslock => contend_as_ready(&Rslock::new(vec![url.to_owned()], key), job, hold, orders).await,
-        Peer::Rlock => contend_as_ready(&Rlock::connect(url, key).await?, job, hold, orders).await,
-        Peer::AsyncRedisLock => {
-            contend_as_ready(&AsyncRedisLock::connect(url, key).await?, job, hold, orders).await
-        }
-        Peer::Distkit => contend_as_ready(&Distkit::connect(url, key).await?, job, hold, orders).await,
-        Peer::LockClient => {
-            let lock = DriverLock::connect(url, &format!("/{key}")).await?;
-            contend_as_ready(&lock, job, hold, orders).await
-        }
-        Peer::Sqlx => contend_as_ready(&Sqlx::connect(url, key, SQLX_POOL).await?, job, hold, orders).await,
-        Peer::EtcdLock => contend_as_ready(&EtcdLock::connect(url, key).await?, job, hold, orders).await,
-        Peer::GetLock => contend_as_ready(&GetLock::connect(url, key).await?, job, hold, orders).await,
+        Peer::Rslock => contend_by::<Rslock>(job, hold, orders).await,
+        Peer::Rlock => contend_by::<Rlock>(job, hold, orders).await,
+        Peer::AsyncRedisLock => contend_by::<AsyncRedisLock>(job, hold, orders).await,
+        Peer::Distkit => contend_by::<Distkit>(job, hold, orders).await,
+        Peer::LockClient => contend_by::<DriverLock>(job, hold, orders).await,
+        Peer::Sqlx => contend_by::<Sqlx>(job, hold, orders).await,
+        Peer::EtcdLock => contend_by::<EtcdLock>(job, hold, orders).await,
+        Peer::GetLock => contend_by::<GetLock>(job, hold, orders).await,
         _ => {
-            let lock = if peer.is_on_zookeeper() { format!("/{key}") } else { key.to_owned() };
-            direct(Subprocess::of(peer, url, &lock).await?, job, hold, orders).await
+            let lock = if peer.is_on_zookeeper() { format!("/{}", job.lock) } else { job.lock.clone() };
+            let program = Subprocess::of(peer, url::without_options(&job.url), &lock).await?;
+            direct(program, job, hold, orders).await
         }
     }
+}
+
+async fn hand_over<P: InRing>(job: &Job, of: u32, hold: Duration, orders: &mut Orders) -> Outcome<()> {
+    let turns = Turns::<P>::connect(&job.url, &job.lock, job.process, of).await?;
+    contend_as_ready(&turns, job, hold, orders).await
+}
+
+async fn contend_by<L: Library>(job: &Job, hold: Duration, orders: &mut Orders) -> Outcome<()> {
+    let lock = L::open(url::without_options(&job.url), &job.lock).await?;
+    contend_as_ready(&lock, job, hold, orders).await
 }
 
 async fn direct(mut program: Subprocess, job: &Job, hold: Duration, orders: &mut Orders) -> Outcome<()> {

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
-use lock_testkit::history::ReleaseOutcome;
 use polylock::Locks;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
@@ -15,8 +14,8 @@ use super::{Job, WorkerReport};
 use crate::data::{Failure, Latency, Outcome, Peer, Window};
 use crate::rig::cpu_time;
 use crate::rig::floor::{BareConnections, Floor};
-use crate::rig::measured_lock::MeasuredLock;
-use crate::rig::peers::{AsyncRedisLock, Distkit, DriverLock, Rlock, Rslock, SQLX_POOL, Sqlx};
+use crate::rig::measured_lock::{InTurn, MeasuredLock};
+use crate::rig::peers::{AsyncRedisLock, Distkit, DriverLock, Library, Rlock, Rslock, Sqlx};
 use crate::rig::url;
 
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -42,7 +41,7 @@ pub(crate) struct Slice {
 
 /// Uses so many locks in the windows of the orders, and cleans up at the first order that has none.
 pub(super) async fn serve(job: &Job, subject: Subject, tasks: u32, orders: &mut Orders) -> Outcome<()> {
-    let (url, bare) = (job.url.as_str(), url::without_options(&job.url));
+    let url = job.url.as_str();
     let names: Vec<String> = (0..tasks).map(|task| format!("{}-{}-{task}", job.lock, job.process)).collect();
     match subject {
         Subject::Ours => {
@@ -61,38 +60,24 @@ pub(super) async fn serve(job: &Job, subject: Subject, tasks: u32, orders: &mut 
             let floors = names.iter().map(|name| connections.minting_floor(name, LEASE));
             take_orders(try_join_all(floors).await?, orders).await?;
         }
-        // As their documentation shows: one client for a process.
-        Subject::Peer(Peer::Rslock) => {
-            let one = Rslock::new(url::each(bare), "");
-            use_locks(names.iter().map(|name| one.with_key(name)).collect(), orders).await?;
-        }
-        Subject::Peer(Peer::Rlock) => {
-            let one = Rlock::connect(bare, "").await?;
-            use_locks(names.iter().map(|name| one.with_key(name)).collect(), orders).await?;
-        }
-        Subject::Peer(Peer::AsyncRedisLock) => {
-            let one = AsyncRedisLock::connect(bare, "").await?;
-            use_locks(names.iter().map(|name| one.with_key(name)).collect(), orders).await?;
-        }
-        Subject::Peer(Peer::Distkit) => {
-            let one = Distkit::connect(bare, &job.lock).await?;
-            let locks: Outcome<Vec<_>> = names.iter().map(|name| one.with_key(name)).collect();
-            use_locks(locks?, orders).await?;
-        }
-        Subject::Peer(Peer::LockClient) => {
-            let one = DriverLock::connect(bare, "").await?;
-            use_locks(names.iter().map(|name| one.with_directory(&format!("/{name}"))).collect(), orders)
-                .await?;
-        }
-        Subject::Peer(Peer::Sqlx) => {
-            let one = Sqlx::connect(bare, "", SQLX_POOL).await?;
-            use_locks(names.iter().map(|name| one.with_name(name)).collect(), orders).await?;
-        }
+        Subject::Peer(Peer::Rslock) => use_library::<Rslock>(job, &names, orders).await?,
+        Subject::Peer(Peer::Rlock) => use_library::<Rlock>(job, &names, orders).await?,
+        Subject::Peer(Peer::AsyncRedisLock) => use_library::<AsyncRedisLock>(job, &names, orders).await?,
+        Subject::Peer(Peer::Distkit) => use_library::<Distkit>(job, &names, orders).await?,
+        Subject::Peer(Peer::LockClient) => use_library::<DriverLock>(job, &names, orders).await?,
+        Subject::Peer(Peer::Sqlx) => use_library::<Sqlx>(job, &names, orders).await?,
         Subject::Peer(peer) => {
             return Err(Failure::new(format!("{} is no library of Rust", peer.as_str())));
         }
     }
     send(&WorkerReport::Events(Vec::new()))
+}
+
+/// As the documentation of libraries shows: one client for a process.
+async fn use_library<L: Library>(job: &Job, names: &[String], orders: &mut Orders) -> Outcome<()> {
+    let one = L::open(url::without_options(&job.url), &job.lock).await?;
+    let locks: Outcome<Vec<_>> = names.iter().map(|name| one.with_name(name)).collect();
+    use_locks(locks?, orders).await
 }
 
 async fn use_locks<L: MeasuredLock + Send + 'static>(locks: Vec<L>, orders: &mut Orders) -> Outcome<()> {
@@ -178,54 +163,14 @@ impl Totals {
     }
 }
 
-/// A lock that is acquired and released in turn, in the place of a floor.
-///
-/// It fails when a fencing token does not grow, and when the lock is lost before its release: answers that reach the wrong
-/// one of many tasks would show here.
-#[derive(Debug)]
-struct InTurn<L: MeasuredLock> {
-    lock: L,
-    held: Option<L::Held>,
-    last_token: Option<u64>,
-}
-
-impl<L: MeasuredLock> InTurn<L> {
-    const fn new(lock: L) -> Self {
-        Self { lock, held: None, last_token: None }
-    }
-}
-
-impl<L: MeasuredLock + Send> Floor for InTurn<L> {
-    async fn acquire(&mut self) -> Outcome<()> {
-        let held = self.lock.acquire().await?;
-        let token = L::grant_info(&held).token;
-        if token.is_some() && token <= self.last_token {
-            let last = self.last_token;
-            return Err(Failure::new(format!("the fencing token {token:?} is not larger than {last:?}")));
-        }
-        (self.held, self.last_token) = (Some(held), token);
-        Ok(())
-    }
-
-    async fn release(&mut self) -> Outcome<()> {
-        let Some(held) = self.held.take() else { return Ok(()) };
-        match self.lock.release(held).await? {
-            ReleaseOutcome::AlreadyLost => Err(Failure::new("a lock was lost before its release")),
-            _ => Ok(()),
-        }
-    }
-
-    async fn clean(self) -> Outcome<()> {
-        Ok(())
-    }
-}
-
 /// The ttl or session timeout of the floors.
 const LEASE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
+
+    use lock_testkit::history::ReleaseOutcome;
 
     use super::*;
     use crate::data::GrantInfo;
