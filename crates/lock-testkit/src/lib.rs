@@ -63,7 +63,7 @@ pub use proxy::{FaultProxy, Multiplexer};
 #[cfg(feature = "tls")]
 pub use servers::certificates::Certificates;
 pub use servers::etcd::{EtcdCluster, EtcdOptions, EtcdServer};
-pub use servers::mariadb::{MariadbOptions, MariadbServer};
+pub use servers::mariadb::{MariadbOptions, MariadbPair, MariadbServer};
 pub use servers::pgbouncer::PgBouncer;
 pub use servers::postgres::{PostgresOptions, PostgresPair, PostgresServer};
 pub use servers::redis::{RedisCluster, RedisFive, RedisSentinel, RedisServer};

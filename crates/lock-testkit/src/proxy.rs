@@ -209,12 +209,19 @@ impl FaultProxy {
         self.shared.add_rule(Rule::when(matches, Action::Hold));
     }
 
+    /// Forwards the next matching request, and [holds](Self::hold) all replies from then on.
+    ///
+    /// `matches` gets the bytes of the whole request; see [`redis_command`] and [`zk_opcode`].
+    pub fn hold_replies_when(&self, matches: impl Fn(&[u8]) -> bool + Send + Sync + 'static) {
+        self.shared.add_rule(Rule::when(matches, Action::HoldReplies));
+    }
+
     /// Sends the next matching request twice and forwards the second reply alone, as a balancer that repeats statements.
     pub fn repeat_when(&self, matches: impl Fn(&[u8]) -> bool + Send + Sync + 'static) {
         self.shared.add_rule(Rule::when(matches, Action::Repeat));
     }
 
-    /// How many requests were repeated, replies swallowed, requests cut, and holds begun after a request so far: shows a test that its fault
+    /// How many requests were repeated, replies swallowed, requests cut, and holds begun by a request so far: shows a test that its fault
     /// has happened.
     pub fn fired(&self) -> u64 {
         self.shared.fired.load(Ordering::SeqCst)
@@ -374,6 +381,7 @@ enum Action {
     Repeat,
     Cut,
     Hold,
+    HoldReplies,
 }
 
 impl Shared {

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "tls")]
 pub(crate) mod certificates;
+pub(crate) mod disk;
 pub mod etcd;
 pub mod mariadb;
 pub(crate) mod pgbouncer;

@@ -10,6 +10,7 @@ use std::{env, fs};
 use crate::Error;
 use crate::Worker;
 use crate::proxy::Direction;
+use crate::servers::mariadb::{MariadbPair, MariadbServer};
 use crate::servers::postgres::{PostgresPair, PostgresServer};
 use crate::servers::redis::{RedisFive, RedisServer, Reply};
 use crate::servers::zookeeper::{ZkEnsemble, ZooKeeper};
@@ -266,11 +267,54 @@ async fn a_standby_of_postgres_takes_over_and_back() {
 #[ignore = "full: a start of PostgreSQL"]
 async fn a_disk_of_postgres_can_be_full() {
     let server = PostgresServer::builder().disk(100).start().await.unwrap();
-    let fill = "COPY (SELECT repeat('x', 100000) FROM generate_series(1, 1000)) TO '/tmp/ballast'";
-    let fill = fill.replace("/tmp", &server.sql(&["SHOW data_directory"]).await.unwrap());
-    let full = server.sql(&[&fill]).await.unwrap_err();
+    let make = "CREATE TABLE large AS SELECT repeat('x', 1000) FROM generate_series(1, 10000)";
+    // The first session writes a file that others need.
+    server.sql(&["SELECT 1"]).await.unwrap();
+    assert!(server.fill_disk(true).await.unwrap());
+    let full = server.sql(&[make]).await.unwrap_err();
     assert!(full.to_string().contains("No space left on device"), "{full}");
-    assert_eq!(server.sql(&["SELECT 1"]).await.unwrap(), "1");
+    assert!(!server.fill_disk(false).await.unwrap());
+    server.sql(&[make]).await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "full: a start of MariaDB"]
+async fn a_disk_of_mariadb_can_be_full() {
+    if MariadbServer::is_missing() {
+        return;
+    }
+    let server = MariadbServer::builder().disk(100).start().await.unwrap();
+    let make = "CREATE TABLE large AS SELECT REPEAT('x', 1000) AS x FROM seq_1_to_10000";
+    assert!(server.fill_disk(true).await.unwrap());
+    let full = server.sql(make).await.unwrap_err();
+    assert!(full.to_string().contains("No space left on device"), "{full}");
+    assert!(!server.fill_disk(false).await.unwrap());
+    server.sql(make).await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "full: four servers of MariaDB"]
+async fn a_semi_synchronous_replica_of_mariadb_has_what_a_detached_one_lacks() {
+    if MariadbServer::is_missing() {
+        return;
+    }
+    for semi_synchronous in [false, true] {
+        let pair = match semi_synchronous {
+            true => MariadbPair::start_semi_synchronous().await.unwrap(),
+            false => MariadbPair::start().await.unwrap(),
+        };
+        let [primary, replica] = pair.servers();
+        primary.sql("CREATE TABLE before_it (n INT)").await.unwrap();
+        if !semi_synchronous {
+            pair.detach().await.unwrap();
+        }
+        primary.sql("CREATE TABLE after_it (n INT)").await.unwrap();
+        primary.kill();
+        pair.promote().await.unwrap();
+        let tables = replica.sql("SHOW TABLES").await.unwrap();
+        assert_eq!(tables, if semi_synchronous { "after_it\nbefore_it" } else { "before_it" });
+        assert_eq!(replica.sql("SELECT @@read_only").await.unwrap(), "0");
+    }
 }
 
 #[tokio::test]

@@ -152,7 +152,7 @@ impl Link<'_> {
                     let swallow = match action {
                         Some(Action::SwallowReply(then)) => Some(Swallow::Then(then)),
                         Some(Action::Repeat) => Some(Swallow::Alone),
-                        Some(Action::Cut | Action::Hold) | None => None,
+                        Some(Action::Cut | Action::Hold | Action::HoldReplies) | None => None,
                     };
                     self.ledger().sent(request, swallow);
                 }
@@ -164,8 +164,12 @@ impl Link<'_> {
                 let last = match action {
                     Some(Action::Cut) => Some(Load::LastBytes(buffer[pending..end].to_vec())),
                     Some(Action::Hold) => Some(Load::BytesBeforeHold(buffer[pending..end].to_vec())),
-                    Some(Action::SwallowReply(_) | Action::Repeat) | None => None,
+                    Some(Action::SwallowReply(_) | Action::Repeat | Action::HoldReplies) | None => None,
                 };
+                if matches!(action, Some(Action::HoldReplies)) {
+                    self.shared.faults.send_modify(|faults| faults.hold[Direction::ToClient as usize] = true);
+                    self.shared.fired.fetch_add(1, Ordering::SeqCst);
+                }
                 if let Some(last) = last {
                     self.push(DIRECTION, &queue, last);
                     pending = end;

@@ -371,6 +371,21 @@ fn the_rest_of_a_write_is_held_after_a_request() {
 }
 
 #[test]
+fn replies_are_held_from_a_request_on() {
+    let (server, proxy) = redis();
+    let mut client = Client::connect(&proxy);
+    proxy.hold_replies_when(redis_command("SET"));
+    assert_eq!(client.ask("PING"), "+PONG\r\n");
+    client.send(b"SET k v\r\n");
+    until(|| {
+        command(&server, "GET k") == Reply::Bulk(b"v".to_vec()) && proxy.queued(Direction::ToClient) > 0
+    });
+    assert_eq!(proxy.fired(), 1);
+    proxy.deliver();
+    assert_eq!(client.read(5), "+OK\r\n");
+}
+
+#[test]
 fn refused_connections_are_reset_and_open_ones_stay() {
     let (_server, proxy) = redis();
     let mut old = Client::connect(&proxy);

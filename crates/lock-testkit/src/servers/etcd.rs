@@ -1,5 +1,7 @@
 //! A real etcd, of one member or of several.
 
+mod door;
+
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,6 +12,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use self::door::Door;
 use crate::error::{Error, Result};
 #[cfg(feature = "tls")]
 use crate::servers::certificates::Certificates;
@@ -30,6 +33,8 @@ pub struct EtcdServer {
 #[derive(Debug)]
 pub struct EtcdCluster {
     members: Vec<EtcdServer>,
+    /// One for each member, if others connect to it by proxies.
+    doors: Vec<Door>,
 }
 
 /// The options of an [`EtcdServer`] or an [`EtcdCluster`].
@@ -38,6 +43,7 @@ pub struct EtcdCluster {
 pub struct EtcdOptions {
     flags: Vec<OsString>,
     is_secure: bool,
+    proxied_links: bool,
 }
 
 impl EtcdServer {
@@ -164,6 +170,15 @@ impl EtcdServer {
         .await
     }
 
+    /// The id of the member.
+    async fn id(&self) -> Result<u64> {
+        let status = self.ask("maintenance/status", json!({})).await?;
+        let id = status["header"]["member_id"].as_str().and_then(|id| id.parse().ok());
+        let refused =
+            || Error::Protocol { peer: self.inner.process.name().to_owned(), what: status.to_string() };
+        id.ok_or_else(refused)
+    }
+
     /// The keys that begin so, and their values.
     ///
     /// # Errors
@@ -194,6 +209,19 @@ impl EtcdServer {
     /// As [`ask`](Self::ask).
     pub async fn delete(&self, key: &str) -> Result<bool> {
         Ok(self.ask("kv/deleterange", json!({"key": base64(key)})).await?["deleted"] == "1")
+    }
+
+    /// Raises the alarm that a member raises whose store is full, or ends it. Returns whether writes are refused as those of a full one.
+    ///
+    /// # Errors
+    ///
+    /// As [`ask`](Self::ask).
+    pub async fn raise_alarm(&self, on: bool) -> Result<bool> {
+        let (action, member) = (if on { "ACTIVATE" } else { "DEACTIVATE" }, self.id().await?.to_string());
+        let alarm = json!({"action": action, "memberID": member, "alarm": "NOSPACE"});
+        self.ask("maintenance/alarm", alarm).await?;
+        let refused = self.put("alarm", "").await.err();
+        Ok(refused.is_some_and(|error| error.to_string().contains("space exceeded")))
     }
 
     /// Changes the password of a user, who has to log in again, where `root` has this one.
@@ -254,6 +282,19 @@ impl EtcdCluster {
         format!("etcd://{}", members.join(","))
     }
 
+    /// Cuts a member off from the others, and not from clients, or ends that. Needs [`EtcdOptions::proxied_links`].
+    ///
+    /// # Errors
+    ///
+    /// As [`EtcdServer::ask`].
+    pub async fn cut_off(&self, member: usize, on: bool) -> Result<()> {
+        let id = self.members[member].id().await?;
+        for (at, door) in self.doors.iter().enumerate() {
+            door.cut_off(|source| at == member || source == id, on);
+        }
+        Ok(())
+    }
+
     /// The place of the leader; `None` while there is none.
     pub async fn leader(&self) -> Option<usize> {
         for (at, member) in self.members.iter().enumerate() {
@@ -269,6 +310,12 @@ impl EtcdOptions {
     /// Adds a flag, as `--quota-backend-bytes=16777216`.
     pub fn flag(mut self, flag: impl Into<OsString>) -> Self {
         self.flags.push(flag.into());
+        self
+    }
+
+    /// Puts proxies between the members of a cluster, for [`EtcdCluster::cut_off`].
+    pub fn proxied_links(mut self) -> Self {
+        self.proxied_links = true;
         self
     }
 
@@ -289,7 +336,7 @@ impl EtcdOptions {
     ///
     /// As for [`EtcdServer::start`].
     pub async fn start(self) -> Result<EtcdServer> {
-        let start = move || self.start_blocking(1).map(|mut members| members.remove(0));
+        let start = move || self.start_blocking(1).map(|mut cluster| cluster.members.remove(0));
         off_thread(|| on_free_ports("etcd", start)).await
     }
 
@@ -299,15 +346,20 @@ impl EtcdOptions {
     ///
     /// As for [`EtcdServer::start`].
     pub async fn start_cluster(self) -> Result<EtcdCluster> {
-        let start = move || self.start_blocking(3).map(|members| EtcdCluster { members });
+        let start = move || self.start_blocking(3);
         off_thread(|| on_free_ports("etcd", start)).await
     }
 
-    fn start_blocking(&self, count: usize) -> Result<Vec<EtcdServer>, StartError> {
+    fn start_blocking(&self, count: usize) -> Result<EtcdCluster, StartError> {
         let pick = || Ok([Port::pick("etcd")?, Port::pick("etcd")?, Port::pick("etcd")?]);
         let ports: Vec<[Port; 3]> = (0..count).map(|_| pick()).collect::<Result<_>>()?;
-        let named = |(at, [_, peers, _]): (usize, &[Port; 3])| format!("m{at}=http://{}", peers.addr());
-        let cluster = ports.iter().enumerate().map(named).collect::<Vec<_>>().join(",");
+        let proxied = if self.proxied_links { &ports[..] } else { &[] };
+        let doors: Vec<_> =
+            proxied.iter().map(|[_, peers, _]| Door::start(peers.addr())).collect::<Result<_>>()?;
+        let for_others = |at: usize| doors.get(at).map_or_else(|| ports[at][1].addr(), Door::addr);
+        let for_others: Vec<_> = (0..count).map(for_others).collect();
+        let named = |(at, addr): (usize, &SocketAddr)| format!("m{at}=http://{addr}");
+        let cluster = for_others.iter().enumerate().map(named).collect::<Vec<_>>().join(",");
         let mut members = Vec::new();
         for (at, [clients, peers, metrics]) in ports.into_iter().enumerate() {
             let process = ServerProcess::new(format!("etcd on port {}", clients.number()))?;
@@ -319,7 +371,7 @@ impl EtcdOptions {
                     format!("--listen-client-urls={scheme}://{}", clients.addr()),
                     format!("--advertise-client-urls={scheme}://{}", clients.addr()),
                     format!("--listen-peer-urls=http://{}", peers.addr()),
-                    format!("--initial-advertise-peer-urls=http://{}", peers.addr()),
+                    format!("--initial-advertise-peer-urls=http://{}", for_others[at]),
                     format!("--listen-metrics-urls=http://{}", metrics.addr()),
                     format!("--initial-cluster={cluster}"),
                     "--unsafe-no-fsync".to_owned(),
@@ -335,7 +387,8 @@ impl EtcdOptions {
         for member in &members {
             member.wait()?;
         }
-        Ok(members.into_iter().map(|inner| EtcdServer { inner: Arc::new(inner) }).collect())
+        let members = members.into_iter().map(|inner| EtcdServer { inner: Arc::new(inner) }).collect();
+        Ok(EtcdCluster { members, doors })
     }
 }
 

@@ -1,5 +1,7 @@
 //! A real MariaDB server.
 
+mod pair;
+
 use std::ffi::OsString;
 use std::fs;
 use std::net::SocketAddr;
@@ -7,9 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
+pub use self::pair::MariadbPair;
 use crate::error::{Error, Result};
 #[cfg(feature = "tls")]
 use crate::servers::certificates::Certificates;
+use crate::servers::disk::{fill, mounted};
 use crate::servers::port::Port;
 use crate::servers::postgres::{as_a_user, give_away, program_in};
 use crate::servers::process::{Child, Output, off_thread, remove_at_exit, spawn, tail};
@@ -29,6 +33,8 @@ pub struct MariadbServer {
 #[must_use = "options start nothing by themselves"]
 pub struct MariadbOptions {
     flags: Vec<OsString>,
+    /// In megabytes.
+    disk: Option<u32>,
 }
 
 impl MariadbServer {
@@ -120,6 +126,32 @@ impl MariadbServer {
         off_thread(move || inner.launch().map_err(|error| error.into_error(&inner.process))).await
     }
 
+    /// Removes the data of a killed server, which then starts as a new one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] when they cannot be removed.
+    pub async fn remove_data(&self) -> Result<()> {
+        let inner = Arc::clone(&self.inner);
+        off_thread(move || {
+            let data = inner.data();
+            fs::remove_dir_all(&data)
+                .map_err(|error| Error::io(format!("remove {}", data.display()), error))?;
+            finish(&inner.copy_empty()?, "cp", &inner.process.log())
+        })
+        .await
+    }
+
+    /// Fills the [disk](MariadbOptions::disk) of its own, or gives it room again. Returns whether it is full.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`], as without such a disk.
+    pub async fn fill_disk(&self, full: bool) -> Result<bool> {
+        let inner = Arc::clone(&self.inner);
+        off_thread(move || fill(inner.process.pid(), &inner.data(), full)).await
+    }
+
     /// Stops the server by SIGSTOP: connections stay open, nothing is answered.
     pub fn stop(&self) {
         self.inner.process.stop();
@@ -135,6 +167,12 @@ impl MariadbOptions {
     /// Adds a flag, as `--read-only`.
     pub fn flag(mut self, flag: impl Into<OsString>) -> Self {
         self.flags.push(flag.into());
+        self
+    }
+
+    /// Keeps the data on a disk of its own with so many megabytes: one in memory, which ends with the server. Needs root.
+    pub fn disk(mut self, megabytes: u32) -> Self {
+        self.disk = Some(megabytes);
         self
     }
 
@@ -158,9 +196,11 @@ impl MariadbOptions {
             on_free_ports("MariaDB", || {
                 let port = Port::pick("MariaDB")?;
                 let process = ServerProcess::new(format!("MariaDB on port {}", port.number()))?;
-                let inner = Arc::new(Inner { process, port, flags: self.flags.clone() });
+                let inner = Arc::new(Inner { process, port, options: self.clone() });
                 give_away(inner.process.dir())?;
-                inner.copy_empty()?;
+                if inner.options.disk.is_none() {
+                    finish(&inner.copy_empty()?, "cp", &inner.process.log())?;
+                }
                 inner.launch()?;
                 Ok(MariadbServer { inner })
             })
@@ -174,15 +214,15 @@ struct Inner {
     // The process goes before the claim on its port.
     process: ServerProcess,
     port: Port,
-    flags: Vec<OsString>,
+    options: MariadbOptions,
 }
 
 impl Inner {
-    /// Copies an empty server, which takes seconds to make.
-    fn copy_empty(&self) -> Result<()> {
+    /// The command that copies an empty server, which takes seconds to make. A file without holes needs no room later.
+    fn copy_empty(&self) -> Result<Command> {
         let mut copy = Command::new("cp");
-        copy.arg("-a").arg(empty()?).arg(self.data());
-        finish(&copy, "cp", &self.process.log())
+        copy.args(["-aT", "--sparse=never"]).arg(empty()?).arg(self.data());
+        Ok(copy)
     }
 
     fn launch(&self) -> Result<(), StartError> {
@@ -215,7 +255,11 @@ impl Inner {
             "--innodb-flush-log-at-trx-commit=2",
             "--innodb-flush-method=nosync",
         ]);
-        server.args(&self.flags);
+        server.args(&self.options.flags);
+        if let Some(megabytes) = self.options.disk {
+            server = mounted(&self.data(), megabytes, &self.copy_empty()?, &server)?;
+            server.current_dir(self.process.dir());
+        }
         self.process.launch(&server)?;
         self.process.wait_ready(|_| {
             fs::read_to_string(self.process.log())

@@ -19,6 +19,7 @@ pub use self::pair::PostgresPair;
 use crate::error::{Error, Result};
 #[cfg(feature = "tls")]
 use crate::servers::certificates::Certificates;
+use crate::servers::disk::{fill, mounted};
 use crate::servers::port::Port;
 use crate::servers::process::{Child, Output, locate, off_thread, spawn, tail};
 use crate::servers::server_process::{ServerProcess, StartError, on_free_ports};
@@ -177,6 +178,16 @@ impl PostgresServer {
         off_thread(move || inner.launch().map_err(|error| error.into_error(&inner.process))).await
     }
 
+    /// Fills the [disk](PostgresOptions::disk) of its own, or gives it room again. Returns whether it is full.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`], as without such a disk.
+    pub async fn fill_disk(&self, full: bool) -> Result<bool> {
+        let inner = Arc::clone(&self.inner);
+        off_thread(move || fill(inner.process.pid(), &inner.data(), full)).await
+    }
+
     /// Stops the server by SIGSTOP, with the processes of its sessions: connections stay open, nothing is answered.
     pub fn stop(&self) {
         self.inner.process.stop();
@@ -308,7 +319,8 @@ impl Inner {
             server.args(["-c", &format!("{name}={value}")]);
         }
         if let Some(megabytes) = self.options.disk {
-            server = self.on_disk(megabytes, &server)?;
+            server = mounted(&data, megabytes, &self.init()?, &server)?;
+            server.current_dir(folder);
         }
         self.process.launch(&server)?;
         self.process.wait_ready(|pid| {
@@ -319,21 +331,6 @@ impl Inner {
             };
             status.unwrap_or_default().lines().any(|line| matches!(line.trim_end(), "ready" | "standby"))
         })
-    }
-
-    /// The command that mounts a new disk, makes an empty database there, and becomes the server. Nobody else sees the disk.
-    fn on_disk(&self, megabytes: u32, server: &Command) -> Result<Command> {
-        let data = self.data();
-        fs::create_dir_all(&data).map_err(|error| Error::io(format!("make {}", data.display()), error))?;
-        let script = format!(
-            "mount -t tmpfs -o size={megabytes}m,mode=0700,uid={NOBODY},gid={NOBODY} tmpfs '{}' && {} && exec {}",
-            data.display(),
-            words(&self.init()?),
-            words(server)
-        );
-        let mut command = Command::new(locate("unshare", "apt-get install util-linux")?);
-        command.args(["--mount", "sh", "-c", &script]).current_dir(self.process.dir());
-        Ok(command)
     }
 
     fn data(&self) -> PathBuf {
@@ -368,12 +365,6 @@ impl Drop for Inner {
         // A killed server leaves a segment of System V shared memory behind.
         let _ = self.process.quit(QUIT_DEADLINE);
     }
-}
-
-/// A command for a shell. Its words have no quotes.
-fn words(command: &Command) -> String {
-    let words = std::iter::once(command.get_program()).chain(command.get_args());
-    words.map(|word| format!("'{}'", word.display())).collect::<Vec<_>>().join(" ")
 }
 
 fn signal(processes: &[u32], signal: Signal) {
@@ -442,7 +433,7 @@ const USER: &str = "postgres";
 /// Every new server has it.
 const DATABASE: &str = "postgres";
 /// The id of the user and of its group. Their names differ among distributions.
-const NOBODY: &str = "65534";
+pub(crate) const NOBODY: &str = "65534";
 const DEBIAN_VERSIONS: &str = "/usr/lib/postgresql";
 const POLL: Duration = Duration::from_millis(2);
 const QUIT_DEADLINE: Duration = Duration::from_secs(5);
