@@ -8,8 +8,8 @@ use crate::command::{Result, cargo, succeed, target_folder, workspace};
 use crate::{peers, setup};
 
 const HELP: &str = "\
-cargo xtask compare: installs what is missing (redis-server, ZooKeeper, Java, PostgreSQL, PgBouncer; without --quick and
---faults also the peers, etcd and MariaDB, of which some may be missing), builds the harness (and, without --quick and --faults, the
+cargo xtask compare: installs what is missing (redis-server, ZooKeeper, Java, PostgreSQL, PgBouncer; without --quick also
+etcd, MariaDB and, without --faults, the peers, of which some may be missing), builds the harness (and, without --quick and --faults, the
 command polylock, which the scenario `command` measures) and runs it with the arguments below. Without the set-up:
 cargo run --release -p lock-bench -- [ARGS...]
 
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &[OsString]) -> Result {
         if !has(args, &["--quick", "--faults"]) {
             peers::offer_to("harness")?;
         }
-        if !has(args, &["--quick", "--faults"]) || has(args, &["etcd", "mysql"]) {
+        if !has(args, &["--quick"]) || has(args, &["etcd", "mysql"]) {
             setup::offer_optional()?;
         }
     }

@@ -43,7 +43,7 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
     progress.prepare("starting the servers");
     let (mut targets, mut wanted) = (Vec::new(), options.servers());
     wanted.retain(|&Wanted { backend, .. }| {
-        let is_left_out = !options.names(backend) && backends::is_missing(backend);
+        let is_left_out = options.leaves_out(backend);
         if is_left_out {
             progress.print(&format!("{backend} is left out: its server is not installed"));
             results.meta.settings.insert(format!("missing.{backend}"), "its server is not installed".into());

@@ -23,6 +23,10 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
             "the fault table has no column of {other}; `cargo xtask soak` may have it"
         )));
     }
+    for backend in options.columns().into_iter().filter(|&backend| options.leaves_out(backend)) {
+        println!("{backend} is left out: its server is not installed");
+        results.meta.settings.insert(format!("missing.{backend}"), "its server is not installed".into());
+    }
     stuck::log_below(&folder);
     let progress = Progress::new(table_of.expected_times());
     let interrupted = tokio::select! {

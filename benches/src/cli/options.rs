@@ -20,6 +20,7 @@ use crate::experiments::experiment::Experiment;
 use crate::experiments::faults::FaultTable;
 use crate::experiments::list::EXPERIMENTS;
 use crate::rig::Wanted;
+use crate::rig::backends::is_missing;
 
 /// Measures the lock backends against each other on real servers, and checks that they exclude.
 ///
@@ -151,12 +152,17 @@ impl Options {
     /// The fault table of the run.
     pub(crate) fn fault_table(&self) -> FaultTable {
         FaultTable {
-            backends: chosen(&self.backends, &BackendName::IN_TABLE),
+            backends: self.columns().into_iter().filter(|&backend| !self.leaves_out(backend)).collect(),
             faults: self.faults.faults(self.quick),
             seed: self.faults.seed,
             broken: self.faults.broken,
             folder: self.folder(),
         }
+    }
+
+    /// The selected columns of the fault table.
+    pub(crate) fn columns(&self) -> Vec<BackendName> {
+        chosen(&self.backends, if self.quick { &BackendName::IN_QUICK } else { &BackendName::IN_TABLE })
     }
 
     /// The selected backends, in the order of the results.
@@ -168,8 +174,13 @@ impl Options {
     }
 
     /// Whether it was asked for by its name.
-    pub(crate) fn names(&self, backend: BackendName) -> bool {
+    fn names(&self, backend: BackendName) -> bool {
         self.backends.contains(&backend) || self.url(backend).is_some()
+    }
+
+    /// Whether it is left out, as its server is not installed.
+    pub(crate) fn leaves_out(&self, backend: BackendName) -> bool {
+        !self.names(backend) && is_missing(backend)
     }
 
     /// The experiments whose rows are measured, in the order of the results: the selected ones, and those that the selected claims

@@ -86,7 +86,7 @@ pub(crate) enum Effect {
     Renegotiate,
     ChangePassword,
     ChangeCertificate,
-    /// Another session of PostgreSQL does one of these.
+    /// Another session of PostgreSQL does one of these, or one of MariaDB what it can of them.
     Disturb(&'static [Disturbance]),
     Forge,
 }
@@ -209,11 +209,11 @@ macro_rules! faults {
     };
 }
 
-// The table has the cells of memory, Redis, Redlock, ZooKeeper and PostgreSQL.
+// The table has the cells of memory, Redis, Redlock, ZooKeeper, PostgreSQL, etcd and MariaDB.
 faults! {
     /// The holder is stopped by SIGSTOP until another client has the lock.
     ClientPaused: row(Stop, Clients).in_table("client paused", [
-        holds(FaultAndLease, MEMORY), PAUSED, PAUSED, PAUSED, PAUSED,
+        holds(FaultAndLease, MEMORY), PAUSED, PAUSED, PAUSED, PAUSED, PAUSED, PAUSED,
     ])
         .in_soak(ALL, Any, |lease| lease..2 * lease)
         .there("pause", "A worker is stopped by SIGSTOP for longer than its lease")
@@ -225,6 +225,8 @@ faults! {
         holds(Lease, "A holder that died blocks others for its ttl at most, as long as a majority of masters answers."),
         holds(Lease, ZK_SESSION),
         holds(Lease, "while the primary is away; after a holder died, for its ttl"),
+        holds(Lease, SWAPS_CRASH),
+        holds(Lease, SWAPS_CRASH),
     ])
         .in_soak(ALL, OfTheKilled, at_once)
         .there("kill", "Some workers are killed by SIGKILL and replaced")
@@ -240,10 +242,12 @@ faults! {
     /// Everything between the holder and the servers is lost.
     ClientCutOff: row(CutOff(BOTH), Clients).in_table("client cut off", [
         NO_CONNECTION, holds(Lease, REDIS), holds(Lease, REDLOCK), holds(Lease, ZK_SESSION), holds(Lease, POSTGRES),
+        holds(Lease, SWAPS), holds(Lease, SWAPS),
     ]).which(&[InQuick]);
     /// Everything that the holder sends is lost.
     RequestsLost: row(CutOff(&[ToServer]), Clients).in_table("client's requests lost", [
         NO_CONNECTION, holds(Lease, REDIS), holds(Lease, REDLOCK), holds(Lease, ZK_SESSION), holds(Lease, POSTGRES),
+        holds(Lease, SWAPS), holds(Lease, SWAPS),
     ]);
     /// Everything that is sent to the holder is lost.
     AnswersLost: row(CutOff(&[ToClient]), Clients).in_table("answers to the client lost", [
@@ -252,6 +256,8 @@ faults! {
         holds(Lease, REDLOCK),
         holds(TwoLeases, "**A client that gets no answers is still heard.**"),
         holds(Lease, POSTGRES),
+        holds(Lease, SWAPS),
+        holds(Lease, SWAPS),
     ]);
     /// Everything that is sent to or by servers is lost.
     BlackHole: row(CutOff(&[]), Minority).in_soak(PROXIED, Any, outage);
@@ -260,6 +266,7 @@ faults! {
     /// The replies to the next requests of all clients are lost.
     RepliesSwallowed: row(SwallowReplies, All).in_table("replies swallowed", [
         NO_CONNECTION, holds(Lease, REDIS), holds(Lease, REDLOCK), holds(Lease, ZK_SESSION), holds(Lease, POSTGRES),
+        holds(Lease, SWAPS), holds(Lease, SWAPS),
     ]);
     /// The lock is granted, the reply arrives late, and the holder is cut off after it.
     ReplyLate: row(DelayReply, Clients).in_table("reply late, then cut off", [
@@ -270,10 +277,13 @@ faults! {
         holds(Lease, "A guard counts its validity from when a request was *sent*, on a clock that also runs while the \
                       machine sleeps."),
         holds(Lease, COUNTED),
+        holds(Lease, COUNTED),
+        holds(Lease, COUNTED),
     ]).which(&[InQuick]);
     /// All connections are reset.
     ConnectionsReset: row(Reset, Several).in_table("connections reset", [
         NO_CONNECTION, holds(Lease, REDIS), holds(Lease, REDLOCK), holds(Moment, ZK), holds(Lease, POSTGRES),
+        holds(Lease, SWAPS), holds(Lease, SWAPS),
     ])
         .in_soak(ALL, Any, at_once)
         .there("reset", "All connections to servers are reset")
@@ -281,16 +291,19 @@ faults! {
     /// An administrator ends all connections of clients.
     ConnectionsEnded: row(EndSessions, All).in_table("connections ended by the server", [
         NO_CONNECTION, LIKE_A_RESET, LIKE_A_RESET, LIKE_A_RESET, holds(Lease, POSTGRES),
+        LIKE_A_RESET, holds(Lease, SWAPS),
     ])
-        .in_soak(POSTGRES_ALONE, NoneOn(POSTGRES_ALONE), at_once)
+        .in_soak(DATABASES, NoneOn(DATABASES), at_once)
         .there("end-sessions", "An administrator ends all sessions of clients");
     /// The same, and others take all connections that the server allows.
     NoConnectionLeft: row(TakeConnections, All).in_table("no connection left", [
         NO_CONNECTION, NOT_RUN, NOT_RUN, NOT_RUN, holds(FaultAndLease, POSTGRES),
+        none("no such limit"), holds(FaultAndLease, SWAPS),
     ]);
     /// Servers are stopped by SIGSTOP; a minority where there are several.
     ServerPaused: row(Freeze, Minority).in_table("server paused", [
         NO_SERVER, holds(FaultAndLease, REDIS), holds(Lease, REDLOCK), holds(Lease, ZK), holds(FaultAndLease, POSTGRES),
+        holds(Lease, ETCD), holds(FaultAndLease, SWAPS),
     ])
         .in_soak(PROXIED, Any, outage)
         .there("freeze", "Servers are stopped by SIGSTOP")
@@ -302,6 +315,8 @@ faults! {
         holds(Lease, REDLOCK),
         holds(Lease, ZK),
         holds(FaultAndLease, "A killed or restarted server loses nothing that it has granted (`sync=on`)."),
+        holds(Lease, ETCD),
+        holds(FaultAndLease, MYSQL),
     ])
         .in_soak(PROXIED, Any, |lease| Duration::ZERO..lease)
         .there("restart", "Servers are killed by SIGKILL and restarted with their data")
@@ -313,13 +328,24 @@ faults! {
         holds(Moment, "So a lock is kept while all masters restart one after the other, each within a third of its ttl:"),
         holds(Lease, ZK),
         none("one server: see *restart with data*"),
+        holds(Lease, ETCD),
+        none("one server: see *restart with data*"),
     ])
         .in_soak(QUORUM, NoneOn(&[Site::Redlock]), at_once)
         .there("rolling-restart", "The same for all servers, one after the other, each after the recovery from the one before");
     /// The disk of the server is full.
     DiskFull: row(FillDisk, All).in_table("disk full", [
         NO_SERVER, NOT_RUN, NOT_RUN, NOT_RUN, holds(FaultAndLease, POSTGRES),
+        holds(FaultAndLease, "etcd: a store that is full refuses renewals, so all locks are lost."),
+        holds(FaultAndLease, SWAPS),
     ]);
+    /// The server takes no writes: its transactions are read-only.
+    ReadOnly: row(Disturb(&[ReadOnly]), All).in_table("read-only", [
+        NO_SERVER, NOT_RUN, NOT_RUN, NOT_RUN,
+        holds(FaultAndLease, POSTGRES),
+        none("no such state"),
+        holds(FaultAndLease, "A server with `read_only` is refused at connect, and stops the sessions of users without SUPER"),
+    ]).in_soak(DATABASES, Any, some_time);
     /// Servers may use no more memory: they refuse what needs some.
     FullMemory: row(FillMemory, Several).in_soak(FILLED, NoneOn(ALL), |lease| 2 * lease..3 * lease).explains(Exhausted);
     /// A server is killed by SIGKILL and restarted without its data.
@@ -329,6 +355,8 @@ faults! {
         holds(Lease, "It does not vote until the longest ttl of all clients has passed: it is in quarantine."),
         holds(Lease, ZK),
         none("see *failover*"),
+        none("it does not start"),
+        two_valid(FaultAndLease, MYSQL_LACKS),
     ]).which(&[InQuick, FailsServers, HasLongLease]);
     /// A majority of the servers is stopped by SIGSTOP.
     MajorityPaused: row(Freeze, Majority).in_table("majority paused", [
@@ -336,6 +364,8 @@ faults! {
         none("one server: see *server paused*"),
         holds(FaultAndLease, "while a majority is away; after a holder died, for its ttl"),
         holds(FaultAndLease, "while a majority is away; after a holder died, for its session timeout"),
+        none("one server: see *server paused*"),
+        holds(FaultAndLease, SWAPS_AWAY),
         none("one server: see *server paused*"),
     ]);
     /// All servers are stopped by SIGSTOP, not only a minority. Only when asked for.
@@ -349,6 +379,8 @@ faults! {
         NO_LEADER,
         holds(FaultAndElection, "So only what a quorum has written to its log counts."),
         NO_LEADER,
+        holds(Lease, ETCD),
+        NO_LEADER,
     ]).which(&[FailsServers]);
     /// The master or leader is killed; a replica is promoted that lacks the lock.
     Failover: row(FailOver(Data::Lost), Leader).in_table("failover", [
@@ -358,6 +390,8 @@ faults! {
         holds(Lease, ZK),
         two_valid(FaultAndLease, "failover to an asynchronous standby | grants and renewals of the last moments may be lost: \
                                   **two valid guards**; fenced data is safe on the new primary"),
+        holds(Lease, ETCD),
+        two_valid(FaultAndLease, MYSQL_LACKS),
     ])
         .in_soak(&[Site::Sentinel], Unnoticed, at_once)
         .there("abrupt-failover", "Sentinels promote the replica, but the old master's last writes are lost, so that no lock can promise exclusion. Only when \
@@ -371,6 +405,8 @@ faults! {
         none("a quorum has every write: see *failover*"),
         holds(FaultAndLease, "**A failover to a synchronous standby loses nothing**: a grant is confirmed only when the \
                               standby has it."),
+        none("a quorum has every write: see *failover*"),
+        holds(FaultAndLease, "A failover of MySQL to a replica that has every commit which was confirmed loses nothing."),
     ])
         .in_soak(&[Site::Sentinel], Any, at_once)
         .there("failover", "Sentinels promote the replica, which has every write")
@@ -382,6 +418,8 @@ faults! {
         holds(Moment, "A key that was granted and is then gone lets the next client have that vote as well."),
         none("a quorum decides: see *key ended early*"),
         none("one server: see *key ended early*"),
+        none("a quorum decides: see *key ended early*"),
+        none("one server: see *key ended early*"),
     ]).which(&[HasLongLease]);
     /// The key ends early on a majority of the servers, or the node is deleted.
     KeyEnded: row(EndKeys, Majority).in_table("key ended early", [
@@ -391,6 +429,8 @@ faults! {
         expect(Promise::MaybeTwoValid, Moment, "The holder learns of it within a network delay (`guard.lost()`), but not \
                                                 before the next holder gets the lock."),
         two_valid(Lease, "the server's clock steps forward | leases end early: two valid guards; fenced data is safe"),
+        two_valid(Moment, SWAPS_LOSES),
+        two_valid(Moment, SWAPS_LOSES),
     ]).which(&[InQuick, HasLongLease]);
     /// A server executes FLUSHALL.
     Flushall: row(Flush, Needed).in_table("`FLUSHALL`", [
@@ -399,7 +439,19 @@ faults! {
         two_valid(Lease, "One such master of five can be enough:"),
         none("no such command"),
         none("no such command"),
+        none("no such command"),
+        none("no such command"),
     ]).which(&[HasLongLease]);
+    /// The clock of a server steps forward.
+    ClockStep: row(EndKeys, Majority).in_table("server's clock steps", [
+        NO_SERVER,
+        LIKE_A_KEY_THAT_ENDS,
+        LIKE_A_KEY_THAT_ENDS,
+        NO_CLOCK,
+        LIKE_A_KEY_THAT_ENDS,
+        NO_CLOCK,
+        NO_CLOCK,
+    ]);
     /// A script runs on a server, which answers BUSY meanwhile; then on the next one.
     BusyScript: row(RunScript, EachInTurn).in_soak(REDIS_SITES, NoneOn(&[Site::Redlock]), |lease| S..lease + 2 * S);
     /// A server is restarted with a lower limit of the session timeout; later its clients are cut off, and it is restarted
@@ -415,8 +467,6 @@ faults! {
     /// A superuser cancels what the sessions of clients do, again and again; at times no standby confirms their commits.
     CancelledWaits: row(Disturb(&[Cancels { without_standby: true }, Cancels { without_standby: false }]), All)
         .in_soak(POSTGRES_ALONE, Any, some_time);
-    /// Transactions are read-only.
-    ReadOnly: row(Disturb(&[ReadOnly]), All).in_soak(POSTGRES_ALONE, Any, some_time);
     /// All sessions of clients are ended, and new ones have another level of isolation by default; later the same back.
     IsolationLevel: row(Disturb(&[Isolation("serializable"), Isolation("repeatable read")]), All)
         .in_soak(POSTGRES_ALONE, NoneOn(POSTGRES_ALONE), some_time);
@@ -617,6 +667,7 @@ const SECRET: &[Site] = &[Site::Redis, Site::RedisTls, Site::Sentinel, Site::Red
 const QUORUM: &[Site] = &[Site::Redlock, Site::Zk, Site::Etcd];
 const FILLED: &[Site] = &[Site::Redis, Site::RedisTls, Site::Redlock];
 const POSTGRES_ALONE: &[Site] = &[Site::Postgres];
+const DATABASES: &[Site] = &[Site::Postgres, Site::Mysql];
 
 /// An election that fails takes as long (`initLimit`).
 const ELECTION: Duration = Duration::from_secs(10);
@@ -634,6 +685,8 @@ const NO_SERVER: Cell = none("no server");
 const NO_LEADER: Cell = none("no leader");
 const LIKE_A_RESET: Cell = none("see *connections reset*");
 const NOT_RUN: Cell = none("not run");
+const LIKE_A_KEY_THAT_ENDS: Cell = none("see *key ended early*");
+const NO_CLOCK: Cell = none("its clock does not count");
 const MEMORY: &str =
     "**Promised:** exclusion, order of arrival, and tokens that grow, for as long as the process runs.";
 const REDIS: &str = "a restart with data, a network outage, a server that hangs | **no second holder.**";
@@ -644,6 +697,17 @@ const ZK: &str = "Two guards of one lock are never valid at the same time, but f
 const ZK_SESSION: &str =
     "A holder that does not answer for a session timeout loses them, whether it is alive or not.";
 const POSTGRES: &str = "Exclusion and tokens that grow, whatever the network and the clients do.";
+const SWAPS: &str = "Exclusion, and tokens that grow. Reads may be stale. A swap may be late by any time, and its answer may be lost: it is \
+                     refused, as the version has moved.";
+const SWAPS_CRASH: &str =
+    "**A crashed holder's lock is free one ttl after somebody has begun to wait for it**";
+const SWAPS_AWAY: &str =
+    "while the store is away; after a holder died, for its ttl from when somebody begins to wait";
+const SWAPS_LOSES: &str = "after the store loses or sets back a value";
+const ETCD: &str = "etcd: the loss of a minority of the members, a new leader, and a restart of all lose nothing that was granted.";
+const MYSQL: &str = "MySQL and MariaDB: a restart or a crash of the server loses nothing that was granted";
+const MYSQL_LACKS: &str = "MySQL and MariaDB: two guards may be valid after a failover to a replica that lacks the last commits \
+                           (asynchronous replication, and semi-synchronous after its timeout), after a restore from a backup";
 const COUNTED: &str = "**Validity is counted from before the request is sent**";
 
 #[cfg(test)]
@@ -655,7 +719,7 @@ mod tests {
     #[test]
     fn no_fault_is_lost_and_each_has_a_name_of_its_own() {
         let (table, soak) = (Fault::of_table().count(), Fault::of_soak().count());
-        assert_eq!((table, soak, ROWS.len()), (22, 27, Fault::value_variants().len()));
+        assert_eq!((table, soak, ROWS.len()), (24, 27, Fault::value_variants().len()));
         assert_eq!(Fault::of_soak().map(Fault::soak_name).collect::<BTreeSet<_>>().len(), soak);
         assert!(
             Fault::value_variants()

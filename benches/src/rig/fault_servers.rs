@@ -1,11 +1,11 @@
 //! The servers that faults are injected into, and the proxies between them and their clients.
 
+mod database;
 mod disturbance;
 mod fault_server;
 mod forgery;
 mod journal;
 mod outage;
-mod postgres;
 mod secrets;
 
 use std::slice;
@@ -13,14 +13,14 @@ use std::time::Duration;
 
 use lock_testkit::proxy::{Direction, Protocol};
 use lock_testkit::{
-    EtcdCluster, EtcdServer, FaultProxy, MariadbServer, PostgresPair, PostgresServer, RedisFive,
+    EtcdCluster, EtcdServer, FaultProxy, MariadbPair, MariadbServer, PostgresPair, PostgresServer, RedisFive,
     RedisSentinel, RedisServer, ZkEnsemble, ZooKeeper,
 };
 use tokio::time::{Instant, sleep, timeout};
 
+use self::database::DISK_MB;
 use self::fault_server::FaultServer;
 pub(crate) use self::outage::Outage;
-use self::postgres::DISK_MB;
 use self::secrets::Secrets;
 use crate::data::{Data, Failure, Outcome, Site};
 use crate::rig::proxies::Proxies;
@@ -54,6 +54,7 @@ enum Servers {
     PostgresPair(PostgresPair),
     Etcd(EtcdCluster),
     Mysql(MariadbServer),
+    MysqlPair(MariadbPair),
 }
 
 impl FaultServers {
@@ -66,7 +67,7 @@ impl FaultServers {
     /// demands nothing, and has a journal; etcd and MariaDB demand nothing either.
     pub(crate) async fn start_for_soak(site: Site) -> Outcome<Self> {
         if site == Site::Postgres {
-            return Self::with_one_route(Servers::Postgres(postgres::start_with_journal().await?), None)
+            return Self::with_one_route(Servers::Postgres(database::start_with_journal().await?), None)
                 .await;
         }
         let secrets = match site {
@@ -97,10 +98,11 @@ impl FaultServers {
             Site::LinkedZk => {
                 Servers::ZooKeeper(ZooKeeper::builder().proxied_links().start_ensemble(3).await?)
             }
-            Site::Postgres => Servers::Postgres(postgres::options().start().await?),
-            Site::SmallDisk => Servers::Postgres(postgres::options().disk(DISK_MB).start().await?),
+            Site::Postgres => Servers::Postgres(database::options().start().await?),
+            Site::SmallDisk => Servers::Postgres(database::options().disk(DISK_MB).start().await?),
             Site::Standby => Servers::PostgresPair(PostgresPair::start().await?),
             Site::SynchronousStandby => Servers::PostgresPair(PostgresPair::start_synchronous().await?),
+            Site::LinkedEtcd => Servers::Etcd(EtcdServer::builder().proxied_links().start_cluster().await?),
             Site::Etcd => {
                 // Each swap is a value that it keeps: more of them than the usual quota has room for.
                 let options = EtcdServer::builder().flag("--quota-backend-bytes=8589934592");
@@ -111,6 +113,9 @@ impl FaultServers {
             Site::Mysql => {
                 Servers::Mysql(MariadbServer::builder().flag("--max-connections=1000").start().await?)
             }
+            Site::MysqlSmallDisk => Servers::Mysql(MariadbServer::builder().disk(DISK_MB).start().await?),
+            Site::MysqlReplica => Servers::MysqlPair(MariadbPair::start().await?),
+            Site::MysqlSemiSynchronous => Servers::MysqlPair(MariadbPair::start_semi_synchronous().await?),
         };
         Self::with_one_route(servers, secrets).await
     }
@@ -138,8 +143,8 @@ impl FaultServers {
         let protocol = match self.servers {
             Servers::ZooKeeper(_) => Protocol::ZooKeeper,
             Servers::Postgres(_) | Servers::PostgresPair(_) => Protocol::Postgres,
-            Servers::Mysql(_) => Protocol::Mysql,
-            Servers::Etcd(_) => Protocol::Opaque,
+            Servers::Mysql(_) | Servers::MysqlPair(_) => Protocol::Mysql,
+            Servers::Etcd(_) => Protocol::Http2,
             _ if self.has_tls() => Protocol::Opaque,
             _ => Protocol::Redis,
         };
@@ -161,8 +166,17 @@ impl FaultServers {
     /// How long a lock may be free after a fault, but for a slack. In a store that swaps a client is dead once it was watched for a
     /// lease: the holder, and then a waiter that was granted the lock meanwhile.
     pub(crate) fn longest_gap(&self) -> Duration {
-        let swaps = matches!(self.servers, Servers::Etcd(_) | Servers::Mysql(_));
-        if swaps { self.lease * 2 } else { self.lease }
+        if self.patience_of_swaps().is_some() { self.lease * 2 } else { self.lease }
+    }
+
+    /// How long a client waits for the answer to a swap before it asks again; `None` if the servers know of locks.
+    pub(crate) fn patience_of_swaps(&self) -> Option<Duration> {
+        match self.servers {
+            // Three tenths and six tenths of `command_timeout`.
+            Servers::Etcd(_) => Some(self.lease * 3 / 20),
+            Servers::Mysql(_) | Servers::MysqlPair(_) => Some(self.lease * 3 / 10),
+            _ => None,
+        }
     }
 
     /// The URL for clients on the first route whose locks have this lease.
@@ -186,7 +200,7 @@ impl FaultServers {
                 url::with_option(url, "ttl", &lease)
             }
             // Half a ttl at most, or a lock may be lost before its guard is suspect.
-            Servers::Etcd(_) | Servers::Mysql(_) => {
+            Servers::Etcd(_) | Servers::Mysql(_) | Servers::MysqlPair(_) => {
                 let url = url::with_option(url, "ttl", &lease);
                 url::with_option(&url, "command_timeout", &format!("{}ms", self.lease.as_millis() / 2))
             }
@@ -204,6 +218,7 @@ impl FaultServers {
             Servers::PostgresPair(pair) => pair.url(),
             Servers::Etcd(cluster) => cluster.url(),
             Servers::Mysql(server) => server.url(),
+            Servers::MysqlPair(pair) => pair.url(),
         };
         match &self.secrets {
             Some(secrets) => secrets.add_to(&url),
@@ -252,6 +267,39 @@ impl FaultServers {
         }
     }
 
+    /// Cuts a leader off from its followers, and not from clients, or ends that.
+    pub(crate) async fn cut_leader_off(&self, leader: usize, on: bool) -> Outcome<()> {
+        match &self.servers {
+            Servers::ZooKeeper(ensemble) => {
+                for follower in (0..self.len()).filter(|&server| server != leader) {
+                    let link = ensemble.link(follower, leader);
+                    link.black_hole(Direction::ToServer, on);
+                    link.black_hole(Direction::ToClient, on);
+                }
+                Ok(())
+            }
+            Servers::Etcd(cluster) => Ok(cluster.cut_off(leader, on).await?),
+            _ => Err(Failure::new("there is no leader")),
+        }
+    }
+
+    /// Whether a server answers that it does not lead. One of ZooKeeper that is elected without followers answers so, too.
+    pub(crate) async fn denies_leading(&self, server: usize) -> bool {
+        match &self.servers {
+            Servers::Etcd(cluster) => !cluster.members()[server].leads().await,
+            Servers::ZooKeeper(ensemble) => {
+                let answer = ensemble.nodes()[server].four_letter("srvr").await.unwrap_or_default();
+                !answer.is_empty() && !answer.contains("Mode: leader")
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the servers elect a leader, and go on without a minority.
+    pub(crate) const fn elects(&self) -> bool {
+        matches!(self.servers, Servers::ZooKeeper(_) | Servers::Etcd(_))
+    }
+
     /// What the outages do to one of them.
     fn server(&self, server: usize) -> &dyn FaultServer {
         match &self.servers {
@@ -259,6 +307,7 @@ impl FaultServers {
             Servers::Postgres(_) | Servers::PostgresPair(_) => self.postgres(server),
             Servers::Etcd(cluster) => &cluster.members()[server],
             Servers::Mysql(alone) => alone,
+            Servers::MysqlPair(pair) => &pair.servers()[server],
             Servers::Redis(_) | Servers::Sentinel(_) | Servers::Five(_) => self.redis(server),
         }
     }
@@ -339,10 +388,25 @@ impl FaultServers {
         timeout(ANSWER, self.server(server).answers()).await.unwrap_or(false)
     }
 
+    /// Removes the data of killed servers that keep them: a Redis server without data has none.
+    pub(crate) async fn remove_data(&self, servers: &[usize]) -> Outcome<()> {
+        for &server in servers {
+            match &self.servers {
+                Servers::ZooKeeper(ensemble) => ensemble.nodes()[server].remove_data()?,
+                Servers::Mysql(alone) => alone.remove_data().await?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Writes something of our own to a server, so that a loss of its data shows.
     pub(crate) async fn mark_data(&self, server: usize) -> Outcome<()> {
         match &self.servers {
-            Servers::ZooKeeper(_) | Servers::Etcd(_) | Servers::Mysql(_) => {}
+            Servers::ZooKeeper(_) | Servers::Etcd(_) | Servers::MysqlPair(_) => {}
+            Servers::Mysql(alone) => {
+                alone.sql("CREATE TABLE IF NOT EXISTS fault_mark (mark INT)").await?;
+            }
             Servers::Postgres(_) | Servers::PostgresPair(_) => {
                 self.postgres(server).sql(&["CREATE TABLE IF NOT EXISTS fault_mark ()"]).await?;
             }
@@ -351,10 +415,11 @@ impl FaultServers {
         Ok(())
     }
 
-    /// Whether the server has that. Those of ZooKeeper and etcd get their data back from each other; MariaDB always has it.
+    /// Whether the server has that. Those of ZooKeeper and etcd get their data back from each other.
     pub(crate) async fn has_marked_data(&self, server: usize) -> Outcome<Option<bool>> {
         match &self.servers {
-            Servers::ZooKeeper(_) | Servers::Etcd(_) | Servers::Mysql(_) => Ok(None),
+            Servers::ZooKeeper(_) | Servers::Etcd(_) | Servers::MysqlPair(_) => Ok(None),
+            Servers::Mysql(alone) => Ok(Some(!alone.sql("SHOW TABLES LIKE 'fault_mark'").await?.is_empty())),
             Servers::Postgres(_) | Servers::PostgresPair(_) => {
                 let found =
                     self.postgres(server).sql(&["SELECT to_regclass('fault_mark') IS NOT NULL"]).await?;

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::Output;
 
+use lock_testkit::{EtcdServer, MariadbServer};
+
 use super::{harness, harness_into, text};
 
 #[test]
@@ -37,6 +39,23 @@ fn a_synchronous_standby_keeps_the_locks_that_another_loses() {
     assert_eq!(text(&output).matches("breaks as documented").count(), 1, "{}", text(&output));
 }
 
+/// `cargo xtask compare --faults` runs the others of these columns.
+#[test]
+#[ignore = "full: faults of three members of etcd, and of MariaDB with a replica"]
+fn members_of_etcd_and_a_semi_synchronous_replica_keep_the_locks_that_another_loses() {
+    if EtcdServer::is_missing() || MariadbServer::is_missing() {
+        return;
+    }
+    let out = tempfile::tempdir().unwrap();
+    let faults_of =
+        ["failover", "synchronous-failover", "server-paused", "key-ended", "read-only", "disk-full"];
+    let args: String = faults_of.iter().map(|fault| format!("--fault {fault} ")).collect();
+    let output = faults(out.path(), &format!("{args} --backend etcd --backend mysql --seed 1"));
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    // The key on both, and the failover of MariaDB.
+    assert_eq!(text(&output).matches("breaks as documented").count(), 3, "{}", text(&output));
+}
+
 #[test]
 fn a_release_of_whoever_holds_differs() {
     differs("naive-release", "client-paused", "redis", "two guards of one lock were valid at once");
@@ -46,6 +65,9 @@ fn a_release_of_whoever_holds_differs() {
 fn a_validity_that_counts_from_the_answer_differs() {
     differs("no-elapsed-time", "reply-late", "redis", "two guards of one lock were valid at once");
     differs("no-elapsed-time", "reply-late", "redlock", "two guards of one lock were valid at once");
+    if !MariadbServer::is_missing() {
+        differs("no-elapsed-time", "reply-late", "mysql", "two guards of one lock were valid at once");
+    }
 }
 
 #[test]

@@ -108,8 +108,8 @@ mod deep {
     #[test]
     #[ignore = "deep: two minutes of faults"]
     fn stores_that_swap_pass() {
-        let faults =
-            "--fault kill --fault pause --fault freeze --fault restart --fault reset --fault black-hole";
+        let faults = "--fault kill --fault pause --fault freeze --fault restart --fault reset --fault black-hole \
+             --fault end-sessions --fault read-only";
         for (backend, is_missing) in
             [("etcd", EtcdServer::is_missing()), ("mysql", MariadbServer::is_missing())]
         {

@@ -34,7 +34,8 @@ impl BackendName {
     pub(crate) const IN_QUICK: [Self; 5] =
         [Self::Memory, Self::Redis, Self::Redlock, Self::Zk, Self::Postgres];
     /// The columns of the fault table.
-    pub(crate) const IN_TABLE: [Self; 5] = Self::IN_QUICK;
+    pub(crate) const IN_TABLE: [Self; 7] =
+        [Self::Memory, Self::Redis, Self::Redlock, Self::Zk, Self::Postgres, Self::Etcd, Self::Mysql];
 
     /// The name in the results.
     pub(crate) const fn as_str(self) -> &'static str {
@@ -48,6 +49,21 @@ impl BackendName {
             Self::Mysql => "mysql",
             Self::Sqlite => "sqlite",
             Self::S3 => "s3",
+        }
+    }
+
+    /// What it is in prose.
+    pub(crate) const fn title(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Redis => "Redis",
+            Self::Redlock => "Redlock",
+            Self::Zk => "ZooKeeper",
+            Self::Postgres => "PostgreSQL",
+            Self::Etcd => "etcd",
+            Self::Mysql => "MariaDB",
+            Self::Sqlite => "SQLite",
+            Self::S3 => "S3",
         }
     }
 

@@ -28,6 +28,9 @@ pub(crate) enum Site {
     /// Three ZooKeeper servers with proxies between them. Their elections take longer.
     #[value(skip)]
     LinkedZk,
+    /// Three members of etcd with proxies between them.
+    #[value(skip)]
+    LinkedEtcd,
     /// One PostgreSQL server whose disk can be filled.
     #[value(skip)]
     SmallDisk,
@@ -37,6 +40,15 @@ pub(crate) enum Site {
     /// The same with a synchronous one.
     #[value(skip)]
     SynchronousStandby,
+    /// One MariaDB server whose disk can be filled.
+    #[value(skip)]
+    MysqlSmallDisk,
+    /// A MariaDB primary with an asynchronous replica.
+    #[value(skip)]
+    MysqlReplica,
+    /// The same with a semi-synchronous one.
+    #[value(skip)]
+    MysqlSemiSynchronous,
 }
 
 impl fmt::Display for Site {

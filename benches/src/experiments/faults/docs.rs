@@ -19,9 +19,8 @@ pub(crate) fn update(results: &[FaultResult]) -> Outcome<()> {
 
 /// The table, with a column for each backend.
 fn render(results: &[FaultResult]) -> Outcome<String> {
-    let mut table = String::from(
-        "\n| fault | memory | Redis | Redlock | ZooKeeper | PostgreSQL |\n|---|---|---|---|---|---|\n",
-    );
+    let titles = BackendName::IN_TABLE.map(BackendName::title).join(" | ");
+    let mut table = format!("\n| fault | {titles} |\n|---|{}\n", "---|".repeat(BackendName::IN_TABLE.len()));
     for fault in Fault::of_table() {
         let _ = write!(table, "| {} |", fault.title());
         for backend in BackendName::IN_TABLE {

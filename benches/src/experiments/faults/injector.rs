@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lock_testkit::proxy::{Direction, Then};
-use lock_testkit::{RedisSentinel, ZkEnsemble, ZooKeeper, now_ns};
+use lock_testkit::{RedisSentinel, ZkEnsemble, now_ns};
 use serde::{Serialize, Serializer};
 use tokio::time::{sleep, timeout};
 
@@ -136,8 +136,8 @@ impl<'a> Injector<'a> {
                     .await
             }
             (Site::Sentinel, Effect::FailOver(Data::Lost)) => cut_off_replica(servers.sentinel()?).await,
-            (Site::Standby, _) => Ok(servers.pair()?.detach().await?),
-            (Site::Zk | Site::LinkedZk, effect) if hits_leader(effect) => {
+            (Site::Standby | Site::MysqlReplica, _) => servers.detach().await,
+            (Site::Zk | Site::LinkedZk | Site::Etcd | Site::LinkedEtcd, effect) if hits_leader(effect) => {
                 self.heal();
                 Ok(())
             }
@@ -149,9 +149,18 @@ impl<'a> Injector<'a> {
     pub(crate) async fn delay_reply(&self) -> Outcome<()> {
         let servers = self.servers()?;
         let proxies = servers.proxies_of(HOLDERS_ROUTE);
-        proxies.iter().for_each(|proxy| proxy.hold(Direction::ToClient));
-        self.crew.order(ClientOrder::Hold).await;
-        sleep(self.lease * 3 / 10).await;
+        if let Some(patience) = servers.patience_of_swaps() {
+            // The holder reads the record before, and others count from when they have seen it: that is a part of the delay.
+            proxies.iter().for_each(|proxy| proxy.hold_replies_when(is_grant));
+            self.crew.order(ClientOrder::Hold).await;
+            sleep(patience / 3).await;
+            self.crew.order(ClientOrder::Contend).await;
+            sleep(patience / 2).await;
+        } else {
+            proxies.iter().for_each(|proxy| proxy.hold(Direction::ToClient));
+            self.crew.order(ClientOrder::Hold).await;
+            sleep(self.lease * 3 / 10).await;
+        }
         let is_zk = servers.ensemble().is_some();
         for proxy in proxies {
             // A ZooKeeper client needs more than one reply; the others would renew the lock.
@@ -346,7 +355,7 @@ impl<'a> Injector<'a> {
     }
 
     async fn take_connections(&mut self, hit: &Hit) -> Outcome<Evidence> {
-        let taken = self.servers()?.take_connections().await?;
+        let mut taken = self.servers()?.take_connections().await?;
         self.last(hit).await?;
         Ok(Evidence::seen(taken.are_all().await?, "servers without a connection for a lock"))
     }
@@ -380,8 +389,8 @@ impl<'a> Injector<'a> {
             before.push(all.pid(server));
         }
         all.begin(&Outage::Killed, servers).await?;
-        if let (Some(ensemble), Data::Lost) = (all.ensemble(), data) {
-            servers.iter().try_for_each(|&server| ensemble.nodes()[server].remove_data())?;
+        if data == Data::Lost {
+            all.remove_data(servers).await?;
         }
         self.last(hit).await?;
         all.end(&Outage::Killed, servers).await?;
@@ -408,32 +417,26 @@ impl<'a> Injector<'a> {
 
     async fn cut_leader_off(&mut self, hit: &Hit) -> Outcome<Evidence> {
         let (all, leader) = (self.servers()?, hit.servers[0]);
-        let ensemble = all.ensemble().ok_or_else(|| Failure::new("there is no ensemble"))?;
-        let followers = (0..all.len()).filter(|&server| server != leader);
-        let links: Vec<_> = followers.map(|follower| ensemble.link(follower, leader)).collect();
-        for link in &links {
-            BOTH.iter().for_each(|&direction| link.black_hole(direction, true));
-        }
+        all.cut_leader_off(leader, true).await?;
         self.last(hit).await?;
         // A leader that gave up cannot lead again while the links are cut, so a late look misses nothing. A look after that,
         // such as at the epoch, shows nothing: healing resets the links, and any leader loses its followers.
-        let node = &ensemble.nodes()[leader];
         let gives_up = async {
-            while !denies_leading(node).await {
+            while !all.denies_leading(leader).await {
                 sleep(MOMENT).await;
             }
         };
         let gave_up = timeout(LONGEST, gives_up).await.is_ok();
-        links.iter().for_each(|link| link.heal());
+        all.cut_leader_off(leader, false).await?;
         Ok(Evidence::seen(gave_up, "leaders that lost their followers"))
     }
 
     async fn fail_over(&mut self, hit: &Hit, data: Data) -> Outcome<Evidence> {
         let all = self.servers()?;
-        if all.ensemble().is_some() {
+        if all.elects() {
             return self.restart_some(hit, &hit.servers, Data::Kept).await;
         }
-        if self.is_postgres() {
+        if all.has_standby() {
             return self.promote_standby(data).await;
         }
         if self.replacement.is_none() {
@@ -463,16 +466,14 @@ impl<'a> Injector<'a> {
         Ok(Evidence::seen(promoted, "replicas promoted"))
     }
 
-    /// Kills the primary of PostgreSQL, and promotes its standby.
+    /// Kills the primary of a database, and promotes its standby.
     async fn promote_standby(&self, data: Data) -> Outcome<Evidence> {
-        let ([primary, standby], at_ns) = (self.servers()?.pair()?.servers(), now_ns());
-        primary.kill();
-        standby.promote().await?;
+        let at_ns = now_ns();
+        let is_primary = self.servers()?.promote().await?;
         if data == Data::Lost {
             self.crew.granted_to_another(at_ns, self.lease + LONGEST).await;
             sleep(MOMENT).await;
         }
-        let is_primary = standby.sql(&["SELECT NOT pg_is_in_recovery()"]).await? == "t";
         Ok(Evidence::seen(is_primary, "standbys promoted"))
     }
 
@@ -482,15 +483,8 @@ impl<'a> Injector<'a> {
         if all.ensemble().is_some() {
             return self.delete_node().await;
         }
-        if self.is_postgres() {
-            // It takes the lease for one that has expired.
-            let end = format!(
-                "WITH ended AS (UPDATE polylock.lease SET expires_at = '-infinity' WHERE name = '{}' RETURNING 1) \
-                 SELECT count(*) FROM ended",
-                self.lock
-            );
-            let ended = all.postgres(0).sql(&[&end]).await?;
-            return Ok(Evidence::counted(ended.parse().unwrap_or(0), "leases ended"));
+        if let Some(ended) = all.end_lease(&self.lock).await? {
+            return Ok(Evidence::counted(ended, "leases ended"));
         }
         let mut ended = 0;
         for server in 0..hit.servers.len() {
@@ -549,7 +543,7 @@ impl<'a> Injector<'a> {
         Ok(Evidence::counted(1, "servers restarted with a lower limit"))
     }
 
-    /// Has another session of PostgreSQL disturb the locks while the fault lasts.
+    /// Has another session of the database disturb the locks while the fault lasts.
     async fn disturb(&mut self, hit: &Hit, disturbance: Disturbance) -> Outcome<Evidence> {
         let (all, fault) = (self.servers()?, self.begin(hit, disturbance.to_string()));
         all.disturb(disturbance, async { self.last(hit).await.map(drop) }).await?;
@@ -677,6 +671,11 @@ pub(crate) async fn cut_off_replica(sentinel: &RedisSentinel) -> Outcome<()> {
     Ok(())
 }
 
+/// Whether a request of a store that swaps writes a record with a holder.
+fn is_grant(request: &[u8]) -> bool {
+    request.windows(HOLDERS.len()).any(|part| part == HOLDERS)
+}
+
 async fn serves(ensemble: &ZkEnsemble) -> Outcome<bool> {
     for node in ensemble.nodes() {
         if node.mode().await.is_none() {
@@ -684,12 +683,6 @@ async fn serves(ensemble: &ZkEnsemble) -> Outcome<bool> {
         }
     }
     Ok(true)
-}
-
-/// Whether a server answers that it does not lead. A server that is elected without followers answers so, too.
-async fn denies_leading(node: &ZooKeeper) -> bool {
-    let answer = node.four_letter("srvr").await.unwrap_or_default();
-    !answer.is_empty() && !answer.contains("Mode: leader")
 }
 
 /// How many tasks a worker can have at once: all of them get their lock within some leases.
@@ -708,6 +701,8 @@ pub(crate) const BOTH: &[Direction] = &[Direction::ToServer, Direction::ToClient
 pub(crate) const BEYOND: Duration = Duration::from_millis(1500);
 /// The replies that are swallowed at each server, on each route.
 const SWALLOWED: u64 = 4;
+/// The member of a record that has those who hold the lock.
+const HOLDERS: &[u8] = b"\"holders\"";
 const MOMENT: Duration = Duration::from_millis(300);
 const FAILOVER_ORDERS: usize = 10;
 const FAILOVER_ORDER: Duration = Duration::from_secs(1);

@@ -198,8 +198,8 @@ async fn hit_servers(
             }
         }
         Hits::Needed if site == Site::Redlock => vec![2],
-        // Of an ensemble the one that the holder uses.
-        Hits::Minority | Hits::Needed if servers.ensemble().is_some() => {
+        // The one that the holder uses.
+        Hits::Minority | Hits::Needed if servers.elects() => {
             let used = servers.proxies_of(HOLDERS_ROUTE).iter().position(|proxy| proxy.connections() > 0);
             vec![used.ok_or_else(|| Failure::new("the holder is not connected"))?]
         }
@@ -211,7 +211,8 @@ async fn hit_servers(
 }
 
 fn is_of_leader(fault: Fault, site: Site) -> bool {
-    matches!(site, Site::Zk | Site::LinkedZk) && hits_leader(fault.row().effect)
+    matches!(site, Site::Zk | Site::LinkedZk | Site::Etcd | Site::LinkedEtcd)
+        && hits_leader(fault.row().effect)
 }
 
 async fn leader(servers: &FaultServers) -> Outcome<usize> {
@@ -231,7 +232,11 @@ fn site(fault: Fault, backend: BackendName) -> Option<Site> {
         (BackendName::Postgres, Effect::FailOver(Data::Kept)) => Site::SynchronousStandby,
         (BackendName::Postgres, Effect::FillDisk) => Site::SmallDisk,
         (BackendName::Postgres, _) => Site::Postgres,
+        (BackendName::Etcd, Effect::CutLeaderOff) => Site::LinkedEtcd,
         (BackendName::Etcd, _) => Site::Etcd,
+        (BackendName::Mysql, Effect::FailOver(Data::Lost)) => Site::MysqlReplica,
+        (BackendName::Mysql, Effect::FailOver(Data::Kept)) => Site::MysqlSemiSynchronous,
+        (BackendName::Mysql, Effect::FillDisk) => Site::MysqlSmallDisk,
         (BackendName::Mysql, _) => Site::Mysql,
     })
 }

@@ -1,43 +1,56 @@
-//! What befalls PostgreSQL alone.
+//! What befalls databases, and what only a statement can do: PostgreSQL and MariaDB, and etcd where it has the same.
 
-use lock_testkit::{PostgresOptions, PostgresPair, PostgresServer};
+use lock_testkit::{PostgresOptions, PostgresServer};
+use sqlx::Executor as _;
+use sqlx::mysql::MySqlConnection;
 use tokio_postgres::Client;
 
 use super::journal::MAKE_JOURNAL;
 use super::{FaultServers, Servers};
 use crate::data::{Failure, Outcome};
+use crate::rig::backends::mysql::session;
 use crate::rig::backends::postgres::connect;
 
 /// All connections that a server allows. They are given back when this is dropped.
-pub(crate) struct TakenConnections {
-    administrator: Client,
-    others: Vec<Client>,
+pub(crate) enum TakenConnections {
+    Postgres { administrator: Client, others: Vec<Client> },
+    Mysql { administrator: MySqlConnection, others: Vec<MySqlConnection> },
 }
 
 impl TakenConnections {
     /// Whether no lock has a connection.
-    pub(crate) async fn are_all(&self) -> Outcome<bool> {
-        Ok(self.administrator.query_one(COUNT_SESSIONS, &[]).await?.get::<_, i64>(0) == 0)
+    pub(crate) async fn are_all(&mut self) -> Outcome<bool> {
+        Ok(match self {
+            Self::Postgres { administrator, .. } => {
+                administrator.query_one(COUNT_SESSIONS, &[]).await?.get::<_, i64>(0) == 0
+            }
+            Self::Mysql { administrator, .. } => {
+                sqlx::query_scalar::<_, i64>(MYSQL_SESSIONS).fetch_one(administrator).await? == 0
+            }
+        })
     }
 
     /// Ends the sessions of all locks, and takes every connection that is free. Whether none was left to them.
     async fn take(&mut self, url: &str) -> Outcome<bool> {
-        self.administrator.query_one(END_SESSIONS, &[]).await?;
-        while let Ok(other) = connect(url).await {
-            self.others.push(other);
+        match self {
+            Self::Postgres { administrator, others } => {
+                administrator.query_one(END_SESSIONS, &[]).await?;
+                while let Ok(other) = connect(url).await {
+                    others.push(other);
+                }
+            }
+            Self::Mysql { administrator, others } => {
+                administrator.execute(END_MYSQL_SESSIONS).await?;
+                while let Ok(other) = session(url).await {
+                    others.push(other);
+                }
+            }
         }
         self.are_all().await
     }
 }
 
 impl FaultServers {
-    pub(crate) fn pair(&self) -> Outcome<&PostgresPair> {
-        match &self.servers {
-            Servers::PostgresPair(pair) => Ok(pair),
-            _ => Err(Failure::new("there is no standby")),
-        }
-    }
-
     pub(crate) fn postgres(&self, server: usize) -> &PostgresServer {
         match &self.servers {
             Servers::Postgres(alone) => alone,
@@ -46,32 +59,99 @@ impl FaultServers {
         }
     }
 
+    /// Whether there is a primary with a standby or a replica.
+    pub(crate) const fn has_standby(&self) -> bool {
+        matches!(self.servers, Servers::PostgresPair(_) | Servers::MysqlPair(_))
+    }
+
+    /// Takes care that the standby gets nothing more.
+    pub(crate) async fn detach(&self) -> Outcome<()> {
+        match &self.servers {
+            Servers::PostgresPair(pair) => Ok(pair.detach().await?),
+            Servers::MysqlPair(pair) => Ok(pair.detach().await?),
+            _ => Err(Failure::new("there is no standby")),
+        }
+    }
+
+    /// Kills the primary, and promotes the standby. Whether it takes writes.
+    pub(crate) async fn promote(&self) -> Outcome<bool> {
+        match &self.servers {
+            Servers::PostgresPair(pair) => {
+                let [primary, standby] = pair.servers();
+                primary.kill();
+                standby.promote().await?;
+                Ok(standby.sql(&["SELECT NOT pg_is_in_recovery()"]).await? == "t")
+            }
+            Servers::MysqlPair(pair) => {
+                let [primary, replica] = pair.servers();
+                primary.kill();
+                pair.promote().await?;
+                Ok(replica.sql("SELECT @@read_only").await? == "0")
+            }
+            _ => Err(Failure::new("there is no standby")),
+        }
+    }
+
     /// Ends the sessions of all locks. Returns how many there were.
     pub(crate) async fn end_sessions(&self) -> Outcome<u64> {
-        let ended = self.postgres(0).sql(&[END_SESSIONS]).await?;
+        let ended = match &self.servers {
+            Servers::Mysql(server) => server.sql(&format!("{MYSQL_SESSIONS}; {END_MYSQL_SESSIONS}")).await?,
+            _ => self.postgres(0).sql(&[END_SESSIONS]).await?,
+        };
         ended.parse().map_err(|_| Failure::new(format!("{ended:?} is no number")))
     }
 
     /// Fills the disk of the server, or gives it room again. Whether it is full.
     pub(crate) async fn fill_disk(&self, full: bool) -> Outcome<bool> {
-        let rows = if full { DISK_MB * 10 } else { 0 };
-        let fill = format!(
-            "DO $$ BEGIN EXECUTE format('COPY (SELECT repeat(''x'', 100000) FROM generate_series(1, {rows})) TO %L', \
-             current_setting('data_directory') || '/ballast'); END $$"
-        );
-        match self.postgres(0).sql(&[&fill]).await {
-            Ok(_) => Ok(false),
-            Err(error) if error.to_string().contains("No space left on device") => Ok(true),
-            Err(error) => Err(error.into()),
-        }
+        Ok(match &self.servers {
+            Servers::Mysql(server) => server.fill_disk(full).await?,
+            Servers::Etcd(cluster) => cluster.members()[0].raise_alarm(full).await?,
+            _ => self.postgres(0).fill_disk(full).await?,
+        })
     }
 
     /// Ends the sessions of all locks, and takes every connection that the server allows before they are opened again.
     pub(crate) async fn take_connections(&self) -> Outcome<TakenConnections> {
-        let url = self.postgres(0).url();
-        let mut taken = TakenConnections { administrator: connect(&url).await?, others: Vec::new() };
+        let (url, mut taken) = match &self.servers {
+            Servers::Mysql(server) => {
+                let prepare = "CREATE USER other, administrator; GRANT ALL ON *.* TO administrator";
+                server.sql(&format!("{prepare}; SET GLOBAL max_connections = {MOST_CONNECTIONS}")).await?;
+                let url = |user| format!("mysql://{user}@{}/information_schema", server.addr());
+                let administrator = session(&url("administrator")).await?;
+                (url("other"), TakenConnections::Mysql { administrator, others: Vec::new() })
+            }
+            _ => {
+                let url = self.postgres(0).url();
+                let administrator = connect(&url).await?;
+                (url, TakenConnections::Postgres { administrator, others: Vec::new() })
+            }
+        };
         self.until("no lock has a connection", async || taken.take(&url).await).await?;
         Ok(taken)
+    }
+
+    /// Makes a lease one that has ended, or deletes the record of its lock. Returns how many there were, unless it takes more than a
+    /// statement.
+    pub(crate) async fn end_lease(&self, lock: &str) -> Outcome<Option<u64>> {
+        let ended = match &self.servers {
+            Servers::Postgres(server) => {
+                let end = format!(
+                    "WITH ended AS (UPDATE polylock.lease SET expires_at = '-infinity' WHERE name = '{lock}' RETURNING 1) \
+                     SELECT count(*) FROM ended"
+                );
+                server.sql(&[&end]).await?
+            }
+            Servers::Mysql(server) => {
+                let delete = format!("DELETE FROM polylock WHERE name = 'lock/{lock}'; SELECT ROW_COUNT()");
+                server.sql(&delete).await?
+            }
+            Servers::Etcd(cluster) => {
+                let existed = cluster.members()[0].delete(&format!("polylock/lock/{lock}")).await?;
+                return Ok(Some(u64::from(existed)));
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(ended.parse().unwrap_or(0)))
     }
 }
 
@@ -94,3 +174,7 @@ const MOST_CONNECTIONS: &str = "100";
 pub(super) const END_SESSIONS: &str =
     "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name LIKE 'polylock%'";
 const COUNT_SESSIONS: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'polylock%'";
+const END_MYSQL_SESSIONS: &str = "KILL USER me";
+/// One that is refused, as there are too many, logs in before.
+const MYSQL_SESSIONS: &str =
+    "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'me' AND command <> 'Connect'";

@@ -1,12 +1,12 @@
-//! What other sessions do to the tables and the sessions of the locks on PostgreSQL.
+//! What other sessions do to the tables and the sessions of the locks on PostgreSQL, and on MariaDB.
 
 use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::FaultServers;
-use super::postgres::END_SESSIONS;
-use crate::data::{Disturbance, Outcome};
+use super::database::END_SESSIONS;
+use super::{FaultServers, Servers};
+use crate::data::{Disturbance, Failure, Outcome};
 use crate::rig::backends::postgres::connect;
 use Disturbance::{Cancels, ForgedNotifications, FullVacuum, Isolation, ReadOnly, TableLock};
 
@@ -65,6 +65,14 @@ impl FaultServers {
         disturbance: Disturbance,
         until: impl Future<Output = Outcome<()>>,
     ) -> Outcome<()> {
+        if let Servers::Mysql(server) = &self.servers {
+            if disturbance != ReadOnly {
+                return Err(Failure::new(format!("MariaDB has no disturbance of {disturbance}")));
+            }
+            server.sql("SET GLOBAL read_only = 1").await?;
+            until.await?;
+            return Ok(server.sql("SET GLOBAL read_only = 0").await.map(drop)?);
+        }
         let session = connect(&self.postgres(0).url()).await?;
         let Script { begin, again, end } = Script::of(disturbance);
         for statement in begin {
