@@ -34,7 +34,7 @@ const fn no_livelock(by: &'static str) -> OurTarget {
 fn settings(plan: &Plan) -> String {
     let [hold, span] = [HOLD, plan.contended].map(time);
     format!(
-        "clients: {CROWD} tasks of one process, each with connections of its own; the first 64 that wait are in the queue
+        "clients: {CROWD} tasks of one process, each with connections of its own; all of them find room in the queue
          hold: {hold}, as in contended
          duration: {span} each"
     )
