@@ -300,6 +300,20 @@ impl FaultServers {
         matches!(self.servers, Servers::ZooKeeper(_) | Servers::Etcd(_))
     }
 
+    /// Whether each of them serves, which takes a leader. After a majority was away, members of etcd may split their votes for seconds.
+    pub(crate) async fn all_serve(&self) -> bool {
+        for server in 0..self.len() {
+            let serves = match &self.servers {
+                Servers::ZooKeeper(ensemble) => ensemble.nodes()[server].mode().await.is_some(),
+                _ => self.answers(server).await,
+            };
+            if !serves {
+                return false;
+            }
+        }
+        true
+    }
+
     /// What the outages do to one of them.
     fn server(&self, server: usize) -> &dyn FaultServer {
         match &self.servers {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lock_testkit::proxy::{Direction, Then};
-use lock_testkit::{RedisSentinel, ZkEnsemble, now_ns};
+use lock_testkit::{RedisSentinel, now_ns};
 use serde::{Serialize, Serializer};
 use tokio::time::{sleep, timeout};
 
@@ -179,10 +179,14 @@ impl<'a> Injector<'a> {
         servers.all_proxies().for_each(|proxy| proxy.heal());
     }
 
-    /// Waits until all servers of an ensemble serve.
+    /// Waits until all servers that elect a leader serve.
     pub(crate) async fn all_serve(&self) -> Outcome<()> {
-        let Some(ensemble) = self.site.and_then(|(_, servers)| servers.ensemble()) else { return Ok(()) };
-        self.servers()?.until("all servers serve", async || serves(ensemble).await).await
+        match self.site {
+            Some((_, servers)) if servers.elects() => {
+                servers.until("all servers serve", async || Ok(servers.all_serve().await)).await
+            }
+            _ => Ok(()),
+        }
     }
 
     async fn stop(&mut self, hit: &Hit) -> Outcome<Evidence> {
@@ -674,15 +678,6 @@ pub(crate) async fn cut_off_replica(sentinel: &RedisSentinel) -> Outcome<()> {
 /// Whether a request of a store that swaps writes a record with a holder.
 fn is_grant(request: &[u8]) -> bool {
     request.windows(HOLDERS.len()).any(|part| part == HOLDERS)
-}
-
-async fn serves(ensemble: &ZkEnsemble) -> Outcome<bool> {
-    for node in ensemble.nodes() {
-        if node.mode().await.is_none() {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }
 
 /// How many tasks a worker can have at once: all of them get their lock within some leases.
