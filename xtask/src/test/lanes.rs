@@ -75,8 +75,8 @@ impl Job {
     }
 }
 
-/// Of foreground jobs: with more, programs take longer, and leases end. The third one begins where half of the machine is idle.
-pub(super) const MOST_AT_A_TIME: usize = 3;
+/// Of foreground jobs: with more, programs take longer, and leases end.
+pub(super) const MOST_AT_A_TIME: usize = 2;
 
 /// Runs all jobs, even when one has failed: two foreground jobs at a time, or one beside other work, and more while there is room, up
 /// to this number. The output of a single one is shown as it comes.
