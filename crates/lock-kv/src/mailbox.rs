@@ -30,6 +30,8 @@ pub struct KvMailbox<R> {
     clock: Clock,
     last: Mutex<Last>,
     notified: Mutex<Option<BoxFuture<'static, Option<Token>>>>,
+    /// Whether a notice came: it may stay, though the grant is over, and would come again at once.
+    was_told: bool,
     patience: Mutex<Patience>,
 }
 
@@ -59,7 +61,8 @@ impl<R: Registers> KvMailbox<R> {
         let (about, clock, last, notified) =
             (about.clone(), clock.clone(), Mutex::default(), Mutex::default());
         let patience = Mutex::new(Patience { losses: 0, until: clock.now() });
-        Self { registers: Arc::clone(registers), about, clock, last, notified, patience }
+        let registers = Arc::clone(registers);
+        Self { registers, about, clock, last, notified, was_told: false, patience }
     }
 
     /// Whether the waiter says nothing now: that came too late a moment ago. It looks all the same.
@@ -97,12 +100,17 @@ impl<R: Registers> KvMailbox<R> {
             None if last.is_old => poll.saturating_mul(1 + OUTSIDE / 2),
             None => (poll / 2).saturating_mul(last.ahead.saturating_add(2)),
         };
-        longest.min(LONGEST).mul_f64(random::rng().random_range(0.5..=1.0))
+        longest.min(LONGEST.max(poll)).mul_f64(random::rng().random_range(0.5..=1.0))
+    }
+
+    /// Whether it is told of a grant; else it polls.
+    const fn is_notified(&self) -> bool {
+        self.about.notifies && !self.was_told
     }
 
     /// What the store tells this waiter. It is asked once, until it has answered.
     async fn notified(&mut self, queued: Option<OwnerId>) -> Option<Token> {
-        let Some(waiter) = queued.filter(|_| self.about.notifies) else { return pending().await };
+        let Some(waiter) = queued.filter(|_| self.is_notified()) else { return pending().await };
         let registers = &self.registers;
         let notified = self.notified.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         let notified = notified.get_or_insert_with(|| {
@@ -111,6 +119,7 @@ impl<R: Registers> KvMailbox<R> {
         });
         let token = notified.await;
         *lock(&self.notified) = None;
+        self.was_told |= token.is_some();
         token
     }
 }
@@ -129,13 +138,14 @@ impl<R> Debug for KvMailbox<R> {
 
 impl<R: Registers> Mailbox for KvMailbox<R> {
     fn listens(&mut self, _: Option<usize>) -> Option<Duration> {
-        Some(longest_pause())
+        // One that is to read rarely does not read more often for this.
+        Some(longest_pause().max(self.about.poll * 2))
     }
 
     async fn next(&mut self) -> Message {
         let last = *lock(&self.last);
         let (clock, pause) = (self.clock.clone(), self.pause(&last));
-        let polls = last.is_old || last.queued.is_none() || !self.about.notifies;
+        let polls = last.is_old || last.queued.is_none() || !self.is_notified();
         // One that asks in vain does so no sooner for that: a store that refuses at once would be asked without a pause.
         let look = if last.is_old { BootInstant::NEVER } else { last.look };
         let token = tokio::select! {
@@ -144,6 +154,8 @@ impl<R: Registers> Mailbox for KvMailbox<R> {
             () = clock.sleep_until(look) => None,
         };
         lock(&self.last).is_old = true;
-        token.map_or(Message::Ask, Message::Granted)
+        // To be confirmed first: the swap for that needs to know the record, which takes more than the requests that a caller who blocks its
+        // thread would still send. The lock would be kept for the grace period alone.
+        if token.is_some() { Message::Confirm } else { Message::Ask }
     }
 }

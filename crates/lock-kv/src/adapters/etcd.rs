@@ -8,6 +8,7 @@ mod messages;
 
 use std::time::Duration;
 
+use lock_core::waiting::pause_between;
 use lock_core::{ErrorKind, Outcome, OwnerId, Result, Token};
 use tokio::time::{sleep, timeout};
 use tonic::Status;
@@ -27,7 +28,7 @@ const WATCHED: Duration = Duration::from_secs(5);
 /// Before the owner ids of waiters that are notified.
 const NOTICES: &str = "granted/";
 /// How many notices are published in one transaction, of 128 steps at most. Waiters without one look at the record.
-const MOST_NOTICES: usize = 100;
+const MOST_NOTICES: usize = 120;
 /// How many keys are listed at a time: with long names still less than gRPC takes for an answer.
 const PAGE: i64 = 1_000;
 
@@ -160,7 +161,8 @@ impl Registers for Etcd {
             Ok(Ok(token)) => token,
             Ok(Err(lost)) => {
                 tracing::debug!(%lost, "a watch of etcd is lost");
-                sleep(POLL).await;
+                // Not all at the same time, after the end of a member.
+                sleep(pause_between(25, 100)).await;
                 None
             }
             Err(_) => None,

@@ -33,7 +33,6 @@ rules! {
     clocks_without_a_margin_break_exclusion: "no-margin", NoMargin, EXCLUSION;
     a_roll_back_that_only_reads_leaves_a_lock: "only-reads", SettlesByReading, NOTHING_LEFT;
     tokens_by_the_clock_alone_fall: "clock-tokens", TokensByClock, INCREASE;
-    a_waiter_that_counts_its_grant_from_its_notice_breaks_exclusion: "granted-by-notice", GrantCountsFromNotice, EXCLUSION;
     a_waiter_that_counts_its_grant_from_a_read_breaks_exclusion: "granted-by-read", GrantCountsFromRead, EXCLUSION;
 }
 

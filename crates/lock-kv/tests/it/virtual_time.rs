@@ -228,6 +228,31 @@ fn a_notified_waiter_has_the_lock_before_it_looks() {
     });
 }
 
+/// It is there for good, as if nobody had removed it.
+#[test]
+fn a_waiter_whose_notice_is_old_does_not_ask_all_the_time() {
+    in_virtual_time(9, async {
+        let (table, clock) = (Arc::new(Table::new(Versions::Numbers)), Clock::tokio());
+        let (holder, _) = client(&table, &clock, 1).await;
+        let guard = holder.mutex("a").acquire().await.unwrap();
+        let link = Link::new(2);
+        let config = KvConfig::new().ttl(TTL).clock(clock);
+        let locks = config.connect(Client::new(&table, &link).notifying(true)).await.unwrap();
+        let waiting = tokio::spawn(async move { locks.mutex("a").acquire().await });
+        until("it waits", async || table.left("a") == 2).await;
+        // Longer than a grant lasts until it is confirmed.
+        sleep(TTL).await;
+        table.tell_the_first("a", guard.token());
+        let reads = table.reads();
+        sleep(TTL).await;
+        let reads = table.reads() - reads;
+        println!("{reads} reads in a ttl");
+        assert!(reads < 2_000, "{reads} reads");
+        guard.release().await.unwrap();
+        waiting.await.unwrap().unwrap().release().await.unwrap();
+    });
+}
+
 /// Its clock tells when the entry was written, and that is believed if it is not yet to come.
 #[test]
 fn a_crashed_holders_lock_is_free_at_once_for_processes_of_its_boot() {

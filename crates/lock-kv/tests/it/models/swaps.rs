@@ -53,8 +53,6 @@ pub(crate) enum Mistake {
     RemovesByClock,
     /// A waiter that finds itself granted is valid from the last read on that did not show the grant.
     GrantCountsFromRead,
-    /// A waiter that is notified of a grant is valid from then on.
-    GrantCountsFromNotice,
 }
 
 /// What the store and the clients know, and what has been so far.
@@ -89,10 +87,6 @@ struct Client {
     dead_in: u8,
     /// For how long a grant would be valid that the last read did not show.
     unseen: u8,
-    /// The number of the value by which it queued up.
-    joined: u8,
-    /// For how long a grant would be valid from before that was sent.
-    since: u8,
     valid: u8,
     swap: Option<Swap>,
     /// A swap that it has given up, and which may be executed.
@@ -136,8 +130,6 @@ pub(crate) enum Action {
         took: u8,
     },
     Send(usize, Kind),
-    /// A client is notified of the grant that the record was at this point.
-    Notified(usize, usize),
     /// The store executes a swap.
     Execute(usize),
     Answer(usize),
@@ -161,8 +153,6 @@ impl Model for Swaps {
             known: None,
             dead_in: 0,
             unseen: 0,
-            joined: 0,
-            since: 0,
             valid: 0,
             swap: None,
             late: None,
@@ -185,7 +175,6 @@ impl Model for Swaps {
                 }
                 None => {
                     self.reads_of(at, state, actions);
-                    self.notices_of(at, state, actions);
                     let kinds = [Kind::Take, Kind::Queue, Kind::Renew, Kind::Leave, Kind::Remove].into_iter();
                     actions.extend(
                         kinds
@@ -229,17 +218,6 @@ impl Model for Swaps {
                 state.history.windows(3).any(is_granted) && state.is_valid()
             })
         }));
-        properties.extend(self.queues.then(|| {
-            Property::sometimes("a waiter counts on its grant before it confirms", |_, state: &State| {
-                let counts = |(at, client): (usize, &Client)| {
-                    let was_granted = |values: &[Value]| {
-                        values[0].queued == Some(at as u8) && values[1].owner == Some(at as u8)
-                    };
-                    client.valid > 0 && state.history.windows(2).next_back().is_some_and(was_granted)
-                };
-                state.clients.iter().enumerate().any(counts)
-            })
-        }));
         properties.extend((self.given_up > 0).then(|| {
             Property::sometimes("a late swap can be executed", |_, state: &State| {
                 let is_current = |late: Swap| late.expected == *state.present();
@@ -260,16 +238,6 @@ impl Tale for Swaps {
                 self.read(&mut state.clients[client], client as u8, value, u8::from(is_fast) + took);
             }
             Action::Send(client, kind) => self.send(&mut state.clients[client], client as u8, kind),
-            Action::Notified(client, at) => {
-                let token = state.history[at].token;
-                let notified = &mut state.clients[client];
-                let left = if self.is(Mistake::GrantCountsFromNotice) { TTL } else { notified.since };
-                (notified.valid, notified.since) = (notified.valid.max(left), 0);
-                // What it knows is no longer there.
-                notified.known = None;
-                state.has_inverted |= token < state.granted;
-                state.granted = state.granted.max(token);
-            }
             Action::Execute(client) => {
                 let swap = last.clients[client].swap.expect("it was sent");
                 let answer = Some(self.execute(&mut state, swap));
@@ -335,20 +303,6 @@ impl Swaps {
         }
     }
 
-    /// A notice may come late, again, or never.
-    fn notices_of(self, at: usize, state: &State, actions: &mut Vec<Action>) {
-        let (me, client) = (Some(at as u8), &state.clients[at]);
-        let is_over = client.since == 0 && !self.is(Mistake::GrantCountsFromNotice);
-        if client.is_settled || client.joined == 0 || is_over {
-            return;
-        }
-        let is_grant = |values: &[Value]| {
-            values[0].queued == me && values[1].owner == me && values[1].number > client.joined
-        };
-        let grants = state.history.windows(2).enumerate().filter(|(_, values)| is_grant(values));
-        actions.extend(grants.map(|(before, _)| Action::Notified(at, before + 1)));
-    }
-
     fn read(self, client: &mut Client, me: u8, value: Value, early: u8) {
         let entry = |value: Value| (value.owner, value.beat);
         if client.known.map(entry) != Some(entry(value)) {
@@ -408,14 +362,11 @@ impl Swaps {
                 (value.owner, value.beat, value.token) = (Some(me), value.number, token);
                 value.queued = value.queued.filter(|waiter| *waiter != me);
             }
-            Kind::Queue => {
-                value.queued = Some(me);
-                (client.joined, client.since) = (value.number, TTL);
-            }
+            Kind::Queue => value.queued = Some(me),
             Kind::Renew => value.beat = value.number,
             Kind::Remove => value = Value { number: value.number, ..Value::default() },
             Kind::Leave => {
-                (client.valid, client.joined, client.since) = (0, 0, 0);
+                client.valid = 0;
                 value.queued = value.queued.filter(|waiter| *waiter != me);
                 if value.owner == Some(me) {
                     value.owner = value.queued.take();
@@ -502,15 +453,11 @@ impl Client {
     }
 
     fn counts(&self) -> bool {
-        self.dead_in > 0
-            || self.unseen > 0
-            || self.since > 0
-            || self.valid > 0
-            || self.swap.is_some_and(|swap| swap.left > 0)
+        self.dead_in > 0 || self.unseen > 0 || self.valid > 0 || self.swap.is_some_and(|swap| swap.left > 0)
     }
 
     fn tick(&mut self) {
-        for left in [&mut self.dead_in, &mut self.unseen, &mut self.since, &mut self.valid] {
+        for left in [&mut self.dead_in, &mut self.unseen, &mut self.valid] {
             *left = left.saturating_sub(1);
         }
         if let Some(swap) = &mut self.swap {
@@ -543,11 +490,6 @@ fn told(last: &State, action: Action, next: &State) -> String {
             format!("{} reads that {shown}{age}{slow}{fast}{valid}", name(client))
         }
         Action::Send(client, kind) => format!("{} sends a swap {}", name(client), purpose(kind)),
-        Action::Notified(client, at) => {
-            let (name, valid) = (name(client), next.clients[client].valid);
-            let shown = shown(&last.history[at]);
-            format!("{name} is notified that {shown}: its guard is valid for {valid} ticks")
-        }
         Action::Execute(client) => {
             let is_executed = next.clients[client].swap.is_some_and(|swap| swap.answer == Some(true));
             let what = if is_executed { "executes" } else { "refuses" };

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::future::pending;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -50,6 +51,7 @@ pub(crate) struct Table {
     values: Mutex<BTreeMap<String, Vec<Versioned>>>,
     /// All notices that there were, and whether they are there still.
     notices: Mutex<HashMap<OwnerId, (Token, bool)>>,
+    reads: AtomicUsize,
 }
 
 /// The way from one client to the store.
@@ -85,6 +87,7 @@ impl Table {
             contended: Mutex::default(),
             values: Mutex::default(),
             notices: Mutex::default(),
+            reads: AtomicUsize::new(0),
         }
     }
 
@@ -106,6 +109,19 @@ impl Table {
         ["holders", "queue"].into_iter().filter_map(|list| record[list].as_array()).map(Vec::len).sum()
     }
 
+    /// Tells the first waiter of a lock that it has it.
+    pub(crate) fn tell_the_first(&self, lock: &str, token: Token) {
+        let value = self.read(&format!("lock/{lock}"), 0).expect("somebody waits");
+        let record: Value = serde_json::from_slice(&value.value).expect("the value is a record");
+        let waiter = serde_json::from_value(record["queue"][0]["owner"].clone()).expect("it is an owner id");
+        self.notices.lock().unwrap().insert(waiter, (token, true));
+    }
+
+    /// How often a key was read.
+    pub(crate) fn reads(&self) -> usize {
+        self.reads.load(Ordering::Relaxed)
+    }
+
     /// How many notices are there.
     pub(crate) fn notices(&self) -> usize {
         self.notices.lock().unwrap().values().filter(|(_, is_there)| *is_there).count()
@@ -117,6 +133,7 @@ impl Table {
     }
 
     fn read(&self, key: &str, age: usize) -> Option<Versioned> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
         let values = self.values();
         let values = values.get(key)?;
         values.get(values.len().checked_sub(1 + age)?).cloned()
