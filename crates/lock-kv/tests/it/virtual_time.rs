@@ -43,16 +43,16 @@ fn a_crowd_that_waits_takes_no_lock_from_its_holder() {
         let holder = far_client(&table, &clock, 100).await;
         let guard = holder.mutex("crowd").acquire().await.unwrap();
         let mut tasks = Vec::new();
-        for seed in 0..CROWD {
+        for seed in 0..CROWD / 2 {
             let locks = far_client(&table, &clock, seed).await;
             tasks.push(tokio::spawn(async move { locks.mutex("crowd").acquire().await.map(drop) }));
         }
-        until("all wait", async || table.left("crowd") == 1 + CROWD as usize).await;
+        until("all wait", async || table.left("crowd") == 1 + CROWD as usize / 2).await;
         let written = table.written("crowd");
         sleep(TTL * 10).await;
         assert!(guard.is_valid(), "{:?}", guard.state());
         println!("{} values in ten ttl", table.written("crowd") - written);
-        assert_eq!(table.left("crowd"), 1 + CROWD as usize, "all wait still");
+        assert_eq!(table.left("crowd"), 1 + CROWD as usize / 2, "all wait still");
         tasks.iter().for_each(|task| task.abort());
     });
 }
