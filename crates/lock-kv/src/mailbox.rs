@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use lock_core::engine::{Mailbox, Message};
 use lock_core::poison::lock;
 use lock_core::waiting::longest_pause;
-use lock_core::{BootInstant, Clock, OwnerId, Token, random};
+use lock_core::{BootInstant, Clock, OwnerId, random};
 use rand::Rng;
 use tokio::time::sleep;
 
@@ -29,7 +29,7 @@ pub struct KvMailbox<R> {
     about: About,
     clock: Clock,
     last: Mutex<Last>,
-    notified: Mutex<Option<BoxFuture<'static, Option<Token>>>>,
+    notified: Mutex<Option<BoxFuture<'static, bool>>>,
     /// Whether a notice came: it may stay, though the grant is over, and would come again at once.
     was_told: bool,
     patience: Mutex<Patience>,
@@ -109,7 +109,7 @@ impl<R: Registers> KvMailbox<R> {
     }
 
     /// What the store tells this waiter. It is asked once, until it has answered.
-    async fn notified(&mut self, queued: Option<OwnerId>) -> Option<Token> {
+    async fn notified(&mut self, queued: Option<OwnerId>) -> bool {
         let Some(waiter) = queued.filter(|_| self.is_notified()) else { return pending().await };
         let registers = &self.registers;
         let notified = self.notified.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -117,10 +117,10 @@ impl<R: Registers> KvMailbox<R> {
             let registers = Arc::clone(registers);
             Box::pin(async move { registers.notified(waiter).await })
         });
-        let token = notified.await;
+        let is_granted = notified.await;
         *lock(&self.notified) = None;
-        self.was_told |= token.is_some();
-        token
+        self.was_told |= is_granted;
+        is_granted
     }
 }
 
@@ -148,14 +148,14 @@ impl<R: Registers> Mailbox for KvMailbox<R> {
         let polls = last.is_old || last.queued.is_none() || !self.is_notified();
         // One that asks in vain does so no sooner for that: a store that refuses at once would be asked without a pause.
         let look = if last.is_old { BootInstant::NEVER } else { last.look };
-        let token = tokio::select! {
-            token = self.notified(last.queued) => token,
-            () = sleep(pause), if polls => None,
-            () = clock.sleep_until(look) => None,
+        let is_granted = tokio::select! {
+            is_granted = self.notified(last.queued) => is_granted,
+            () = sleep(pause), if polls => false,
+            () = clock.sleep_until(look) => false,
         };
         lock(&self.last).is_old = true;
         // To be confirmed first: the swap for that needs to know the record, which takes more than the requests that a caller who blocks its
         // thread would still send. The lock would be kept for the grace period alone.
-        if token.is_some() { Message::Confirm } else { Message::Ask }
+        if is_granted { Message::Confirm } else { Message::Ask }
     }
 }

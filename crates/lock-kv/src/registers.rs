@@ -4,7 +4,7 @@ use std::fmt::{self, Debug};
 use std::future::{Future, pending, ready};
 use std::time::Duration;
 
-use lock_core::{Finding, OwnerId, Result, Token};
+use lock_core::{Finding, OwnerId, Result};
 
 /// A store of versioned values: the only thing that locks ask of it.
 ///
@@ -140,13 +140,13 @@ pub trait Registers: Debug + Send + Sync + 'static {
         }
     }
 
-    /// The token of a waiter that is [granted](Notice::Granted) its lock, also if that was before; `None` for a reason to look at
-    /// the record. The default never returns.
+    /// Whether a waiter is [granted](Notice::Granted) its lock, also if that was before; `false` for another reason to look at the record. The
+    /// waiter confirms the grant, so a notice that is late, old or somebody else's costs requests alone. The default never returns.
     ///
     /// # Cancel safety
     ///
     /// It has to be cancel safe.
-    fn notified(&self, waiter: OwnerId) -> impl Future<Output = Option<Token>> + Send {
+    fn notified(&self, waiter: OwnerId) -> impl Future<Output = bool> + Send {
         let _ = waiter;
         pending()
     }
@@ -193,8 +193,8 @@ pub struct About {
 /// What a waiter is told by the swap of another client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// It has the lock, with this token.
-    Granted(OwnerId, Token),
+    /// It has the lock.
+    Granted(OwnerId),
     /// It knows, or is no longer there: the notice can be removed.
     Over(OwnerId),
 }

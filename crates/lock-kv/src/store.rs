@@ -127,10 +127,10 @@ impl<R: Registers> KvStore<R> {
         mut change: impl FnMut(&mut Record<Party>, &mut Moment) -> (T, Counts) + Send,
     ) -> Result<Done<T>> {
         let deadline = Instant::now() + self.timeout;
-        // What is remembered may be as good as what a read would return: the swap tells. Not if others change it, and it does not return
-        // what is there.
+        // What is remembered may be as good as what a read would return: the swap tells. Not if others change it: a swap that is refused
+        // costs more than a read where it waits for a disk.
         let is_quiet = |known: &Arc<Known>| known.value.as_ref().is_none_or(|(_, stored)| !stored.is_busy());
-        let mut known = self.observed.recall(key).filter(|known| self.about.notifies || is_quiet(known));
+        let mut known = self.observed.recall(key).filter(is_quiet);
         let mut is_read = false;
         let mut urgent = self.pace.urgent();
         loop {

@@ -189,18 +189,16 @@ impl Stored {
         Self { format: FORMAT, number, mark, last: record.last(), holders, queue }
     }
 
-    /// Who is notified of a grant, with the token.
-    fn notified(&self) -> impl Iterator<Item = (OwnerId, Token)> {
-        self.holders.iter().filter(|holder| holder.notified).map(|holder| (holder.owner, holder.token))
+    /// Who is notified of a grant.
+    fn notified(&self) -> impl Iterator<Item = OwnerId> {
+        self.holders.iter().filter(|holder| holder.notified).map(|holder| holder.owner)
     }
 
     /// What waiters are told when this value follows another one.
     pub(crate) fn notices_after(&self, before: &Self) -> Vec<Notice> {
-        let over = before.notified().filter(|owner| !self.notified().any(|other| other.0 == owner.0));
-        let granted = self.notified().filter(|owner| !before.notified().any(|other| other.0 == owner.0));
-        let over = over.map(|(owner, _)| Notice::Over(owner));
-        let granted = granted.map(|(owner, token)| Notice::Granted(owner, token));
-        over.chain(granted).collect()
+        let over = before.notified().filter(|owner| !self.notified().any(|other| other == *owner));
+        let granted = self.notified().filter(|owner| !before.notified().any(|other| other == *owner));
+        over.map(Notice::Over).chain(granted.map(Notice::Granted)).collect()
     }
 
     /// Whether it says the same as this one, but for what tells them apart.

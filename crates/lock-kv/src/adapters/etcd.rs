@@ -9,7 +9,7 @@ mod messages;
 use std::time::Duration;
 
 use lock_core::waiting::pause_between;
-use lock_core::{ErrorKind, Outcome, OwnerId, Result, Token};
+use lock_core::{ErrorKind, Outcome, OwnerId, Result};
 use tokio::time::{sleep, timeout};
 use tonic::Status;
 
@@ -54,31 +54,29 @@ impl Etcd {
 
     fn step(&self, notice: &Notice) -> Step {
         match notice {
-            Notice::Granted(waiter, token) => {
-                Step::put(&self.notice_key(*waiter), token.to_string().as_bytes())
-            }
+            Notice::Granted(waiter) => Step::put(&self.notice_key(*waiter), &[]),
             Notice::Over(waiter) => Step::delete(&self.notice_key(*waiter)),
         }
     }
 
-    /// Returns the token in a notice, or a reason to look.
+    /// Returns when there is a notice.
     ///
     /// From now on, and a read once that is: a watch from an earlier revision waits for up to 100 ms until etcd has caught up.
-    async fn watch(&self, waiter: OwnerId) -> Result<Option<Token>, Status> {
+    async fn watch(&self, waiter: OwnerId) -> Result<(), Status> {
         let key = self.notice_key(waiter);
         let mut watched = self.members.open::<_, Watched>(WATCH, Watch::new(&key)).await?;
         while let Some(Watched { created, canceled, events }) = watched.next().await? {
             if canceled {
                 return Err(Status::cancelled("the store has ended the watch"));
             }
-            if let Some(value) = events.into_iter().find_map(|event| event.value) {
-                return Ok(token(&value));
+            if !events.is_empty() {
+                return Ok(());
             }
             if created {
                 let found = self.members.call::<_, Found>(RANGE, &Range::one(&key)).await;
                 let found = found.map_err(|error| Status::unavailable(error.message()))?.answer.values;
-                if let Some(value) = found.first() {
-                    return Ok(token(value));
+                if !found.is_empty() {
+                    return Ok(());
                 }
             }
         }
@@ -156,16 +154,16 @@ impl Registers for Etcd {
     }
 
     /// By a watch; by a pause where there is none.
-    async fn notified(&self, waiter: OwnerId) -> Option<Token> {
+    async fn notified(&self, waiter: OwnerId) -> bool {
         match timeout(WATCHED, self.watch(waiter)).await {
-            Ok(Ok(token)) => token,
+            Ok(Ok(())) => true,
             Ok(Err(lost)) => {
                 tracing::debug!(%lost, "a watch of etcd is lost");
                 // Not all at the same time, after the end of a member.
                 sleep(pause_between(25, 100)).await;
-                None
+                false
             }
-            Err(_) => None,
+            Err(_) => false,
         }
     }
 
@@ -185,11 +183,6 @@ fn revision(version: Option<&Version>) -> Option<i64> {
 
 fn version(revision: i64) -> Version {
     Version::from(revision.cast_unsigned())
-}
-
-/// The token in a notice; `None` if it is none of ours.
-fn token(notice: &Value) -> Option<Token> {
-    Some(Token::new(str::from_utf8(&notice.value).ok()?.parse().ok()?))
 }
 
 fn versioned(found: Value) -> Versioned {

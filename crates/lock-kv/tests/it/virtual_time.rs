@@ -242,7 +242,7 @@ fn a_waiter_whose_notice_is_old_does_not_ask_all_the_time() {
         until("it waits", async || table.left("a") == 2).await;
         // Longer than a grant lasts until it is confirmed.
         sleep(TTL).await;
-        table.tell_the_first("a", guard.token());
+        table.tell_the_first("a");
         let reads = table.reads();
         sleep(TTL).await;
         let reads = table.reads() - reads;

@@ -157,11 +157,9 @@ pub(crate) struct Watched {
     pub(crate) events: Vec<Event>,
 }
 
+/// That it came is enough.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Event {
-    #[prost(message, optional, tag = "2")]
-    pub(crate) value: Option<Value>,
-}
+pub(crate) struct Event {}
 
 /// Without the password.
 impl Debug for Login {

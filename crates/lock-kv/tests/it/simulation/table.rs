@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lock_core::{Error, ErrorKind, Outcome, OwnerId, Result, Token};
+use lock_core::{Error, ErrorKind, Outcome, OwnerId, Result};
 use lock_kv::{About, Exchanged, Notice, Registers, Version, Versioned};
 use lock_testkit::fake::{Dice, Faults};
 use serde_json::Value;
@@ -50,7 +50,7 @@ pub(crate) struct Table {
     /// All values that each key has had.
     values: Mutex<BTreeMap<String, Vec<Versioned>>>,
     /// All notices that there were, and whether they are there still.
-    notices: Mutex<HashMap<OwnerId, (Token, bool)>>,
+    notices: Mutex<HashMap<OwnerId, bool>>,
     reads: AtomicUsize,
 }
 
@@ -110,11 +110,11 @@ impl Table {
     }
 
     /// Tells the first waiter of a lock that it has it.
-    pub(crate) fn tell_the_first(&self, lock: &str, token: Token) {
+    pub(crate) fn tell_the_first(&self, lock: &str) {
         let value = self.read(&format!("lock/{lock}"), 0).expect("somebody waits");
         let record: Value = serde_json::from_slice(&value.value).expect("the value is a record");
         let waiter = serde_json::from_value(record["queue"][0]["owner"].clone()).expect("it is an owner id");
-        self.notices.lock().unwrap().insert(waiter, (token, true));
+        self.notices.lock().unwrap().insert(waiter, true);
     }
 
     /// How often a key was read.
@@ -124,7 +124,7 @@ impl Table {
 
     /// How many notices are there.
     pub(crate) fn notices(&self) -> usize {
-        self.notices.lock().unwrap().values().filter(|(_, is_there)| *is_there).count()
+        self.notices.lock().unwrap().values().filter(|is_there| **is_there).count()
     }
 
     /// How many values its record has had.
@@ -164,8 +164,8 @@ impl Table {
         let mut all = self.notices.lock().unwrap();
         for notice in notices {
             match notice {
-                Notice::Granted(waiter, token) => drop(all.insert(*waiter, (*token, true))),
-                Notice::Over(waiter) => all.get_mut(waiter).expect("it was published").1 = false,
+                Notice::Granted(waiter) => drop(all.insert(*waiter, true)),
+                Notice::Over(waiter) => *all.get_mut(waiter).expect("it was published") = false,
             }
         }
         Ok(version)
@@ -346,7 +346,7 @@ impl Registers for Client {
     }
 
     /// Late, or never, or what was published long ago.
-    async fn notified(&self, waiter: OwnerId) -> Option<Token> {
+    async fn notified(&self, waiter: OwnerId) -> bool {
         if self.link.chance(|faults| faults.lose_reply) {
             pending::<()>().await;
         }
@@ -356,10 +356,10 @@ impl Registers for Client {
         loop {
             sleep(self.link.delay() + Duration::from_millis(1)).await;
             if self.link.chance(|faults| faults.reset_after) {
-                return None;
+                return false;
             }
-            if let Some((token, _)) = self.table.notices.lock().unwrap().get(&waiter) {
-                return Some(*token);
+            if self.table.notices.lock().unwrap().contains_key(&waiter) {
+                return true;
             }
         }
     }
