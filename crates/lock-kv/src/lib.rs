@@ -55,5 +55,5 @@ pub use adapters::sqlite::{Sqlite, config::SqliteConfig};
 pub use backend::{Kv, KvConfig};
 #[cfg(feature = "s3")]
 pub use object_store;
-pub use registers::{About, Exchanged, Notice, Registers, Version, Versioned};
+pub use registers::{About, Exchanged, Notice, Notified, Registers, Version, Versioned};
 pub use store::KvStore;

@@ -14,7 +14,7 @@ use rand::Rng;
 use tokio::time::sleep;
 
 use crate::pace::Pace;
-use crate::registers::{About, Registers};
+use crate::registers::{About, Notified, Registers, Versioned};
 
 /// The shortest pause of a waiter that polls: this part of the longest one of the first.
 const SHORTEST: u32 = 8;
@@ -29,7 +29,9 @@ pub struct KvMailbox<R> {
     about: About,
     clock: Clock,
     last: Mutex<Last>,
-    notified: Mutex<Option<BoxFuture<'static, bool>>>,
+    notified: Mutex<Option<BoxFuture<'static, Notified>>>,
+    /// The value that came with the last notice.
+    carried: Mutex<Option<Versioned>>,
     /// Whether a notice came: it may stay, though the grant is over, and would come again at once.
     was_told: bool,
     patience: Mutex<Patience>,
@@ -58,16 +60,21 @@ struct Last {
 
 impl<R: Registers> KvMailbox<R> {
     pub(crate) fn new(registers: &Arc<R>, about: &About, clock: &Clock) -> Self {
-        let (about, clock, last, notified) =
-            (about.clone(), clock.clone(), Mutex::default(), Mutex::default());
+        let (about, clock, last) = (about.clone(), clock.clone(), Mutex::default());
+        let (notified, carried) = (Mutex::default(), Mutex::default());
         let patience = Mutex::new(Patience { losses: 0, until: clock.now() });
         let registers = Arc::clone(registers);
-        Self { registers, about, clock, last, notified, was_told: false, patience }
+        Self { registers, about, clock, last, notified, carried, was_told: false, patience }
     }
 
     /// Whether the waiter says nothing now: that came too late a moment ago. It looks all the same.
     pub(crate) fn is_patient(&self) -> bool {
         self.clock.now() < lock(&self.patience).until
+    }
+
+    /// The value that came with the last notice, once: as good as a read when it came.
+    pub(crate) fn take_carried(&self) -> Option<Versioned> {
+        lock(&self.carried).take()
     }
 
     /// Notes whether what the waiter had to say came too late.
@@ -109,7 +116,7 @@ impl<R: Registers> KvMailbox<R> {
     }
 
     /// What the store tells this waiter. It is asked once, until it has answered.
-    async fn notified(&mut self, queued: Option<OwnerId>) -> bool {
+    async fn notified(&mut self, queued: Option<OwnerId>) -> Notified {
         let Some(waiter) = queued.filter(|_| self.is_notified()) else { return pending().await };
         let registers = &self.registers;
         let notified = self.notified.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -117,10 +124,10 @@ impl<R: Registers> KvMailbox<R> {
             let registers = Arc::clone(registers);
             Box::pin(async move { registers.notified(waiter).await })
         });
-        let is_granted = notified.await;
+        let why = notified.await;
         *lock(&self.notified) = None;
-        self.was_told |= is_granted;
-        is_granted
+        self.was_told |= matches!(why, Notified::Granted(_));
+        why
     }
 }
 
@@ -148,14 +155,16 @@ impl<R: Registers> Mailbox for KvMailbox<R> {
         let polls = last.is_old || last.queued.is_none() || !self.is_notified();
         // One that asks in vain does so no sooner for that: a store that refuses at once would be asked without a pause.
         let look = if last.is_old { BootInstant::NEVER } else { last.look };
-        let is_granted = tokio::select! {
-            is_granted = self.notified(last.queued) => is_granted,
-            () = sleep(pause), if polls => false,
-            () = clock.sleep_until(look) => false,
+        let why = tokio::select! {
+            why = self.notified(last.queued) => why,
+            () = sleep(pause), if polls => Notified::Lost,
+            () = clock.sleep_until(look) => Notified::Lost,
         };
         lock(&self.last).is_old = true;
-        // To be confirmed first: the swap for that needs to know the record, which takes more than the requests that a caller who blocks its
-        // thread would still send. The lock would be kept for the grace period alone.
-        if is_granted { Message::Confirm } else { Message::Ask }
+        let Notified::Granted(value) = why else { return Message::Ask };
+        *lock(&self.carried) = value;
+        // To be confirmed first: a caller who blocks its thread at once may not send the swap for that, or the read before it. The lock would
+        // be kept for the grace period alone.
+        Message::Confirm
     }
 }

@@ -120,8 +120,8 @@ pub trait Registers: Debug + Send + Sync + 'static {
     /// When the store does not answer, or refuses.
     fn list(&self, prefix: &str, after: &str) -> impl Future<Output = Result<Vec<String>>> + Send;
 
-    /// As [`swap`](Self::swap), and publishes notices in the same step, if the value is written. What is there instead is returned if
-    /// that costs nothing. Called instead of `swap` if the store [notifies](About::notifies). The default publishes none.
+    /// As [`swap`](Self::swap), and publishes notices in the same step, if the value is written: with the value, or without. What is there
+    /// instead is returned if that costs nothing. Called instead of `swap` if the store [notifies](About::notifies). The default publishes none.
     ///
     /// # Errors
     ///
@@ -140,13 +140,13 @@ pub trait Registers: Debug + Send + Sync + 'static {
         }
     }
 
-    /// Whether a waiter is [granted](Notice::Granted) its lock, also if that was before; `false` for another reason to look at the record. The
+    /// Why a waiter is to ask: it is [granted](Notice::Granted) its lock, also if that was before, or for another reason. The
     /// waiter confirms the grant, so a notice that is late, old or somebody else's costs requests alone. The default never returns.
     ///
     /// # Cancel safety
     ///
     /// It has to be cancel safe.
-    fn notified(&self, waiter: OwnerId) -> impl Future<Output = bool> + Send {
+    fn notified(&self, waiter: OwnerId) -> impl Future<Output = Notified> + Send {
         let _ = waiter;
         pending()
     }
@@ -197,6 +197,16 @@ pub enum Notice {
     Granted(OwnerId),
     /// It knows, or is no longer there: the notice can be removed.
     Over(OwnerId),
+}
+
+/// Why a waiter is to ask for its lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notified {
+    /// There is a notice that it has the lock. It carries the value that was written with it, with its version, if the notice has it: this spares
+    /// the read of it.
+    Granted(Option<Versioned>),
+    /// Nobody watches for it now.
+    Lost,
 }
 
 /// What became of a swap.

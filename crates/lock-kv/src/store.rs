@@ -120,18 +120,32 @@ impl<R: Registers> KvStore<R> {
         stored.record(|owner, beat| known.since(owner, beat), self.boot.as_ref())
     }
 
-    /// Changes the record of a lock by a swap on the version that was read. It is tried again while others come first.
+    /// Changes the record of a lock, as it is or is remembered.
     async fn change<T: Send>(
         &self,
         key: &Arc<str>,
+        change: impl FnMut(&mut Record<Party>, &mut Moment) -> (T, Counts) + Send,
+    ) -> Result<Done<T>> {
+        self.change_read(key, None, change).await
+    }
+
+    /// Changes the record of a lock by a swap on the version that was read: now, or with this value. It is tried again while others come
+    /// first.
+    async fn change_read<T: Send>(
+        &self,
+        key: &Arc<str>,
+        read: Option<Versioned>,
         mut change: impl FnMut(&mut Record<Party>, &mut Moment) -> (T, Counts) + Send,
     ) -> Result<Done<T>> {
         let deadline = Instant::now() + self.timeout;
         // What is remembered may be as good as what a read would return: the swap tells. Not if others change it: a swap that is refused
         // costs more than a read where it waits for a disk.
         let is_quiet = |known: &Arc<Known>| known.value.as_ref().is_none_or(|(_, stored)| !stored.is_busy());
-        let mut known = self.observed.recall(key).filter(is_quiet);
-        let mut is_read = false;
+        let mut is_read = read.is_some();
+        let mut known = match read {
+            Some(read) => Some(self.found(key, Some(read))?),
+            None => self.observed.recall(key).filter(is_quiet),
+        };
         let mut urgent = self.pace.urgent();
         loop {
             let current = match known.take() {
@@ -155,6 +169,12 @@ impl<R: Registers> KvStore<R> {
                 }
                 continue;
             }
+            if matches!(counts, Counts::Told) && self.is_being_confirmed(&current, &before) {
+                if is_read {
+                    return Ok(Done { answer, is_done: false });
+                }
+                continue;
+            }
             let was_read = is_read;
             match self.swap(key, version, (next, &before), deadline).await? {
                 Swapped::Written => return Ok(Done { answer, is_done: true }),
@@ -171,6 +191,15 @@ impl<R: Registers> KvStore<R> {
             }
             sleep(pause).await;
         }
+    }
+
+    /// Whether a waiter that is notified of its grant is about to write the record.
+    fn is_being_confirmed(&self, known: &Known, stored: &Stored) -> bool {
+        let is_new = |(owner, beat)| {
+            let seen = self.clock.now().saturating_duration_since(known.since(owner, beat));
+            seen < self.pace.round_trip() * 2
+        };
+        stored.notified().any(is_new)
     }
 
     async fn read(&self, key: &Arc<str>, deadline: Instant) -> Result<Arc<Known>> {
@@ -348,7 +377,8 @@ impl<R: Registers> LeaseStore for KvStore<R> {
     async fn ask(&self, _: &BySwaps, key: &Arc<str>, ask: &Ask<'_, KvMailbox<R>>) -> Result<Answer> {
         let (asked, mailbox) = (self.record_of(ask), ask.queue.as_ref().and_then(|queue| queue.mailbox));
         let is_patient = mailbox.is_some_and(KvMailbox::is_patient);
-        let answered = self.change(key, |record, now| {
+        let read = mailbox.and_then(KvMailbox::take_carried);
+        let answered = self.change_read(key, read, |record, now| {
             let asked = ask_for(record, now, asked.clone(), is_patient, |others| self.waiter_lasts(others));
             let is_busy = matches!(asked.answer, record::Answer::Busy { .. });
             let counts = if is_busy { Counts::Told } else { Counts::Read };

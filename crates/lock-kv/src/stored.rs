@@ -189,16 +189,18 @@ impl Stored {
         Self { format: FORMAT, number, mark, last: record.last(), holders, queue }
     }
 
-    /// Who is notified of a grant.
-    fn notified(&self) -> impl Iterator<Item = OwnerId> {
-        self.holders.iter().filter(|holder| holder.notified).map(|holder| holder.owner)
+    /// Who is notified of a grant, and has not confirmed it, with its beat.
+    pub(crate) fn notified(&self) -> impl Iterator<Item = (OwnerId, u64)> {
+        self.holders.iter().filter(|holder| holder.notified).map(|holder| (holder.owner, holder.party.beat))
     }
 
     /// What waiters are told when this value follows another one.
     pub(crate) fn notices_after(&self, before: &Self) -> Vec<Notice> {
-        let over = before.notified().filter(|owner| !self.notified().any(|other| other == *owner));
-        let granted = self.notified().filter(|owner| !before.notified().any(|other| other == *owner));
-        over.map(Notice::Over).chain(granted.map(Notice::Granted)).collect()
+        let notified = |stored: &Self| stored.notified().map(|(owner, _)| owner).collect::<Vec<_>>();
+        let (before, after) = (notified(before), notified(self));
+        let over = before.iter().filter(|owner| !after.contains(owner));
+        let granted = after.iter().filter(|owner| !before.contains(owner));
+        over.copied().map(Notice::Over).chain(granted.copied().map(Notice::Granted)).collect()
     }
 
     /// Whether it says the same as this one, but for what tells them apart.

@@ -18,7 +18,7 @@ use self::messages::{
     Executed, Found, RANGE, Range, Step, TRANSACTION, Transaction, Value, WATCH, Watch, Watched,
 };
 use crate::error::overtaken;
-use crate::registers::{About, Exchanged, Notice, Registers, Version, Versioned};
+use crate::registers::{About, Exchanged, Notice, Notified, Registers, Version, Versioned};
 
 pub(crate) const NAME: &str = "etcd";
 /// A read takes a round trip to the leader and one to a majority. Where a watch is lost, waiters ask twenty times a second.
@@ -29,6 +29,8 @@ const WATCHED: Duration = Duration::from_secs(5);
 const NOTICES: &str = "granted/";
 /// How many notices are published in one transaction, of 128 steps at most. Waiters without one look at the record.
 const MOST_NOTICES: usize = 120;
+/// How many bytes all notices of one transaction carry: the log of etcd keeps them, as it does the value. Longer values are read.
+const MOST_CARRIED: usize = 32_768;
 /// How many keys are listed at a time: with long names still less than gRPC takes for an answer.
 const PAGE: i64 = 1_000;
 
@@ -52,31 +54,31 @@ impl Etcd {
         self.key(&format!("{NOTICES}{waiter}"))
     }
 
-    fn step(&self, notice: &Notice) -> Step {
+    fn step(&self, notice: &Notice, carried: &[u8]) -> Step {
         match notice {
-            Notice::Granted(waiter) => Step::put(&self.notice_key(*waiter), &[]),
+            Notice::Granted(waiter) => Step::put(&self.notice_key(*waiter), carried),
             Notice::Over(waiter) => Step::delete(&self.notice_key(*waiter)),
         }
     }
 
-    /// Returns when there is a notice.
+    /// Returns when there is a notice, with the value that it carries: both are of one transaction, and so of one revision.
     ///
     /// From now on, and a read once that is: a watch from an earlier revision waits for up to 100 ms until etcd has caught up.
-    async fn watch(&self, waiter: OwnerId) -> Result<(), Status> {
+    async fn watch(&self, waiter: OwnerId) -> Result<Option<Versioned>, Status> {
         let key = self.notice_key(waiter);
         let mut watched = self.members.open::<_, Watched>(WATCH, Watch::new(&key)).await?;
         while let Some(Watched { created, canceled, events }) = watched.next().await? {
             if canceled {
                 return Err(Status::cancelled("the store has ended the watch"));
             }
-            if !events.is_empty() {
-                return Ok(());
+            if let Some(event) = events.into_iter().next() {
+                return Ok(event.notice.and_then(carried));
             }
             if created {
                 let found = self.members.call::<_, Found>(RANGE, &Range::one(&key)).await;
                 let found = found.map_err(|error| Status::unavailable(error.message()))?.answer.values;
-                if !found.is_empty() {
-                    return Ok(());
+                if let Some(notice) = found.into_iter().next() {
+                    return Ok(carried(notice));
                 }
             }
         }
@@ -112,7 +114,9 @@ impl Registers for Etcd {
         notices: &[Notice],
     ) -> Result<Exchanged> {
         let Some(revision) = revision(expected) else { return Ok(Exchanged::Refused) };
-        let notices = notices.iter().take(MOST_NOTICES).map(|notice| self.step(notice));
+        let is_short = value.len() * notices.len() <= MOST_CARRIED;
+        let carried = if is_short { value } else { &[] };
+        let notices = notices.iter().take(MOST_NOTICES).map(|notice| self.step(notice, carried));
         let request = Transaction::swap(&self.key(key), revision, value, notices);
         let (found, was_sent) = match self.members.call::<_, Executed>(TRANSACTION, &request).await {
             Ok(executed) if executed.answer.succeeded => {
@@ -154,16 +158,16 @@ impl Registers for Etcd {
     }
 
     /// By a watch; by a pause where there is none.
-    async fn notified(&self, waiter: OwnerId) -> bool {
+    async fn notified(&self, waiter: OwnerId) -> Notified {
         match timeout(WATCHED, self.watch(waiter)).await {
-            Ok(Ok(())) => true,
+            Ok(Ok(carried)) => Notified::Granted(carried),
             Ok(Err(lost)) => {
                 tracing::debug!(%lost, "a watch of etcd is lost");
                 // Not all at the same time, after the end of a member.
                 sleep(pause_between(25, 100)).await;
-                false
+                Notified::Lost
             }
-            Err(_) => false,
+            Err(_) => Notified::Lost,
         }
     }
 
@@ -187,6 +191,11 @@ fn version(revision: i64) -> Version {
 
 fn versioned(found: Value) -> Versioned {
     Versioned::new(version(found.revision), found.value)
+}
+
+/// The value that a notice carries.
+fn carried(notice: Value) -> Option<Versioned> {
+    (!notice.value.is_empty()).then(|| versioned(notice))
 }
 
 /// What became of a swap that was refused, by what is there. A proxy on the way may have sent it twice: if the value is ours, it was executed,

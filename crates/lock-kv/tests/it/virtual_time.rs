@@ -217,9 +217,10 @@ fn a_notified_waiter_has_the_lock_before_it_looks() {
         let waiting = two.mutex("a");
         let waiting = tokio::spawn(async move { waiting.acquire().await });
         until("it waits", async || table.left("a") == 2).await;
-        let began = Instant::now();
+        let (began, reads) = (Instant::now(), table.reads());
         guard.release().await.unwrap();
         let next = waiting.await.unwrap().unwrap();
+        assert_eq!(table.reads(), reads, "the notice carries the record");
         // Time: it looks after more than a second.
         assert!(began.elapsed() < Duration::from_millis(20), "{:?}", began.elapsed());
         assert!(next.is_valid());

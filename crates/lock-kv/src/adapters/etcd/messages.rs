@@ -157,9 +157,11 @@ pub(crate) struct Watched {
     pub(crate) events: Vec<Event>,
 }
 
-/// That it came is enough.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Event {}
+pub(crate) struct Event {
+    #[prost(message, optional, tag = "2")]
+    pub(crate) notice: Option<Value>,
+}
 
 /// Without the password.
 impl Debug for Login {

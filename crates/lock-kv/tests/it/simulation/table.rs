@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lock_core::{Error, ErrorKind, Outcome, OwnerId, Result};
-use lock_kv::{About, Exchanged, Notice, Registers, Version, Versioned};
+use lock_kv::{About, Exchanged, Notice, Notified, Registers, Version, Versioned};
 use lock_testkit::fake::{Dice, Faults};
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -49,8 +49,8 @@ pub(crate) struct Table {
     contended: Mutex<Option<String>>,
     /// All values that each key has had.
     values: Mutex<BTreeMap<String, Vec<Versioned>>>,
-    /// All notices that there were, and whether they are there still.
-    notices: Mutex<HashMap<OwnerId, bool>>,
+    /// All notices that there were: whether they are there still, and the values that they carry.
+    notices: Mutex<HashMap<OwnerId, (bool, Option<Versioned>)>>,
     reads: AtomicUsize,
 }
 
@@ -114,7 +114,7 @@ impl Table {
         let value = self.read(&format!("lock/{lock}"), 0).expect("somebody waits");
         let record: Value = serde_json::from_slice(&value.value).expect("the value is a record");
         let waiter = serde_json::from_value(record["queue"][0]["owner"].clone()).expect("it is an owner id");
-        self.notices.lock().unwrap().insert(waiter, true);
+        self.notices.lock().unwrap().insert(waiter, (true, None));
     }
 
     /// How often a key was read.
@@ -124,7 +124,7 @@ impl Table {
 
     /// How many notices are there.
     pub(crate) fn notices(&self) -> usize {
-        self.notices.lock().unwrap().values().filter(|is_there| **is_there).count()
+        self.notices.lock().unwrap().values().filter(|(is_there, _)| *is_there).count()
     }
 
     /// How many values its record has had.
@@ -160,12 +160,13 @@ impl Table {
                 Version::new(format!("{:x}", hasher.finish()))
             }
         };
-        values.push(Versioned::new(version.clone(), value));
+        let carried = Versioned::new(version.clone(), value);
+        values.push(carried.clone());
         let mut all = self.notices.lock().unwrap();
         for notice in notices {
             match notice {
-                Notice::Granted(waiter) => drop(all.insert(*waiter, true)),
-                Notice::Over(waiter) => *all.get_mut(waiter).expect("it was published") = false,
+                Notice::Granted(waiter) => drop(all.insert(*waiter, (true, Some(carried.clone())))),
+                Notice::Over(waiter) => all.get_mut(waiter).expect("it was published").0 = false,
             }
         }
         Ok(version)
@@ -346,7 +347,7 @@ impl Registers for Client {
     }
 
     /// Late, or never, or what was published long ago.
-    async fn notified(&self, waiter: OwnerId) -> bool {
+    async fn notified(&self, waiter: OwnerId) -> Notified {
         if self.link.chance(|faults| faults.lose_reply) {
             pending::<()>().await;
         }
@@ -356,10 +357,13 @@ impl Registers for Client {
         loop {
             sleep(self.link.delay() + Duration::from_millis(1)).await;
             if self.link.chance(|faults| faults.reset_after) {
-                return false;
+                return Notified::Lost;
             }
-            if self.table.notices.lock().unwrap().contains_key(&waiter) {
-                return true;
+            let notice = self.table.notices.lock().unwrap().get(&waiter).cloned();
+            if let Some((_, carried)) = notice {
+                // It may have been too long.
+                let is_read = self.link.chance(|faults| faults.reset_before);
+                return Notified::Granted(carried.filter(|_| !is_read));
             }
         }
     }
