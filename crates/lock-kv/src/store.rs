@@ -141,11 +141,10 @@ impl<R: Registers> KvStore<R> {
         // What is remembered may be as good as what a read would return: the swap tells. Not if others change it: a swap that is refused
         // costs more than a read where it waits for a disk.
         let is_quiet = |known: &Arc<Known>| known.value.as_ref().is_none_or(|(_, stored)| !stored.is_busy());
+        // One that cannot be read is read again.
+        let read = read.and_then(|read| self.found(key, Some(read)).ok());
         let mut is_read = read.is_some();
-        let mut known = match read {
-            Some(read) => Some(self.found(key, Some(read))?),
-            None => self.observed.recall(key).filter(is_quiet),
-        };
+        let mut known = read.or_else(|| self.observed.recall(key).filter(is_quiet));
         let mut urgent = self.pace.urgent();
         loop {
             let current = match known.take() {
