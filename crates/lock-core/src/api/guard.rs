@@ -793,6 +793,8 @@ mod tests {
         Validity,
     };
     use async_trait::async_trait;
+    use futures_util::poll;
+    use std::pin::pin;
 
     /// The memory backend, with a hand-over from task to task, which may take a second.
     #[derive(Clone, Debug)]
@@ -803,7 +805,8 @@ mod tests {
 
     impl HandOverMemory {
         fn locks(is_slow: bool) -> Locks {
-            Locks::new(Self { memory: Memory::open(MemoryConfig::new()).unwrap(), is_slow })
+            let config = MemoryConfig::new().clock(Clock::tokio());
+            Locks::new(Self { memory: Memory::open(config).unwrap(), is_slow })
         }
     }
 
@@ -944,6 +947,42 @@ mod tests {
         let next = next.await.unwrap();
         assert!(!validity.is_valid() && cancelled.is_cancelled());
         assert!(next.validity().is_valid() && !next.cancellation_token().is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lock_that_is_lost_before_its_waiter_takes_it_is_acquired_again() {
+        let locks = HandOverMemory::locks(false);
+        let (guard, mutex) = (locks.mutex("a").acquire().await.unwrap(), locks.mutex("a"));
+        let mut next = pin!(mutex.acquire());
+        assert!(poll!(&mut next).is_pending());
+        guard.release().await.unwrap();
+        assert!(locks.break_lock("a").await.unwrap(), "it was handed over");
+        assert!(next.await.unwrap().is_valid());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_is_passed_on_if_it_is_as_it_was_acquired_and_as_the_next_one_would_be() {
+        const LONG: Duration = Duration::from_secs(100);
+        let plain = LockOptions::new;
+        for (case, is_passed_on, options, next) in [
+            ("as it was", true, plain(), plain()),
+            ("extended", false, plain(), plain()),
+            ("held for a time", false, plain().hold_at_least(LONG), plain()),
+            ("of other terms", false, plain(), plain().ttl(LONG)),
+        ] {
+            let locks = HandOverMemory::locks(true);
+            let guard = locks.mutex_with("a", options).unwrap().acquire().await.unwrap();
+            let owner = guard.owner();
+            if case == "extended" {
+                guard.extend(LONG).await.unwrap();
+            }
+            let mutex = locks.mutex_with("a", next).unwrap();
+            let mut next = pin!(mutex.acquire());
+            assert!(poll!(&mut next).is_pending());
+            drop(guard);
+            let next = next.await.unwrap();
+            assert_eq!(next.owner() == owner, is_passed_on, "{case}");
+        }
     }
 
     /// What a backend has begun to release, whose renewal it may have stopped, is nothing to pass on.

@@ -643,7 +643,7 @@ mod tests {
     use crate::{Clock, ErrorKind, ValidityCell};
     use futures_util::poll;
     use std::num::NonZeroU32;
-    use std::task::{Context, Waker};
+    use std::task::{Context, Poll, Waker};
 
     async fn turn(queue: &Arc<LocalQueues<()>>) -> Turn<()> {
         turn_in(queue, Mode::Exclusive).await
@@ -861,6 +861,17 @@ mod tests {
         assert!(queue.queues().by_name.is_empty());
         tokio::time::sleep(2 * CHECK_INTERVAL).await;
         assert!(queue.queues().checked_on.is_empty(), "nobody waits, and yet it is checked");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiter_has_a_second_to_take_what_it_was_given() {
+        let queue = Arc::<LocalQueues<()>>::default();
+        let (holder, first, mut last) = (turn(&queue).await, unpolled(&queue), unpolled(&queue));
+        drop(holder);
+        tokio::time::sleep(TAKE_WITHIN - 2 * CHECK_INTERVAL).await;
+        assert!(poll!(&mut last).is_pending(), "it is behind the first");
+        let event = poll!(first);
+        assert!(matches!(event, Poll::Ready(QueueEvent::Turn(_))), "{event:?}");
     }
 
     #[tokio::test(start_paused = true)]
