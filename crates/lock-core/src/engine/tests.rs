@@ -336,6 +336,24 @@ async fn a_late_message_of_a_grant_costs_no_place_in_the_queue() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_grant_is_taken_over_without_asking_again_and_confirmed_once() {
+    let (sender, messages) = mpsc::unbounded_channel();
+    let answers = [Answer::Busy { ahead: Some(0), ends_in: None }].into();
+    let (engine, script) = engine(Script { answers, messages: Some(messages), ..Script::default() });
+    let token = Token::new(16);
+    sender.send(Message::Granted(token)).unwrap();
+    let lease = held(engine.acquire(request(Wait::Forever, TTL)).await);
+    sleep(TTL).await;
+    assert!(lease.token() == token && lease.validity().is_valid());
+    let Seen { asked, extended, .. } = seen(&script);
+    assert!(asked.len() == 1 && extended.len() > 2, "{asked:?}, {extended:?}");
+    assert!(
+        extended[0] == Hold::Granted && extended[1..].iter().all(|hold| *hold == Hold::Alone),
+        "{extended:?}"
+    );
+}
+
 /// A grant would be over each time before such a store is asked to confirm it.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_of_a_store_that_became_slow_queues_up_with_more_time_to_confirm() {

@@ -15,3 +15,16 @@ pub const DRIFT: u32 = 100;
 pub fn valid_until(sent: BootInstant, ttl: Duration) -> BootInstant {
     sent + ttl.saturating_sub(ttl / DRIFT + Duration::from_millis(2))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Clock;
+
+    #[test]
+    fn a_lease_is_valid_for_its_ttl_less_a_hundredth_and_two_milliseconds() {
+        let sent = Clock::boot().now();
+        assert_eq!(valid_until(sent, Duration::from_secs(10)), sent + Duration::from_millis(9_898));
+        assert_eq!(valid_until(sent, Duration::from_millis(2)), sent, "the margin is as long");
+    }
+}
