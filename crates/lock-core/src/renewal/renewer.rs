@@ -706,6 +706,7 @@ mod tests {
         };
         let cells = [cell(), cell(), cell()];
         let _renewals = [add(&first, &cells[0]), add(&ended, &cells[1]), add(&lasting, &cells[2])];
+        assert_eq!(renewer.tasks.all().len(), 3, "each can be stopped, and take over the leases of another");
         drop(ended);
         drop(first);
         std::thread::sleep(short * 3 / 2);
