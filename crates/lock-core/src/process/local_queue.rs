@@ -684,6 +684,17 @@ mod tests {
         drop(turn);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn those_that_wait_for_a_refusal_are_notified() {
+        let queue = Arc::<LocalQueues<()>>::default();
+        let (first, name) = (turn(&queue).await, &spec(Mode::Exclusive).name);
+        let mut refused = Box::pin(queue.refused(name));
+        assert!(poll!(&mut refused).is_pending());
+        first.note_refusal(Some(&Error::new(ErrorKind::Denied, "test")));
+        let refusal = tokio::time::timeout(Duration::from_secs(1), refused).await;
+        assert_eq!(refusal.unwrap().kind(), ErrorKind::Denied);
+    }
+
     #[tokio::test]
     async fn turns_come_in_order_and_empty_queues_are_removed() {
         let queue = Arc::<LocalQueues<()>>::default();
