@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -15,7 +16,7 @@ use crate::api::lock_spec::LockSpec;
 use crate::process::events::{Events, Holding};
 use crate::process::local_queue::{NextWaiter, Turn};
 use crate::process::readers::Readers;
-use crate::process::tasks::background::Background;
+use crate::process::tasks::background::{Background, until_released};
 use crate::process::tasks::runtime::Runtimes;
 use crate::seam::observe::LockEvent;
 use crate::values::token_reads::TokenReads;
@@ -24,8 +25,6 @@ use crate::{
     Outcome, OwnerId, Released, Result, Revocation, RunError, Token, Validity, ValidityCell,
 };
 
-const FIRST_RETRY: Duration = Duration::from_millis(20);
-const LAST_RETRY: Duration = Duration::from_secs(1);
 /// Half of all tokens: the rest never runs out.
 const HIGHEST_FLOOR: u64 = i64::MAX as u64 / 2;
 
@@ -703,16 +702,11 @@ impl Drop for Guard {
 
 impl HeldLock {
     async fn release(mut self, origin: Arc<Origin>) {
-        let mut pause = FIRST_RETRY;
-        while let Err(error) = self.end(&origin).await {
-            if error.kind() == ErrorKind::Closed {
-                tracing::debug!(%error, "the locks were closed: the lock ends with its lease or session");
-                return;
-            }
-            tracing::debug!(%error, "the release failed and is repeated");
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LAST_RETRY);
-        }
+        until_released(&mut self, |held| {
+            let origin = Arc::clone(&origin);
+            async move { held.end(&origin).await }.boxed()
+        })
+        .await;
     }
 
     /// The time for which the server is still to keep the lock.

@@ -2,12 +2,10 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::time::Duration;
 
-use lock_core::background::Background;
-use lock_core::{BootInstant, Clock, ErrorKind, Lease, Released, Result};
+use lock_core::background::{Background, until_released};
+use lock_core::{BootInstant, Clock, Lease, Released, Result};
 use tokio::runtime::Handle;
-use tokio::time::sleep;
 
 /// One of the two locks of a guard. A lock that is dropped is released in the background.
 #[derive(Debug)]
@@ -71,19 +69,65 @@ impl Drop for Half {
             if let Some((clock, until)) = kept {
                 clock.sleep_until(until).await;
             }
-            for _ in 0..TRIES {
-                match lease.release().await {
-                    Ok(_) => return,
-                    // The lock ends with its lease or session.
-                    Err(error) if error.kind() == ErrorKind::Closed => return,
-                    Err(error) => tracing::debug!(%error, "a lock that was given up could not be released; trying again"),
-                }
-                sleep(PAUSE).await;
-            }
+            until_released(&mut lease, |lease| lease.release()).await;
         });
     }
 }
 
-/// A lock that is not released by then ends with its lease or session.
-const TRIES: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(250);
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use async_trait::async_trait;
+    use lock_core::{Error, ErrorKind, GuardState, LossReason, OwnerId, Token, Validity, ValidityCell};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    const OUTAGE: Duration = Duration::from_secs(60);
+
+    /// A lock whose store answers again then.
+    #[derive(Debug)]
+    struct OutOfReach(ValidityCell, Validity, Instant);
+
+    #[async_trait]
+    impl Lease for OutOfReach {
+        fn token(&self) -> Token {
+            Token::new(1)
+        }
+
+        fn owner(&self) -> OwnerId {
+            OwnerId::random()
+        }
+
+        fn validity(&self) -> &Validity {
+            &self.1
+        }
+
+        async fn extend(&self, _: Duration) -> Result<BootInstant> {
+            unreachable!("it is only released")
+        }
+
+        async fn verify(&self) -> Result<GuardState> {
+            unreachable!("it is only released")
+        }
+
+        async fn release(&mut self) -> Result<Released> {
+            if Instant::now() < self.2 {
+                return Err(Error::new(ErrorKind::Unavailable, "test"));
+            }
+            self.0.lose(LossReason::Released);
+            Ok(Released::Released)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_half_that_is_dropped_is_released_however_long_its_store_is_out_of_reach() {
+        let (cell, cleanup) = (ValidityCell::new(Clock::tokio(), BootInstant::NEVER), Arc::default());
+        let validity = cell.validity();
+        let lease = Box::new(OutOfReach(cell, validity.clone(), Instant::now() + OUTAGE));
+        drop(Half::new(lease, &cleanup, &Handle::current()));
+        cleanup.settled().await;
+        assert_eq!(validity.state(), GuardState::Lost(LossReason::Released));
+    }
+}

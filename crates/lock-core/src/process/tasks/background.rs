@@ -5,12 +5,17 @@ mod finish;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use self::finish::{Begun, Finish};
+use crate::{ErrorKind, Released, Result};
+
+const FIRST_RETRY: Duration = Duration::from_millis(20);
+const LAST_RETRY: Duration = Duration::from_secs(1);
 
 /// The clean-up tasks of one `Locks` or backend: releases of dropped guards, roll-backs of dropped acquisitions.
 ///
@@ -97,6 +102,24 @@ impl Background {
 #[derive(Debug)]
 pub struct Counted(#[allow(dead_code, reason = "it counts until it is dropped")] TaskTrackerToken);
 
+/// Repeats a release until its outcome is known: that of a lease that has ended is, without a request. After
+/// [`Closed`](ErrorKind::Closed) the lock ends with its lease or session.
+pub async fn until_released<T: Send>(
+    held: &mut T,
+    release: impl for<'a> Fn(&'a mut T) -> BoxFuture<'a, Result<Released>> + Send,
+) {
+    let mut pause = FIRST_RETRY;
+    while let Err(error) = release(held).await {
+        if error.kind() == ErrorKind::Closed {
+            tracing::debug!(%error, "the locks were closed: the lock ends with its lease or session");
+            return;
+        }
+        tracing::debug!(%error, "the release failed and is repeated");
+        sleep(pause).await;
+        pause = (pause * 2).min(LAST_RETRY);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::future::pending;
@@ -108,9 +131,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn settle_waits_for_tasks_that_end_and_counts_those_that_do_not() {
         let (background, runtime) = (Background::default(), Handle::current());
-        background.spawn(&runtime, tokio::time::sleep(PATIENCE / 2));
+        background.spawn(&runtime, sleep(PATIENCE / 2));
         assert_eq!(background.settle(PATIENCE).await, 0);
-        background.spawn(&runtime, tokio::time::sleep(PATIENCE / 2));
+        background.spawn(&runtime, sleep(PATIENCE / 2));
         background.spawn(&runtime, pending());
         assert_eq!(background.settle(PATIENCE).await, 1);
     }
