@@ -20,7 +20,6 @@ use crate::leases::tombstone_watch;
 use crate::rungs::operator;
 use crate::rungs::record::Record;
 use crate::rungs::rung::Rung;
-use crate::rungs::source_watch;
 
 /// The locks of a fleet that moves from one store to another.
 ///
@@ -40,7 +39,6 @@ impl Migration {
     ) -> Result<Self> {
         let context = Context::join(config, from, to, runtime).await?;
         context.runtime.spawn(tombstone_watch::watch(Arc::downgrade(&context)));
-        context.runtime.spawn(source_watch::watch(Arc::downgrade(&context)));
         // Now that both are connected, as far as they are: a session timeout is negotiated.
         let capabilities = capabilities(&*context.from, &*context.to);
         Ok(Self { capabilities, context })

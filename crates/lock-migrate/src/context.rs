@@ -52,7 +52,7 @@ impl Context {
         to: Arc<dyn Backend>,
         runtime: Handle,
     ) -> Result<Arc<Self>> {
-        let process = Process::new(&config.namespace, config.rung);
+        let process = Process::new(&config.namespace, config.rung, &from);
         process.note_ttl(from.capabilities().lease.default_ttl());
         let (cleanup, later, clock) = (Arc::default(), Arc::default(), Clock::boot());
         let (shadow, tombstones) = (ShadowCounts::default(), Tombstones::new(clock.clone()));

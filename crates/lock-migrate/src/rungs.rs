@@ -7,6 +7,5 @@ pub(crate) mod process;
 pub(crate) mod record;
 pub(crate) mod rung;
 pub(crate) mod rungs_by_name;
-pub(crate) mod source_seen;
 pub(crate) mod source_watch;
 pub(crate) mod time;

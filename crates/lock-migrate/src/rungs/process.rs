@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use lock_core::backend::Backend;
 use lock_core::migration::{Member, StoredRecord};
 use lock_core::poison::lock;
 use lock_core::{LockName, OwnerId, OwnerInfo, Result, Token};
@@ -13,7 +14,7 @@ use crate::rungs::member::MemberInfo;
 use crate::rungs::record::{Phase, Record};
 use crate::rungs::rung::Rung;
 use crate::rungs::rungs_by_name::RungsByName;
-use crate::rungs::source_seen::SourceSeen;
+use crate::rungs::source_watch::SourceWatch;
 
 /// What a process knows of the migration, and which guards it has.
 #[derive(Debug)]
@@ -30,7 +31,7 @@ pub(crate) struct Process {
     longest_ttl: AtomicU64,
     /// Of the old store, rounded up.
     largest_token: AtomicU64,
-    source: Mutex<SourceSeen>,
+    source: Arc<SourceWatch>,
     double_grants: AtomicU64,
     /// The rung that was registered last, and since when it is in force.
     since: Mutex<Option<(Rung, SystemTime)>>,
@@ -44,7 +45,7 @@ struct Known {
 }
 
 impl Process {
-    pub(crate) fn new(namespace: &str, pinned: Option<Rung>) -> Arc<Self> {
+    pub(crate) fn new(namespace: &str, pinned: Option<Rung>, from: &Arc<dyn Backend>) -> Arc<Self> {
         Arc::new(Self {
             namespace: namespace.to_owned(),
             pinned,
@@ -54,7 +55,7 @@ impl Process {
             guards: Default::default(),
             longest_ttl: AtomicU64::new(0),
             largest_token: AtomicU64::new(0),
-            source: Mutex::default(),
+            source: SourceWatch::new(from),
             double_grants: AtomicU64::new(0),
             since: Mutex::default(),
         })
@@ -148,11 +149,6 @@ impl Process {
         }
     }
 
-    /// Notes what a look at the old store has found.
-    pub(crate) fn note_source(&self, note: impl FnOnce(&mut SourceSeen)) {
-        note(&mut lock(&self.source));
-    }
-
     pub(crate) fn note_double_grant(&self) {
         self.double_grants.fetch_add(1, Ordering::Relaxed);
     }
@@ -190,8 +186,9 @@ impl Member for Process {
             }
         });
         let rung = self.in_force(|known| known.record.lowest());
-        let (mut old_servers, mut reaches_old) = (Vec::new(), false);
-        self.note_source(|seen| (old_servers, reaches_old) = (seen.servers(), seen.answers()));
+        // After the seal nobody asks.
+        let (old_servers, reaches_old) =
+            if self.is_sealed() { Default::default() } else { self.source.seen() };
         let info = MemberInfo {
             process: self.id.to_string(),
             host: self.owner.host.clone(),
