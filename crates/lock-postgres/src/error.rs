@@ -309,7 +309,7 @@ pub(crate) fn is_no_primary(error: &tokio_postgres::Error) -> bool {
 
 /// Whether the connection ends with this refusal. PostgreSQL says so in the field `V`, which PgBouncer leaves out, and in `S`, in the
 /// language of the server. Old versions of PgBouncer always send `ERROR` there, so the class of the code counts as well.
-fn ends_connection(refusal: &DbError) -> bool {
+pub(crate) fn ends_connection(refusal: &DbError) -> bool {
     matches!(refusal.parsed_severity(), Some(Severity::Fatal | Severity::Panic))
         || matches!(refusal.severity(), "FATAL" | "PANIC")
         || refusal.code().code().starts_with("08")

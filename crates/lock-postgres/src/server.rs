@@ -227,7 +227,7 @@ impl Server {
 
     /// Asks for a lock, queues up for it, or confirms a grant.
     pub(crate) async fn ask<M: Sync>(
-        &self,
+        self: &Arc<Self>,
         on: &Connection,
         name: &str,
         ask: &Ask<'_, M>,
@@ -270,7 +270,12 @@ impl Server {
     }
 
     /// Removes what this owner has: a lock, a share, an entry in the queue. A lock goes to the next waiter.
-    pub(crate) async fn release(&self, on: &Connection, name: &str, owner: OwnerId) -> Result<Changed> {
+    pub(crate) async fn release(
+        self: &Arc<Self>,
+        on: &Connection,
+        name: &str,
+        owner: OwnerId,
+    ) -> Result<Changed> {
         const SQL: &str = "SELECT {s}release($1, $2::pg_catalog.text::pg_catalog.uuid, $3)::pg_catalog.text";
         self.change(on, SQL, name, owner, &[(&self.sync.as_str(), Type::TEXT)]).await
     }
@@ -317,7 +322,7 @@ impl Server {
 
     /// Hands a lock that is held alone over to another owner of this process.
     pub(crate) async fn hand_over<M: Sync>(
-        &self,
+        self: &Arc<Self>,
         on: &Connection,
         name: &str,
         from: OwnerId,
@@ -349,7 +354,12 @@ impl Server {
     }
 
     /// Makes a lock that is held alone a share of this owner.
-    pub(crate) async fn downgrade(&self, name: &str, owner: OwnerId, ttl: Duration) -> Result<Changed> {
+    pub(crate) async fn downgrade(
+        self: &Arc<Self>,
+        name: &str,
+        owner: OwnerId,
+        ttl: Duration,
+    ) -> Result<Changed> {
         const SQL: &str =
             "SELECT {s}downgrade($1, $2::pg_catalog.text::pg_catalog.uuid, $3, $4)::pg_catalog.text";
         // It may last: the reserve is for renewals.
@@ -372,16 +382,16 @@ impl Server {
     }
 
     /// Removes a lock from the holders with tokens up to this one.
-    pub(crate) async fn break_up_to(&self, name: &str, last: Token) -> Result<Changed> {
+    pub(crate) async fn break_up_to(self: &Arc<Self>, name: &str, last: Token) -> Result<Changed> {
         self.break_by("SELECT {s}break_lock($1, $2, $3)::pg_catalog.text", name, last).await
     }
 
     /// Removes a lock from the holder with this token.
-    pub(crate) async fn break_one(&self, name: &str, token: Token) -> Result<Changed> {
+    pub(crate) async fn break_one(self: &Arc<Self>, name: &str, token: Token) -> Result<Changed> {
         self.break_by("SELECT {s}break_if($1, $2, $3)::pg_catalog.text", name, token).await
     }
 
-    async fn break_by(&self, sql: &str, name: &str, token: Token) -> Result<Changed> {
+    async fn break_by(self: &Arc<Self>, sql: &str, name: &str, token: Token) -> Result<Changed> {
         let token = number(token);
         let params =
             [(&name as Value<'_>, Type::TEXT), (&token, Type::INT8), (&self.sync.as_str(), Type::TEXT)];
@@ -438,7 +448,7 @@ impl Server {
 
     /// Removes rows of names that are not in use, a few of those after `after`. Returns how many, and where to go on; `None` at the end.
     pub(crate) async fn sweep(
-        &self,
+        self: &Arc<Self>,
         after: &str,
         at_most: i32,
         idle: Duration,
@@ -497,7 +507,7 @@ impl Server {
     }
 
     async fn change(
-        &self,
+        self: &Arc<Self>,
         on: &Connection,
         sql: &str,
         name: &str,
@@ -512,7 +522,7 @@ impl Server {
 
     /// The answer to a call for a lock that may hand it over: who is to be notified has been, as a rule. A grant does not wait for that.
     async fn answer(
-        &self,
+        self: &Arc<Self>,
         on: &Connection,
         sql: &str,
         params: &[(Value<'_>, Type)],
@@ -525,9 +535,10 @@ impl Server {
         Ok(answer)
     }
 
-    async fn tell(&self, on: &Connection, names: Vec<String>, waits: bool) {
-        let runtime = self.pool.manager().home.driver();
-        self.teller.tell(on, &runtime, names, waits).await;
+    async fn tell(self: &Arc<Self>, on: &Connection, names: Vec<String>, waits: bool) {
+        let (runtime, server) = (self.pool.manager().home.driver(), Arc::clone(self));
+        let next = async move { server.connection().await.ok() };
+        self.teller.tell(on, next, &runtime, names, waits).await;
     }
 
     async fn one(&self, on: &Connection, sql: &str, params: &[(Value<'_>, Type)]) -> Result<Row> {

@@ -14,12 +14,13 @@ use tokio_postgres::types::Type;
 
 use crate::connect::connection::Connection;
 use crate::connect::link::Link;
+use crate::error::ends_connection;
 
 /// How long the server waits for that lock at most.
 const COMMIT_WITHIN: Duration = Duration::from_millis(500);
 /// How long the end of a lock waits for its notifications: a process may exit right after it.
 const NOTICED: Duration = Duration::from_millis(100);
-/// As many names as one call takes.
+/// As many names as one call takes, and as are kept for the next connection.
 const AT_MOST: usize = 1_000;
 
 /// The limit for the commit of a notification, in SQL. It lasts until the end of the transaction: a limit of the function would be over
@@ -57,10 +58,11 @@ impl Teller {
     }
 
     /// Notifies the waiters and observers of these locks in a transaction of its own, also if the caller is dropped. Waits for that for a
-    /// moment, unless the caller has a lock meanwhile.
+    /// moment, unless the caller has a lock meanwhile. If this connection ends before, they are notified over the next one.
     pub(crate) async fn tell(
         self: &Arc<Self>,
         on: &Connection,
+        next: impl Future<Output = Option<Connection>> + Send + 'static,
         runtime: &Handle,
         names: Vec<String>,
         waits: bool,
@@ -68,12 +70,20 @@ impl Teller {
         let (round, begins) = {
             let mut queue = self.queue();
             queue.names.extend(names);
-            (queue.begun + 1, !mem::replace(&mut queue.is_running, true))
+            (queue.begun + 1, queue.begin())
         };
         if begins {
             // Outside the mutex: a runtime that was shut down drops the task at once, which locks it again.
-            let running = Running(Some(Arc::clone(self)));
-            drop(runtime.spawn(running.run(on.clone())));
+            let (running, on) = (Running::new(self), on.clone());
+            drop(runtime.spawn(async move {
+                // Once: those that are left after that are notified with the names of the next caller.
+                if let Some(teller) = running.run(on).await
+                    && let Some(on) = next.await
+                    && teller.queue().begin()
+                {
+                    Running::new(&teller).run(on).await;
+                }
+            }));
         }
         if waits {
             let mut ended = self.ended.subscribe();
@@ -81,22 +91,22 @@ impl Teller {
         }
     }
 
-    /// The names of the next round, and its number.
-    fn next_round(&self) -> Option<(Vec<String>, u64)> {
-        let mut queue = self.queue();
-        if queue.names.is_empty() {
-            queue.is_running = false;
-            return None;
+    /// Returns false if the connection has ended.
+    async fn send(&self, on: &Connection, names: &[String]) -> bool {
+        if !Link::is_open(on) {
+            return false;
         }
-        queue.begun += 1;
-        Some((mem::take(&mut queue.names), queue.begun))
-    }
-
-    async fn send(&self, on: &Connection, names: &[String]) {
         match on.in_time(self.command_timeout, on.call(&self.sql, &[(&names, Type::TEXT_ARRAY)])).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::debug!(%error, "waiters were not notified"),
-            Err(_) => on.give_up(),
+            Ok(Ok(_)) => true,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "waiters were not notified");
+                // Those who are not notified ask again.
+                error.as_db_error().is_some_and(|refusal| !ends_connection(refusal))
+            }
+            Err(_) => {
+                on.give_up();
+                false
+            }
         }
     }
 
@@ -105,33 +115,67 @@ impl Teller {
     }
 }
 
-/// The task that notifies. When it ends early, as its runtime does, the next one to notify somebody begins another one.
-struct Running(Option<Arc<Teller>>);
+impl Queue {
+    /// Whether the caller is to begin the task.
+    fn begin(&mut self) -> bool {
+        !mem::replace(&mut self.is_running, true)
+    }
+}
+
+/// The task that notifies. What it leaves when it ends early, as its runtime or its connection does, is notified by the next one.
+struct Running {
+    teller: Arc<Teller>,
+    /// Those of this round that are still to be notified.
+    names: Vec<String>,
+    /// By itself, which is noted already.
+    has_ended: bool,
+}
 
 impl Running {
-    async fn run(mut self, on: Connection) {
-        while let Some(teller) = &self.0 {
-            let Some((mut names, round)) = teller.next_round() else {
-                self.0 = None;
-                return;
-            };
-            names.sort_unstable();
-            names.dedup();
-            for names in names.chunks(AT_MOST) {
-                // Those who are not notified ask again.
-                if Link::is_open(&on) {
-                    teller.send(&on, names).await;
+    fn new(teller: &Arc<Teller>) -> Self {
+        Self { teller: Arc::clone(teller), names: Vec::new(), has_ended: false }
+    }
+
+    /// Returns the teller if the connection has ended, and names are left.
+    async fn run(mut self, on: Connection) -> Option<Arc<Teller>> {
+        while let Some(round) = self.next_round() {
+            while !self.names.is_empty() {
+                let sent = self.names.len().min(AT_MOST);
+                if !self.teller.send(&on, &self.names[..sent]).await {
+                    return Some(Arc::clone(&self.teller));
                 }
+                drop(self.names.drain(..sent));
             }
-            teller.ended.send_replace(round);
+            self.teller.ended.send_replace(round);
         }
+        None
+    }
+
+    /// Takes the names of the next round, and returns its number.
+    fn next_round(&mut self) -> Option<u64> {
+        let mut queue = self.teller.queue();
+        if queue.names.is_empty() {
+            queue.is_running = false;
+            self.has_ended = true;
+            return None;
+        }
+        queue.begun += 1;
+        self.names = mem::take(&mut queue.names);
+        self.names.sort_unstable();
+        self.names.dedup();
+        Some(queue.begun)
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if let Some(teller) = &self.0 {
-            teller.queue().is_running = false;
+        if self.has_ended {
+            return;
         }
+        let mut queue = self.teller.queue();
+        queue.is_running = false;
+        // The waiters of others ask again.
+        let room = AT_MOST.saturating_sub(queue.names.len());
+        queue.names.extend(self.names.drain(..).take(room));
     }
 }

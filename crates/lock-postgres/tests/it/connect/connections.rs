@@ -138,6 +138,24 @@ async fn where_the_server_has_no_room_for_one_more_session_no_lock_is_lost() {
     }
 }
 
+/// Else it would ask again, up to two seconds later.
+#[tokio::test]
+async fn a_waiter_is_notified_over_the_next_connection_when_one_ends() {
+    let site = Site::open().await;
+    let (locks, other) = (site.locks("&ttl=60s").await, site.locks("&ttl=60s").await);
+    let guard = take(&locks, "orders").await;
+    let waiter = queue_up(&other, "orders").await;
+    let ends_once = "ALTER FUNCTION polylock.tell RENAME TO tells; CREATE SEQUENCE polylock.tries; \
+        CREATE TABLE polylock.notified (names text[]); \
+        CREATE FUNCTION polylock.tell(p_names text[]) RETURNS void LANGUAGE plpgsql AS $$ BEGIN \
+          IF nextval('polylock.tries') = 1 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF; \
+          INSERT INTO polylock.notified VALUES (p_names); PERFORM polylock.tells(p_names); END $$";
+    site.execute(ends_once).await;
+    give_back(hand_over(guard, waiter).await).await;
+    let notified = "SELECT count(*) FROM polylock.notified WHERE names = '{orders}'";
+    until("it is notified", async || site.number(notified).await == 1).await;
+}
+
 /// Every role may keep the lock that the commit of a notification needs, for the whole server.
 #[tokio::test]
 #[ignore = "full: twice the time of a lease"]
