@@ -11,5 +11,7 @@ pub(crate) mod mysql;
 mod options;
 #[cfg(any(feature = "mysql", feature = "s3", feature = "sqlite"))]
 mod own_thread;
+#[cfg(any(feature = "etcd", feature = "mysql", feature = "sqlite"))]
+mod records;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;

@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use lock_core::{Finding, OwnerId, Result};
 
+/// Before the names of locks, so that no lock has the key that is used for trials.
+pub(crate) const LOCKS: &str = "lock/";
+
 /// A store of versioned values: the only thing that locks ask of it.
 ///
 /// # Contract

@@ -21,11 +21,9 @@ use crate::mailbox::KvMailbox;
 use crate::observed::{Known, Observed};
 use crate::pace::Pace;
 use crate::probe;
-use crate::registers::{About, Exchanged, Registers, Version, Versioned};
+use crate::registers::{About, Exchanged, LOCKS, Registers, Version, Versioned};
 use crate::stored::{Moment, Party, Stored};
 
-/// Before the names of locks, so that no lock has the key that is used for trials.
-const LOCKS: &str = "lock/";
 /// How many waiters stand in the record; others poll. All clients read it, and write it whole.
 const MOST_WAITERS: usize = 128;
 /// How many locks are renewed, or read for a list, at a time.

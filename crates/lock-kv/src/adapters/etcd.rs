@@ -9,16 +9,18 @@ mod messages;
 use std::time::Duration;
 
 use lock_core::waiting::pause_between;
-use lock_core::{ErrorKind, Outcome, OwnerId, Result};
+use lock_core::{ErrorKind, Finding, FindingLevel, Outcome, OwnerId, Result};
 use tokio::time::{sleep, timeout};
 use tonic::Status;
 
 use self::members::Members;
 use self::messages::{
-    Executed, Found, RANGE, Range, Step, TRANSACTION, Transaction, Value, WATCH, Watch, Watched,
+    AskStatus, Executed, Found, MemberStatus, RANGE, Range, STATUS, Step, TRANSACTION, Transaction, Value,
+    WATCH, Watch, Watched,
 };
+use crate::adapters::records::of_records;
 use crate::error::overtaken;
-use crate::registers::{About, Exchanged, Notice, Notified, Registers, Version, Versioned};
+use crate::registers::{About, Exchanged, LOCKS, Notice, Notified, Registers, Version, Versioned};
 
 pub(crate) const NAME: &str = "etcd";
 /// A read takes a round trip to the leader and one to a majority. Where a watch is lost, waiters ask twenty times a second.
@@ -31,6 +33,9 @@ const NOTICES: &str = "granted/";
 const MOST_NOTICES: usize = 120;
 /// How many bytes all notices of one transaction carry: the log of etcd keeps them, as it does the value. Longer values are read.
 const MOST_CARRIED: usize = 32_768;
+const MB: i64 = 1_000_000;
+/// Unless it was started with `--quota-backend-bytes`.
+const DEFAULT_QUOTA: i64 = 2 << 30;
 /// How many keys are listed at a time: with long names still less than gRPC takes for an answer.
 const PAGE: i64 = 1_000;
 
@@ -171,6 +176,13 @@ impl Registers for Etcd {
         }
     }
 
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        let count = self.members.call::<_, Found>(RANGE, &Range::count(&self.key(LOCKS))).await;
+        let count = count.map(|counted| counted.answer.count.cast_unsigned());
+        let status = self.members.call::<_, MemberStatus>(STATUS, &AskStatus {}).await;
+        Ok(vec![of_records("", count), of_size(status.map(|status| status.answer))])
+    }
+
     async fn close(&self) {
         self.members.close();
     }
@@ -178,6 +190,28 @@ impl Registers for Etcd {
 
 pub(crate) fn about() -> About {
     About { notifies: true, ..About::new(NAME, POLL) }
+}
+
+/// How full the store is.
+fn of_size(status: Result<MemberStatus>) -> Finding {
+    let MemberStatus { version, size, quota } = match status {
+        Ok(status) => status,
+        Err(error) => {
+            let what = format!("how full the store is is not known: {error}");
+            return Finding::new(FindingLevel::Note, "", what, "");
+        }
+    };
+    let (of, quota) = match quota {
+        1.. => (format!("a quota of {} MB", quota / MB), quota),
+        _ => ("a quota that it does not tell, of 2147 MB by default".to_owned(), DEFAULT_QUOTA),
+    };
+    let what = format!("the database of a member (etcd {version}) has {} MB, of {of}", size / MB);
+    if size < quota / 4 * 3 {
+        return Finding::new(FindingLevel::Note, "", what, "");
+    }
+    let advice = "a store that is full refuses renewals, and all locks are lost: turn compaction on, run `etcdctl defrag` member by \
+                  member, or raise --quota-backend-bytes";
+    Finding::new(FindingLevel::Warning, "", what, advice)
 }
 
 /// The revision of a version, zero for a key that does not exist; `None` if it is none of this store.
@@ -211,6 +245,22 @@ fn settled(found: Option<Value>, value: &[u8], was_sent: bool) -> Result<Exchang
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_store_that_is_nearly_full_is_a_warning() {
+        let of_size = |size, quota| of_size(Ok(MemberStatus { version: "3".to_owned(), size, quota }));
+        for (size, quota, level) in [
+            (2 * MB, 0, FindingLevel::Note),
+            (1_600 * MB, 0, FindingLevel::Note),
+            (1_700 * MB, 0, FindingLevel::Warning),
+            (1_700 * MB, 8_000 * MB, FindingLevel::Note),
+            (6_000 * MB, 8_000 * MB, FindingLevel::Warning),
+        ] {
+            let finding = of_size(size, quota);
+            assert_eq!(finding.level, level, "{finding}");
+            assert!(finding.what.contains(&format!("{} MB", size / MB)), "{finding}");
+        }
+    }
 
     #[test]
     fn a_value_of_ours_proves_its_swap_whoever_has_repeated_it() {

@@ -20,6 +20,7 @@ use self::error::{DUPLICATE, Failed, NAME};
 use self::server::LONGEST_TABLE;
 use self::sessions::{Login, Sessions};
 use crate::adapters::own_thread::OwnThread;
+use crate::adapters::records::of_records;
 use crate::error::overtaken;
 use crate::registers::{About, Registers, Version, Versioned};
 
@@ -49,6 +50,7 @@ struct Table {
     insert: String,
     update: String,
     list: String,
+    count: String,
 }
 
 /// What is written: a version that never was one of this key, and a value that no other swap has.
@@ -122,7 +124,12 @@ impl Registers for Mysql {
 
     async fn doctor(&self) -> Result<Vec<Finding>> {
         let table = Arc::clone(&self.table);
-        self.thread.run(Outcome::NotApplied, async move { table.sessions.doctor().await }).await
+        let examined = async move {
+            let mut findings = table.sessions.doctor().await?;
+            findings.push(of_records("", table.count().await));
+            Ok(findings)
+        };
+        self.thread.run(Outcome::NotApplied, examined).await
     }
 
     async fn close(&self) {
@@ -140,6 +147,9 @@ impl Table {
             insert: format!("INSERT INTO `{table}` (version, value, name) VALUES (?, ?, ?)"),
             update: format!("UPDATE `{table}` SET version = ?, value = ? WHERE name = ? AND version = ?"),
             list: format!("SELECT name FROM `{table}` WHERE name >= ? AND name > ? ORDER BY name LIMIT ?"),
+            count: format!(
+                "SELECT TABLE_ROWS FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = '{table}'"
+            ),
         }
     }
 
@@ -225,6 +235,14 @@ impl Table {
         let rows = self.until_answered(list).await?;
         let names = rows.iter().filter_map(|row| String::from_utf8(row.try_get(0).ok()?).ok());
         Ok(names.take_while(|name| name.starts_with(prefix)).collect())
+    }
+
+    /// How many rows there are, as the server estimates it: to count millions takes seconds.
+    async fn count(&self) -> Result<u64> {
+        let rows = self.until_answered(|| self.rows(sqlx::query(&self.count))).await?;
+        let count = rows.first().and_then(|row| row.try_get_unchecked::<Option<u64>, _>(0).ok().flatten());
+        count
+            .ok_or_else(|| Error::new(ErrorKind::Unexpected, NAME).with_message("the server has no estimate"))
     }
 
     /// Whether another session may do better, and there is time for it.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use lock_core::{Error, ErrorKind, Outcome, Result, random};
+use lock_core::{Error, ErrorKind, Finding, Outcome, Result, random};
 use rand::Rng;
 use sqlx::Row;
 use sqlx::sqlite::{
@@ -19,8 +19,9 @@ use tokio::time::{self, Instant, sleep, timeout_at};
 
 use self::place::{Place, moved};
 use crate::adapters::own_thread::OwnThread;
+use crate::adapters::records::{MANY, of_records};
 use crate::error::silent;
-use crate::registers::{About, Registers, Version, Versioned};
+use crate::registers::{About, LOCKS, Registers, Version, Versioned};
 
 pub(crate) const NAME: &str = "sqlite";
 /// A read is a few system calls.
@@ -149,6 +150,15 @@ impl Registers for Sqlite {
         let pool = self.pool.clone();
         let keys: Vec<String> = self.read(async move { rows.fetch_all(&pool).await }).await?;
         Ok(keys.into_iter().take_while(|key| key.starts_with(prefix)).collect())
+    }
+
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        // The keys alone are read.
+        let sql = "SELECT COUNT(*) FROM (SELECT 1 FROM polylock WHERE key >= ?1 || '/' AND key < ?1 || '0' LIMIT ?2)";
+        let count = sqlx::query_scalar(sql).bind(LOCKS.trim_end_matches('/')).bind(MANY.cast_signed());
+        let pool = self.pool.clone();
+        let count: Result<i64> = self.read(async move { count.fetch_one(&pool).await }).await;
+        Ok(vec![of_records("", count.map(i64::cast_unsigned))])
     }
 
     async fn close(&self) {

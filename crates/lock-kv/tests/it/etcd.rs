@@ -54,6 +54,23 @@ async fn locks_and_tokens_outlive_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_says_how_many_records_there_are_and_how_full_the_store_is() {
+    if EtcdServer::is_missing() {
+        return;
+    }
+    let server = EtcdServer::start().await.unwrap();
+    let locks = connect(&server.url()).await;
+    for name in ["a", "b", "c"] {
+        take(&locks, name).await.release().await.unwrap();
+    }
+    let report = locks.doctor().await.unwrap();
+    assert_eq!(report.warnings().count(), 0, "{report}");
+    for part in ["note: 3 records of locks", "the database of a member (etcd 3.", " MB, of a quota"] {
+        assert!(report.to_string().contains(part), "{part}: {report}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_swap_whose_answer_is_lost_is_found_by_its_value() {
     if EtcdServer::is_missing() {
         return;

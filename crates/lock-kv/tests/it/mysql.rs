@@ -532,7 +532,8 @@ async fn doctor_names_the_version_the_engine_and_what_may_be_lost() {
     let server = MariadbServer::start().await.unwrap();
     let report = connect(&server.url()).await.doctor().await.unwrap();
     let text = report.to_string();
-    for part in ["a swap on an old version is refused", "MariaDB", "InnoDB", "read_only is OFF"] {
+    let records = "records of locks";
+    for part in ["a swap on an old version is refused", "MariaDB", "InnoDB", "read_only is OFF", records] {
         assert!(text.contains(part), "{part}: {text}");
     }
     // The server of the tests writes no log to the disk.

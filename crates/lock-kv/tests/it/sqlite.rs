@@ -25,6 +25,17 @@ async fn locks_and_tokens_outlive_their_processes() {
 }
 
 #[tokio::test]
+async fn doctor_says_how_many_records_there_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let locks = SqliteConfig::new(dir.path().join("locks.db")).connect().await.unwrap();
+    for name in ["a", "b", "c"] {
+        take(&locks, name).await.release().await.unwrap();
+    }
+    let report = locks.doctor().await.unwrap();
+    assert!(report.to_string().contains("note: 3 records of locks"), "{report}");
+}
+
+#[tokio::test]
 async fn files_that_cannot_be_used_say_why() {
     let dir = tempfile::tempdir().unwrap();
     let text = dir.path().join("text");

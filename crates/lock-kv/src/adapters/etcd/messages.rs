@@ -12,6 +12,7 @@ pub(crate) const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 pub(crate) const RANGE: &str = "/etcdserverpb.KV/Range";
 pub(crate) const TRANSACTION: &str = "/etcdserverpb.KV/Txn";
 pub(crate) const WATCH: &str = "/etcdserverpb.Watch/Watch";
+pub(crate) const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 
 /// `Compare.target`: the revision of the last change, zero for a key that does not exist. `Compare.result` is "equal", which is zero.
 const BY_REVISION: i32 = 2;
@@ -46,12 +47,16 @@ pub(crate) struct Range {
     pub(crate) limit: i64,
     #[prost(bool, tag = "8")]
     pub(crate) keys_only: bool,
+    #[prost(bool, tag = "9")]
+    pub(crate) count_only: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Found {
     #[prost(message, repeated, tag = "2")]
     pub(crate) values: Vec<Value>,
+    #[prost(int64, tag = "4")]
+    pub(crate) count: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -163,6 +168,22 @@ pub(crate) struct Event {
     pub(crate) notice: Option<Value>,
 }
 
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct AskStatus {}
+
+/// What a member says of itself.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct MemberStatus {
+    #[prost(string, tag = "2")]
+    pub(crate) version: String,
+    /// Of its database, in bytes.
+    #[prost(int64, tag = "3")]
+    pub(crate) size: i64,
+    /// Zero before 3.6.
+    #[prost(int64, tag = "12")]
+    pub(crate) quota: i64,
+}
+
 /// Without the password.
 impl Debug for Login {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -179,7 +200,12 @@ impl Debug for LoggedIn {
 
 impl Range {
     pub(crate) fn one(key: &[u8]) -> Self {
-        Self { key: key.to_vec(), end: Vec::new(), limit: 0, keys_only: false }
+        Self { key: key.to_vec(), ..Self::default() }
+    }
+
+    /// How many keys begin so.
+    pub(crate) fn count(prefix: &[u8]) -> Self {
+        Self { count_only: true, ..Self::keys(prefix, None, 0) }
     }
 
     /// The first keys that begin so and come after another one. None is the last of all: keys are text, which has no byte of 0xff.
@@ -190,7 +216,8 @@ impl Range {
         }
         // The next key there could be.
         let next = after.map(|after| [after, vec![0]].concat());
-        Self { key: next.unwrap_or_else(|| prefix.to_vec()), end, limit, keys_only: true }
+        let key = next.unwrap_or_else(|| prefix.to_vec());
+        Self { key, end, limit, keys_only: true, ..Self::default() }
     }
 }
 
