@@ -7,7 +7,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::backend::{AcquireRequest, Acquired, Backend, Capabilities};
 use lock_core::{DoctorReport, ErrorKind, HolderInfo, LockMode, LockName, LockState, Result, Token};
-use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use crate::acquire::acquire;
@@ -35,10 +34,9 @@ impl Migration {
         config: MigrationConfig,
         from: Arc<dyn Backend>,
         to: Arc<dyn Backend>,
-        runtime: Handle,
     ) -> Result<Self> {
-        let context = Context::join(config, from, to, runtime).await?;
-        context.runtime.spawn(tombstone_watch::watch(Arc::downgrade(&context)));
+        let context = Context::join(config, from, to).await?;
+        drop(tokio::spawn(tombstone_watch::watch(Arc::downgrade(&context))));
         // Now that both are connected, as far as they are: a session timeout is negotiated.
         let capabilities = capabilities(&*context.from, &*context.to);
         Ok(Self { capabilities, context })

@@ -25,7 +25,8 @@ impl MigrationConfig {
     /// This method is cancel safe.
     pub async fn open(self, from: Arc<dyn Backend>, to: Arc<dyn Backend>) -> Result<Migration> {
         self.check(&*from, &*to)?;
-        Migration::open(self, from, to, runtime::current(BACKEND)?).await
+        runtime::current(BACKEND)?;
+        Migration::open(self, from, to).await
     }
 
     /// Connects as the operator of the migration between these stores. The rung and what else is for processes does not count.

@@ -39,7 +39,6 @@ pub(crate) struct Context {
     pub(crate) later: Arc<Later>,
     joined: AtomicBool,
     pub(crate) cleanup: Arc<Background>,
-    pub(crate) runtime: Handle,
     pub(crate) clock: Clock,
 }
 
@@ -50,7 +49,6 @@ impl Context {
         config: MigrationConfig,
         from: Arc<dyn Backend>,
         to: Arc<dyn Backend>,
-        runtime: Handle,
     ) -> Result<Arc<Self>> {
         let process = Process::new(&config.namespace, config.rung, &from);
         process.note_ttl(from.capabilities().lease.default_ttl());
@@ -68,7 +66,6 @@ impl Context {
             later,
             joined,
             cleanup,
-            runtime,
             clock,
         });
         match context.take_part().await {
@@ -79,7 +76,7 @@ impl Context {
                 context.from.connect().await?;
                 let rung = context.config.rung.unwrap_or(Rung::Old);
                 tracing::warn!(%error, %rung, "starting without the record of the migration");
-                context.runtime.spawn(take_part_later(Arc::downgrade(&context)));
+                drop(tokio::spawn(take_part_later(Arc::downgrade(&context))));
             }
             taken => taken?,
         }
@@ -163,7 +160,7 @@ impl Context {
     }
 
     pub(crate) fn half(&self, lease: Box<dyn Lease>) -> Half {
-        Half::new(lease, &self.cleanup, &self.runtime)
+        Half::new(lease, &self.cleanup)
     }
 
     /// The tombstone of a name that moves now.
@@ -208,7 +205,7 @@ impl Context {
     /// Notes in the background that a lock has moved.
     pub(crate) fn note_moved(&self, name: &LockName) {
         let (to, names) = (Arc::clone(&self.to), [name.clone()]);
-        self.cleanup.spawn(&self.runtime, async move {
+        self.cleanup.spawn(&Handle::current(), async move {
             let Some(target) = to.migration_target() else { return };
             if let Err(error) = target.note_moved(&names).await {
                 tracing::debug!(%error, "a lock that has moved is not noted; the loss of its tombstone would not be found");

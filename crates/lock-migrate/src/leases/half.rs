@@ -7,7 +7,7 @@ use lock_core::background::{Background, until_released};
 use lock_core::{BootInstant, Clock, Lease, Released, Result};
 use tokio::runtime::Handle;
 
-/// One of the two locks of a guard. A lock that is dropped is released in the background.
+/// One of the two locks of a guard. A lock that is dropped is released in the background, on the runtime that it was acquired on.
 #[derive(Debug)]
 pub(crate) struct Half {
     lease: Option<Box<dyn Lease>>,
@@ -18,8 +18,8 @@ pub(crate) struct Half {
 }
 
 impl Half {
-    pub(crate) fn new(lease: Box<dyn Lease>, cleanup: &Arc<Background>, runtime: &Handle) -> Self {
-        Self { lease: Some(lease), kept: None, cleanup: Arc::clone(cleanup), runtime: runtime.clone() }
+    pub(crate) fn new(lease: Box<dyn Lease>, cleanup: &Arc<Background>) -> Self {
+        Self { lease: Some(lease), kept: None, cleanup: Arc::clone(cleanup), runtime: Handle::current() }
     }
 
     /// Keeps the lock until this time, even if it is dropped: a request may be under way until then that needs it. To
@@ -126,7 +126,7 @@ mod tests {
         let (cell, cleanup) = (ValidityCell::new(Clock::tokio(), BootInstant::NEVER), Arc::default());
         let validity = cell.validity();
         let lease = Box::new(OutOfReach(cell, validity.clone(), Instant::now() + OUTAGE));
-        drop(Half::new(lease, &cleanup, &Handle::current()));
+        drop(Half::new(lease, &cleanup));
         cleanup.settled().await;
         assert_eq!(validity.state(), GuardState::Lost(LossReason::Released));
     }

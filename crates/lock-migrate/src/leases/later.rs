@@ -6,7 +6,6 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
 /// Begins something for a guard that is still held.
@@ -30,14 +29,14 @@ struct State {
 }
 
 impl Later {
-    /// Begins this after [`MOMENT`], if it still exists then.
-    pub(crate) fn add(self: &Arc<Self>, runtime: &Handle, what: &Arc<impl Begin + 'static>) {
+    /// Begins this after [`MOMENT`], if it still exists then. The task runs on the runtime of the caller.
+    pub(crate) fn add(self: &Arc<Self>, what: &Arc<impl Begin + 'static>) {
         let what: Weak<dyn Begin> = Arc::downgrade(&(Arc::clone(what) as Arc<dyn Begin>));
         let mut state = self.state();
         state.waiting.push_back((Instant::now() + MOMENT, what));
         if !mem::replace(&mut state.is_running, true) {
             drop(state);
-            drop(runtime.spawn(Running { later: Arc::clone(self), has_ended: false }.run()));
+            drop(tokio::spawn(Running { later: Arc::clone(self), has_ended: false }.run()));
         }
     }
 
@@ -123,8 +122,8 @@ mod tests {
         // The task ends meanwhile, and is started again.
         for round in 1..3 {
             let [kept, dropped] = [(); 2].map(|()| Arc::new(Counted(Arc::clone(&begun))));
-            later.add(&Handle::current(), &kept);
-            later.add(&Handle::current(), &dropped);
+            later.add(&kept);
+            later.add(&dropped);
             drop(dropped);
             sleep(MOMENT - Duration::from_millis(1)).await;
             assert_eq!(begun.load(Ordering::Relaxed), round - 1, "too early");

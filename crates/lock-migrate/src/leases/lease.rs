@@ -9,6 +9,8 @@ use lock_core::{
     Revocation, Token, Validity, ValidityCell,
 };
 
+use tokio::runtime::Handle;
+
 use crate::context::Context;
 use crate::error::BACKEND;
 use crate::leases::half::Half;
@@ -92,12 +94,11 @@ impl LadderLease {
             validity = validity.and(old.validity().clone());
         }
         let is_watched = old.is_some() || expiry.expires();
-        let watched =
-            is_watched.then(|| Watched { validity: validity.clone(), runtime: context.runtime.clone() });
+        let watched = is_watched.then(|| Watched { validity: validity.clone(), runtime: Handle::current() });
         let (owner, revocation, name) = (new.owner(), new.revocation().cloned(), request.name.clone());
         let halves = Halves::new(loss, new, old, watched);
         if is_watched {
-            context.later.add(&context.runtime, &halves);
+            context.later.add(&halves);
         }
         Self {
             halves,

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use lock_core::backend::{AcquireRequest, Acquired, Mode, Wait};
 use lock_core::{CancellationToken, LockName, Result, Revocation, Validity};
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -35,6 +36,7 @@ struct Stage {
     validity: Validity,
     progress: Mutex<Progress>,
     released: CancellationToken,
+    runtime: Handle,
 }
 
 #[derive(Debug)]
@@ -50,8 +52,9 @@ impl Shadow {
     pub(crate) fn begin(context: &Arc<Context>, request: &AcquireRequest, validity: Validity) -> Self {
         let (context, request) = (Arc::clone(context), request.clone());
         let (progress, released) = (Mutex::new(Progress::Waiting), CancellationToken::new());
-        let stage = Arc::new(Stage { context, request, validity, progress, released });
-        stage.context.later.add(&stage.context.runtime, &stage);
+        let runtime = Handle::current();
+        let stage = Arc::new(Stage { context, request, validity, progress, released, runtime });
+        stage.context.later.add(&stage);
         Self(stage)
     }
 
@@ -106,7 +109,7 @@ impl Begin for Stage {
         if let Progress::Waiting = *progress {
             let (context, validity, released) =
                 (Arc::clone(&self.context), self.validity.clone(), self.released.clone());
-            let task = self.context.runtime.spawn(follow(context, request, validity, released));
+            let task = self.runtime.spawn(follow(context, request, validity, released));
             *progress = Progress::Begun(task);
         }
     }

@@ -4,6 +4,7 @@ use std::sync::Weak;
 
 use futures_util::stream::{self, StreamExt};
 use lock_core::{LockName, LossReason};
+use tokio::runtime::Handle;
 use tokio::time::sleep;
 
 use crate::context::Context;
@@ -41,7 +42,7 @@ async fn read_again(context: &Context, name: LockName) {
             for halves in lost.iter().filter_map(Weak::upgrade) {
                 // A release that has begun may take long, and other tombstones do not wait for it.
                 let end = async move { halves.end(LossReason::Removed).await };
-                context.cleanup.spawn(&context.runtime, end);
+                context.cleanup.spawn(&Handle::current(), end);
             }
         }
         Ok(_) => {}

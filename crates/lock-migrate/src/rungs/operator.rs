@@ -16,7 +16,6 @@ use lock_core::background::Background;
 use lock_core::migration::{Member, MigrationSource, MigrationTarget, StoredRecord};
 use lock_core::{Clock, OwnerInfo, Result, one_line, runtime};
 use serde::Serialize;
-use tokio::runtime::Handle;
 use tokio::sync::OnceCell;
 
 pub use self::finish::FinishTerms;
@@ -57,7 +56,6 @@ pub struct Operator {
     joined: OnceCell<()>,
     clock: Clock,
     cleanup: Arc<Background>,
-    runtime: Handle,
 }
 
 /// Whether a gate was passed.
@@ -129,8 +127,8 @@ impl Operator {
     ) -> Result<Self> {
         to.connect().await?;
         let (joined, clock, cleanup) = (OnceCell::new(), Clock::boot(), Arc::default());
-        let runtime = runtime::current(BACKEND)?;
-        let operator = Self { namespace: namespace.into(), from, to, joined, clock, cleanup, runtime };
+        runtime::current(BACKEND)?;
+        let operator = Self { namespace: namespace.into(), from, to, joined, clock, cleanup };
         operator.target()?;
         Ok(operator)
     }

@@ -8,6 +8,7 @@ use lock_core::{ErrorKind, GuardState, LockOptions, Locks, LossReason, Token};
 use lock_migrate::{MigrationConfig, Rung};
 use lock_testkit::proxy::redis_command;
 use lock_testkit::{acquiring, come, give_back, hand_over, queue_up, soon, take, until};
+use tokio::runtime::Builder;
 use tokio::time::timeout;
 
 use crate::common::{LEASE, Servers, at_last, is_busy, pass, redis};
@@ -166,7 +167,12 @@ async fn a_move_asks_the_old_store_for_its_clock_once() {
 #[tokio::test]
 async fn a_guard_of_both_ends_with_either_and_gives_the_other_one_back() {
     let servers = Servers::start().await;
-    let locks = servers.on(Rung::Dual).await;
+    let (old, new, config) =
+        (servers.redis().await, servers.zk().await, MigrationConfig::new("shop").rung(Rung::Dual));
+    // Also if the locks were opened on a runtime that has ended since.
+    let ends = Builder::new_multi_thread().enable_all().build().unwrap();
+    let locks = Locks::new(ends.spawn(config.open(old, new)).await.unwrap().unwrap());
+    ends.shutdown_background();
     let (redis, zk) = servers.apart().await;
     for lost in [&redis, &zk] {
         let guard = take(&locks, "a").await;

@@ -206,7 +206,7 @@ impl Operator {
         let wait = Wait::Until(Instant::now() + LOCK_LIMIT);
         let request = AcquireRequest::exclusive(name.clone(), wait, LeasePolicy::default(), Self::owner());
         let Acquired::Held(lease) = self.to.acquire(request).await? else { return Ok(false) };
-        let mut new = Half::new(lease, &self.cleanup, &self.runtime);
+        let mut new = Half::new(lease, &self.cleanup);
         self.check_still_returning(&new, record).await?;
         let (held_until, floor) = (new.validity().until(), new.token());
         let (clock, read) = (source.time(name).await?, self.clock.now());
