@@ -57,6 +57,11 @@ impl Pace {
         Pauses { next: Duration::ZERO, others: self.round_trip() / 2 }
     }
 
+    /// While another client, which comes first, swaps.
+    pub(crate) fn give_way(&self) -> Duration {
+        self.round_trip().mul_f64(random::rng().random_range(0.5..=1.0))
+    }
+
     /// The pause of what is only told to others, and gives way to all else: longer, as it came too late so often before.
     pub(crate) fn patient(&self, before: u32) -> Duration {
         (self.round_trip() * (1 << before.min(6))).mul_f64(random::rng().random_range(0.0..=1.0))

@@ -33,6 +33,9 @@ const AT_A_TIME: usize = 16;
 const ROUND_TRIPS_OF_A_WAITER: u32 = 9;
 /// And for so much for each: all of them write ten values a second at most, as some stores keep the old ones.
 const SPAN_OF_A_WAITER: Duration = Duration::from_millis(300);
+/// How often a waiter tries to join the queue before it pauses. Once is too few: those who hand a lock over among them change the record all the
+/// time, and a waiter may never come in between.
+const TRIES_TO_JOIN: u32 = 4;
 /// A waiter that has gone has its place for no longer.
 const WAITER_LASTS_AT_MOST: Duration = Duration::from_secs(300);
 
@@ -68,8 +71,8 @@ enum Counts {
     Swapped,
     /// A read is enough if the record says the same.
     Read,
-    /// The same. What is written is only told to others: it gives way to what somebody depends on, and is not tried again.
-    Told,
+    /// The same. What is written is only told to others: it gives way to what somebody depends on, and is tried so often at most.
+    Told { tries: u32 },
 }
 
 struct Done<T> {
@@ -143,7 +146,7 @@ impl<R: Registers> KvStore<R> {
         let read = read.and_then(|read| self.found(key, Some(read)).ok());
         let mut is_read = read.is_some();
         let mut known = read.or_else(|| self.observed.recall(key).filter(is_quiet));
-        let mut urgent = self.pace.urgent();
+        let (mut urgent, mut tried) = (self.pace.urgent(), 0);
         loop {
             let current = match known.take() {
                 Some(known) => known,
@@ -166,21 +169,28 @@ impl<R: Registers> KvStore<R> {
                 }
                 continue;
             }
-            if matches!(counts, Counts::Told) && self.is_being_confirmed(&current, &before) {
-                if is_read {
+            if let Counts::Told { tries } = counts {
+                if !is_read {
+                    continue;
+                }
+                let is_late = tried > 0 && Instant::now() + self.pace.round_trip() * 2 > deadline;
+                if tried >= tries || is_late {
+                    // It is told later, by a waiter that learns meanwhile what happens.
                     return Ok(Done { answer, is_done: false });
                 }
-                continue;
+                tried += 1;
+                if self.is_being_confirmed(&current, &before) {
+                    sleep(self.pace.give_way()).await;
+                    continue;
+                }
             }
-            let was_read = is_read;
             match self.swap(key, version, (next, &before), deadline).await? {
                 Swapped::Written => return Ok(Done { answer, is_done: true }),
                 Swapped::Refused => {}
                 Swapped::Found(found) => (known, is_read) = (Some(found), true),
             }
-            if was_read && matches!(counts, Counts::Told) {
-                // It is told later, by a waiter that learns meanwhile what happens.
-                return Ok(Done { answer, is_done: false });
+            if matches!(counts, Counts::Told { .. }) {
+                continue;
             }
             let pause = urgent.next();
             if Instant::now() + pause >= deadline {
@@ -377,8 +387,11 @@ impl<R: Registers> LeaseStore for KvStore<R> {
         let read = mailbox.and_then(KvMailbox::take_carried);
         let answered = self.change_read(key, read, |record, now| {
             let asked = ask_for(record, now, asked.clone(), is_patient, |others| self.waiter_lasts(others));
-            let is_busy = matches!(asked.answer, record::Answer::Busy { .. });
-            let counts = if is_busy { Counts::Told } else { Counts::Read };
+            let counts = match asked.answer {
+                record::Answer::Busy { .. } if asked.was_queued => Counts::Told { tries: 1 },
+                record::Answer::Busy { .. } => Counts::Told { tries: TRIES_TO_JOIN },
+                record::Answer::Granted(_) => Counts::Read,
+            };
             ((asked.answer.at(now.time()), asked), counts)
         });
         let Done { answer: (mut answer, Asked { beat, was_queued, .. }), is_done } = answered.await?;

@@ -1,6 +1,7 @@
 //! Crowds and crashes, in virtual time.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lock_core::{Clock, GuardState, Locks};
@@ -147,6 +148,43 @@ fn two_hundred_clients_get_a_lock_one_after_the_other() {
         println!("{queued} values until all waited, {} for 200 holders, in {took:?}", written - queued);
         assert!(written - queued < 4_000, "{written} values were written for 200 holders");
     });
+}
+
+/// Those that join the queue give way to those that confirm a grant, and join all the same. With delays that vary: where all are the same, a
+/// lock that nobody holds for a moment may go round between a few.
+#[test]
+fn everybody_has_a_lock_that_changes_hands_all_the_time() {
+    const CLIENTS: usize = 24;
+    const GRANTS: usize = 20;
+    for delay_ms in [3..=6, 20..=25] {
+        in_virtual_time(12, async {
+            let (table, clock) = (Arc::new(Table::new(Versions::Numbers)), Clock::tokio());
+            let grants: Arc<Vec<_>> = Arc::new((0..CLIENTS).map(|_| AtomicUsize::new(0)).collect());
+            let mut tasks = Vec::new();
+            for at in 0..CLIENTS {
+                let link = Link::new(at as u64);
+                let faults = Faults { delay_ms: delay_ms.clone(), ..Faults::default() };
+                link.set(faults, 0.0, Duration::ZERO);
+                let config = KvConfig::new().ttl(TTL).clock(clock.clone());
+                let locks = config.connect(Client::new(&table, &link).notifying(true)).await.unwrap();
+                let grants = Arc::clone(&grants);
+                tasks.push(tokio::spawn(async move {
+                    let granted =
+                        || grants.iter().map(|grants| grants.load(Ordering::Relaxed)).sum::<usize>();
+                    while granted() < GRANTS * CLIENTS {
+                        let guard = locks.mutex("crowd").acquire().await.unwrap();
+                        grants[at].fetch_add(1, Ordering::Relaxed);
+                        guard.release().await.unwrap();
+                    }
+                }));
+            }
+            for task in tasks {
+                task.await.unwrap();
+            }
+            println!("{grants:?}");
+            assert!(grants.iter().all(|grants| grants.load(Ordering::Relaxed) > GRANTS / 2), "{grants:?}");
+        });
+    }
 }
 
 #[test]
