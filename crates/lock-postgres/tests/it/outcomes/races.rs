@@ -36,7 +36,7 @@ async fn holds_never_overlap_and_commits_are_never_stale() {
         sleep(TTL).await;
         // Any of them, and at any time.
         let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-                   WHERE query LIKE '%race%' AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1";
+                   WHERE query LIKE '%''race''%' AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1";
         bench.client.query(sql, &[]).await.unwrap();
     }
     let mut holds = Vec::new();
