@@ -72,7 +72,7 @@ impl<R: Registers> KvMailbox<R> {
         self.clock.now() < lock(&self.patience).until
     }
 
-    /// The value that came with the last notice, once: as good as a read when it came.
+    /// The value that came with the last notice, once.
     pub(crate) fn take_carried(&self) -> Option<Versioned> {
         lock(&self.carried).take()
     }
@@ -157,8 +157,8 @@ impl<R: Registers> Mailbox for KvMailbox<R> {
         let look = if last.is_old { BootInstant::NEVER } else { last.look };
         let why = tokio::select! {
             why = self.notified(last.queued) => why,
-            () = sleep(pause), if polls => Notified::Lost,
-            () = clock.sleep_until(look) => Notified::Lost,
+            () = sleep(pause), if polls => Notified::Look,
+            () = clock.sleep_until(look) => Notified::Look,
         };
         lock(&self.last).is_old = true;
         let Notified::Granted(value) = why else { return Message::Ask };

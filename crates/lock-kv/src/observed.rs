@@ -38,6 +38,12 @@ impl Observed {
         lock(&self.0).get(key).cloned()
     }
 
+    /// What would be known if this value were there. Nothing is noted.
+    pub(crate) fn assume(&self, key: &str, value: (Version, Stored)) -> Arc<Known> {
+        let seen = self.recall(key).map(|known| known.seen.clone()).unwrap_or_default();
+        Arc::new(Known { value: Some(value), seen })
+    }
+
     /// Notes a value that a read returned, or that was written, before `returned`.
     pub(crate) fn note(
         &self,

@@ -208,8 +208,8 @@ pub enum Notified {
     /// There is a notice that it has the lock. It carries the value that was written with it, with its version, if the notice has it: this spares
     /// the read of it.
     Granted(Option<Versioned>),
-    /// Nobody watches for it now.
-    Lost,
+    /// There may be one: it is to look at the record.
+    Look,
 }
 
 /// What became of a swap.

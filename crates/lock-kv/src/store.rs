@@ -127,25 +127,24 @@ impl<R: Registers> KvStore<R> {
         key: &Arc<str>,
         change: impl FnMut(&mut Record<Party>, &mut Moment) -> (T, Counts) + Send,
     ) -> Result<Done<T>> {
-        self.change_read(key, None, change).await
+        self.change_carried(key, None, change).await
     }
 
-    /// Changes the record of a lock by a swap on the version that was read: now, or with this value. It is tried again while others come
+    /// Changes the record of a lock by a swap on the version that was read, or that a notice carried. It is tried again while others come
     /// first.
-    async fn change_read<T: Send>(
+    async fn change_carried<T: Send>(
         &self,
         key: &Arc<str>,
-        read: Option<Versioned>,
+        carried: Option<Versioned>,
         mut change: impl FnMut(&mut Record<Party>, &mut Moment) -> (T, Counts) + Send,
     ) -> Result<Done<T>> {
         let deadline = Instant::now() + self.timeout;
         // What is remembered may be as good as what a read would return: the swap tells. Not if others change it: a swap that is refused
         // costs more than a read where it waits for a disk.
         let is_quiet = |known: &Arc<Known>| known.value.as_ref().is_none_or(|(_, stored)| !stored.is_busy());
-        // One that cannot be read is read again.
-        let read = read.and_then(|read| self.found(key, Some(read)).ok());
-        let mut is_read = read.is_some();
-        let mut known = read.or_else(|| self.observed.recall(key).filter(is_quiet));
+        let carried = carried.and_then(|carried| self.carried(key, &carried));
+        let mut is_read = carried.is_some();
+        let mut known = carried.or_else(|| self.observed.recall(key).filter(is_quiet));
         let (mut urgent, mut tried) = (self.pace.urgent(), 0);
         loop {
             let current = match known.take() {
@@ -169,27 +168,30 @@ impl<R: Registers> KvStore<R> {
                 }
                 continue;
             }
-            if let Counts::Told { tries } = counts {
-                if !is_read {
-                    continue;
+            let was_read = is_read;
+            let gives_way =
+                matches!(counts, Counts::Told { .. }) && self.is_being_confirmed(&current, &before);
+            if !gives_way {
+                match self.swap(key, version, (next, &before), deadline).await? {
+                    Swapped::Written => return Ok(Done { answer, is_done: true }),
+                    Swapped::Refused => {}
+                    Swapped::Found(found) => (known, is_read) = (Some(found), true),
                 }
-                let is_late = tried > 0 && Instant::now() + self.pace.round_trip() * 2 > deadline;
-                if tried >= tries || is_late {
+            }
+            if let Counts::Told { tries } = counts
+                && was_read
+            {
+                tried += 1;
+                if tried >= tries || Instant::now() + self.pace.round_trip() * 2 > deadline {
                     // It is told later, by a waiter that learns meanwhile what happens.
                     return Ok(Done { answer, is_done: false });
                 }
-                tried += 1;
-                if self.is_being_confirmed(&current, &before) {
+                if gives_way {
                     sleep(self.pace.give_way()).await;
-                    continue;
                 }
+                continue;
             }
-            match self.swap(key, version, (next, &before), deadline).await? {
-                Swapped::Written => return Ok(Done { answer, is_done: true }),
-                Swapped::Refused => {}
-                Swapped::Found(found) => (known, is_read) = (Some(found), true),
-            }
-            if matches!(counts, Counts::Told { .. }) {
+            if gives_way {
                 continue;
             }
             let pause = urgent.next();
@@ -216,6 +218,13 @@ impl<R: Registers> KvStore<R> {
         let read = read.map_err(|_| silent(self.about.name, self.timeout, Outcome::NotApplied))??;
         self.pace.note_read(asked.elapsed());
         self.found(key, read)
+    }
+
+    /// What a notice carries; `None` if it cannot be read, which costs a read. It is no observation: whoever may publish notices could say that a
+    /// beat was there before it was written, and leases would end too soon. The swap tells whether it was the record.
+    fn carried(&self, key: &Arc<str>, carried: &Versioned) -> Option<Arc<Known>> {
+        let stored = Stored::parse(self.about.name, key, &carried.value).ok()?;
+        Some(self.observed.assume(key, (carried.version.clone(), stored)))
     }
 
     /// Notes what is there.
@@ -384,8 +393,8 @@ impl<R: Registers> LeaseStore for KvStore<R> {
     async fn ask(&self, _: &BySwaps, key: &Arc<str>, ask: &Ask<'_, KvMailbox<R>>) -> Result<Answer> {
         let (asked, mailbox) = (self.record_of(ask), ask.queue.as_ref().and_then(|queue| queue.mailbox));
         let is_patient = mailbox.is_some_and(KvMailbox::is_patient);
-        let read = mailbox.and_then(KvMailbox::take_carried);
-        let answered = self.change_read(key, read, |record, now| {
+        let carried = mailbox.and_then(KvMailbox::take_carried);
+        let answered = self.change_carried(key, carried, |record, now| {
             let asked = ask_for(record, now, asked.clone(), is_patient, |others| self.waiter_lasts(others));
             let counts = match asked.answer {
                 record::Answer::Busy { .. } if asked.was_queued => Counts::Told { tries: 1 },

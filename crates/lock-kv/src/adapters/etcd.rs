@@ -170,9 +170,9 @@ impl Registers for Etcd {
                 tracing::debug!(%lost, "a watch of etcd is lost");
                 // Not all at the same time, after the end of a member.
                 sleep(pause_between(25, 100)).await;
-                Notified::Lost
+                Notified::Look
             }
-            Err(_) => Notified::Lost,
+            Err(_) => Notified::Look,
         }
     }
 
@@ -180,7 +180,7 @@ impl Registers for Etcd {
         let count = self.members.call::<_, Found>(RANGE, &Range::count(&self.key(LOCKS))).await;
         let count = count.map(|counted| counted.answer.count.cast_unsigned());
         let status = self.members.call::<_, MemberStatus>(STATUS, &AskStatus {}).await;
-        Ok(vec![of_records("", count), of_size(status.map(|status| status.answer))])
+        Ok(vec![of_records(count), of_size(status.map(|status| status.answer))])
     }
 
     async fn close(&self) {

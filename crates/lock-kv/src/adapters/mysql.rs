@@ -126,7 +126,7 @@ impl Registers for Mysql {
         let table = Arc::clone(&self.table);
         let examined = async move {
             let mut findings = table.sessions.doctor().await?;
-            findings.push(of_records("", table.count().await));
+            findings.push(of_records(table.count().await));
             Ok(findings)
         };
         self.thread.run(Outcome::NotApplied, examined).await

@@ -6,8 +6,8 @@ use lock_core::{Finding, FindingLevel, Result};
 pub(crate) const MANY: u64 = 1_000_000;
 
 /// Of so many records, or so many at least if they are [`MANY`].
-pub(crate) fn of_records(server: &str, count: Result<u64>) -> Finding {
-    let finding = |level, what: String, advice| Finding::new(level, server, what, advice);
+pub(crate) fn of_records(count: Result<u64>) -> Finding {
+    let finding = |level, what: String, advice| Finding::new(level, "", what, advice);
     match count {
         Ok(count) if count >= MANY => finding(
             FindingLevel::Warning,
@@ -31,10 +31,10 @@ mod tests {
 
     #[test]
     fn many_records_are_a_warning_that_says_what_to_do() {
-        let level = |count| of_records("", count).level;
+        let level = |count| of_records(count).level;
         assert_eq!(level(Ok(MANY - 1)), FindingLevel::Note);
         assert_eq!(level(Err(Error::new(ErrorKind::Unavailable, "test"))), FindingLevel::Note);
-        let many = of_records("h:1", Ok(MANY));
+        let many = of_records(Ok(MANY));
         assert!(many.level == FindingLevel::Warning && many.advice.contains("no client runs"), "{many}");
     }
 }

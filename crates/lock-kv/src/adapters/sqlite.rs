@@ -158,7 +158,7 @@ impl Registers for Sqlite {
         let count = sqlx::query_scalar(sql).bind(LOCKS.trim_end_matches('/')).bind(MANY.cast_signed());
         let pool = self.pool.clone();
         let count: Result<i64> = self.read(async move { count.fetch_one(&pool).await }).await;
-        Ok(vec![of_records("", count.map(i64::cast_unsigned))])
+        Ok(vec![of_records(count.map(i64::cast_unsigned))])
     }
 
     async fn close(&self) {

@@ -109,12 +109,13 @@ impl Table {
         ["holders", "queue"].into_iter().filter_map(|list| record[list].as_array()).map(Vec::len).sum()
     }
 
-    /// Tells the first waiter of a lock that it has it.
+    /// Tells the first waiter of a lock that it has it, with a value that is no record.
     pub(crate) fn tell_the_first(&self, lock: &str) {
         let value = self.read(&format!("lock/{lock}"), 0).expect("somebody waits");
         let record: Value = serde_json::from_slice(&value.value).expect("the value is a record");
         let waiter = serde_json::from_value(record["queue"][0]["owner"].clone()).expect("it is an owner id");
-        self.notices.lock().unwrap().insert(waiter, (true, None));
+        let carried = Versioned::new(value.version, b"no record".to_vec());
+        self.notices.lock().unwrap().insert(waiter, (true, Some(carried)));
     }
 
     /// How often a key was read.
@@ -357,7 +358,7 @@ impl Registers for Client {
         loop {
             sleep(self.link.delay() + Duration::from_millis(1)).await;
             if self.link.chance(|faults| faults.reset_after) {
-                return Notified::Lost;
+                return Notified::Look;
             }
             let notice = self.table.notices.lock().unwrap().get(&waiter).cloned();
             if let Some((_, carried)) = notice {
