@@ -159,7 +159,7 @@ impl PostgresConfig {
         runtime::current(BACKEND)?;
         let requests = self.dialer(self.targets()?, home);
         requests.check().await?;
-        Server::new(requests, self.pool, self.sync, self.command_timeout).map(Arc::new)
+        Server::new(requests, self.pool, self.sync, self.command_timeout, self.clock.clone()).map(Arc::new)
     }
 
     fn dialer(&self, targets: Vec<tokio_postgres::Config>, home: &Home) -> Dialer {

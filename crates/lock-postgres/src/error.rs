@@ -84,6 +84,14 @@ impl Endpoint {
             .with_outcome(Outcome::Unknown)
     }
 
+    /// Nobody waits for the answer to a call that was sent.
+    pub(crate) fn sender_has_ended(&self) -> Error {
+        self.error(ErrorKind::Unavailable, "the runtime that sent the request has ended")
+            .with_code("broken")
+            .with_hint("try again")
+            .with_outcome(Outcome::Unknown)
+    }
+
     /// The commit succeeded, but somebody has cancelled its wait for a standby.
     pub(crate) fn not_on_standby(&self) -> Error {
         self.error(ErrorKind::Unavailable, "the commit was cancelled while it waited for a standby")

@@ -14,6 +14,7 @@
 //! | `fence` | the fence in transactions of the caller |
 //! | `schema`, `sql/` | tables and functions |
 //! | `server` | the calls of the functions |
+//! | `request`, `group`, `order` | what asks and releases, alone or with others that wait for a connection |
 //! | `libpq` | options of URLs by which providers tune libpq |
 //! | `connection`, `link`, `hosts`, `tls` | connections |
 //! | `turns` | whose turn it is to use a connection |
@@ -28,9 +29,12 @@ mod backend;
 mod config;
 mod connect;
 mod error;
+mod group;
 mod inbox;
 mod notification;
 mod operate;
+mod order;
+mod request;
 pub mod schema;
 mod server;
 mod store;

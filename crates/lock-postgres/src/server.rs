@@ -1,4 +1,5 @@
-//! The functions of the schema: each call is one statement, in a transaction of its own.
+//! The functions of the schema. A statement, in a transaction of its own, calls one of them once, or for a [group](crate::group) of
+//! requests.
 //!
 //! A call whose future is dropped may be run all the same. What only reads is cancel safe; what changes something is called again,
 //! or rolled back by a [release](Server::release).
@@ -12,7 +13,7 @@ use deadpool::Runtime;
 use deadpool::managed::{Object, Pool, PoolError, QueueMode, TimeoutType};
 use lock_core::engine::{Answer, Ask, Blocker, Changed, Extension};
 use lock_core::waiting::pause_between;
-use lock_core::{Error, Mode, OwnerId, Result, Token};
+use lock_core::{Clock, Error, Mode, OwnerId, Result, Token};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::{sleep, timeout};
 use tokio_postgres::Row;
@@ -23,7 +24,10 @@ use crate::connect::connection::Connection;
 use crate::connect::link::{Dialer, Link};
 use crate::connect::turns::Turns;
 use crate::error::{BACKEND, During, Endpoint, unexpected};
+use crate::group::{self, Group, Receiver, Reply, Request};
 use crate::notification::{Key, Secret};
+use crate::order::{InOrder, Place};
+use crate::request::{Asked, Released};
 use crate::schema::quoted;
 use crate::teller::{Teller, commit_limit};
 
@@ -46,6 +50,10 @@ pub(crate) struct Server {
     command_timeout: Duration,
     /// How often a connection was taken from the pool that had answered its last call.
     reuses: AtomicU64,
+    /// What waits for a connection, to be sent together.
+    asks: Group<Asked>,
+    releases: Group<Released>,
+    clock: Clock,
 }
 
 /// How a waiter is notified.
@@ -74,6 +82,7 @@ impl Server {
         size: usize,
         sync: PostgresSync,
         command_timeout: Duration,
+        clock: Clock,
     ) -> Result<Self> {
         let (endpoint, connect_timeout) = (dialer.endpoint.clone(), dialer.connect_timeout);
         let limit = connect_timeout + command_timeout;
@@ -93,6 +102,9 @@ impl Server {
             connect_timeout,
             command_timeout,
             reuses: AtomicU64::new(0),
+            asks: Group::new(),
+            releases: Group::new(),
+            clock,
         })
     }
 
@@ -104,6 +116,16 @@ impl Server {
     /// What grants wait for.
     pub(crate) fn sync(&self) -> PostgresSync {
         self.sync
+    }
+
+    /// The order of the next request: by itself if a connection is free.
+    pub(crate) async fn order(&self) -> Result<InOrder> {
+        if let Some(turn) = self.turns.at_once()
+            && let Some(connection) = self.pooled(turn).await?
+        {
+            return Ok(InOrder::Alone(connection));
+        }
+        Ok(InOrder::Grouped(Arc::default()))
     }
 
     /// A connection of the pool. Its turn is waited for as long as the server answers those before it, however many they are.
@@ -226,37 +248,8 @@ impl Server {
     }
 
     /// Asks for a lock, queues up for it, or confirms a grant.
-    pub(crate) async fn ask<M: Sync>(
-        self: &Arc<Self>,
-        on: &Connection,
-        name: &str,
-        ask: &Ask<'_, M>,
-        inbox: Option<ToInbox<'_>>,
-    ) -> Result<Answer> {
-        const SQL: &str = "SELECT {s}ask($1, $2::pg_catalog.text::pg_catalog.uuid, $3, $4, $5, $6, $7, $8, $9, $10)::pg_catalog.text";
-        let (owner, mode, ttl) = (ask.owner.to_string(), mode_number(ask.mode), millis(ask.ttl));
-        let (info, grace) = (info(ask), ask.queue.as_ref().map(|queue| millis(queue.grace)));
-        let (id, listener) = (inbox.map(|inbox| inbox.id), inbox.map(|inbox| inbox.listener));
-        let key = inbox.map(|inbox| format!("{}{}", inbox.key, inbox.secret.reveal()));
-        let answer = self
-            .answer(
-                on,
-                SQL,
-                &[
-                    (&name, Type::TEXT),
-                    (&owner, Type::TEXT),
-                    (&mode, Type::INT4),
-                    (&ttl, Type::INT8),
-                    (&info, Type::TEXT),
-                    (&self.sync.as_str(), Type::TEXT),
-                    (&grace, Type::INT8),
-                    (&id, Type::TEXT),
-                    (&listener, Type::INT4),
-                    (&key, Type::TEXT),
-                ],
-                name,
-            )
-            .await?;
+    pub(crate) async fn ask(self: &Arc<Self>, on: &InOrder, request: Asked) -> Result<Answer> {
+        let answer = self.send(on, &self.asks, request).await?;
         match *answer.fields() {
             ["granted", minted, ..] => Ok(Answer::Granted(token(minted)?)),
             ["locked", ..] => Ok(Answer::Blocked),
@@ -270,14 +263,8 @@ impl Server {
     }
 
     /// Removes what this owner has: a lock, a share, an entry in the queue. A lock goes to the next waiter.
-    pub(crate) async fn release(
-        self: &Arc<Self>,
-        on: &Connection,
-        name: &str,
-        owner: OwnerId,
-    ) -> Result<Changed> {
-        const SQL: &str = "SELECT {s}release($1, $2::pg_catalog.text::pg_catalog.uuid, $3)::pg_catalog.text";
-        self.change(on, SQL, name, owner, &[(&self.sync.as_str(), Type::TEXT)]).await
+    pub(crate) async fn release(self: &Arc<Self>, on: &InOrder, request: Released) -> Result<Changed> {
+        self.send(on, &self.releases, request).await?.changed()
     }
 
     /// Extends leases, all in one call; those with `true` may be shortened. The answers are in the order of the leases.
@@ -323,7 +310,7 @@ impl Server {
     /// Hands a lock that is held alone over to another owner of this process.
     pub(crate) async fn hand_over<M: Sync>(
         self: &Arc<Self>,
-        on: &Connection,
+        on: &InOrder,
         name: &str,
         from: OwnerId,
         to: &Ask<'_, M>,
@@ -332,7 +319,7 @@ impl Server {
         let (from, owner, ttl, info) = (from.to_string(), to.owner.to_string(), millis(to.ttl), info(to));
         let answer = self
             .answer(
-                on,
+                &self.connection_in(on).await?,
                 SQL,
                 &[
                     (&name, Type::TEXT),
@@ -363,9 +350,14 @@ impl Server {
         const SQL: &str =
             "SELECT {s}downgrade($1, $2::pg_catalog.text::pg_catalog.uuid, $3, $4)::pg_catalog.text";
         // It may last: the reserve is for renewals.
-        let (on, ttl) = (self.connection().await?, millis(ttl));
-        let more = [(&ttl as Value<'_>, Type::INT8), (&self.sync.as_str(), Type::TEXT)];
-        self.change(&on, SQL, name, owner, &more).await
+        let (on, owner, ttl) = (self.connection().await?, owner.to_string(), millis(ttl));
+        let params = [
+            (&name as Value<'_>, Type::TEXT),
+            (&owner, Type::TEXT),
+            (&ttl, Type::INT8),
+            (&self.sync.as_str(), Type::TEXT),
+        ];
+        self.answer(&on, SQL, &params, name).await?.changed()
     }
 
     /// Makes all later tokens larger than `floor`, if this owner holds the lock.
@@ -506,18 +498,136 @@ impl Server {
         format!("SELECT {}fence({}, {token})", self.schema, literal(name))
     }
 
-    async fn change(
+    /// A connection for this order: what is sent over it now is executed after what was sent in that order before.
+    async fn connection_in(&self, on: &InOrder) -> Result<Connection> {
+        let place = match on {
+            InOrder::Alone(on) => return Ok(on.clone()),
+            InOrder::Grouped(place) => place,
+        };
+        if let Some(on) = place.connection() {
+            return Ok(on);
+        }
+        let limit = self.longest_call();
+        if timeout(limit, place.ended()).await.is_err() {
+            place.end(false);
+            return Err(self.endpoint.silent(limit));
+        }
+        let on = self.connection().await?;
+        place.send_alone(&on, self.clock.now());
+        Ok(on)
+    }
+
+    /// The answer to a request, which is sent by itself or with others.
+    async fn send<R: Request>(
         self: &Arc<Self>,
-        on: &Connection,
-        sql: &str,
-        name: &str,
-        owner: OwnerId,
-        more: &[(Value<'_>, Type)],
-    ) -> Result<Changed> {
-        let owner = owner.to_string();
-        let mut params = vec![(&name as Value<'_>, Type::TEXT), (&owner, Type::TEXT)];
-        params.extend_from_slice(more);
-        self.answer(on, sql, &params, name).await?.changed()
+        on: &InOrder,
+        group: &Group<R>,
+        mut request: R,
+    ) -> Result<Record> {
+        if let InOrder::Grouped(place) = on
+            && place.is_waiting()
+        {
+            match self.grouped(place, group.join(place, request)).await? {
+                Reply::Answered(answer) => return Ok(answer),
+                Reply::Alone(refused) => request = refused,
+            }
+        }
+        let on = self.connection_in(on).await?;
+        self.answer(&on, R::ONE, &request.params(), request.name()).await
+    }
+
+    /// The reply to a request that waits for a connection. Whoever has the next turn lets the first of all that wait be sent.
+    async fn grouped<R>(self: &Arc<Self>, place: &Place, mut receiver: Receiver<R>) -> Result<Reply<R>> {
+        let mut reply = pin!(receiver.reply());
+        let limit = self.longest_call();
+        let mut turn = pin!(self.turn());
+        while place.is_waiting() {
+            tokio::select! {
+                biased;
+                reply = &mut reply => return self.received(place, reply),
+                next = &mut turn => {
+                    match next {
+                        Ok(turn) => self.send_next(turn),
+                        Err(error) if place.withdraw() => return Err(error),
+                        Err(_) => {}
+                    }
+                    turn.set(self.turn());
+                }
+                // It may have been sent meanwhile, by a task of a runtime that does not run.
+                () = sleep(limit) => {}
+            }
+        }
+        match timeout(limit, reply).await {
+            Ok(reply) => self.received(place, reply),
+            Err(_) => {
+                place.end(false);
+                Err(self.endpoint.silent(limit))
+            }
+        }
+    }
+
+    fn received<R>(&self, place: &Place, reply: Option<Result<Reply<R>>>) -> Result<Reply<R>> {
+        reply.unwrap_or_else(|| {
+            place.end(false);
+            Err(self.endpoint.sender_has_ended())
+        })
+    }
+
+    /// How long a call may last that another task makes.
+    fn longest_call(&self) -> Duration {
+        // That task may wait for its processor.
+        self.command_timeout + Duration::from_secs(1)
+    }
+
+    /// Sends what waits, also if the caller is dropped: of releases, if there are any, as they make room.
+    fn send_next(self: &Arc<Self>, turn: OwnedSemaphorePermit) {
+        if self.releases.is_empty() && self.asks.is_empty() {
+            return;
+        }
+        let server = Arc::clone(self);
+        drop(self.pool.manager().home.driver().spawn(async move {
+            match server.pooled(turn).await {
+                Ok(Some(on)) if !server.releases.is_empty() => server.send_group(&on, &server.releases).await,
+                Ok(Some(on)) => server.send_group(&on, &server.asks).await,
+                // Those that wait go on waiting.
+                Ok(None) => {}
+                Err(error) => {
+                    server.releases.refuse(&error);
+                    server.asks.refuse(&error);
+                }
+            }
+        }));
+    }
+
+    async fn send_group<R: Request>(self: &Arc<Self>, on: &Connection, group: &Group<R>) {
+        let sent = group.next(self.clock.now());
+        if sent.requests().is_empty() {
+            return;
+        }
+        let answers = match self.answers(on, sent.requests()).await {
+            Ok(answers) => answers,
+            Err(error) => return sent.fail(&error),
+        };
+        let told = sent.requests().iter().zip(&answers).filter(|(_, answer)| answer.tells());
+        let names: Vec<_> = told.map(|(request, _)| request.name().to_owned()).collect();
+        let later = sent.answer(answers, |answer| answer.is_grant() || !answer.tells());
+        if !names.is_empty() {
+            self.tell(on, names, !later.is_empty()).await;
+        }
+        later.into_iter().for_each(group::Answer::send);
+    }
+
+    /// The answers of one call. It is not repeated: the roll-back of one whose caller was dropped may be under way.
+    async fn answers<R: Request>(&self, on: &Connection, many: &[R]) -> Result<Vec<Record>> {
+        let (sql, columns) = (R::MANY.replacen("{s}", &self.schema, 1), R::columns(many));
+        let params: Vec<_> =
+            columns.iter().map(|(column, kind)| (&**column as Value<'_>, kind.clone())).collect();
+        let rows = self.answered(on, on.call(&sql, &params)).await?;
+        let answers: Vec<String> = get(first(&rows)?, 0)?;
+        if answers.len() != many.len() {
+            return Err(unexpected(format!("{} answers to {} requests", answers.len(), many.len())));
+        }
+        Ok(answers.into_iter().map(Record).collect())
     }
 
     /// The answer to a call for a lock that may hand it over: who is to be notified has been, as a rule. A grant does not wait for that.
@@ -561,7 +671,16 @@ impl Server {
 
     async fn rows(&self, on: &Link, sql: &str, params: &[(Value<'_>, Type)]) -> Result<Vec<Row>> {
         let sql = sql.replacen("{s}", &self.schema, 1);
-        match on.in_time(self.command_timeout, self.serialized(on, &sql, params)).await {
+        self.answered(on, self.serialized(on, &sql, params)).await
+    }
+
+    /// What a call over this connection comes to.
+    async fn answered(
+        &self,
+        on: &Link,
+        call: impl Future<Output = std::result::Result<Vec<Row>, tokio_postgres::Error>>,
+    ) -> Result<Vec<Row>> {
+        match on.in_time(self.command_timeout, call).await {
             Ok(Ok(_)) if on.is_warned() => Err(self.endpoint.not_on_standby()),
             Ok(Ok(rows)) => Ok(rows),
             Ok(Err(error)) => {
@@ -642,7 +761,7 @@ JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) n.nspowner
 JOIN pg_catalog.pg_database d ON d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
 WHERE n.nspname OPERATOR(pg_catalog.=) $1::pg_catalog.name"#;
 
-type Value<'a> = &'a (dyn ToSql + Sync);
+pub(crate) type Value<'a> = &'a (dyn ToSql + Sync);
 
 /// Whose transaction it is. A prepared one belongs to no process, and has its own name. Others choose these names.
 pub(crate) fn blocker_text(pid: i64, name: Option<&str>) -> String {
@@ -654,12 +773,12 @@ pub(crate) fn blocker_text(pid: i64, name: Option<&str>) -> String {
 }
 
 /// What others see of the owner.
-fn info<M>(ask: &Ask<'_, M>) -> String {
+pub(crate) fn info<M>(ask: &Ask<'_, M>) -> String {
     serde_json::to_string(&**ask.info).unwrap_or_default()
 }
 
 /// The number of a mode in the calls.
-fn mode_number(mode: Mode) -> i32 {
+pub(crate) fn mode_number(mode: Mode) -> i32 {
     match mode {
         Mode::Permit { max } => i32::try_from(max.get()).unwrap_or(i32::MAX),
         Mode::Shared => -1,
@@ -692,7 +811,8 @@ fn changed(status: &str) -> Result<Changed> {
 
 /// The fields of a record of words and numbers, the last of which says whether somebody is to be notified. As one column in text it is read
 /// without a scan, which would be planned at each call.
-struct Record(String);
+#[derive(Debug)]
+pub(crate) struct Record(String);
 
 impl Record {
     fn split(&self) -> (&str, &str) {
@@ -738,7 +858,7 @@ fn number(token: Token) -> i64 {
 }
 
 /// A fraction counts: a lease is never shorter on the server.
-fn millis(time: Duration) -> i64 {
+pub(crate) fn millis(time: Duration) -> i64 {
     let up = time.saturating_add(Duration::from_nanos(999_999));
     i64::try_from(up.as_millis()).unwrap_or(i64::MAX)
 }

@@ -9,10 +9,11 @@ use lock_core::engine::{Answer, Answered, Ask, Blocker, Changed, Extension, Hold
 use lock_core::{DoctorReport, Error, ErrorKind, LockName, LockState, Outcome, OwnerId, Result, Token};
 use sha2::{Digest, Sha256};
 
-use crate::connect::connection::Connection;
 use crate::inbox::{Inbox, Listening, Mailbox};
 use crate::operate::fence::Fencing;
 use crate::operate::sweep::Sweeper;
+use crate::order::InOrder;
+use crate::request::{Asked, Released};
 use crate::server::{Server, ToInbox};
 use crate::stored_name::stored;
 
@@ -29,18 +30,18 @@ pub struct PostgresStore {
 impl LeaseStore for PostgresStore {
     /// The name, as the database stores it.
     type Place = Arc<str>;
-    type Order = Connection;
+    type Order = InOrder;
     type Mailbox = Mailbox;
 
     fn place(&self, name: &LockName) -> Result<Arc<str>> {
         Ok(stored(name.as_str()).into())
     }
 
-    async fn order(&self, _: &Arc<str>) -> Result<Connection> {
-        self.server.connection().await
+    async fn order(&self, _: &Arc<str>) -> Result<InOrder> {
+        self.server.order().await
     }
 
-    async fn ask(&self, on: &Connection, name: &Arc<str>, ask: &Ask<'_, Mailbox>) -> Result<Answer> {
+    async fn ask(&self, on: &InOrder, name: &Arc<str>, ask: &Ask<'_, Mailbox>) -> Result<Answer> {
         self.sweeper.sweep(&self.server);
         let mailbox = ask.queue.as_ref().and_then(|queue| queue.mailbox);
         let listening = self.inbox.listening();
@@ -49,17 +50,17 @@ impl LeaseStore for PostgresStore {
             let Listening::By(listener) = listening else { return None };
             Some(ToInbox { id: self.inbox.id(), listener, key: mailbox.key, secret })
         });
-        self.server.ask(on, name, ask, inbox).await
+        self.server.ask(on, Asked::new(name, ask, inbox, self.server.sync())).await
     }
 
     async fn release(
         &self,
-        on: &Connection,
+        on: &InOrder,
         name: &Arc<str>,
         owner: OwnerId,
         _: Release<'_, Mailbox>,
     ) -> Result<Changed> {
-        self.server.release(on, name, owner).await
+        self.server.release(on, Released::new(name, owner, self.server.sync())).await
     }
 
     /// Downgrades come last: they let others in, and are rare, so that each has a call of its own.
@@ -89,7 +90,7 @@ impl LeaseStore for PostgresStore {
 
     async fn hand_over(
         &self,
-        on: &Connection,
+        on: &InOrder,
         name: &Arc<str>,
         from: OwnerId,
         to: &Ask<'_, Mailbox>,

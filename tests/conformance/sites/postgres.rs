@@ -42,7 +42,9 @@ impl PostgresHarness {
     async fn url(&self, lease: Duration) -> String {
         let server = self.server().await;
         let addr = self.proxy.first().map_or_else(|| server.addr(), FaultProxy::addr);
-        format!("postgres://postgres:{PASSWORD}@{addr}/postgres?ttl={}", option(lease))
+        // One connection: what waits for it is sent together.
+        let pool = if matches!(self.flavour, Flavour::Layers(_)) { "&pool=1" } else { "" };
+        format!("postgres://postgres:{PASSWORD}@{addr}/postgres?ttl={}{pool}", option(lease))
     }
 
     async fn client(&self) -> Client {

@@ -4,7 +4,6 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use deadpool::managed::Object;
-use lock_core::engine::Order;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::connect::link::{Dialer, Link};
@@ -32,11 +31,5 @@ impl Deref for Connection {
 
     fn deref(&self) -> &Link {
         &self.0.link
-    }
-}
-
-impl Order for Connection {
-    fn is_open(&self) -> bool {
-        Link::is_open(self)
     }
 }

@@ -1,6 +1,7 @@
 //! How a server is reached, and what becomes of a connection.
 
 mod connections;
+mod groups;
 mod names;
 mod pooler;
 mod rotation;
