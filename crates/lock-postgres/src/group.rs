@@ -5,7 +5,6 @@
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
-use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lock_core::{BootInstant, Error, Outcome, Result};
@@ -107,12 +106,14 @@ impl<R: Request> Group<R> {
         Sent { requests, senders }
     }
 
-    /// Fails all that wait: nothing can be sent.
-    pub(crate) fn refuse(&self, error: &Error) {
-        for waiting in mem::take(&mut *self.waiting()) {
-            if waiting.sender.place.withdraw() {
-                let _ = waiting.sender.reply.send(Err(error.clone()));
-            }
+    /// Fails the request of this place, if it waits here: nothing can be sent in its turn.
+    pub(crate) fn refuse(&self, place: &Arc<Place>, error: &Error) {
+        let mut waiting = self.waiting();
+        let is_its = |waiting: &Waiting<R>| Arc::ptr_eq(&waiting.sender.place, place);
+        if let Some(refused) = waiting.iter().position(is_its).and_then(|at| waiting.remove(at))
+            && place.withdraw()
+        {
+            let _ = refused.sender.reply.send(Err(error.clone()));
         }
     }
 

@@ -537,7 +537,7 @@ impl Server {
     }
 
     /// The reply to a request that waits for a connection. Whoever has the next turn lets the first of all that wait be sent.
-    async fn grouped<R>(self: &Arc<Self>, place: &Place, mut receiver: Receiver<R>) -> Result<Reply<R>> {
+    async fn grouped<R>(self: &Arc<Self>, place: &Arc<Place>, mut receiver: Receiver<R>) -> Result<Reply<R>> {
         let mut reply = pin!(receiver.reply());
         let limit = self.longest_call();
         let mut turn = pin!(self.turn());
@@ -547,7 +547,7 @@ impl Server {
                 reply = &mut reply => return self.received(place, reply),
                 next = &mut turn => {
                     match next {
-                        Ok(turn) => self.send_next(turn),
+                        Ok(turn) => self.send_next(turn, place),
                         Err(error) if place.withdraw() => return Err(error),
                         Err(_) => {}
                     }
@@ -579,12 +579,12 @@ impl Server {
         self.command_timeout + Duration::from_secs(1)
     }
 
-    /// Sends what waits, also if the caller is dropped: of releases, if there are any, as they make room.
-    fn send_next(self: &Arc<Self>, turn: OwnedSemaphorePermit) {
+    /// Sends what waits in this turn of one of them, also if the caller is dropped: releases, if there are any, as they make room.
+    fn send_next(self: &Arc<Self>, turn: OwnedSemaphorePermit, of: &Arc<Place>) {
         if self.releases.is_empty() && self.asks.is_empty() {
             return;
         }
-        let server = Arc::clone(self);
+        let (server, place) = (Arc::clone(self), Arc::clone(of));
         drop(self.pool.manager().home.driver().spawn(async move {
             match server.pooled(turn).await {
                 Ok(Some(on)) if !server.releases.is_empty() => server.send_group(&on, &server.releases).await,
@@ -592,8 +592,8 @@ impl Server {
                 // Those that wait go on waiting.
                 Ok(None) => {}
                 Err(error) => {
-                    server.releases.refuse(&error);
-                    server.asks.refuse(&error);
+                    server.releases.refuse(&place, &error);
+                    server.asks.refuse(&place, &error);
                 }
             }
         }));
