@@ -2,6 +2,7 @@
 
 pub mod client;
 pub(crate) mod cluster;
+pub mod commands;
 pub mod dispatch;
 pub(crate) mod multiplexer;
 pub(crate) mod reply;

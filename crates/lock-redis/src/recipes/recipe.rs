@@ -7,7 +7,8 @@ use std::time::Duration;
 use lock_core::engine::Extension;
 use lock_core::migration::{Removal, Tombstone};
 use lock_core::{BootInstant, Clock, Finding, OwnerId, Token};
-use redis::{Pipeline, Value};
+use redis::Value;
+use redis_link::commands::Commands;
 use redis_link::keys::Keys;
 use redis_link::scan::Beside;
 use redis_link::script::Call;
@@ -89,7 +90,7 @@ pub(crate) trait Recipe: fmt::Debug + Send + Sync {
     /// script, with this token unless the last one is as large; `None` if the recipe or the request needs a script. Commands
     /// of other clients may run between them. With `keeps`, the last token is kept for its ttl from now on; else the second answer
     /// counts it, as it was before.
-    fn claim(&self, _ask: &Ask<'_>, _token: u64, _keeps: bool) -> Option<Pipeline> {
+    fn claim(&self, _ask: &Ask<'_>, _token: u64, _keeps: bool) -> Option<Commands> {
         None
     }
 

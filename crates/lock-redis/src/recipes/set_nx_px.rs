@@ -1,13 +1,12 @@
 //! The default recipe, `SET key owner NX PX ttl`: its scripts and their calls.
 
-use std::fmt::Write as _;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use lock_core::engine::{Extension, Hold};
 use lock_core::migration::{Removal, Tombstone};
 use lock_core::{Mode, OwnerId, Token};
-use redis::{Cmd, Pipeline};
+use redis_link::commands::Commands;
 use redis_link::keys::Keys;
 use redis_link::script;
 use redis_link::script::{Call, Script, ScriptList};
@@ -42,8 +41,9 @@ static SWAP: LazyLock<Script> = script!(value ours waiter swap);
 static READ_TOMBSTONE: LazyLock<Script> = script!(value lock tombstone);
 static REMOVE_TOMBSTONE: LazyLock<Script> = script!(value clock mint raise_last remove_tombstone);
 
-/// The length of a value without the owner info.
-const VALUE: usize = 80;
+/// How many words and commands a claim has at most, and the length of the words beside keys and value.
+const WORDS: usize = 30;
+const OTHER_WORDS: usize = 128;
 
 /// The recipe of [`RedisRecipe::SetNxPx`](crate::RedisRecipe::SetNxPx).
 #[derive(Debug)]
@@ -76,31 +76,30 @@ impl Recipe for SetNxPx {
             )
     }
 
-    fn claim(&self, ask: &Ask<'_>, token: u64, keeps: bool) -> Option<Pipeline> {
+    fn claim(&self, ask: &Ask<'_>, token: u64, keeps: bool) -> Option<Commands> {
         if ask.mode != Mode::Exclusive || token > LARGEST_TOKEN || !ask.keys.share_a_slot() {
             return None;
         }
-        let mut commands = Pipeline::with_capacity(6);
+        let (lock, tokens, queue) = (ask.keys.lock(), ask.keys.tokens(), ask.keys.queue());
+        let (token, ttl, fence_ttl) =
+            (token.to_string(), millis(ask.ttl).to_string(), self.token_ttl.of(ask.ttl));
+        let value = [ask.owner.encode(&mut [0; 32]), " ", &token, " ", &token, " ", ask.info].concat();
+        let length = lock.len() + value.len() + queue.len() + 5 * tokens.len();
+        let mut commands = Commands::with_capacity(WORDS, length + OTHER_WORDS);
         // In this order: a token that is written before the lock may be older than that of a holder in between.
-        let mut value = String::with_capacity(VALUE + ask.info.len());
-        // Writing to a string never fails.
-        let _ = write!(value, "{} {token} {token} {}", ask.owner.encode(&mut [0; 32]), ask.info);
-        let mut set = Cmd::with_capacity(6, ask.keys.lock().len() + value.len() + 32);
-        set.arg("SET").arg(ask.keys.lock()).arg(value).arg("NX").arg("PX").arg(millis(ask.ttl));
-        let mut raise = Cmd::with_capacity(6, ask.keys.tokens().len() + 32);
-        raise.arg("ZADD").arg(ask.keys.tokens()).arg("GT").arg("CH").arg(token).arg("last");
-        let mut look = Cmd::with_capacity(4, ask.keys.queue().len() + 2 * ask.keys.tokens().len() + 8);
-        look.arg("EXISTS").arg(ask.keys.queue());
-        if !keeps {
+        commands.add(&["SET", lock, &value, "NX", "PX", &ttl]);
+        if keeps {
+            commands.add(&["EXISTS", queue]);
+        } else {
             // The server may have lost it since its ttl was noted. Twice, to tell it from the queue.
-            look.arg(ask.keys.tokens()).arg(ask.keys.tokens());
+            commands.add(&["EXISTS", queue, tokens, tokens]);
         }
-        commands.add_command(set).add_command(look).add_command(raise);
+        commands.add(&["ZADD", tokens, "GT", "CH", &token, "last"]);
         if keeps {
             // A new key has no ttl, and the token of a name that was idle is about to expire. A longer ttl stays. Also for a lock that
             // turns out to be busy. Redis 6.2 has neither option, and refuses them: see `claims_keep`.
             for option in ["NX", "GT"] {
-                commands.cmd("PEXPIRE").arg(ask.keys.tokens()).arg(&*self.token_ttl.of(ask.ttl)).arg(option);
+                commands.add(&["PEXPIRE", tokens, &fence_ttl, option]);
             }
         }
         Some(commands)

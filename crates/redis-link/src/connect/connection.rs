@@ -9,6 +9,7 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, Pipeline, RedisConnectionInfo, RedisFuture, RedisResult, Value};
 
 use crate::connect::stream::Stream;
+use crate::route::commands::Commands;
 use crate::route::dispatch::Dispatch;
 use crate::route::multiplexer::Multiplexer;
 use crate::route::unwritten::Unwritten;
@@ -71,6 +72,18 @@ impl Connection {
                 begin_by_driver(dispatch)?;
                 driver.req_packed_commands(commands, 0, commands.len()).await
             }
+        }
+    }
+
+    /// The same for packed commands.
+    pub(crate) async fn send_packed(
+        &mut self,
+        commands: Commands,
+        dispatch: &Arc<Dispatch>,
+    ) -> RedisResult<Vec<Value>> {
+        match &mut self.0 {
+            Kind::Own(own) => own.send_packed(commands, dispatch).await,
+            Kind::OfDriver(_) => Box::pin(self.send_all(&commands.for_driver(), dispatch)).await,
         }
     }
 

@@ -17,6 +17,7 @@ use crate::connect::greeting::{Greeting, Identity};
 use crate::connect::server_clock::ServerClock;
 use crate::error::{Endpoint, Failure, is_demoted, is_of_proxy, is_of_replica, is_refusal};
 use crate::operate::examination::examine;
+use crate::route::commands::Commands;
 use crate::route::dispatch::Dispatch;
 use crate::route::sentinel::{Following, SentinelLink, masters};
 use crate::route::topology::SentinelInfo;
@@ -234,7 +235,7 @@ impl Link {
     /// sent. The server may run commands of other clients between them.
     pub(crate) async fn send_by_clock(
         &self,
-        commands: impl FnOnce(u64) -> Option<Pipeline> + Send,
+        commands: impl FnOnce(u64) -> Option<Commands> + Send,
         dispatch: &Arc<Dispatch>,
     ) -> Option<Result<Vec<Value>, Failure>> {
         let (mut connection, generation) = self.current().ok()??;
@@ -246,9 +247,9 @@ impl Link {
         }
         let asks = self.server_clock.is_to_be_asked(generation, self.settings.clock.now());
         if asks {
-            commands.cmd("TIME");
+            commands.add(&["TIME"]);
         }
-        let answers = connection.send_all(&commands, dispatch).await;
+        let answers = connection.send_packed(commands, dispatch).await;
         let mut answers = match answers.and_then(of_server) {
             Ok(answers) => {
                 self.look_for_demotion(&answers);

@@ -21,6 +21,7 @@ use crate::connect::tls::unsupported;
 use crate::error::{Endpoint, Failure, wants_login};
 use crate::operate::examination::durability;
 use crate::route::cluster::Cluster;
+use crate::route::commands::Commands;
 use crate::route::dispatch::Dispatch;
 use crate::route::topology::Topology;
 use crate::scripts::keys::Keys;
@@ -422,7 +423,7 @@ impl RedisClient {
     /// The reason why there is no answer.
     pub async fn send_by_clock(
         &self,
-        commands: impl FnOnce(u64) -> Option<Pipeline> + Send,
+        commands: impl FnOnce(u64) -> Option<Commands> + Send,
         dispatch: &Arc<Dispatch>,
     ) -> Option<Result<Vec<Value>, Failure>> {
         self.only()?.send_by_clock(commands, dispatch).await

@@ -25,6 +25,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::connect::stream::Stream;
+use crate::route::commands::Commands;
 use crate::route::dispatch::Dispatch;
 use crate::route::reply::Scan;
 use crate::route::unwritten::Unwritten;
@@ -133,6 +134,15 @@ impl Multiplexer {
         let pack =
             |bytes: &mut Vec<u8>| commands.cmd_iter().for_each(|command| command.write_packed_command(bytes));
         self.request(commands.len(), dispatch, pack).await
+    }
+
+    /// The same for packed commands.
+    pub(crate) async fn send_packed(
+        &self,
+        commands: Commands,
+        dispatch: &Arc<Dispatch>,
+    ) -> RedisResult<Vec<Value>> {
+        self.request(commands.count(), dispatch, |bytes| *bytes = commands.into_bytes()).await
     }
 
     /// Sends what `pack` appends, and waits for this many answers. They may take the response timeout once the request is
