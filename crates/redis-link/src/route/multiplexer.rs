@@ -45,15 +45,17 @@ const STEPS: u32 = 20;
 #[derive(Clone)]
 pub(crate) struct Multiplexer {
     owner: Arc<Owner>,
-    /// Closed when the task ends.
-    end: watch::Receiver<()>,
     /// How long answers may take.
     pub(crate) response_timeout: Duration,
     pub(crate) database: i64,
 }
 
 /// Ends the task when it is dropped: it does not wait for the answers that are missing.
-struct Owner(Arc<Shared>);
+struct Owner {
+    shared: Arc<Shared>,
+    /// Closed when the task ends.
+    end: watch::Receiver<()>,
+}
 
 #[derive(Default)]
 struct Shared {
@@ -110,12 +112,12 @@ impl Multiplexer {
             task.run().await;
             drop(ends);
         }));
-        Ok(Self { owner: Arc::new(Owner(shared)), end, response_timeout, database: settings.db() })
+        Ok(Self { owner: Arc::new(Owner { shared, end }), response_timeout, database: settings.db() })
     }
 
     /// Ends when the stream has ended, also while nothing is sent.
     pub(crate) fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
-        let mut end = self.end.clone();
+        let mut end = self.owner.end.clone();
         async move { while end.changed().await.is_ok() {} }
     }
 
@@ -165,7 +167,7 @@ impl Multiplexer {
             return Ok(Vec::new());
         }
         // Apart from its use, or the future keeps it twice.
-        let pending = self.owner.0.append(count, dispatch, pack)?;
+        let pending = self.owner.shared.append(count, dispatch, pack)?;
         pending.within(self.response_timeout).await
     }
 }
@@ -173,10 +175,10 @@ impl Multiplexer {
 impl Drop for Owner {
     fn drop(&mut self) {
         {
-            let mut queue = self.0.queue();
+            let mut queue = self.shared.queue();
             (queue.is_closed, queue.is_abandoned) = (true, true);
         }
-        self.0.task.wake();
+        self.shared.task.wake();
     }
 }
 
@@ -676,7 +678,7 @@ mod tests {
 
     fn of(shared: Arc<Shared>, response_timeout: Duration) -> Multiplexer {
         let (_, end) = watch::channel(());
-        Multiplexer { owner: Arc::new(Owner(shared)), end, response_timeout, database: 0 }
+        Multiplexer { owner: Arc::new(Owner { shared, end }), response_timeout, database: 0 }
     }
 
     #[tokio::test]
