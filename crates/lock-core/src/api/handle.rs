@@ -142,7 +142,7 @@ impl LockHandle {
                 let runtimes = &self.connection.origin.runtimes;
                 let runtime = runtimes.enter()?;
                 // Dropping the acquisition rolls it back.
-                let acquired = acquire(&self.connection, spec, wait, runtime, events);
+                let acquired = pin!(acquire(&self.connection, spec, wait, runtime, events));
                 let acquired = within(wait, self.answer_timeout(), acquired);
                 acquired.await.unwrap_or_else(|| Err(runtimes.explain(no_answer(self.backend_name()))))
             });

@@ -3,6 +3,7 @@
 mod guard;
 
 use std::future::pending;
+use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future::select_all;
@@ -155,7 +156,7 @@ impl Multi {
                 return acquired.map(|_| None);
             }
             // What is not released in time is released in the background; this call fails for another reason.
-            drop(within(wait, self.answer_timeout(), held.release()).await);
+            drop(within(wait, self.answer_timeout(), pin!(held.release())).await);
             match acquired? {
                 Progress::Busy => return Ok(None),
                 Progress::Lost if wait.is_expired() => return Ok(None),
@@ -193,7 +194,7 @@ impl Multi {
             }
         }
         let backend = || self.mutexes.first().map_or(NO_BACKEND, Mutex::backend_name);
-        let confirmed = within(wait, self.answer_timeout(), held.confirm_holds()).await;
+        let confirmed = within(wait, self.answer_timeout(), pin!(held.confirm_holds())).await;
         let holds = match confirmed.unwrap_or_else(|| Err(no_answer(backend()))) {
             Err(error) if error.kind() == ErrorKind::Lost => return Ok(Progress::Lost),
             holds => holds?,

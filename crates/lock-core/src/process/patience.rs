@@ -1,6 +1,6 @@
 //! How long an acquisition takes at most, whatever the servers do.
 
-use std::pin::pin;
+use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout, timeout_at};
@@ -16,12 +16,13 @@ const STEPS: u32 = 5;
 /// that does not wait.
 ///
 /// An output that is ready counts, even if it is polled too late.
+///
+/// The acquisition stays where it is: moved in here, it would take its place twice.
 pub(crate) async fn within<F: Future>(
     wait: Wait,
     answer_timeout: Duration,
-    acquisition: F,
+    mut acquisition: Pin<&mut F>,
 ) -> Option<F::Output> {
-    let mut acquisition = pin!(acquisition);
     let deadline = match wait {
         Wait::Never => Instant::now().checked_add(answer_timeout),
         Wait::Until(deadline) => Some(deadline),
@@ -51,6 +52,7 @@ pub(crate) fn no_answer(backend: &'static str) -> Error {
 #[cfg(test)]
 mod tests {
     use std::future::{pending, ready};
+    use std::pin::pin;
 
     use tokio::time::sleep;
 
@@ -67,20 +69,20 @@ mod tests {
             for (takes, is_done) in [(patience + GRACE / 2, true), (patience + GRACE + SECOND, false)] {
                 let wait = if wait == Wait::Never { wait } else { until(patience) };
                 let began = Instant::now();
-                assert_eq!(within(wait, 2 * SECOND, sleep(takes)).await.is_some(), is_done, "{wait:?}");
+                assert_eq!(within(wait, 2 * SECOND, pin!(sleep(takes))).await.is_some(), is_done, "{wait:?}");
                 let took = began.elapsed();
                 assert!(took <= patience + GRACE + STEPS * Duration::from_millis(1), "{wait:?}: {took:?}");
             }
         }
-        assert!(within(Wait::Forever, SECOND, sleep(100 * SECOND)).await.is_some());
+        assert!(within(Wait::Forever, SECOND, pin!(sleep(100 * SECOND))).await.is_some());
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_ready_counts_after_the_deadline_too() {
         let passed = Wait::Until(Instant::now());
         sleep(SECOND).await;
-        assert_eq!(within(passed, SECOND, ready(7)).await, Some(7));
-        assert_eq!(within(passed, SECOND, pending::<()>()).await, None);
+        assert_eq!(within(passed, SECOND, pin!(ready(7))).await, Some(7));
+        assert_eq!(within(passed, SECOND, pin!(pending::<()>())).await, None);
     }
 
     #[tokio::test(start_paused = true)]
@@ -92,6 +94,6 @@ mod tests {
                 sleep(Duration::from_millis(1)).await;
             }
         };
-        assert!(within(Wait::Until(Instant::now() + SECOND / 2), SECOND, answered).await.is_some());
+        assert!(within(Wait::Until(Instant::now() + SECOND / 2), SECOND, pin!(answered)).await.is_some());
     }
 }
