@@ -49,12 +49,12 @@ impl Background {
     /// # Panics
     ///
     /// When the clean-up does.
-    pub async fn finish<T: Send + 'static>(
+    pub fn finish<T: Send + 'static>(
         &self,
         runtime: &Handle,
         cleanup: impl Future<Output = T> + Send + 'static,
-    ) -> Option<T> {
-        Finish::new(cleanup, &self.begun, &self.tasks, runtime).await
+    ) -> impl Future<Output = Option<T>> {
+        Finish::new(cleanup, &self.begun, &self.tasks, runtime)
     }
 
     /// Counts a clean-up that runs elsewhere, until the returned value is dropped.

@@ -4,6 +4,7 @@
 //! looks now and then: what is still there at the second look goes on in a task of its own.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt::{self, Debug, Formatter};
 use std::mem;
 use std::panic::resume_unwind;
@@ -31,7 +32,7 @@ pub(super) struct Begun(Mutex<Watched>);
 
 #[derive(Default)]
 struct Watched {
-    by_runtime: HashMap<Id, HashMap<u64, Arc<dyn TakeOver>, FixedState>>,
+    by_runtime: HashMap<Id, HashMap<u64, Arc<dyn TakeOver>, FixedState>, FixedState>,
     /// Of all runtimes, and for good: who leaves late takes no other one along.
     next: u64,
 }
@@ -191,8 +192,9 @@ impl Begun {
         let (mut watched, id) = (self.watched(), runtime.id());
         let key = watched.next;
         watched.next += 1;
-        let is_watched = watched.by_runtime.contains_key(&id);
-        watched.by_runtime.entry(id).or_default().insert(key, begun);
+        let here = watched.by_runtime.entry(id);
+        let is_watched = matches!(here, Entry::Occupied(_));
+        here.or_default().insert(key, begun);
         drop(watched);
         if !is_watched {
             let watcher = Watcher { begun: Arc::clone(self), runtime: id, has_ended: false };
