@@ -94,7 +94,8 @@ impl LeaseStore for RedisStore {
         let (ours, leaves_unkept) = match what {
             Release::Acquisition(mailbox) => {
                 let entry = mailbox.and_then(WaiterMailbox::entry);
-                (self.server.release(keys, owner, entry.as_deref()).await?, false)
+                // Boxed, to keep the future of a release small.
+                (Box::pin(self.server.release(keys, owner, entry.as_deref())).await?, false)
             }
             Release::Lock { hold, is_contended } => {
                 let is_kept = hold == Hold::Alone && self.kept.has(keys, now);
@@ -251,7 +252,8 @@ impl RedisStore {
             queue.mailbox?.queue_up(owner, entry)
         });
         request.entry = entry.as_deref();
-        let answer = self.server.ask(self.server.moment(), &request, &on.dispatch).await;
+        // Boxed, to keep the future of an acquisition small: a claim is usually enough.
+        let answer = Box::pin(self.server.ask(self.server.moment(), &request, &on.dispatch)).await;
         if let (Ok(LockAnswer::Granted(_)), Some(on)) = (&answer, on.connection) {
             self.note_scripts_work(on);
         }

@@ -215,6 +215,18 @@ impl Link {
         if call.ahead.is_none() && !asks {
             return connection.send(&call.command, dispatch).await;
         }
+        // Boxed, to keep the future of every request small.
+        Box::pin(self.request_with(connection, generation, call, asks, dispatch)).await
+    }
+
+    async fn request_with(
+        &self,
+        connection: &mut Connection,
+        generation: u64,
+        call: &Call,
+        asks: bool,
+        dispatch: &Arc<Dispatch>,
+    ) -> RedisResult<Value> {
         let mut pipeline = redis::pipe();
         if asks {
             pipeline.cmd("TIME");
