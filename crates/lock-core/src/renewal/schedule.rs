@@ -75,18 +75,18 @@ pub(super) struct Batch<K> {
 
 impl<K> ScheduledLease<K> {
     pub(super) fn new(key: K, terms: Terms, cell: ValidityCell, now: BootInstant) -> Self {
-        let due = BootInstant::NEVER;
+        let (due, until) = (BootInstant::NEVER, cell.validity().until());
         let mut lease = Self { key, due, stored_ttl: terms.ttl, exchange: None, terms, cell };
         if lease.terms.auto {
-            lease.due = lease.next_due(now);
+            lease.due = lease.next_due(until, now);
         }
-        lease.set_loss_reason(lease.cell.validity().until());
+        lease.set_loss_reason(until);
         lease
     }
 
-    /// When to renew it without an answer just now. There may be less left than its ttl.
-    fn next_due(&self, now: BootInstant) -> BootInstant {
-        let (ttl, left) = (self.ttl(), self.cell.validity().until().saturating_duration_since(now));
+    /// When to renew it, valid until then, without an answer just now. There may be less left than its ttl.
+    fn next_due(&self, until: BootInstant, now: BootInstant) -> BootInstant {
+        let (ttl, left) = (self.ttl(), until.saturating_duration_since(now));
         now + interval(if left < ttl / 2 { left.max(TICK) } else { ttl })
     }
 
@@ -207,7 +207,8 @@ impl<K> Schedule<K> {
         let lease = self.leases.get_mut(&id)?;
         let is_planned = mem::replace(&mut lease.terms.auto, true) || lease.has_next_callers();
         // The answer to a request in flight plans the next one.
-        (!is_planned && !self.in_flight.contains(&id)).then(|| lease.next_due(now))
+        (!is_planned && !self.in_flight.contains(&id))
+            .then(|| lease.next_due(lease.cell.validity().until(), now))
     }
 
     /// Stops all renewals for good.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use lock_core::Clock;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, Pipeline, RedisConnectionInfo, RedisFuture, RedisResult, Value};
+use tokio::time::Instant;
 
 use crate::connect::stream::Stream;
 use crate::route::commands::Commands;
@@ -106,7 +107,7 @@ impl Connection {
 
 /// Notes that the driver has the request, which does not tell when it writes it.
 fn begin_by_driver(dispatch: &Dispatch) -> RedisResult<()> {
-    let is_wanted = dispatch.write(dispatch.begin());
+    let is_wanted = dispatch.write(dispatch.begin(), Instant::now());
     if is_wanted { Ok(()) } else { Err(Unwritten::Withdrawn.into()) }
 }
 

@@ -251,13 +251,14 @@ impl Link {
         dispatch: &Arc<Dispatch>,
     ) -> Option<Result<Vec<Value>, Failure>> {
         let (mut connection, generation) = self.current().ok()??;
-        let time = self.server_clock.now(generation, self.settings.clock.now())?;
+        let now = self.settings.clock.now();
+        let time = self.server_clock.now(generation, now)?;
         let mut commands = commands(time.micros)?;
         if time.is_too_old {
             self.server_clock.want();
             return None;
         }
-        let asks = self.server_clock.is_to_be_asked(generation, self.settings.clock.now());
+        let asks = self.server_clock.is_to_be_asked(generation, now);
         if asks {
             commands.add(&["TIME"]);
         }

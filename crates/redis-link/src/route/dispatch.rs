@@ -97,15 +97,14 @@ impl Dispatch {
         state.request
     }
 
-    /// Notes that the request is about to be written; `false` if nobody wants it any more.
-    pub(crate) fn write(&self, request: u64) -> bool {
+    /// Notes that the request is about to be written now; `false` if nobody wants it any more.
+    pub(crate) fn write(&self, request: u64, now: Instant) -> bool {
         let mut state = self.state();
         let is_wanted =
             state.request == request && !state.is_withdrawn && matches!(state.phase, Phase::Waiting);
         if is_wanted {
-            let written = Written { at: Instant::now(), on_clock: self.clock.now() };
-            state.phase = Phase::Written(written.at);
-            state.first.get_or_insert(written);
+            state.phase = Phase::Written(now);
+            state.first.get_or_insert_with(|| Written { at: now, on_clock: self.clock.now() });
         }
         is_wanted
     }
@@ -139,20 +138,20 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_is_written_or_given_up() {
-        let dispatch = Dispatch::new(&Clock::boot());
+        let (dispatch, now) = (Dispatch::new(&Clock::boot()), Instant::now());
         let first = dispatch.begin();
-        assert!(dispatch.give_up(first) && !dispatch.write(first) && dispatch.written().is_none());
+        assert!(dispatch.give_up(first) && !dispatch.write(first, now) && dispatch.written().is_none());
         let second = dispatch.begin();
-        assert!(!dispatch.write(first), "that of another connection, which was given up");
-        assert!(dispatch.write(second) && !dispatch.give_up(second) && !dispatch.write(second));
+        assert!(!dispatch.write(first, now), "that of another connection, which was given up");
+        assert!(dispatch.write(second, now) && !dispatch.give_up(second) && !dispatch.write(second, now));
         assert_eq!(dispatch.written_at(second), dispatch.written().map(|written| written.at));
         let third = dispatch.begin();
         dispatch.withdraw();
-        assert!(dispatch.write(third), "it is too late to withdraw anything");
+        assert!(dispatch.write(third, now), "it is too late to withdraw anything");
 
         let other = Dispatch::new(&Clock::boot());
         let request = other.begin();
         other.withdraw();
-        assert!(!other.write(request) && !other.write(other.begin()) && other.written().is_none());
+        assert!(!other.write(request, now) && !other.write(other.begin(), now) && other.written().is_none());
     }
 }

@@ -253,7 +253,8 @@ impl Pending<'_> {
     ///
     /// The timer is one of the caller, as the runtime of the connection may be paused. One that waits longer looks less often.
     async fn within(mut self, limit: Duration) -> RedisResult<Vec<Value>> {
-        let (began, mut until) = (Instant::now(), Instant::now() + limit);
+        let began = Instant::now();
+        let mut until = began + limit;
         loop {
             match timeout_at(until, &mut self.answers).await {
                 Ok(Ok(answers)) => return answers,
@@ -489,8 +490,9 @@ impl<S: Stream> Task<S> {
             return Poll::Pending;
         }
         self.bytes.clear();
+        let now = Instant::now();
         while let Some(mut request) = queue.next(self.requests.len()) {
-            if request.dispatch.write(request.number) {
+            if request.dispatch.write(request.number, now) {
                 self.bytes.append(&mut request.bytes);
                 self.requests.push_back(request);
             } else {
