@@ -39,6 +39,7 @@ broken_locks! {
     TakesOutagesForContention: [
         "a_dead_server_is_reported_at_acquire",
         "a_silent_server_is_reported_at_acquire",
+        "what_is_refused_says_what_to_do_and_leaves_nothing",
     ],
     TakesContentionForOutages: ["a_waiter_at_a_server_that_falls_silent_gives_up_without_an_error"],
     GoesOnWhenDropped: ["patience_ends_at_a_silent_server"],
@@ -61,7 +62,11 @@ broken_locks! {
         "signals_of_a_guard_end_before_its_release_is_answered",
     ],
     ReleasesWhoeverHolds: ["a_stopped_holder_knows_that_it_lost"],
-    TokensShrink: ["a_restart_keeps_locks_and_tokens", "a_killed_holder_is_followed"],
+    TokensShrink: [
+        "a_restart_keeps_locks_and_tokens",
+        "a_killed_holder_is_followed",
+        "waiters_get_the_lock_once_writes_are_allowed_or_need_none",
+    ],
     EveryProcessAlone: [
         "eight_processes_lose_no_update",
         "a_killed_holder_is_followed",
@@ -74,7 +79,10 @@ broken_locks! {
         "a_waiter_that_is_not_polled_during_the_hand_over_stops_nobody",
     ],
     DowngradesByRelease: ["a_downgrade_without_an_answer_gives_nothing_up"],
-    IgnoresTtl: ["a_killed_holder_holds_at_least_as_long"],
+    IgnoresTtl: [
+        "a_killed_holder_holds_at_least_as_long",
+        "guards_are_neither_extended_wrongly_nor_lost_early",
+    ],
     TrustsItsConnection: ["a_forgotten_connection_is_replaced"],
     LeasesForAMoment: ["a_holder_that_computes_keeps_a_lock_that_was_handed_over"],
 }
@@ -166,7 +174,7 @@ impl Backend for Broken {
     async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
         match (self.defect, request.wait) {
             (Defect::TakesOutagesForContention, _) => match self.take(request).await {
-                Err(error) if error.kind() == ErrorKind::Unavailable => Ok(Acquired::Busy),
+                Err(error) if error.can_pass() => Ok(Acquired::Busy),
                 other => other,
             },
             (Defect::TakesContentionForOutages, Wait::Until(_)) => match self.take(request).await? {

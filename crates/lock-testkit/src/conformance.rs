@@ -45,7 +45,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::{Capabilities, LockName, Locks, Mode};
+use lock_core::{Capabilities, ErrorKind, LockName, Locks, Mode, Outcome};
 use serde::{Deserialize, Serialize};
 
 pub use self::cases::{CASES, Case, CaseFuture, Trial, left_out, trials};
@@ -121,6 +121,16 @@ pub trait Harness: Send + Sync + 'static {
 
     /// Kills the servers of a [`private`](Self::private) store and restarts them with their data.
     async fn restart(&self);
+
+    /// What its stores do while they refuse writes, or why they never do.
+    fn refusal(&self) -> Result<Refusal, &'static str> {
+        Err("it has no hook that makes its store refuse writes")
+    }
+
+    /// Has a [`private`](Self::private) store refuse writes, as a full or a read-only one, or take them again.
+    async fn refuse_writes(&self, refuses: bool) {
+        unreachable!("its store refuses no writes (asked for {refuses})")
+    }
 }
 
 /// The cases that cut connections, or restart servers: for [`Harness::leaves_out`] of stores that have none.
@@ -165,6 +175,30 @@ pub enum Handle {
     MultiOfOne,
     /// A mutex and [another](Self::names), acquired together.
     MultiOfTwo,
+}
+
+/// What a store does that refuses writes.
+#[derive(Clone, Copy, Debug)]
+pub struct Refusal {
+    /// The kind of its errors.
+    pub kind: ErrorKind,
+    /// A part of their hint.
+    pub advice: &'static str,
+    /// What became of the request.
+    pub outcome: Outcome,
+    /// What it does all the same.
+    pub still: Still,
+}
+
+/// What a store that refuses writes does all the same.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Still {
+    /// Nothing: a lease ends when it would have been extended.
+    Nothing,
+    /// It extends and ends leases.
+    Renews,
+    /// It does all that holders ask for, and hands their locks over to those that wait already.
+    HandsOver,
 }
 
 /// A fault of connections.

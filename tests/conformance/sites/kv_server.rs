@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
-use lock_core::{Capabilities, LockName, Locks};
-use lock_testkit::conformance::{Fault, Handle, Harness};
+use lock_core::{Capabilities, ErrorKind, LockName, Locks, Outcome};
+use lock_testkit::conformance::{Fault, Handle, Harness, Refusal, Still};
 use lock_testkit::proxy::{FaultProxy, Protocol};
 use lock_testkit::{EtcdServer, MariadbServer, Result, S3Server};
 use polylock::kv::object_store::aws::{AmazonS3, AmazonS3Builder};
@@ -50,6 +50,11 @@ pub trait KvServer: fmt::Debug + Send + Sync + Sized + 'static {
 
     /// Deletes the record of a lock, and reports whether it existed.
     async fn forget(&self, name: &str) -> bool;
+
+    /// The kind and a part of the hint of errors while it refuses writes, or why it never does.
+    const REFUSAL: Result<(ErrorKind, &'static str), &'static str>;
+
+    async fn refuse(&self, refuses: bool) -> Result<()>;
 }
 
 /// A server, which is started when it is first needed.
@@ -142,6 +147,15 @@ impl<S: KvServer> Harness for KvServerHarness<S> {
     async fn restart(&self) {
         self.server().await.relaunch().await.unwrap_or_else(|error| panic!("{error}"));
     }
+
+    fn refusal(&self) -> Result<Refusal, &'static str> {
+        let (outcome, still) = (Outcome::NotApplied, Still::Nothing);
+        S::REFUSAL.map(|(kind, advice)| Refusal { kind, advice, outcome, still })
+    }
+
+    async fn refuse_writes(&self, refuses: bool) {
+        self.server().await.refuse(refuses).await.unwrap_or_else(|error| panic!("{error}"));
+    }
 }
 
 /// A cluster of one member.
@@ -181,6 +195,13 @@ impl KvServer for EtcdServer {
 
     async fn forget(&self, name: &str) -> bool {
         self.delete(&format!("polylock/lock/{name}")).await.expect("the server answers")
+    }
+
+    const REFUSAL: Result<(ErrorKind, &'static str), &'static str> =
+        Ok((ErrorKind::Exhausted, "alarm disarm"));
+
+    async fn refuse(&self, refuses: bool) -> Result<()> {
+        self.raise_alarm(refuses).await.map(drop)
     }
 }
 
@@ -225,6 +246,13 @@ impl KvServer for MariadbServer {
             sqlx::query("DELETE FROM polylock WHERE name = ?").bind(format!("lock/{name}").into_bytes());
         let deleted = delete.execute(&database(self).await).await.expect("the table can be written");
         deleted.rows_affected() == 1
+    }
+
+    const REFUSAL: Result<(ErrorKind, &'static str), &'static str> =
+        Ok((ErrorKind::Unavailable, "name the primary"));
+
+    async fn refuse(&self, refuses: bool) -> Result<()> {
+        self.sql(&format!("SET GLOBAL read_only = {refuses}")).await.map(drop)
     }
 }
 
@@ -295,6 +323,12 @@ impl KvServer for S3Server {
         let is_there = bucket.head(&object).await.is_ok();
         bucket.delete(&object).await.expect("the server answers");
         is_there
+    }
+
+    const REFUSAL: Result<(ErrorKind, &'static str), &'static str> = Err("a bucket is never full");
+
+    async fn refuse(&self, refuses: bool) -> Result<()> {
+        unreachable!("a bucket is never full (asked for {refuses})")
     }
 }
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::Support;
-use lock_core::{Capabilities, LeaseKind, Locks};
+use lock_core::{Capabilities, ErrorKind, LeaseKind, Locks, Outcome};
 use lock_testkit::PostgresServer;
-use lock_testkit::conformance::{Fault, Handle, Harness};
+use lock_testkit::conformance::{Fault, Handle, Harness, Refusal, Still};
 use lock_testkit::proxy::{FaultProxy, Protocol};
 use polylock::postgres::tokio_postgres::{Client, NoTls, connect as connect_to};
 use tokio::sync::OnceCell;
@@ -132,5 +132,17 @@ impl Harness for PostgresHarness {
         let server = self.server().await;
         server.kill();
         server.start_again().await.unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    fn refusal(&self) -> Result<Refusal, &'static str> {
+        let (kind, advice) = (ErrorKind::Unavailable, "name all servers");
+        Ok(Refusal { kind, advice, outcome: Outcome::NotApplied, still: Still::Nothing })
+    }
+
+    async fn refuse_writes(&self, refuses: bool) {
+        let (server, setting) = (self.server().await, if refuses { "on" } else { "off" });
+        server.set("default_transaction_read_only", setting).await.unwrap_or_else(|error| panic!("{error}"));
+        // It is signalled, and reads its settings later.
+        while server.sql(&["SHOW default_transaction_read_only"]).await.is_ok_and(|shown| shown != setting) {}
     }
 }

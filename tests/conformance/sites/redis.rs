@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::Support;
-use lock_core::{Capabilities, LeaseKind, Locks};
-use lock_testkit::conformance::{Fault, Handle, Harness};
+use lock_core::{Capabilities, ErrorKind, LeaseKind, Locks, Outcome};
+use lock_testkit::conformance::{Fault, Handle, Harness, Refusal, Still};
 use lock_testkit::proxy::{FaultProxy, Protocol};
 use lock_testkit::{RedisCluster, RedisFive, RedisSentinel, RedisServer};
 use tokio::sync::OnceCell;
@@ -258,6 +258,23 @@ impl Harness for RedisHarness {
         }
         for server in servers {
             server.start_again().await.unwrap_or_else(|error| panic!("{error}"));
+        }
+    }
+
+    fn refusal(&self) -> Result<Refusal, &'static str> {
+        // Who polls has to write the lock.
+        let polls = matches!(self.kind, Kind::Setnx | Kind::Polling);
+        let still = if polls { Still::Renews } else { Still::HandsOver };
+        // Without a majority Redlock knows nothing.
+        let is_known = self.kind != Kind::Redlock;
+        let outcome = if is_known { Outcome::NotApplied } else { Outcome::Unknown };
+        Ok(Refusal { kind: ErrorKind::Exhausted, advice: "raise maxmemory", outcome, still })
+    }
+
+    async fn refuse_writes(&self, refuses: bool) {
+        for server in self.servers().await {
+            let limit = if refuses { "1" } else { "0" };
+            server.command(&["CONFIG", "SET", "maxmemory", limit]).await.expect("the server answers");
         }
     }
 }

@@ -1,6 +1,5 @@
-//! Refusals of PostgreSQL, of ZooKeeper, of files, and of the old store of a migration.
+//! Refusals of PostgreSQL, of ZooKeeper, and of the old store of a migration.
 
-use std::os::unix::fs::symlink;
 use std::time::Duration;
 
 use lock_testkit::{PostgresServer, RedisServer, ZooKeeper, migration_url};
@@ -107,23 +106,6 @@ async fn zookeeper_loses_its_data() {
         };
         endure((&url, &url), if creates { Duration::ZERO } else { OUTAGE }, refuse, allow).await;
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_file_is_refused_for_some_seconds() {
-    let dir = tempfile::tempdir().unwrap();
-    let url = format!("flock://{}", dir.path().display());
-    let files = ["leader", "a"].map(|name| dir.path().join(format!("{name}.token")));
-    let refuse = async || {
-        for file in &files {
-            // Denied, also to root: somebody may have put it there.
-            std::fs::rename(file, file.with_extension("kept")).unwrap();
-            symlink("elsewhere", file).unwrap();
-        }
-    };
-    let allow =
-        async || files.iter().for_each(|file| std::fs::rename(file.with_extension("kept"), file).unwrap());
-    endure((&url, &url), OUTAGE, refuse, allow).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

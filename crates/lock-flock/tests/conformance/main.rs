@@ -14,18 +14,21 @@ mod users;
 use std::collections::BTreeSet;
 use std::env;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use libtest_mimic::{Arguments, Trial};
 use lock_core::backend::Support;
-use lock_core::{Capabilities, LeaseKind, Locks};
+use lock_core::{Capabilities, ErrorKind, LeaseKind, Locks, Outcome};
 use lock_flock::FlockConfig;
-use lock_testkit::conformance::{self, CASES, Fault, Handle, Harness, OF_CONNECTIONS};
+use lock_testkit::conformance::{self, CASES, Fault, Handle, Harness, OF_CONNECTIONS, Refusal, Still};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use tempfile::TempDir;
 
 const WORKER: &str = "--worker";
@@ -56,7 +59,11 @@ fn main() -> ExitCode {
         let harness: Arc<dyn Harness> = Arc::new(FlockHarness::new(handle));
         trials.extend(conformance::trials(&harness).into_iter().map(|trial| {
             Trial::test(trial.name().to_owned(), move || {
-                trial.run();
+                let in_thread = thread::spawn(move || {
+                    obey_permissions();
+                    trial.run();
+                });
+                in_thread.join().unwrap_or_else(|panic| resume_unwind(panic));
                 Ok(())
             })
         }));
@@ -72,6 +79,13 @@ fn main() -> ExitCode {
         Ok(())
     }));
     libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Takes from this thread, and from those that it starts, the right of root to write what is read-only.
+fn obey_permissions() {
+    let mut rights = capabilities(None).expect("the rights of a thread can be read");
+    rights.effective.remove(CapabilitySet::DAC_OVERRIDE);
+    set_capabilities(None, rights).expect("a right can be given up");
 }
 
 fn serve(url: &str) -> ExitCode {
@@ -174,6 +188,21 @@ impl Harness for FlockHarness {
 
     async fn restart(&self) {
         unreachable!("the cases with a restart are left out")
+    }
+
+    fn refusal(&self) -> Result<Refusal, &'static str> {
+        // Who waits has to write the ledger.
+        let (kind, advice) = (ErrorKind::Denied, "give this user the right");
+        Ok(Refusal { kind, advice, outcome: Outcome::NotApplied, still: Still::Renews })
+    }
+
+    async fn refuse_writes(&self, refuses: bool) {
+        let set = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("the file is ours");
+        };
+        let [of_files, of_directory] = if refuses { [0o400, 0o500] } else { [0o600, 0o700] };
+        set(self.dir.path(), of_directory);
+        self.files("").iter().for_each(|file| set(file, of_files));
     }
 }
 

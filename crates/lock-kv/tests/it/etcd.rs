@@ -10,7 +10,6 @@ use lock_testkit::{
     Certificates, EtcdCluster, EtcdServer, PATIENCE, SecretFile, by_tier, hand_over, is_renewed, queue_up,
     soon, take, until,
 };
-use serde_json::json;
 use tokio::runtime::Builder;
 
 const PASSWORD: &str = "correct-horse-battery-staple";
@@ -164,33 +163,6 @@ async fn a_request_that_nobody_polls_keeps_no_renewal_from_the_login() {
     is_renewed(&guard).await;
     drop(aside);
     guard.release().await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_is_full_is_an_error_until_there_is_room() {
-    if EtcdServer::is_missing() {
-        return;
-    }
-    let server = EtcdServer::builder().flag("--quota-backend-bytes=4000000").start().await.unwrap();
-    let locks = connect(&server.url()).await;
-    let text = "x".repeat(1_000_000);
-    until("it is full", async || server.put("large", &text).await.is_err()).await;
-    let error = locks.mutex("a").acquire().await.unwrap_err();
-    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Exhausted, Outcome::NotApplied), "{error}");
-    assert!(error.hint().is_some_and(|hint| hint.contains("alarm disarm")), "{error}");
-    refused(&server.url(), ErrorKind::Exhausted, "alarm disarm").await;
-    let revision =
-        server.ask("kv/range", json!({"key": "YQ=="})).await.unwrap()["header"]["revision"].clone();
-    let alarms = server.ask("maintenance/alarm", json!({"action": "GET"})).await.unwrap();
-    let member = &alarms["alarms"][0]["memberID"];
-    for (path, body) in [
-        ("kv/compaction", json!({"revision": revision, "physical": true})),
-        ("maintenance/defragment", json!({})),
-        ("maintenance/alarm", json!({"action": "DEACTIVATE", "memberID": member, "alarm": "NOSPACE"})),
-    ] {
-        server.ask(path, body).await.unwrap();
-    }
-    take(&locks, "a").await.release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,5 +1,4 @@
 //! Servers that refuse something, and their other users.
 
-mod full_memory;
 mod neighbours;
 mod restricted;

@@ -11,7 +11,7 @@ use lock_core::backend::Support;
 use super::acquisitions::{cancellation, exclusion, waiting};
 use super::guards::{holding, lifetime, release, tokens};
 use super::handles::{election, multi, names, options, reentrant, revocation};
-use super::lives::{closing, faults, logs, processes, runtimes};
+use super::lives::{closing, faults, logs, processes, refuses_writes, runtimes};
 use super::shared::sharers::{PERMIT, Share};
 use super::shared::{downgrade, modes, permits, readers, sharers};
 use super::{Fault, Handle, Harness, inspection, observe};
@@ -60,6 +60,9 @@ impl Case {
         let (handle, capabilities) = (harness.handle(), &harness.capabilities());
         (self.needs)(capabilities)?;
         harness.leaves_out(self.name).map_or(Ok(()), Err)?;
+        if self.theme == "refuses_writes" {
+            harness.refusal()?;
+        }
         match handle {
             Handle::Mutex | Handle::Reentrant | Handle::MultiOfOne | Handle::MultiOfTwo => {}
             Handle::Write => readers(capabilities)?,
@@ -249,6 +252,11 @@ cases! {
     }
     runtimes, once {
         a_holder_that_computes_keeps_a_lock_that_was_handed_over: with_a_server,
+    }
+    refuses_writes, once {
+        what_is_refused_says_what_to_do_and_leaves_nothing: with_a_server,
+        guards_are_neither_extended_wrongly_nor_lost_early: with_a_server,
+        waiters_get_the_lock_once_writes_are_allowed_or_need_none: with_a_server,
     }
     processes, once {
         eight_processes_lose_no_update: with_a_server,

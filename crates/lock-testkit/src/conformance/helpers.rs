@@ -137,6 +137,15 @@ pub(super) async fn wait_for_waiters(locks: &Client, name: &str, count: usize) {
     eventually(SOON, &format!("{count} waiters in sight"), sees).await;
 }
 
+/// Waits until the store shows that somebody waits for a lock, which has one holder.
+pub(super) async fn wait_until_shown(store: &dyn Harness, locks: &Client, name: &str) {
+    if locks.capabilities().counts_waiters {
+        return wait_for_waiters(locks, name, 1).await;
+    }
+    let is_shown = || async { (store.leftovers(name).await.len() > 1).then_some(()) };
+    eventually(PATIENCE, "a waiter in the store", is_shown).await;
+}
+
 /// Releases a lock that must still be held.
 pub(super) async fn give_back(guard: impl Into<Held>) {
     let guard = guard.into();

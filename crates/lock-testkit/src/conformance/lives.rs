@@ -4,5 +4,6 @@ pub(super) mod closing;
 pub(super) mod faults;
 pub(super) mod logs;
 pub(super) mod processes;
+pub(super) mod refuses_writes;
 pub(super) mod runtimes;
 pub(super) mod worker;
