@@ -1,12 +1,14 @@
 //! Maps Redis errors to lock errors.
 
 use std::collections::BTreeSet;
+use std::error::Error as StdError;
 use std::io;
 
 use lock_core::secret::Unreadable;
 use lock_core::{Error, ErrorKind, Outcome};
 use redis::RedisError;
 
+use crate::connect::credentials::RefusedPassword;
 use crate::route::unwritten::{Unwritten, io_error};
 use crate::scripts::script::{Script, ScriptList};
 
@@ -41,7 +43,10 @@ impl Endpoint {
         if let Some(unreadable) = unreadable(self.backend, io_error(error)) {
             return unreadable;
         }
-        if error.kind() == redis::ErrorKind::AuthenticationFailed || is_auth(error) {
+        if let Some(RefusedPassword { password, answer }) = inner(io_error(error)) {
+            return password.refused(self.unreachable(answer));
+        }
+        if is_auth(error) {
             return self
                 .error(ErrorKind::Denied, "the server refused the user name or password")
                 .with_hint("check user and password in the URL")
@@ -297,7 +302,7 @@ pub(crate) fn type_in_words(kind: &str) -> String {
 }
 
 /// The first error of a pipeline, whose own error has no code and no detail.
-fn first_of_pipeline(error: &RedisError) -> RedisError {
+pub(crate) fn first_of_pipeline(error: &RedisError) -> RedisError {
     match error.clone().into_server_errors().as_deref() {
         Some([(_, first), ..]) => RedisError::from(first.clone()),
         _ => error.clone(),
@@ -347,8 +352,11 @@ fn io_kind(error: &RedisError) -> Option<io::ErrorKind> {
 
 /// The error for credentials that could not be read, if this is one: they may be readable at the next connect.
 fn unreadable(backend: &'static str, error: Option<&io::Error>) -> Option<Error> {
-    let unreadable = error?.get_ref()?.downcast_ref::<Unreadable>()?;
-    Some(unreadable.error(ErrorKind::Unavailable, backend))
+    Some(inner::<Unreadable>(error)?.error(ErrorKind::Unavailable, backend))
+}
+
+fn inner<T: StdError + 'static>(error: Option<&io::Error>) -> Option<&T> {
+    error?.get_ref()?.downcast_ref()
 }
 
 /// Whether the error says that the command is unknown or not allowed. Errors that pass, as while a password is changed or
@@ -546,8 +554,9 @@ pub(crate) fn wants_login(error: &RedisError) -> bool {
     matches!(code(&first_of_pipeline(error)), "NOAUTH" | "WRONGPASS")
 }
 
-fn is_auth(error: &RedisError) -> bool {
-    matches!(error.code(), Some("NOAUTH" | "WRONGPASS"))
+pub(crate) fn is_auth(error: &RedisError) -> bool {
+    error.kind() == redis::ErrorKind::AuthenticationFailed
+        || matches!(error.code(), Some("NOAUTH" | "WRONGPASS"))
         || matches!(error.kind(), redis::ErrorKind::Server(_)) && error.to_string().contains("AUTH")
 }
 

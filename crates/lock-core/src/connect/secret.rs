@@ -93,6 +93,15 @@ impl Password {
             }
         }
     }
+
+    /// The error of a server that refuses this password, with the file that it was read from.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn refused(&self, error: Error) -> Error {
+        let Source::File(path) = &self.0 else { return error };
+        let message = format!("{}; the password is that in {path:?}", error.message());
+        error.with_message(message)
+    }
 }
 
 impl From<String> for Password {

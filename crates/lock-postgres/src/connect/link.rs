@@ -200,7 +200,13 @@ impl Dialer {
         });
         match connecting.await {
             Ok(Ok(link)) => Ok(link),
-            Ok(Err(failed)) => Err(failed.error(&self.endpoint, limit)),
+            Ok(Err(failed)) => {
+                let error = failed.error(&self.endpoint, limit);
+                match &self.password {
+                    Some(password) if error.kind() == ErrorKind::Denied => Err(password.refused(error)),
+                    _ => Err(error),
+                }
+            }
             Err(ended) => Err(self
                 .endpoint
                 .error(ErrorKind::Unavailable, "the runtime that opened the connection has ended")

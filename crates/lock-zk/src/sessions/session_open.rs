@@ -118,11 +118,14 @@ impl UnprovenSession {
 
 fn not_open(cause: zk::Error, config: &ZkConfig) -> Error {
     match cause {
-        zk::Error::AuthFailed => error(
-            ErrorKind::Denied,
-            "the servers refuse the credentials",
-            "correct user:password@ in the URL",
-        ),
+        zk::Error::AuthFailed => {
+            let (message, hint) = ("the servers refuse the credentials", "correct user:password@ in the URL");
+            let refused = error(ErrorKind::Denied, message, hint);
+            match &config.login.credentials {
+                Some((_, password)) => password.refused(refused),
+                None => refused,
+            }
+        }
         // The only request so far that an ACL can refuse is the creation of the chroot.
         zk::Error::NoAuth => denied(Right::Create, parent(config.chroot_path())),
         zk::Error::BadArguments(what) => error(

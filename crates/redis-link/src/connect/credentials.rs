@@ -9,12 +9,13 @@ use async_trait::async_trait;
 use lock_core::secret::Unreadable;
 use lock_core::{ErrorKind, Password, Result};
 use redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
-use redis::{ConnectionInfo, RedisResult};
+use redis::{ConnectionInfo, RedisError, RedisResult};
 use tokio::time::timeout;
 
 use crate::connect::connection::Connection;
 use crate::connect::dial::Dial;
 use crate::connect::tls::Tls;
+use crate::error::{first_of_pipeline, is_auth};
 
 /// The password and the files of TLS of servers, where those of their [`ConnectionInfo`] are not meant.
 #[derive(Clone, Debug, Default)]
@@ -80,6 +81,16 @@ impl WithCredentials {
         }
     }
 
+    /// The error of a connect, with the password that was refused.
+    fn failed(&self, error: RedisError) -> RedisError {
+        match &self.credentials.password {
+            Some(password) if is_auth(&first_of_pipeline(&error)) => {
+                io::Error::other(RefusedPassword { password: password.clone(), answer: error }).into()
+            }
+            _ => error,
+        }
+    }
+
     async fn server(&self, to: &ConnectionInfo) -> RedisResult<ConnectionInfo> {
         self.credentials.of(to).await.map_err(|unreadable| io::Error::other(unreadable).into())
     }
@@ -88,7 +99,7 @@ impl WithCredentials {
 #[async_trait]
 impl Dial for WithCredentials {
     async fn commands(&self, to: &ConnectionInfo) -> RedisResult<Connection> {
-        self.dialer.commands(&self.server(to).await?).await
+        self.dialer.commands(&self.server(to).await?).await.map_err(|error| self.failed(error))
     }
 
     async fn pushes(
@@ -96,13 +107,28 @@ impl Dial for WithCredentials {
         to: &ConnectionInfo,
         on_push: Arc<dyn AsyncPushSender>,
     ) -> RedisResult<MultiplexedConnection> {
-        self.dialer.pushes(&self.server(to).await?, on_push).await
+        self.dialer.pushes(&self.server(to).await?, on_push).await.map_err(|error| self.failed(error))
     }
 
     async fn messages(&self, to: &ConnectionInfo) -> RedisResult<PubSub> {
-        self.dialer.messages(&self.server(to).await?).await
+        self.dialer.messages(&self.server(to).await?).await.map_err(|error| self.failed(error))
     }
 }
+
+/// A server refuses the password of the moment.
+#[derive(Debug)]
+pub(crate) struct RefusedPassword {
+    pub(crate) password: Password,
+    pub(crate) answer: RedisError,
+}
+
+impl fmt::Display for RefusedPassword {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.answer.fmt(f)
+    }
+}
+
+impl std::error::Error for RefusedPassword {}
 
 impl fmt::Debug for WithCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

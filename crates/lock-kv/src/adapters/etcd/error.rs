@@ -62,6 +62,11 @@ fn is_unable(status: &Status) -> bool {
     ["not supported for learner", "not capable"].iter().any(|why| status.message().contains(why))
 }
 
+/// The user or the password is wrong.
+pub(crate) fn is_wrong_login(status: &Status) -> bool {
+    status.message().contains("authentication failed")
+}
+
 /// The store wants no login.
 pub(crate) fn is_open(status: &Status) -> bool {
     status.message().contains("authentication is not enabled")
@@ -96,7 +101,7 @@ pub(crate) fn failed(members: &str, status: Status, outcome: Outcome) -> Error {
             "users and roles change while requests are under way".to_owned(),
             "try again when they stay the same",
         ),
-        Code::InvalidArgument if said.contains("authentication failed") => (
+        Code::InvalidArgument if is_wrong_login(&status) => (
             ErrorKind::Denied,
             "the user or the password is wrong".to_owned(),
             "check both: etcdctl --user USER user get USER",

@@ -25,7 +25,7 @@ use tonic::{CancellationHandle, Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::NAME;
-use super::error::{Fate, failed, fate_of, is_open};
+use super::error::{Fate, failed, fate_of, is_open, is_wrong_login};
 use super::messages::{AUTHENTICATE, LoggedIn, Login as Credentials};
 use crate::adapters::host::Host;
 
@@ -218,7 +218,12 @@ impl Members {
                 Fate::NotExecuted | Fate::Unknown => false,
             };
             if is_final || Instant::now() + PAUSE >= end {
-                return Err(failed(&self.names, status, outcome(is_repeated)));
+                let refused = self.login.as_ref().filter(|_| is_wrong_login(&status));
+                let error = failed(&self.names, status, outcome(is_repeated));
+                return Err(match refused {
+                    Some(login) => login.user.1.refused(error),
+                    None => error,
+                });
             }
             if fate != Fate::LoggedOut {
                 tracing::debug!(%status, members = self.names, "a member of etcd does not answer; the next one is asked");

@@ -3,12 +3,13 @@
 use std::io;
 use std::time::Duration;
 
-use lock_core::{Error, ErrorKind, Outcome};
+use lock_core::{Error, ErrorKind, Outcome, Password};
 use sqlx::mysql::MySqlDatabaseError;
 
 pub(crate) const NAME: &str = "mysql";
 /// The key exists.
 pub(super) const DUPLICATE: u16 = 1062;
+const WRONG_PASSWORD: u16 = 1045;
 const LOCK_WAIT: u16 = 1205;
 const DEADLOCK: u16 = 1213;
 /// `read_only`, a transaction that only reads, and `innodb_read_only`.
@@ -69,6 +70,16 @@ impl From<Error> for Failed {
 }
 
 impl NotOpened {
+    /// The server does not let this user in, who has this password.
+    pub(super) fn login(error: sqlx::Error, password: Option<&Password>) -> Self {
+        let refused = password.filter(|_| code_of(&error) == Some(WRONG_PASSWORD));
+        let Self(error) = error.into();
+        Self(match refused {
+            Some(password) => password.refused(error),
+            None => error,
+        })
+    }
+
     /// How much it tells: see [`weight`].
     pub(super) fn weight(&self) -> u8 {
         weight(&self.0)
@@ -147,8 +158,8 @@ fn outcome_of(code: Option<u16>, is_cluster: bool) -> Outcome {
         Some(DEADLOCK) if is_cluster => Outcome::Unknown,
         // Refused before it is executed, for its row, its form, its rights, or the state of the server; the disk or the table is full.
         Some(
-            DUPLICATE | LOCK_WAIT | DEADLOCK | 1044 | 1045 | 1046 | 1048 | 1049 | 1054 | 1064 | 1114 | 1142
-            | 1143 | 1146 | 1153 | 1227 | 1243 | 1290 | 1364 | 1406 | 1461 | 1665 | 1792 | 1836,
+            DUPLICATE | LOCK_WAIT | DEADLOCK | 1044 | WRONG_PASSWORD | 1046 | 1048 | 1049 | 1054 | 1064
+            | 1114 | 1142 | 1143 | 1146 | 1153 | 1227 | 1243 | 1290 | 1364 | 1406 | 1461 | 1665 | 1792 | 1836,
         ) => Outcome::NotApplied,
         _ => Outcome::Unknown,
     }
@@ -163,7 +174,7 @@ pub(super) fn describe(error: sqlx::Error, code: Option<u16>) -> Error {
             format!("the user has no rights: {said}"),
             "grant SELECT, INSERT and UPDATE on the table, and CREATE if it is to be made",
         ),
-        (Some(1045 | 1130 | 1251 | 1524 | 1698 | 1820 | 1862 | 3118 | 3159), _) => (
+        (Some(WRONG_PASSWORD | 1130 | 1251 | 1524 | 1698 | 1820 | 1862 | 3118 | 3159), _) => (
             ErrorKind::Denied,
             format!("the server refuses the login: {said}"),
             "check the user, the password and TLS",

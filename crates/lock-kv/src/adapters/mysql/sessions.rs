@@ -286,7 +286,11 @@ impl Sessions {
     ) -> Result<T> {
         let (ask, limit) = (&ask, self.limit);
         let at = move |name: String| async move {
-            let asked = async { ask(self.options(&name, host.port, password).connect().await?).await };
+            let asked = async {
+                let connected = self.options(&name, host.port, password).connect().await;
+                let not_opened = |error| NotOpened::login(error, self.login.password.as_ref());
+                ask(connected.map_err(not_opened)?).await
+            };
             let silent = |_| Err(silent(NAME, limit, Outcome::NotApplied).into());
             timeout_at(end, asked).await.unwrap_or_else(silent)
         };
