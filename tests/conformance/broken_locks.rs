@@ -35,7 +35,12 @@ macro_rules! broken_locks {
 }
 
 broken_locks! {
-    ConnectsLater: ["a_dead_server_is_reported_at_connect"],
+    ConnectsLater: [
+        "a_dead_server_is_reported_at_connect",
+        "a_new_password_is_read_from_its_file",
+        "a_wrong_password_is_named_by_its_file",
+        "a_password_file_that_cannot_be_read_is_named_and_read_again",
+    ],
     TakesOutagesForContention: [
         "a_dead_server_is_reported_at_acquire",
         "a_silent_server_is_reported_at_acquire",
@@ -66,6 +71,7 @@ broken_locks! {
         "a_restart_keeps_locks_and_tokens",
         "a_killed_holder_is_followed",
         "waiters_get_the_lock_once_writes_are_allowed_or_need_none",
+        "new_certificates_are_read_from_their_files",
     ],
     EveryProcessAlone: [
         "eight_processes_lose_no_update",

@@ -11,15 +11,16 @@ mod zk;
 
 use std::env;
 use std::fmt;
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::Locks;
-use lock_testkit::conformance::{Connecting, Fault, Handle, Harness, MemoryHarness};
+use lock_testkit::conformance::{Connecting, Credential, Fault, Handle, Harness, MemoryHarness};
 use lock_testkit::proxy::{Direction, FaultProxy};
-use lock_testkit::{EtcdServer, MariadbServer, S3Server};
+use lock_testkit::{Certificates, EtcdServer, MariadbServer, S3Server};
 use polylock::{MigrationConfig, PostgresConfig, Redis, RedisConfig, Rung, Zk, ZkConfig};
 use tempfile::TempDir;
 
@@ -37,6 +38,58 @@ pub use zk::ZkHarness;
 
 /// The password of clients at every store that asks for one. No log may have it.
 pub const PASSWORD: &str = "correct-horse-battery-staple";
+
+/// What the clients of a secured store log in by.
+#[derive(Clone, Debug)]
+enum Login {
+    Password(PathBuf),
+    Certificates(Arc<Certificates>),
+}
+
+impl Login {
+    /// The user of a password.
+    const USER: &str = "worker";
+
+    fn new(credential: Credential) -> Self {
+        match credential {
+            Credential::Password(file) => Self::Password(file),
+            Credential::Certificates => {
+                Self::Certificates(Arc::new(Certificates::new().expect("they can be made")))
+            }
+        }
+    }
+
+    /// The options of a URL, where those for certificates have these names.
+    fn options(&self, [ca, cert, key]: [&str; 3]) -> String {
+        match self {
+            Self::Password(file) => format!("&password_file={}", file.display()),
+            Self::Certificates(files) => {
+                let (client_cert, client_key) = files.client();
+                let (client_cert, client_key) = (client_cert.display(), client_key.display());
+                format!("&{ca}={}&{cert}={client_cert}&{key}={client_key}", files.ca().display())
+            }
+        }
+    }
+
+    fn certificates(&self) -> Option<&Arc<Certificates>> {
+        match self {
+            Self::Password(_) => None,
+            Self::Certificates(certificates) => Some(certificates),
+        }
+    }
+
+    /// The password of the moment.
+    fn password(&self) -> Option<String> {
+        let Self::Password(file) = self else { return None };
+        Some(fs::read_to_string(file).expect("it has the first password").trim_end().to_owned())
+    }
+}
+
+/// A login and a handshake take long on a busy machine.
+const PATIENT: &str = "&connect_timeout=20s";
+
+/// The options of files with certificates, as most stores name them.
+const TLS: [&str; 3] = ["tls_ca", "tls_cert", "tls_key"];
 
 /// The first argument of a process that is a worker.
 pub const WORKER: &str = "--worker";
@@ -322,13 +375,15 @@ pub fn connect(flavour: Flavour, url: String) -> Connecting {
         match (flavour, scheme) {
             (Flavour::Typed, "memory") => polylock::MemoryConfig::from_url(&url)?.connect(),
             (Flavour::Typed, "postgres") => PostgresConfig::from_url(&url)?.connect().await,
-            (Flavour::Typed, "redis") => RedisConfig::from_url(&url)?.connect().await,
-            (Flavour::Typed, "redlock") => polylock::RedlockConfig::from_url(&url)?.connect().await,
-            (Flavour::Typed, "etcd") => polylock::EtcdConfig::from_url(&url)?.connect().await,
-            (Flavour::Typed, "mysql") => polylock::MysqlConfig::from_url(&url)?.connect().await,
+            (Flavour::Typed, "redis" | "rediss") => RedisConfig::from_url(&url)?.connect().await,
+            (Flavour::Typed, "redlock" | "redlocks") => {
+                polylock::RedlockConfig::from_url(&url)?.connect().await
+            }
+            (Flavour::Typed, "etcd" | "etcds") => polylock::EtcdConfig::from_url(&url)?.connect().await,
+            (Flavour::Typed, "mysql" | "mysqls") => polylock::MysqlConfig::from_url(&url)?.connect().await,
             (Flavour::Typed, "s3") => polylock::S3Config::from_url(&url)?.connect().await,
             (Flavour::Typed, "sqlite") => polylock::SqliteConfig::from_url(&url)?.connect().await,
-            (Flavour::Typed, "zk") => ZkConfig::from_url(&url)?.connect().await,
+            (Flavour::Typed, "zk" | "zks") => ZkConfig::from_url(&url)?.connect().await,
             (Flavour::Typed, "migrate") => {
                 let (config, from, to) = MigrationConfig::from_url(&url)?;
                 let from = Redis::connect(RedisConfig::from_url(&from)?).await?;

@@ -41,6 +41,7 @@ mod observe;
 mod shared;
 
 use std::num::NonZeroU32;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -122,6 +123,23 @@ pub trait Harness: Send + Sync + 'static {
     /// Kills the servers of a [`private`](Self::private) store and restarts them with their data.
     async fn restart(&self);
 
+    /// Whether the clients of a store log in by this and can be given another, or why not.
+    fn rotates(&self, credential: &Credential) -> Result<(), &'static str> {
+        let _ = credential;
+        Err("it has no hook that rotates what its clients log in by")
+    }
+
+    /// A new store whose clients log in by this; the file has the first password.
+    async fn secured(&self, credential: Credential) -> Box<dyn Harness> {
+        unreachable!("its clients do not log in by {credential:?}")
+    }
+
+    /// Ends the connections to a [`secured`](Self::secured) store, which takes this password and no other from then on, or has new
+    /// certificates, as its clients have.
+    async fn rotate(&self, password: &str) {
+        unreachable!("its store has no password {password:?}")
+    }
+
     /// What its stores do while they refuse writes, or why they never do.
     fn refusal(&self) -> Result<Refusal, &'static str> {
         Err("it has no hook that makes its store refuse writes")
@@ -175,6 +193,15 @@ pub enum Handle {
     MultiOfOne,
     /// A mutex and [another](Self::names), acquired together.
     MultiOfTwo,
+}
+
+/// What clients log in by.
+#[derive(Clone, Debug)]
+pub enum Credential {
+    /// A user's password, in this file.
+    Password(PathBuf),
+    /// Certificates of clients and servers.
+    Certificates,
 }
 
 /// What a store does that refuses writes.

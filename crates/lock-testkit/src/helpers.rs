@@ -3,6 +3,5 @@
 pub mod cancel;
 pub(crate) mod log_capture;
 pub(crate) mod migration;
-pub mod rotation;
 pub(crate) mod steps;
 pub(crate) mod tier;

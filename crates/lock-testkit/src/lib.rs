@@ -21,7 +21,6 @@
 //! * [`by_tier`]: how much a test tries.
 //! * [`cancel`]: drops a future after every number of polls.
 //! * [`take`], [`queue_up`], [`hand_over`], [`until`], [`soon`] and others: the small steps of many tests.
-//! * [`rotation`]: what holds when passwords change, for the tests of each backend.
 //!
 //! A server that is not installed is an error that names the package; no test is skipped silently. `REDIS_SERVER` and
 //! `ZOOKEEPER_CLASSPATH` name other releases of servers, and [`RedisServer::lacks`] leaves out tests of what a release lacks.
@@ -44,7 +43,7 @@ pub mod stories;
 mod tests;
 mod worker;
 
-pub use helpers::{cancel, rotation};
+pub use helpers::cancel;
 pub use servers::{etcd, mariadb, postgres, process, redis, zookeeper};
 
 pub use checker::check;

@@ -10,9 +10,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use lock_core::{Capabilities, ErrorKind, LockName, Locks, Outcome};
-use lock_testkit::conformance::{Fault, Handle, Harness, Refusal, Still};
+use lock_testkit::conformance::{Credential, Fault, Handle, Harness, Refusal, Still};
 use lock_testkit::proxy::{FaultProxy, Protocol};
-use lock_testkit::{EtcdServer, MariadbServer, Result, S3Server};
+use lock_testkit::{Certificates, EtcdServer, MariadbServer, Result, S3Server};
 use polylock::kv::object_store::aws::{AmazonS3, AmazonS3Builder};
 use polylock::kv::object_store::path::Path as ObjectPath;
 use polylock::kv::object_store::{ObjectStore, ObjectStoreExt};
@@ -20,7 +20,7 @@ use sqlx::mysql::MySqlPool;
 use tokio::sync::OnceCell;
 
 use super::kv::{capabilities, is_dead, parties_but};
-use super::{Flavour, PASSWORD, connect, option, set_fault, worker};
+use super::{Flavour, Login, PASSWORD, TLS, connect, option, set_fault, worker};
 
 /// A server, and what its store has without this library.
 #[async_trait]
@@ -32,8 +32,12 @@ pub trait KvServer: fmt::Debug + Send + Sync + Sized + 'static {
     /// Time: a lease that ends is the subject of many cases.
     const SHORT: Duration = Duration::from_secs(2);
     const LONGEST_NAME: usize = LockName::MAX_BYTES;
+    /// Why its clients do not log in by something that changes.
+    const ROTATES: Result<(), &'static str> = Ok(());
+    /// The kind and a part of the hint of errors while it refuses writes, or why it never does.
+    const REFUSAL: Result<(ErrorKind, &'static str), &'static str>;
 
-    async fn launch() -> Result<Self>;
+    async fn launch(login: Option<&Login>) -> Result<Self>;
 
     async fn relaunch(&self) -> Result<()>;
 
@@ -43,16 +47,16 @@ pub trait KvServer: fmt::Debug + Send + Sync + Sized + 'static {
     fn address(&self) -> SocketAddr;
 
     /// The URL of the store at this address, to which options are appended.
-    fn store_at(&self, addr: SocketAddr) -> String;
+    fn store_at(&self, addr: SocketAddr, login: Option<&Login>) -> String;
+
+    /// Ends all connections; the user has this password from then on, or the server these certificates.
+    async fn rotate(&self, password: &str, certificates: Option<&Certificates>) -> Result<()>;
 
     /// The keys of locks that have this part, and their values.
     async fn records(&self, part: &str) -> Vec<(String, Vec<u8>)>;
 
     /// Deletes the record of a lock, and reports whether it existed.
     async fn forget(&self, name: &str) -> bool;
-
-    /// The kind and a part of the hint of errors while it refuses writes, or why it never does.
-    const REFUSAL: Result<(ErrorKind, &'static str), &'static str>;
 
     async fn refuse(&self, refuses: bool) -> Result<()>;
 }
@@ -63,17 +67,18 @@ pub struct KvServerHarness<S> {
     name: String,
     flavour: Flavour,
     server: Arc<OnceCell<S>>,
+    login: Option<Login>,
     proxy: Vec<FaultProxy>,
 }
 
 impl<S: KvServer> KvServerHarness<S> {
     pub fn new(flavour: Flavour, server: &Arc<OnceCell<S>>) -> Self {
         let (name, server) = (format!("{}::{flavour}", S::NAME), Arc::clone(server));
-        Self { name, flavour, server, proxy: Vec::new() }
+        Self { name, flavour, server, login: None, proxy: Vec::new() }
     }
 
     async fn server(&self) -> &S {
-        let server = self.server.get_or_try_init(S::launch).await;
+        let server = self.server.get_or_try_init(|| S::launch(self.login.as_ref())).await;
         server.unwrap_or_else(|error| panic!("{error}"))
     }
 
@@ -81,8 +86,11 @@ impl<S: KvServer> KvServerHarness<S> {
         let server = self.server().await;
         let addr = self.proxy.first().map_or_else(|| server.address(), FaultProxy::addr);
         // A renewal that nobody answers fails before its lease ends.
-        let timeout = (lease / 2).min(Duration::from_secs(5));
-        format!("{}ttl={}&command_timeout={}", server.store_at(addr), option(lease), option(timeout))
+        let longest = if self.login.is_some() { lease } else { Duration::from_secs(5) };
+        let timeout = (lease / 2).min(longest);
+        let store = server.store_at(addr, self.login.as_ref());
+        let login = self.login.as_ref().map(|login| login.options(TLS)).unwrap_or_default();
+        format!("{store}ttl={}&command_timeout={}{login}", option(lease), option(timeout))
     }
 }
 
@@ -148,6 +156,24 @@ impl<S: KvServer> Harness for KvServerHarness<S> {
         self.server().await.relaunch().await.unwrap_or_else(|error| panic!("{error}"));
     }
 
+    fn rotates(&self, _: &Credential) -> Result<(), &'static str> {
+        S::ROTATES
+    }
+
+    async fn secured(&self, credential: Credential) -> Box<dyn Harness> {
+        let login = Some(Login::new(credential));
+        Box::new(Self { login, ..Self::new(self.flavour, &Arc::default()) })
+    }
+
+    async fn rotate(&self, password: &str) {
+        let certificates = self.login.as_ref().and_then(Login::certificates);
+        if let Some(certificates) = certificates {
+            certificates.replace().expect("they can be made");
+        }
+        let rotated = self.server().await.rotate(password, certificates.map(AsRef::as_ref)).await;
+        rotated.unwrap_or_else(|error| panic!("{error}"));
+    }
+
     fn refusal(&self) -> Result<Refusal, &'static str> {
         let (outcome, still) = (Outcome::NotApplied, Still::Nothing);
         S::REFUSAL.map(|(kind, advice)| Refusal { kind, advice, outcome, still })
@@ -166,8 +192,17 @@ impl KvServer for EtcdServer {
     // Time: the store says so.
     const SHORTEST: Duration = Duration::from_millis(500);
 
-    async fn launch() -> Result<Self> {
-        Self::start().await
+    async fn launch(login: Option<&Login>) -> Result<Self> {
+        match login {
+            None => Self::start().await,
+            Some(Login::Certificates(certificates)) => Self::builder().tls(certificates).start().await,
+            Some(login) => {
+                let server = Self::start().await?;
+                let password = login.password().unwrap_or_default();
+                server.demand_password(Login::USER, &password, "polylock/").await?;
+                Ok(server)
+            }
+        }
     }
 
     async fn relaunch(&self) -> Result<()> {
@@ -184,8 +219,19 @@ impl KvServer for EtcdServer {
         self.addr()
     }
 
-    fn store_at(&self, addr: SocketAddr) -> String {
-        format!("etcd://me:{PASSWORD}@{addr}?")
+    fn store_at(&self, addr: SocketAddr, login: Option<&Login>) -> String {
+        match login {
+            None => format!("etcd://me:{PASSWORD}@{addr}?"),
+            Some(Login::Password(_)) => format!("etcd://{}@{addr}?", Login::USER),
+            Some(Login::Certificates(_)) => format!("etcds://{addr}?"),
+        }
+    }
+
+    async fn rotate(&self, password: &str, certificates: Option<&Certificates>) -> Result<()> {
+        if certificates.is_some() {
+            return self.relaunch().await;
+        }
+        self.change_password(Login::USER, password).await
     }
 
     async fn records(&self, part: &str) -> Vec<(String, Vec<u8>)> {
@@ -212,8 +258,16 @@ impl KvServer for MariadbServer {
     // Time: the store says so.
     const SHORTEST: Duration = Duration::from_millis(250);
 
-    async fn launch() -> Result<Self> {
-        Self::start().await
+    async fn launch(login: Option<&Login>) -> Result<Self> {
+        let Some(login) = login else { return Self::start().await };
+        let Some(certificates) = login.certificates() else {
+            let server = Self::start().await?;
+            server.rotate(&login.password().unwrap_or_default(), None).await?;
+            return Ok(server);
+        };
+        let server = Self::builder().tls(certificates).start().await?;
+        server.sql(&format!("ALTER USER {} REQUIRE X509", Self::USER)).await?;
+        Ok(server)
     }
 
     async fn relaunch(&self) -> Result<()> {
@@ -230,8 +284,22 @@ impl KvServer for MariadbServer {
         self.addr()
     }
 
-    fn store_at(&self, addr: SocketAddr) -> String {
-        self.url_at(addr) + "?"
+    fn store_at(&self, addr: SocketAddr, login: Option<&Login>) -> String {
+        let (user, database) = (Self::USER, Self::DATABASE);
+        match login {
+            None => self.url_at(addr) + "?",
+            Some(Login::Password(_)) => format!("mysql://{user}@{addr}/{database}?"),
+            Some(Login::Certificates(_)) => self.url_at(addr).replace("mysql:", "mysqls:") + "?",
+        }
+    }
+
+    async fn rotate(&self, password: &str, certificates: Option<&Certificates>) -> Result<()> {
+        let user = Self::USER;
+        let change = match certificates {
+            Some(_) => "FLUSH SSL".to_owned(),
+            None => format!("SET PASSWORD FOR {user} = PASSWORD('{password}')"),
+        };
+        self.sql(&format!("{change}; KILL USER {user}")).await.map(drop)
     }
 
     async fn records(&self, part: &str) -> Vec<(String, Vec<u8>)> {
@@ -271,7 +339,9 @@ impl KvServer for S3Server {
     /// A control character has three bytes in the name of an object.
     const LONGEST_NAME: usize = (1_024 - "polylock/lock/".len()) / 3;
 
-    async fn launch() -> Result<Self> {
+    const ROTATES: Result<(), &'static str> = Err("its keys are those of the environment");
+
+    async fn launch(_: Option<&Login>) -> Result<Self> {
         Self::start(target()).await
     }
 
@@ -298,9 +368,13 @@ impl KvServer for S3Server {
         self.addr()
     }
 
-    fn store_at(&self, addr: SocketAddr) -> String {
+    fn store_at(&self, addr: SocketAddr, _: Option<&Login>) -> String {
         // Time: it serves two hundred requests a second.
         Self::url(addr, "polylock") + "&poll=100ms&"
+    }
+
+    async fn rotate(&self, password: &str, _: Option<&Certificates>) -> Result<()> {
+        unreachable!("its keys are those of the environment (asked for {password})")
     }
 
     async fn records(&self, part: &str) -> Vec<(String, Vec<u8>)> {

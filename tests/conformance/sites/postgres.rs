@@ -8,12 +8,12 @@ use async_trait::async_trait;
 use lock_core::backend::Support;
 use lock_core::{Capabilities, ErrorKind, LeaseKind, Locks, Outcome};
 use lock_testkit::PostgresServer;
-use lock_testkit::conformance::{Fault, Handle, Harness, Refusal, Still};
+use lock_testkit::conformance::{Credential, Fault, Handle, Harness, Refusal, Still};
 use lock_testkit::proxy::{FaultProxy, Protocol};
 use polylock::postgres::tokio_postgres::{Client, NoTls, connect as connect_to};
 use tokio::sync::OnceCell;
 
-use super::{Flavour, PASSWORD, connect, option, set_fault, worker};
+use super::{Flavour, Login, PASSWORD, PATIENT, connect, option, set_fault, worker};
 
 /// A server that is started when it is first needed.
 pub type Server = OnceCell<PostgresServer>;
@@ -24,18 +24,17 @@ pub struct PostgresHarness {
     name: String,
     flavour: Flavour,
     server: Arc<Server>,
+    login: Option<Login>,
     proxy: Vec<FaultProxy>,
 }
 
 impl PostgresHarness {
     pub fn new(flavour: Flavour, server: Arc<Server>) -> Self {
-        Self { name: format!("postgres::{flavour}"), flavour, server, proxy: Vec::new() }
+        Self { name: format!("postgres::{flavour}"), flavour, server, login: None, proxy: Vec::new() }
     }
 
     async fn server(&self) -> &PostgresServer {
-        // All clients of all cases share it.
-        let start = || PostgresServer::builder().config("max_connections", "1000").start();
-        let server = self.server.get_or_try_init(start).await;
+        let server = self.server.get_or_try_init(|| start(self.login.as_ref())).await;
         server.unwrap_or_else(|error| panic!("{error}"))
     }
 
@@ -44,7 +43,14 @@ impl PostgresHarness {
         let addr = self.proxy.first().map_or_else(|| server.addr(), FaultProxy::addr);
         // One connection: what waits for it is sent together.
         let pool = if matches!(self.flavour, Flavour::Layers(_)) { "&pool=1" } else { "" };
-        format!("postgres://postgres:{PASSWORD}@{addr}/postgres?ttl={}{pool}", option(lease))
+        let (user, login) = match &self.login {
+            None => (format!("postgres:{PASSWORD}"), String::new()),
+            Some(login) => {
+                let files = login.options(["sslrootcert", "sslcert", "sslkey"]);
+                (Login::USER.to_owned(), PATIENT.to_owned() + &files)
+            }
+        };
+        format!("postgres://{user}@{addr}/postgres?ttl={}{login}{pool}", option(lease))
     }
 
     async fn client(&self) -> Client {
@@ -53,6 +59,27 @@ impl PostgresHarness {
         drop(tokio::spawn(connection));
         client
     }
+}
+
+async fn start(login: Option<&Login>) -> lock_testkit::Result<PostgresServer> {
+    // All clients of all cases share it.
+    let options = PostgresServer::builder().config("max_connections", "1000");
+    let Some(login) = login else { return options.start().await };
+    let options = match login {
+        Login::Password(_) => options.hba(&hba("host", "scram-sha-256")),
+        Login::Certificates(certificates) => {
+            options.tls(certificates).hba(&hba("hostssl", "trust clientcert=verify-ca"))
+        }
+    };
+    let server = options.start().await?;
+    let (user, password) = (Login::USER, login.password().unwrap_or_default());
+    let role = format!("CREATE ROLE {user} LOGIN PASSWORD '{password}'");
+    server.sql(&[&role, &format!("GRANT CREATE ON DATABASE postgres TO {user}")]).await?;
+    Ok(server)
+}
+
+fn hba(from: &str, method: &str) -> String {
+    format!("local all postgres trust\n{from} all all 127.0.0.1/32 {method}")
 }
 
 #[async_trait]
@@ -132,6 +159,26 @@ impl Harness for PostgresHarness {
         let server = self.server().await;
         server.kill();
         server.start_again().await.unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    fn rotates(&self, _: &Credential) -> Result<(), &'static str> {
+        Ok(())
+    }
+
+    async fn secured(&self, credential: Credential) -> Box<dyn Harness> {
+        let login = Some(Login::new(credential));
+        Box::new(Self { login, ..Self::new(self.flavour, Arc::default()) })
+    }
+
+    async fn rotate(&self, password: &str) {
+        if let Some(certificates) = self.login.as_ref().and_then(Login::certificates) {
+            certificates.replace().expect("they can be made");
+            return self.restart().await;
+        }
+        let user = Login::USER;
+        let change = format!("ALTER ROLE {user} PASSWORD '{password}'");
+        let end = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{user}'");
+        self.server().await.sql(&[&change, &end]).await.unwrap_or_else(|error| panic!("{error}"));
     }
 
     fn refusal(&self) -> Result<Refusal, &'static str> {

@@ -9,12 +9,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::backend::Support;
 use lock_core::{Capabilities, ErrorKind, LeaseKind, Locks, Outcome};
-use lock_testkit::conformance::{Fault, Handle, Harness, Refusal, Still};
+use lock_testkit::conformance::{Credential, Fault, Handle, Harness, Refusal, Still};
 use lock_testkit::proxy::{FaultProxy, Protocol};
 use lock_testkit::{RedisCluster, RedisFive, RedisSentinel, RedisServer};
 use tokio::sync::OnceCell;
 
-use super::{Flavour, PASSWORD, connect, option, set_fault, worker};
+use super::{Flavour, Login, PASSWORD, PATIENT, TLS, connect, option, set_fault, worker};
 
 /// What is meant to stay on the server: the last tokens, and who had a lock of the recipe setnx-timestamp last.
 pub(super) const TOKENS: [&str; 2] = ["polylock:fence", "polylock:tokens"];
@@ -70,8 +70,15 @@ impl Kind {
         }
     }
 
-    async fn start(self) -> Site {
-        let durable = || RedisServer::builder().appendonly(true).password(PASSWORD);
+    async fn start(self, login: Option<&Login>) -> Site {
+        let durable = || {
+            let options = RedisServer::builder().appendonly(true).password(PASSWORD);
+            match login {
+                None => options,
+                Some(Login::Certificates(certificates)) => options.tls(certificates, true),
+                Some(login) => options.user(Login::USER, &rules(&login.password().unwrap_or_default())),
+            }
+        };
         let started = match self {
             Self::Sentinel => {
                 // A busy machine is no reason for a failover.
@@ -112,6 +119,7 @@ pub struct RedisHarness {
     kind: Kind,
     flavour: Flavour,
     servers: Arc<Servers>,
+    login: Option<Login>,
     proxies: Vec<FaultProxy>,
     /// The locks that were deleted under their holders: these have no meaning, and end with their ttl.
     deleted: Mutex<BTreeSet<String>>,
@@ -120,7 +128,7 @@ pub struct RedisHarness {
 impl RedisHarness {
     pub fn new(kind: Kind, flavour: Flavour, servers: Arc<Servers>) -> Self {
         let name = format!("{}::{flavour}", kind.name());
-        Self { name, kind, flavour, servers, proxies: Vec::new(), deleted: Mutex::default() }
+        Self { name, kind, flavour, servers, login: None, proxies: Vec::new(), deleted: Mutex::default() }
     }
 
     /// The same on other servers, or over other connections.
@@ -129,7 +137,7 @@ impl RedisHarness {
     }
 
     async fn site(&self) -> &Site {
-        self.servers.get_or_init(|| self.kind.start()).await
+        self.servers.get_or_init(|| self.kind.start(self.login.as_ref())).await
     }
 
     async fn servers(&self) -> &[RedisServer] {
@@ -145,7 +153,9 @@ impl RedisHarness {
                 return format!("redis+cluster://{}?ttl={ttl}", cluster.masters()[2].addr());
             }
             site if self.proxies.is_empty() => {
-                site.masters().iter().map(|server| server.addr().to_string()).collect::<Vec<_>>()
+                let addr =
+                    |server: &RedisServer| if self.is_tls() { server.tls_addr() } else { server.addr() };
+                site.masters().iter().map(|server| addr(server).to_string()).collect::<Vec<_>>()
             }
             _ => self.proxies.iter().map(|proxy| proxy.addr().to_string()).collect(),
         };
@@ -160,12 +170,28 @@ impl RedisHarness {
             Kind::Polling => "&wait=poll",
             _ => "",
         };
-        format!("{}://:{PASSWORD}@{}?ttl={ttl}{more}", self.scheme(), addrs.join(","))
+        let login =
+            self.login.as_ref().map(|login| PATIENT.to_owned() + &login.options(TLS)).unwrap_or_default();
+        let user = match &self.login {
+            Some(Login::Password(_)) => Login::USER.to_owned(),
+            _ => format!(":{PASSWORD}"),
+        };
+        let tls = if self.is_tls() { "s" } else { "" };
+        format!("{}{tls}://{user}@{}?ttl={ttl}{more}{login}", self.scheme(), addrs.join(","))
+    }
+
+    fn is_tls(&self) -> bool {
+        self.login.as_ref().is_some_and(|login| login.certificates().is_some())
     }
 
     fn scheme(&self) -> &'static str {
         if self.kind == Kind::Redlock { "redlock" } else { "redis" }
     }
+}
+
+/// What a user may do, who has this password.
+fn rules(password: &str) -> String {
+    format!("on >{password} ~* &* +@all")
 }
 
 #[async_trait]
@@ -258,6 +284,45 @@ impl Harness for RedisHarness {
         }
         for server in servers {
             server.start_again().await.unwrap_or_else(|error| panic!("{error}"));
+        }
+    }
+
+    fn rotates(&self, credential: &Credential) -> Result<(), &'static str> {
+        match (self.kind, credential) {
+            (Kind::Single | Kind::Redlock, Credential::Password(_)) => Ok(()),
+            (Kind::Single | Kind::Redlock, Credential::Certificates) if RedisServer::lacks_tls() => {
+                Err("the release has no TLS")
+            }
+            (Kind::Single | Kind::Redlock, Credential::Certificates) => Ok(()),
+            _ => Err("it connects as `redis` does"),
+        }
+    }
+
+    async fn secured(&self, credential: Credential) -> Box<dyn Harness> {
+        Box::new(Self { login: Some(Login::new(credential)), ..self.at(Arc::default(), Vec::new()) })
+    }
+
+    async fn rotate(&self, password: &str) {
+        let certificates = self.login.as_ref().and_then(Login::certificates);
+        let commands = match certificates {
+            None => vec![format!("ACL SETUSER {} resetpass {}", Login::USER, rules(password))],
+            Some(certificates) => {
+                certificates.replace().expect("they can be made");
+                let (cert, key) = certificates.server();
+                let (cert, key) = (cert.display(), key.display());
+                let ca = certificates.ca();
+                // It reads the files again.
+                vec![
+                    format!("CONFIG SET tls-ca-cert-file {}", ca.display()),
+                    format!("CONFIG SET tls-cert-file {cert} tls-key-file {key}"),
+                ]
+            }
+        };
+        for server in self.servers().await {
+            let ends = ["CLIENT KILL TYPE normal", "CLIENT KILL TYPE pubsub"].map(str::to_owned);
+            for command in commands.iter().chain(&ends) {
+                server.call(&command.split(' ').collect::<Vec<_>>()).await;
+            }
         }
     }
 

@@ -10,13 +10,13 @@ use async_trait::async_trait;
 use lock_core::backend::Support;
 use lock_core::{Capabilities, LeaseKind, Locks};
 use lock_testkit::ZooKeeper;
-use lock_testkit::conformance::{Fault, Handle, Harness};
+use lock_testkit::conformance::{Credential, Fault, Handle, Harness};
 use lock_testkit::proxy::{FaultProxy, Protocol};
 use lock_testkit::zookeeper::Borrowed;
 use tokio::sync::OnceCell;
 use zookeeper_client::Client;
 
-use super::{Flavour, PASSWORD, connect, option, set_fault, worker};
+use super::{Flavour, Login, PASSWORD, PATIENT, TLS, connect, option, set_fault, worker};
 
 /// To whom the nodes belong.
 const USER: &str = "locks";
@@ -44,11 +44,15 @@ enum Recipe {
 
 /// A server that is started when it is first needed; the next case gets it when this one has ended.
 #[derive(Debug, Default)]
-pub struct Server(OnceCell<Borrowed<ZooKeeper>>);
+pub struct Server {
+    shared: OnceCell<Borrowed<ZooKeeper>>,
+    /// For what its clients log in by.
+    own: OnceCell<ZooKeeper>,
+}
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Some(server) = self.0.take()
+        if let Some(server) = self.shared.take()
             && !thread::panicking()
         {
             // Whatever is left on it has a name that no other case uses.
@@ -64,6 +68,7 @@ pub struct ZkHarness {
     recipe: Recipe,
     flavour: Flavour,
     server: Arc<Server>,
+    login: Option<Login>,
     proxy: Option<FaultProxy>,
     clients: AtomicUsize,
 }
@@ -71,7 +76,7 @@ pub struct ZkHarness {
 impl ZkHarness {
     pub fn new(flavour: Flavour, server: Arc<Server>) -> Self {
         let (name, clients) = (format!("zk::{flavour}"), AtomicUsize::new(0));
-        Self { name, recipe: Recipe::Queue, flavour, server, proxy: None, clients }
+        Self { name, recipe: Recipe::Queue, flavour, server, login: None, proxy: None, clients }
     }
 
     pub fn ephemeral(flavour: Flavour, server: Arc<Server>) -> Self {
@@ -86,7 +91,10 @@ impl ZkHarness {
 
     async fn server(&self) -> &ZooKeeper {
         let start = || async { ZooKeeper::borrow().await.unwrap_or_else(|error| panic!("{error}")) };
-        self.server.0.get_or_init(start).await
+        match &self.login {
+            None => self.server.shared.get_or_init(start).await,
+            Some(login) => self.server.own.get_or_init(|| start_for(login)).await,
+        }
     }
 
     async fn url(&self, lease: Duration) -> String {
@@ -100,7 +108,15 @@ impl ZkHarness {
             Recipe::Ephemeral => "&recipe=ephemeral&dir=/ephemeral&wait=poll",
         };
         // Every client of the suite stands for a process of its own.
-        format!("zk://{USER}:{PASSWORD}@{addr}?session=private&session_timeout={}{more}", option(lease))
+        let session = format!("session=private&session_timeout={}", option(lease));
+        if let Some(login) = &self.login {
+            let server = match login {
+                Login::Password(_) => format!("zk://{}@{server}?auth=sasl", Login::USER),
+                Login::Certificates(_) => format!("zks://{}?acl=creator", self.server().await.secure_addr()),
+            };
+            return format!("{server}&{session}{PATIENT}{}", login.options(TLS));
+        }
+        format!("zk://{USER}:{PASSWORD}@{addr}?{session}{more}")
     }
 
     /// The nodes that go with a session, which is what locks and their waiters are made of.
@@ -109,6 +125,14 @@ impl ZkHarness {
         let paths = dump.lines().map(str::trim).filter(|line| line.starts_with('/'));
         paths.filter(|path| path.contains(part)).map(str::to_owned).collect()
     }
+}
+
+async fn start_for(login: &Login) -> ZooKeeper {
+    let options = match login {
+        Login::Certificates(certificates) => ZooKeeper::builder().tls(certificates, true),
+        login => ZooKeeper::builder().sasl(Login::USER, &login.password().unwrap_or_default()),
+    };
+    options.start().await.unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[async_trait]
@@ -190,5 +214,26 @@ impl Harness for ZkHarness {
 
     async fn restart(&self) {
         self.server().await.restart().await.unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    fn rotates(&self, _: &Credential) -> Result<(), &'static str> {
+        match self.recipe {
+            Recipe::Queue => Ok(()),
+            Recipe::Ephemeral => Err("it connects as the queue does"),
+        }
+    }
+
+    async fn secured(&self, credential: Credential) -> Box<dyn Harness> {
+        Box::new(Self { login: Some(Login::new(credential)), ..self.at(Arc::default(), None) })
+    }
+
+    async fn rotate(&self, password: &str) {
+        let server = self.server().await;
+        match self.login.as_ref().and_then(Login::certificates) {
+            None => server.set_sasl(Login::USER, password),
+            Some(certificates) => certificates.replace().and_then(|()| server.set_certificates(certificates)),
+        }
+        .unwrap_or_else(|error| panic!("{error}"));
+        self.restart().await;
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lock_core::{ErrorKind, Guard, Locks, Outcome, Released, Result};
+use lock_core::{ErrorKind, Guard, Locks, Outcome, Result};
 use lock_kv::EtcdConfig;
 use lock_testkit::proxy::{FaultProxy, Protocol, Then};
 use lock_testkit::{
@@ -117,26 +117,6 @@ async fn a_file_that_cannot_be_read_is_named_at_once() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_login_that_does_not_count_any_more_is_made_again() {
-    if EtcdServer::is_missing() {
-        return;
-    }
-    let server = EtcdServer::start().await.unwrap();
-    server.demand_password("me", PASSWORD, "app/").await.unwrap();
-    let file = SecretFile::new(PASSWORD);
-    let locks =
-        connect(&format!("etcd://me@{}/app?password_file={}", server.addr(), file.path().display())).await;
-    let guard = take(&locks, "a").await;
-    file.change("another-password");
-    server.change_password(PASSWORD, "me", "another-password").await.unwrap();
-    assert!(guard.release().await.is_ok_and(|released| released == Released::Released));
-    file.change("a-wrong-one");
-    server.change_password(PASSWORD, "me", PASSWORD).await.unwrap();
-    let error = locks.mutex("a").acquire().await.unwrap_err();
-    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Denied, Outcome::NotApplied), "{error}");
-}
-
 /// As one that loses in a `select!` is put aside. It is the one that logs in.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_nobody_polls_keeps_no_renewal_from_the_login() {
@@ -152,7 +132,7 @@ async fn a_request_that_nobody_polls_keeps_no_renewal_from_the_login() {
         connect(&format!("etcd://me@{addr}/app?ttl=15s&password_file={}", file.path().display())).await;
     let guard = take(&locks, "a").await;
     file.change("another-password");
-    server.change_password(PASSWORD, "me", "another-password").await.unwrap();
+    server.change_password("me", "another-password").await.unwrap();
     proxy.swallow_when(|request| request.windows(16).any(|part| part == b"another-password"), Then::Hang);
     let mut aside = Box::pin(locks.inspect("a"));
     until("it logs in", async || {

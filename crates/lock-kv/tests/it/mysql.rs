@@ -11,9 +11,7 @@ use lock_core::lookup::TestName;
 use lock_core::{DoctorReport, ErrorKind, FindingLevel, Locks, Outcome, Password, Released, Result};
 use lock_kv::MysqlConfig;
 use lock_testkit::proxy::{Direction, FaultProxy, Protocol, Then};
-use lock_testkit::{
-    Certificates, MariadbServer, SecretFile, hand_over, is_renewed, queue_up, soon, take, until,
-};
+use lock_testkit::{Certificates, MariadbServer, hand_over, is_renewed, queue_up, soon, take, until};
 use sqlx::{Connection, Executor, MySqlConnection};
 use tokio::runtime::Builder;
 
@@ -429,28 +427,16 @@ async fn a_primary_that_takes_no_writes_any_more_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_password_is_read_at_each_connect_on_the_thread_of_the_store() {
+async fn a_function_is_asked_for_the_password_on_the_thread_of_the_store() {
     if MariadbServer::is_missing() {
         return;
     }
     let server = MariadbServer::start().await.unwrap();
-    let file = SecretFile::new(PASSWORD);
-    let with_file =
-        |path: &Path| format!("mysql://me@{}/app?ttl=60s&password_file={}", server.addr(), path.display());
-    let locks = connect(&with_file(&file.path())).await;
-    let guard = take(&locks, "a").await;
-    file.change("another-password");
-    server.sql("SET PASSWORD FOR me = PASSWORD('another-password')").await.unwrap();
-    server.kill();
-    server.start_again().await.unwrap();
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
-    let error = open(&with_file(Path::new("/missing/secret"))).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
     let threads = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&threads);
     let password = Password::callback(move || {
         seen.lock().unwrap().push(thread::current().name().unwrap_or_default().to_owned());
-        async { Ok("another-password".to_owned()) }
+        async { Ok(PASSWORD.to_owned()) }
     });
     let config = MysqlConfig::new(server.addr().to_string(), "app").user("me", password);
     take(&config.connect().await.unwrap(), "a").await.release().await.unwrap();

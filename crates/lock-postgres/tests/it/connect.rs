@@ -4,6 +4,5 @@ mod connections;
 mod groups;
 mod names;
 mod pooler;
-mod rotation;
 #[cfg(feature = "tls")]
 mod tls;

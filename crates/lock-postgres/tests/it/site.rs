@@ -57,13 +57,6 @@ impl Site {
         site
     }
 
-    /// Ends all sessions of the locks.
-    pub(crate) async fn end_sessions(&self) -> i64 {
-        let sql = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() \
-                   AND pid <> pg_backend_pid() AND application_name LIKE 'polylock%'";
-        self.number(sql).await
-    }
-
     async fn on(server: Arc<PostgresServer>) -> Self {
         let database = format!("site{}", DATABASES.fetch_add(1, Relaxed));
         let client = client(&server.connect_string()).await;

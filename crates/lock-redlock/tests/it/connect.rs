@@ -1,4 +1,3 @@
 //! How a master is reached.
 
 mod names;
-mod rotation;

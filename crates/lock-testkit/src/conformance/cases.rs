@@ -1,6 +1,7 @@
 //! The list of cases: which backend each is for, and how it runs.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +12,10 @@ use lock_core::backend::Support;
 use super::acquisitions::{cancellation, exclusion, waiting};
 use super::guards::{holding, lifetime, release, tokens};
 use super::handles::{election, multi, names, options, reentrant, revocation};
-use super::lives::{closing, faults, logs, processes, refuses_writes, runtimes};
+use super::lives::{closing, credentials, faults, logs, processes, refuses_writes, runtimes};
 use super::shared::sharers::{PERMIT, Share};
 use super::shared::{downgrade, modes, permits, readers, sharers};
-use super::{Fault, Handle, Harness, inspection, observe};
+use super::{Credential, Fault, Handle, Harness, inspection, observe};
 
 /// A case: one promise of a backend.
 #[derive(Clone, Copy)]
@@ -60,8 +61,13 @@ impl Case {
         let (handle, capabilities) = (harness.handle(), &harness.capabilities());
         (self.needs)(capabilities)?;
         harness.leaves_out(self.name).map_or(Ok(()), Err)?;
-        if self.theme == "refuses_writes" {
-            harness.refusal()?;
+        match (self.theme, self.name) {
+            ("refuses_writes", _) => drop(harness.refusal()?),
+            ("credentials", "new_certificates_are_read_from_their_files") => {
+                harness.rotates(&Credential::Certificates)?;
+            }
+            ("credentials", _) => harness.rotates(&Credential::Password(PathBuf::new()))?,
+            _ => {}
         }
         match handle {
             Handle::Mutex | Handle::Reentrant | Handle::MultiOfOne | Handle::MultiOfTwo => {}
@@ -252,6 +258,12 @@ cases! {
     }
     runtimes, once {
         a_holder_that_computes_keeps_a_lock_that_was_handed_over: with_a_server,
+    }
+    credentials, once {
+        a_new_password_is_read_from_its_file: with_a_server,
+        a_wrong_password_is_named_by_its_file: with_a_server,
+        a_password_file_that_cannot_be_read_is_named_and_read_again: with_a_server,
+        new_certificates_are_read_from_their_files: with_a_server,
     }
     refuses_writes, once {
         what_is_refused_says_what_to_do_and_leaves_nothing: with_a_server,

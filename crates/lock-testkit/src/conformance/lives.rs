@@ -1,6 +1,7 @@
 //! What ends, breaks and restarts: connections, processes, runtimes; and what their logs say.
 
 pub(super) mod closing;
+pub(super) mod credentials;
 pub(super) mod faults;
 pub(super) mod logs;
 pub(super) mod processes;

@@ -224,19 +224,19 @@ impl EtcdServer {
         Ok(refused.is_some_and(|error| error.to_string().contains("space exceeded")))
     }
 
-    /// Changes the password of a user, who has to log in again, where `root` has this one.
+    /// Changes the password of a user, who has to log in again, where [a password is demanded](Self::demand_password).
     ///
     /// # Errors
     ///
     /// As [`ask`](Self::ask).
-    pub async fn change_password(&self, root: &str, user: &str, password: &str) -> Result<()> {
-        let login = self.ask("auth/authenticate", json!({"name": "root", "password": root})).await?;
+    pub async fn change_password(&self, user: &str, password: &str) -> Result<()> {
+        let login = self.ask("auth/authenticate", json!({"name": "root", "password": ROOT})).await?;
         let token = login["token"].as_str().unwrap_or_default();
         let change = json!({"name": user, "password": password});
         self.ask_as(token, "auth/user/changepw", change).await.map(drop)
     }
 
-    /// Makes a user who may read and write what begins so, and demands a password of all clients from then on. That of `root` is the same.
+    /// Makes a user who may read and write what begins so, and demands a password of all clients from then on.
     ///
     /// # Errors
     ///
@@ -246,7 +246,7 @@ impl EtcdServer {
         *end.last_mut().expect("the prefix is not empty") += 1;
         let rights = json!({"permType": "READWRITE", "key": base64(prefix), "range_end": base64(end)});
         for (path, body) in [
-            ("auth/user/add", json!({"name": "root", "password": password})),
+            ("auth/user/add", json!({"name": "root", "password": ROOT})),
             ("auth/role/add", json!({"name": "root"})),
             ("auth/user/grant", json!({"user": "root", "role": "root"})),
             ("auth/user/add", json!({"name": user, "password": password})),
@@ -260,6 +260,9 @@ impl EtcdServer {
         Ok(())
     }
 }
+
+/// The password of `root`, once passwords are demanded.
+const ROOT: &str = "the-password-of-root";
 
 impl EtcdCluster {
     /// Starts three members, and waits for their leader.

@@ -60,6 +60,25 @@ async fn schemas_that_are_missing_or_newer() {
 }
 
 #[tokio::test]
+async fn a_password_is_asked_for() {
+    let site =
+        Site::secured(PostgresServer::builder(), "host all all 127.0.0.1/32 scram-sha-256", "s3cret").await;
+    for (user, words) in [("app", "the server asks for a password"), ("app:wr0ng", "28P01")] {
+        let error = connect(&site.url_of(user)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        let text = format!("{error} {error:?}");
+        assert!(error.to_string().contains(words) && !text.contains("wr0ng"), "{text}");
+    }
+    let config = PostgresConfig::from_url(&site.url_of("app:wr0ng")).unwrap();
+    let error = config.install_schema().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "it is no matter of rights on the schema: {error}");
+    // Of several servers, that one counts which answers.
+    let url = format!("postgres://app@127.0.0.1:1,{}/{}", site.server.addr(), site.database);
+    let error = connect(&url).await.unwrap_err();
+    assert!(error.to_string().contains("asks for a password"), "{error}");
+}
+
+#[tokio::test]
 async fn roles_without_rights() {
     let site = Site::open().await;
     let role = site.role("app").await;

@@ -1,10 +1,11 @@
-//! Passwords and certificates that change while locks are held and waited for.
+//! Passwords of several servers that change while locks are held and waited for.
 
-use async_trait::async_trait;
-use lock_core::{ErrorKind, Locks, Password, Result};
-use lock_redis::RedisConfig;
-use lock_testkit::rotation::{self, HeldAndAwaited, Secured};
-use lock_testkit::{RedisCluster, RedisSentinel, RedisServer, SecretFile, give_back, take, until};
+use lock_core::{ErrorKind, Guard, Locks};
+use lock_testkit::{
+    RedisCluster, RedisSentinel, RedisServer, SecretFile, give_back, hand_over, is_renewed, queue_up, take,
+    until,
+};
+use tokio::task::JoinHandle;
 
 use crate::common::connect;
 
@@ -17,50 +18,15 @@ async fn rotate(server: &RedisServer, password: &str) {
     }
 }
 
-struct OneServer(RedisServer);
-
-impl OneServer {
-    async fn start() -> Self {
-        Self(RedisServer::start().await.unwrap())
-    }
-
-    fn config(&self, password: Password) -> RedisConfig {
-        let config = RedisConfig::from_url(&format!("redis://worker@{}?ttl=6s", self.0.addr())).unwrap();
-        config.password(password)
-    }
+async fn held_and_awaited(locks: &Locks) -> (Guard, JoinHandle<Guard>) {
+    (take(locks, "a").await, queue_up(locks, "a").await)
 }
 
-#[async_trait]
-impl Secured for OneServer {
-    async fn rotate(&self, password: &str) {
-        rotate(&self.0, password).await;
-    }
-
-    async fn connect(&self, password: Password) -> Result<Locks> {
-        self.config(password).connect().await
-    }
-
-    fn connect_lazy(&self, password: Password) -> Result<Locks> {
-        self.config(password).connect_lazy()
-    }
-}
-
-#[tokio::test]
-async fn a_password_in_a_file_is_read_at_each_connect() {
-    let server = OneServer::start().await;
-    rotation::a_file_is_read_at_each_connect(&server).await;
-    let stale = server.connect("one".into()).await.unwrap_err();
-    assert_eq!(stale.kind(), ErrorKind::Denied, "{stale}");
-}
-
-#[tokio::test]
-async fn a_function_is_asked_for_the_password_at_each_connect() {
-    rotation::a_function_is_asked_at_each_connect(&OneServer::start().await).await;
-}
-
-#[tokio::test]
-async fn a_file_that_cannot_be_read_is_named_and_read_again() {
-    rotation::a_file_that_cannot_be_read_is_named_and_read_again(&OneServer::start().await).await;
+/// The lease is extended, the waiter gets the lock, and others can be acquired.
+async fn goes_on(locks: &Locks, (guard, waiter): (Guard, JoinHandle<Guard>)) {
+    is_renewed(&guard).await;
+    give_back(hand_over(guard, waiter).await).await;
+    give_back(take(locks, "b").await).await;
 }
 
 #[tokio::test]
@@ -76,9 +42,9 @@ async fn the_nodes_of_a_cluster_get_the_password_of_the_moment() {
     rotate_all("one").await;
     let url = cluster.url().replace("//", "//worker@");
     let locks = connect(&format!("{url}?ttl=6s&password_file={secret}")).await;
-    let pair = HeldAndAwaited::new(&locks).await;
+    let pair = held_and_awaited(&locks).await;
     rotate_all("two").await;
-    pair.goes_on(&locks).await;
+    goes_on(&locks, pair).await;
 }
 
 #[tokio::test]
@@ -99,9 +65,9 @@ async fn sentinels_and_their_master_have_passwords_of_their_own() {
     let url = sentinel.url().replace("//", "//worker@");
     let files = format!("password_file={}&sentinel_user=worker&sentinel_password_file={}", ours, theirs);
     let locks = connect(&format!("{url}?ttl=6s&{files}")).await;
-    let pair = HeldAndAwaited::new(&locks).await;
+    let pair = held_and_awaited(&locks).await;
     rotate_all("two", "due").await;
-    pair.goes_on(&locks).await;
+    goes_on(&locks, pair).await;
     // The sentinels are asked once more.
     sentinel.servers()[0].kill();
     until("the next master grants locks", async || match locks.mutex("c").acquire().await {
@@ -112,25 +78,4 @@ async fn sentinels_and_their_master_have_passwords_of_their_own() {
         }
     })
     .await;
-}
-
-#[cfg(feature = "tls")]
-#[tokio::test]
-async fn certificates_are_read_at_each_connect() {
-    if RedisServer::lacks_tls() {
-        return;
-    }
-    let certificates = std::sync::Arc::new(lock_testkit::Certificates::new().unwrap());
-    let server = RedisServer::builder().appendonly(true).tls(&certificates, true).start().await.unwrap();
-    let (ca, (cert, key)) = (certificates.ca(), certificates.client());
-    let file = |path: &std::path::Path| path.display().to_string();
-    let files = format!("tls_ca={}&tls_cert={}&tls_key={}", file(&ca), file(&cert), file(&key));
-    let url = format!("rediss://{}?ttl=10s&connect_timeout=10s&{files}", server.tls_addr());
-    let locks = connect(&url).await;
-    let guard = take(&locks, "a").await;
-    certificates.replace().unwrap();
-    server.restart().await.unwrap();
-    lock_testkit::is_renewed(&guard).await;
-    give_back(guard).await;
-    give_back(take(&locks, "b").await).await;
 }
