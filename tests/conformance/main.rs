@@ -1,6 +1,6 @@
 //! The conformance suite on every backend: by its own configuration, by URL, and with write locks, semaphores of one permit,
 //! re-entrant owners and several locks in the place of mutexes. A migration is a backend on each of its rungs, and on several at once;
-//! sentinels, clusters and clients that poll are backends with a part of the suite.
+//! sentinels, clusters and clients that poll are backends with a part of the suite. PostgreSQL behind PgBouncer is one with nearly all of it.
 //! Layers are put over the memory backend, one by one and all of them, and all over a real Redis and a real ZooKeeper.
 //!
 //! Run a part of it by a part of its names: `cargo xtask test zk::dyn`. The first tier has every backend once, by URL; of

@@ -94,12 +94,13 @@ const TLS: [&str; 3] = ["tls_ca", "tls_cert", "tls_key"];
 /// The first argument of a process that is a worker.
 pub const WORKER: &str = "--worker";
 
-/// The backends, by the scheme of their URL, recipes of `redis` and `zk` that are ones of their own, and the rungs of `migrate`.
-pub const BACKENDS: [&str; 18] = [
+/// The backends, by the scheme of their URL, `postgres` behind a pooler, recipes of `redis` and `zk` that are ones of their own, and the rungs of `migrate`.
+pub const BACKENDS: [&str; 19] = [
     "memory",
     "kv-memory",
     "own-store",
     "postgres",
+    "pgbouncer",
     "redis",
     "redlock",
     "setnx",
@@ -117,10 +118,11 @@ pub const BACKENDS: [&str; 18] = [
 ];
 
 /// What the first tier leaves to the full one: etcd and MySQL, which take a minute of a processor, a recipe, all rungs but one that locks both stores, mixtures, and [`TOPOLOGIES`].
-pub const IN_THE_FULL_TIER: [&str; 15] = [
+pub const IN_THE_FULL_TIER: [&str; 16] = [
     "etcd",
     "mysql",
     "own-store",
+    "pgbouncer",
     "zk-ephemeral",
     "migrate-old",
     "migrate-shadow",
@@ -140,7 +142,7 @@ pub const IN_THE_FULL_TIER: [&str; 15] = [
 /// that differ most. The server like S3 is written in Python, and takes two minutes.
 pub fn is_in_the_deep_tier(backend: &str, flavour: &str) -> bool {
     match backend {
-        "memory" | "kv-memory" | "own-store" => false,
+        "memory" | "kv-memory" | "own-store" | "pgbouncer" => false,
         "redis" => !matches!(flavour, "typed" | "dyn" | "multi-of-two"),
         "etcd" | "mysql" | "postgres" | "redlock" | "setnx" | "sqlite" | "zk" => flavour != "dyn",
         "zk-ephemeral" | "migrate-dual" | "migrate-move" | "migrate-new" | "migrate-dual-move" => {
@@ -253,7 +255,7 @@ impl Flavour {
     /// is made of mutexes alone depends on the backend only by them: so it is tested where those differ most.
     pub fn of(backend: &str) -> &'static [Self] {
         match backend {
-            "kv-memory" | "own-store" | "zk-ephemeral" | "migrate-old" | "migrate-shadow"
+            "kv-memory" | "own-store" | "pgbouncer" | "zk-ephemeral" | "migrate-old" | "migrate-shadow"
             | "migrate-dual" | "migrate-new" => &[Self::Dyn],
             "memory" | "postgres" | "redis" => &Self::ALL,
             "redlock" | "zk" => {
@@ -327,6 +329,9 @@ pub fn harnesses(redis: &Arc<Servers>) -> Vec<Arc<dyn Harness>> {
         all.push(Arc::new(memory.by(flavour.handle())));
         all.push(Arc::new(RedisHarness::new(Kind::Single, flavour, Arc::clone(redis))));
         all.push(Arc::new(PostgresHarness::new(flavour, Arc::clone(&postgres))));
+        if Flavour::of("pgbouncer").contains(&flavour) {
+            all.push(Arc::new(PostgresHarness::pooled(flavour, Arc::clone(&postgres))));
+        }
         if Flavour::of("etcd").contains(&flavour) {
             all.push(Arc::new(KvServerHarness::<EtcdServer>::new(flavour, &etcd)));
             all.push(Arc::new(KvServerHarness::<MariadbServer>::new(flavour, &mysql)));

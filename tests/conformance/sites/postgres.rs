@@ -1,5 +1,6 @@
-//! One PostgreSQL server.
+//! One PostgreSQL server, and the same behind a pooler.
 
+use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,9 +8,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::backend::Support;
 use lock_core::{Capabilities, ErrorKind, LeaseKind, Locks, Outcome};
-use lock_testkit::PostgresServer;
 use lock_testkit::conformance::{Credential, Fault, Handle, Harness, Refusal, Still};
 use lock_testkit::proxy::{FaultProxy, Protocol};
+use lock_testkit::{PgBouncer, PostgresServer};
 use polylock::postgres::tokio_postgres::{Client, NoTls, connect as connect_to};
 use tokio::sync::OnceCell;
 
@@ -18,19 +19,53 @@ use super::{Flavour, Login, PASSWORD, PATIENT, connect, option, set_fault, worke
 /// A server that is started when it is first needed.
 pub type Server = OnceCell<PostgresServer>;
 
-/// The backend `postgres`.
+/// How many sessions of the server the pooler has for all clients.
+const POOLED: usize = 100;
+
+/// The backend `postgres`, also behind PgBouncer in transaction mode.
 #[derive(Debug)]
 pub struct PostgresHarness {
     name: String,
     flavour: Flavour,
     server: Arc<Server>,
+    pooler: Option<Arc<OnceCell<PgBouncer>>>,
     login: Option<Login>,
     proxy: Vec<FaultProxy>,
 }
 
 impl PostgresHarness {
     pub fn new(flavour: Flavour, server: Arc<Server>) -> Self {
-        Self { name: format!("postgres::{flavour}"), flavour, server, login: None, proxy: Vec::new() }
+        Self {
+            name: format!("postgres::{flavour}"),
+            flavour,
+            server,
+            pooler: None,
+            login: None,
+            proxy: Vec::new(),
+        }
+    }
+
+    pub fn pooled(flavour: Flavour, server: Arc<Server>) -> Self {
+        let (name, pooler) = (format!("pgbouncer::{flavour}"), Some(Arc::default()));
+        Self { name, pooler, ..Self::new(flavour, server) }
+    }
+
+    /// The same on a server of its own.
+    fn alone(&self) -> Self {
+        let server = Arc::default();
+        if self.pooler.is_some() {
+            Self::pooled(self.flavour, server)
+        } else {
+            Self::new(self.flavour, server)
+        }
+    }
+
+    /// Where clients connect without a proxy.
+    async fn addr(&self) -> SocketAddr {
+        let server = self.server().await;
+        let Some(pooler) = &self.pooler else { return server.addr() };
+        let started = pooler.get_or_try_init(|| PgBouncer::start(server, POOLED)).await;
+        started.unwrap_or_else(|error| panic!("{error}")).addr()
     }
 
     async fn server(&self) -> &PostgresServer {
@@ -39,8 +74,10 @@ impl PostgresHarness {
     }
 
     async fn url(&self, lease: Duration) -> String {
-        let server = self.server().await;
-        let addr = self.proxy.first().map_or_else(|| server.addr(), FaultProxy::addr);
+        let addr = match self.proxy.first() {
+            Some(proxy) => proxy.addr(),
+            None => self.addr().await,
+        };
         // One connection: what waits for it is sent together.
         let pool = if matches!(self.flavour, Flavour::Layers(_)) { "&pool=1" } else { "" };
         let (user, login) = match &self.login {
@@ -102,6 +139,19 @@ impl Harness for PostgresHarness {
         capabilities
     }
 
+    fn leaves_out(&self, case: &str) -> Option<&'static str> {
+        self.pooler.as_ref()?;
+        match case {
+            "eight_processes_lose_no_update" | "processes_never_exceed_the_permits" => {
+                Some("waiters poll there, once a second or more often: a crowd takes minutes")
+            }
+            "modes_of_one_name_exclude_each_other" => Some(
+                "a waiter that polls, and whose request to leave comes late, keeps the lock for five seconds",
+            ),
+            _ => None,
+        }
+    }
+
     /// Longer than that of the others: a new session of a busy server takes some hundred milliseconds for its first call.
     fn short_lease(&self) -> Duration {
         // Time: it ends while nobody extends it.
@@ -142,13 +192,14 @@ impl Harness for PostgresHarness {
     }
 
     async fn link(&self) -> Box<dyn Harness> {
-        let proxy = FaultProxy::start(self.server().await.addr(), Protocol::Postgres);
+        let proxy = FaultProxy::start(self.addr().await, Protocol::Postgres);
         let proxy = vec![proxy.unwrap_or_else(|error| panic!("{error}"))];
-        Box::new(Self { proxy, ..Self::new(self.flavour, Arc::clone(&self.server)) })
+        let (name, server, pooler) = (self.name.clone(), Arc::clone(&self.server), self.pooler.clone());
+        Box::new(Self { name, pooler, proxy, ..Self::new(self.flavour, server) })
     }
 
     async fn private(&self) -> Box<dyn Harness> {
-        Box::new(Self::new(self.flavour, Arc::default()))
+        Box::new(self.alone())
     }
 
     async fn fault(&self, fault: Fault) {
@@ -162,7 +213,7 @@ impl Harness for PostgresHarness {
     }
 
     fn rotates(&self, _: &Credential) -> Result<(), &'static str> {
-        Ok(())
+        if self.pooler.is_some() { Err("the pooler takes any password, and logs in itself") } else { Ok(()) }
     }
 
     async fn secured(&self, credential: Credential) -> Box<dyn Harness> {
