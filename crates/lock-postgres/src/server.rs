@@ -4,7 +4,7 @@
 //! A call whose future is dropped may be run all the same. What only reads is cancel safe; what changes something is called again,
 //! or rolled back by a [release](Server::release).
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -622,7 +622,7 @@ impl Server {
         let (sql, columns) = (R::MANY.replacen("{s}", &self.schema, 1), R::columns(many));
         let params: Vec<_> =
             columns.iter().map(|(column, kind)| (&**column as Value<'_>, kind.clone())).collect();
-        let rows = self.answered(on, on.call(&sql, &params)).await?;
+        let rows = self.answered(on, pin!(on.call(&sql, &params))).await?;
         let answers: Vec<String> = get(first(&rows)?, 0)?;
         if answers.len() != many.len() {
             return Err(unexpected(format!("{} answers to {} requests", answers.len(), many.len())));
@@ -671,14 +671,14 @@ impl Server {
 
     async fn rows(&self, on: &Link, sql: &str, params: &[(Value<'_>, Type)]) -> Result<Vec<Row>> {
         let sql = sql.replacen("{s}", &self.schema, 1);
-        self.answered(on, self.serialized(on, &sql, params)).await
+        self.answered(on, pin!(self.serialized(on, &sql, params))).await
     }
 
-    /// What a call over this connection comes to.
+    /// What a call over this connection comes to. It stays where it is: moved in here, it would take its place three times.
     async fn answered(
         &self,
         on: &Link,
-        call: impl Future<Output = std::result::Result<Vec<Row>, tokio_postgres::Error>>,
+        call: Pin<&mut impl Future<Output = std::result::Result<Vec<Row>, tokio_postgres::Error>>>,
     ) -> Result<Vec<Row>> {
         match on.in_time(self.command_timeout, call).await {
             Ok(Ok(_)) if on.is_warned() => Err(self.endpoint.not_on_standby()),
