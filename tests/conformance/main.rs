@@ -62,9 +62,10 @@ fn trials() -> Vec<Trial> {
         let (backend, flavour) = harness.name().split_once("::").expect("backend and flavour");
         let is_quick = matches!((flavour, backend), ("dyn", _) | ("layers-all", "memory"))
             && !IN_THE_FULL_TIER.contains(&backend);
-        let is_deep = is_in_the_deep_tier(backend, flavour);
         for trial in conformance::trials(&harness).into_iter().filter(|trial| is_of(trial.case(), themes)) {
-            trials.push(test(trial, is_deep).with_ignored_flag(!is_quick));
+            let is_deep =
+                is_in_the_deep_tier(backend, flavour) || has_servers_of_its_own(backend, trial.case());
+            trials.push(test(trial, is_deep).with_ignored_flag(is_deep || !is_quick));
         }
         for (case, why) in
             conformance::left_out(&*harness).into_iter().filter(|(case, _)| is_of(case, themes))
@@ -94,6 +95,12 @@ fn test(trial: conformance::Trial, is_deep: bool) -> Trial {
 /// Whether a case has one of these themes; all cases are of [`ALL_THEMES`].
 fn is_of(case: &Case, themes: &[&str]) -> bool {
     themes.is_empty() || themes.contains(&case.theme)
+}
+
+/// Whether a case is left to the deep tier, as it starts servers of its own, which takes seconds of a processor: but for Redis, which takes
+/// none.
+fn has_servers_of_its_own(backend: &str, case: &Case) -> bool {
+    backend != "redis" && matches!(case.theme, "credentials" | "refuses_writes")
 }
 
 /// Every case runs on every backend in each of its flavours, or there is a reason.

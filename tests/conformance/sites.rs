@@ -139,10 +139,10 @@ pub const IN_THE_FULL_TIER: [&str; 16] = [
 
 /// What the full tier leaves to the deep one. Memory has all flavours in the full tier, Redis those that differ most; the other
 /// stores, which take long to start and to expire, have the one that most programs use; and migrations the rungs and the mixture
-/// that differ most. The server like S3 is written in Python, and takes two minutes.
+/// that differ most. The server like S3 is written in Python, and takes two minutes. Behind a pooler waiters poll, and their crowds last.
 pub fn is_in_the_deep_tier(backend: &str, flavour: &str) -> bool {
     match backend {
-        "memory" | "kv-memory" | "own-store" | "pgbouncer" => false,
+        "memory" | "kv-memory" | "own-store" => false,
         "redis" => !matches!(flavour, "typed" | "dyn" | "multi-of-two"),
         "etcd" | "mysql" | "postgres" | "redlock" | "setnx" | "sqlite" | "zk" => flavour != "dyn",
         "zk-ephemeral" | "migrate-dual" | "migrate-move" | "migrate-new" | "migrate-dual-move" => {
