@@ -118,11 +118,10 @@ pub const BACKENDS: [&str; 19] = [
 ];
 
 /// What the first tier leaves to the full one: etcd and MySQL, which take a minute of a processor, a recipe, all rungs but one that locks both stores, mixtures, and [`TOPOLOGIES`].
-pub const IN_THE_FULL_TIER: [&str; 16] = [
+pub const IN_THE_FULL_TIER: [&str; 15] = [
     "etcd",
     "mysql",
     "own-store",
-    "pgbouncer",
     "zk-ephemeral",
     "migrate-old",
     "migrate-shadow",
