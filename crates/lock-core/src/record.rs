@@ -121,6 +121,12 @@ pub trait Now<P> {
     fn time(&self) -> BootInstant;
     /// Whether a waiter is still there.
     fn lives(&self, waiter: &Waiting<P>) -> bool;
+    /// Whether a waiter that lives, as far as is known, has said so too long ago: it gets the lock after the others. A store that knows which
+    /// waiters live needs no such doubt.
+    fn doubts(&self, waiter: &Waiting<P>) -> bool {
+        let _ = waiter;
+        false
+    }
     /// A token larger than this one, and than any other of this lock: the next number, or the first of the next [block](crate::TokenBlock).
     fn mint(&mut self, last: Token) -> Token;
 }
@@ -316,9 +322,23 @@ impl<P> Record<P> {
         self.holders.extract_if(.., |holder| holder.until <= now.time()).collect()
     }
 
-    /// Grants the lock to waiters in order, while there is room, and removes those that have gone. Returns whether nobody comes before
-    /// this owner.
+    /// Grants the lock to waiters in order, while there is room, and removes those that have gone. Those that are doubted get it if nobody
+    /// else does. Returns whether nobody comes before this owner.
     fn advance(&mut self, now: &mut impl Now<P>, before: Option<OwnerId>, changes: &mut Changes<P>) -> bool {
+        let is_next = self.grant(now, before, false, changes);
+        if before.is_none() && self.holders.is_empty() {
+            self.grant(now, None, true, changes);
+        }
+        is_next
+    }
+
+    fn grant(
+        &mut self,
+        now: &mut impl Now<P>,
+        before: Option<OwnerId>,
+        in_doubt: bool,
+        changes: &mut Changes<P>,
+    ) -> bool {
         let mut at = 0;
         while let Some(waiter) = self.queue.get(at) {
             if Some(waiter.owner) == before {
@@ -326,6 +346,8 @@ impl<P> Record<P> {
             }
             if !now.lives(waiter) {
                 self.queue.remove(at);
+            } else if !in_doubt && now.doubts(waiter) {
+                at += 1;
             } else if self.has_room(waiter.mode) {
                 let Turn::Granted(ttl) = waiter.turn else { return false };
                 let Some(Waiting { owner, mode, party, .. }) = self.queue.remove(at) else { return false };

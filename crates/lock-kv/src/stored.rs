@@ -293,6 +293,11 @@ impl Now<Party> for Moment {
         self.now < waiter.party.dead_at
     }
 
+    /// It was to say that it lives after a third of its time. A host that dies with many waiters would hold the lock up for a grace period for each.
+    fn doubts(&self, waiter: &Waiting<Party>) -> bool {
+        self.now >= waiter.party.dead_at - waiter.party.lasts() / 2
+    }
+
     /// Each grant has a block of tokens. By the clock, so that they grow if somebody deletes the record.
     fn mint(&mut self, last: Token) -> Token {
         let since_1970 = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();

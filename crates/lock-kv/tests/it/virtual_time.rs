@@ -207,6 +207,47 @@ fn a_crashed_holders_lock_is_free_a_ttl_after_somebody_waits() {
     });
 }
 
+/// Each that is granted the lock after its death keeps it for a grace period.
+#[test]
+fn a_host_that_dies_with_many_waiters_holds_the_lock_up_once() {
+    in_virtual_time(10, async {
+        let (table, clock) = (Arc::new(Table::new(Versions::Numbers)), Clock::tokio());
+        let connect = async |seed| {
+            let link = Link::new(seed);
+            link.set(Faults { delay_ms: 0..=1, ..Faults::default() }, 0.0, Duration::ZERO);
+            // Time: shorter than so many waiters live after they have said so.
+            let config = KvConfig::new().ttl(Duration::from_secs(2)).clock(clock.clone());
+            (config.connect(Client::new(&table, &link)).await.unwrap(), link)
+        };
+        let (holder, link) = connect(100).await;
+        let (guard, mut dying) = (holder.mutex("a").acquire().await.unwrap(), vec![link]);
+        let mut tasks = Vec::new();
+        for seed in 0..24 {
+            let (locks, link) = connect(seed).await;
+            tasks.push(tokio::spawn(async move { locks.mutex("a").acquire().await }));
+            until("it waits", async || table.left("a") == 2 + seed as usize).await;
+            if seed < 20 {
+                dying.push(link);
+            }
+        }
+        // All of them have said more than once that they live.
+        sleep(TTL * 2).await;
+        assert!(guard.is_valid());
+        for link in dying {
+            link.set(Faults { refuse: 1.0, ..Faults::default() }, 0.0, Duration::ZERO);
+        }
+        let died = Instant::now();
+        let alive = tasks.split_off(20);
+        let (first, ..) = futures_util::future::select_all(alive).await;
+        let took = died.elapsed();
+        println!("granted after {took:?}");
+        // Time: two leases and two seconds, as is promised of a crash.
+        assert!(took < Duration::from_secs(6), "{took:?}");
+        first.unwrap().unwrap().release().await.unwrap();
+        tasks.iter().for_each(|task| task.abort());
+    });
+}
+
 #[test]
 fn waiters_that_have_gone_leave_their_room_to_others() {
     in_virtual_time(4, async {
