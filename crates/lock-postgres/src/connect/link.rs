@@ -18,6 +18,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Row};
 
 use crate::connect::hosts::{self, Failed};
+use crate::connect::statements::{Statements, is_of_another_session};
 use crate::connect::tls::{Connector, Tls};
 use crate::error::{BACKEND, Endpoint};
 
@@ -78,6 +79,7 @@ pub(crate) trait Notified: Send {
 /// A connection, and the task that drives it.
 pub struct Link {
     pub(crate) client: Client,
+    statements: Statements,
     /// A call was not answered in time, or the server is ending it: nothing else is sent.
     is_given_up: AtomicBool,
     /// When its opening began: what was distrusted since may be the server that it was opened to.
@@ -194,8 +196,10 @@ impl Dialer {
             };
             let (is_warned, (used, unused)) = (Arc::<AtomicBool>::default(), oneshot::channel());
             drop(tokio::spawn(drive(connection, notified, Arc::clone(&is_warned), unused, place)));
-            let (is_given_up, called, answered) = Default::default();
-            let link = Link { client, is_given_up, opened, trust, called, answered, _used: used, is_warned };
+            let (statements, is_given_up, called, answered) = Default::default();
+            let _used = used;
+            let link =
+                Link { client, statements, is_given_up, opened, trust, called, answered, _used, is_warned };
             Ok::<_, Failed>(link)
         });
         match connecting.await {
@@ -286,7 +290,8 @@ impl Link {
         self.is_given_up.store(true, Ordering::Relaxed);
     }
 
-    /// Calls a function: unnamed and typed, so that a pooler may choose another session for each call.
+    /// Calls a function: by a prepared statement where the session is our own, else unnamed and typed, so that a pooler may choose another
+    /// session for each call.
     ///
     /// # Cancel safety
     ///
@@ -297,7 +302,30 @@ impl Link {
         sql: &str,
         params: &[(&(dyn ToSql + Sync), Type)],
     ) -> std::result::Result<Vec<Row>, tokio_postgres::Error> {
-        self.answered(self.client.query_typed(sql, params)).await
+        self.answered(self.call_by_name(sql, params)).await
+    }
+
+    async fn call_by_name(
+        &self,
+        sql: &str,
+        params: &[(&(dyn ToSql + Sync), Type)],
+    ) -> std::result::Result<Vec<Row>, tokio_postgres::Error> {
+        let types = params.iter().map(|(_, kind)| kind.clone());
+        let called = match self.statements.for_call(&self.client, sql, types).await {
+            Ok(Some(statement)) => {
+                let values: Vec<_> = params.iter().map(|(value, _)| *value).collect();
+                Some(self.client.query(&statement, &values).await)
+            }
+            Ok(None) => None,
+            Err(error) => Some(Err(error)),
+        };
+        match called {
+            // Nothing was executed.
+            Some(Err(error)) if is_of_another_session(&error) && self.statements.forget() => {}
+            Some(called) => return called,
+            None => {}
+        }
+        self.client.query_typed(sql, params).await
     }
 
     /// Runs statements without parameters.

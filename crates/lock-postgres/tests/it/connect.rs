@@ -4,5 +4,6 @@ mod connections;
 mod groups;
 mod names;
 mod pooler;
+mod statements;
 #[cfg(feature = "tls")]
 mod tls;

@@ -8,6 +8,7 @@ use lock_core::{ErrorKind, Locks};
 use lock_testkit::postgres::PostgresServer;
 use lock_testkit::{Certificates, PostgresOptions, give_back, hand_over, queue_up, take};
 
+use super::statements::prepared_by;
 use crate::site::{SESSIONS, Site, connect};
 
 const SECURE: &str = "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
@@ -38,7 +39,8 @@ async fn with_our_own_authority() {
     works(&site, &format!("{url}&sslrootcert={}", ca.display())).await;
     works(&site, &format!("{url}&sslmode=require&sslrootcert={}", ca.display())).await;
     let by_name = url.replace("127.0.0.1", "localhost");
-    works(&site, &format!("{by_name}&sslmode=verify-full&sslrootcert={}", ca.display())).await;
+    let locks = works(&site, &format!("{by_name}&sslmode=verify-full&sslrootcert={}", ca.display())).await;
+    assert!(prepared_by(&site, &[locks]).await > 0, "the session is our own");
 
     let another = Certificates::new().unwrap();
     let elsewhere = url.replace("127.0.0.1", "127.0.0.2");
