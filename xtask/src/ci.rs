@@ -35,10 +35,12 @@ pub(crate) fn run() -> Result {
     Ok(())
 }
 
-/// Lints the facade with each feature alone.
+/// Lints the facade with each feature alone, and the harness without its own.
 pub(crate) fn features() -> Result {
     let mut steps = Steps::start();
     TREES.iter().try_for_each(|(features, ..)| lint(&mut steps, features))?;
+    let without = "clippy --package lock-bench --no-default-features -- -D warnings";
+    steps.command("lints of the harness without stores", cargo(without))?;
     steps.summary();
     Ok(())
 }

@@ -1,10 +1,16 @@
 //! The measured backends and their servers.
 
+#[cfg(not(feature = "stores"))]
+mod absent;
+#[cfg(feature = "stores")]
 pub(crate) mod etcd;
+#[cfg(feature = "stores")]
 pub(crate) mod mysql;
 pub(crate) mod postgres;
 pub(crate) mod redis;
+#[cfg(feature = "stores")]
 pub(crate) mod s3;
+#[cfg(feature = "stores")]
 pub(crate) mod sqlite;
 pub(crate) mod zk;
 
@@ -16,6 +22,8 @@ use lock_testkit::{EtcdServer, MariadbServer, PostgresServer, RedisFive, RedisSe
 use polylock::{DoctorReport, Locks};
 use tokio::time::timeout;
 
+#[cfg(not(feature = "stores"))]
+pub(crate) use self::absent::{etcd, mysql, s3, sqlite};
 use crate::data::{BackendName, Failure, Outcome};
 use crate::rig::{peers, url};
 

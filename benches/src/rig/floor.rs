@@ -4,6 +4,7 @@ mod memory;
 mod postgres;
 mod redis;
 mod redlock;
+#[cfg_attr(not(feature = "stores"), allow(unused_variables, reason = "there are no stores"))]
 mod swaps;
 mod zk;
 

@@ -14,9 +14,13 @@ use crate::rig::url;
 #[derive(Clone, Debug)]
 pub(crate) struct Mysql(Arc<Idle<MySqlConnection>>);
 
+/// A session.
+#[derive(Debug)]
+pub(crate) struct Session(MySqlConnection);
+
 impl Mysql {
     pub(crate) async fn connect(url: &str) -> Outcome<Self> {
-        let sessions = try_join_all((0..SESSIONS).map(|_| session(url))).await?;
+        let sessions = try_join_all((0..SESSIONS).map(|_| open(url))).await?;
         let made = Self(Arc::new(Idle::of(sessions)));
         made.execute(TABLE).await?;
         Ok(made)
@@ -59,8 +63,24 @@ impl Mysql {
     }
 }
 
-/// Opens a session, without TLS.
-pub(crate) async fn session(url: &str) -> Outcome<MySqlConnection> {
+impl Session {
+    /// Without TLS.
+    pub(crate) async fn open(url: &str) -> Outcome<Self> {
+        open(url).await.map(Self)
+    }
+
+    pub(crate) async fn execute(&mut self, sql: &str) -> Outcome<()> {
+        self.0.execute(sql).await.map(drop).map_err(Failure::from)
+    }
+
+    /// The number that a statement about these names returns, or NULL.
+    pub(crate) async fn number(&mut self, sql: &str, names: &[&str]) -> Outcome<Option<i64>> {
+        let asked = names.iter().fold(sqlx::query_scalar::<MySql, _>(sql), |asked, name| asked.bind(*name));
+        Ok(asked.fetch_one(&mut self.0).await?)
+    }
+}
+
+async fn open(url: &str) -> Outcome<MySqlConnection> {
     let options: MySqlConnectOptions = url::without_options(url).parse()?;
     let options = options.ssl_mode(MySqlSslMode::Disabled).disable_statement_logging();
     let options =

@@ -13,6 +13,9 @@ use polylock::kv::object_store::{
 use crate::data::Outcome;
 use crate::rig::url;
 
+/// The version of an object.
+pub(crate) type Tag = UpdateVersion;
+
 #[derive(Clone, Debug)]
 pub(crate) struct Bucket(Arc<AmazonS3>);
 
@@ -35,16 +38,11 @@ impl Bucket {
     }
 
     /// Writes if the object has this version, or does not exist, and returns the new one.
-    pub(crate) async fn swap(
-        &self,
-        key: &str,
-        old: Option<UpdateVersion>,
-        value: &[u8],
-    ) -> Outcome<UpdateVersion> {
+    pub(crate) async fn swap(&self, key: &str, old: Option<Tag>, value: &[u8]) -> Outcome<Tag> {
         let mode = old.map_or(PutMode::Create, PutMode::Update);
         let options = PutOptions { mode, ..PutOptions::default() };
         let put = self.0.put_opts(&Path::from(key), value.to_vec().into(), options).await?;
-        Ok(UpdateVersion { e_tag: put.e_tag, version: put.version })
+        Ok(Tag { e_tag: put.e_tag, version: put.version })
     }
 
     /// Removes the objects of this run.

@@ -1,20 +1,18 @@
 //! What befalls databases, and what only a statement can do: PostgreSQL and MariaDB, and etcd where it has the same.
 
 use lock_testkit::{PostgresOptions, PostgresServer};
-use sqlx::Executor as _;
-use sqlx::mysql::MySqlConnection;
 use tokio_postgres::Client;
 
 use super::journal::MAKE_JOURNAL;
 use super::{FaultServers, Servers};
 use crate::data::{Failure, Outcome};
-use crate::rig::backends::mysql::session;
+use crate::rig::backends::mysql::Session;
 use crate::rig::backends::postgres::connect;
 
 /// All connections that a server allows. They are given back when this is dropped.
 pub(crate) enum TakenConnections {
     Postgres { administrator: Client, others: Vec<Client> },
-    Mysql { administrator: MySqlConnection, others: Vec<MySqlConnection> },
+    Mysql { administrator: Session, others: Vec<Session> },
 }
 
 impl TakenConnections {
@@ -24,9 +22,7 @@ impl TakenConnections {
             Self::Postgres { administrator, .. } => {
                 administrator.query_one(COUNT_SESSIONS, &[]).await?.get::<_, i64>(0) == 0
             }
-            Self::Mysql { administrator, .. } => {
-                sqlx::query_scalar::<_, i64>(MYSQL_SESSIONS).fetch_one(administrator).await? == 0
-            }
+            Self::Mysql { administrator, .. } => administrator.number(MYSQL_SESSIONS, &[]).await? == Some(0),
         })
     }
 
@@ -41,7 +37,7 @@ impl TakenConnections {
             }
             Self::Mysql { administrator, others } => {
                 administrator.execute(END_MYSQL_SESSIONS).await?;
-                while let Ok(other) = session(url).await {
+                while let Ok(other) = Session::open(url).await {
                     others.push(other);
                 }
             }
@@ -117,7 +113,7 @@ impl FaultServers {
                 let prepare = "CREATE USER other, administrator; GRANT ALL ON *.* TO administrator";
                 server.sql(&format!("{prepare}; SET GLOBAL max_connections = {MOST_CONNECTIONS}")).await?;
                 let url = |user| format!("mysql://{user}@{}/information_schema", server.addr());
-                let administrator = session(&url("administrator")).await?;
+                let administrator = Session::open(&url("administrator")).await?;
                 (url("other"), TakenConnections::Mysql { administrator, others: Vec::new() })
             }
             _ => {

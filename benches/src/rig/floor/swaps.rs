@@ -1,13 +1,12 @@
 //! The floor of stores that compare and swap: a swap that acquires, and one that releases.
 
 use polylock::OwnerId;
-use polylock::kv::object_store::UpdateVersion;
 
 use super::Floor;
 use crate::data::{Failure, Outcome};
 use crate::rig::backends::etcd::Etcd;
 use crate::rig::backends::mysql::Mysql;
-use crate::rig::backends::s3::Bucket;
+use crate::rig::backends::s3::{Bucket, Tag};
 use crate::rig::backends::sqlite::Sqlite;
 
 /// Connections that many locks share.
@@ -28,7 +27,7 @@ pub(crate) struct BareSwaps {
     owner: String,
     swaps: u64,
     /// The version, where it is no number of ours.
-    tag: Option<UpdateVersion>,
+    tag: Option<Tag>,
 }
 
 impl Store {
@@ -78,7 +77,7 @@ impl Floor for BareSwaps {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "stores"))]
 mod tests {
     use super::*;
 

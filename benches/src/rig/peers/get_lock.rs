@@ -1,31 +1,29 @@
 //! `GET_LOCK` of MySQL, a lock of the session, by sqlx.
 
 use lock_testkit::history::ReleaseOutcome;
-use sqlx::MySqlConnection;
 use tokio::sync::Mutex;
 
 use super::Library;
 use crate::data::{Failure, Outcome};
-use crate::rig::backends::mysql;
+use crate::rig::backends::mysql::Session;
 use crate::rig::measured_lock::MeasuredLock;
 
 #[derive(Debug)]
 pub(crate) struct GetLock {
-    session: Mutex<MySqlConnection>,
+    session: Mutex<Session>,
     name: String,
 }
 
 impl Library for GetLock {
     async fn open(url: &str, name: &str) -> Outcome<Self> {
-        Ok(Self { session: Mutex::new(mysql::session(url).await?), name: name.to_owned() })
+        Ok(Self { session: Mutex::new(Session::open(url).await?), name: name.to_owned() })
     }
 }
 
 impl GetLock {
     /// Whether the answer is 1: other answers are 0, and NULL for an error.
     async fn ask(&self, sql: &'static str) -> Outcome<bool> {
-        let asked = sqlx::query_scalar::<_, Option<i64>>(sql).bind(&self.name);
-        Ok(asked.fetch_one(&mut *self.session.lock().await).await? == Some(1))
+        Ok(self.session.lock().await.number(sql, &[&self.name]).await? == Some(1))
     }
 }
 
