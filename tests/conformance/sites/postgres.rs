@@ -145,9 +145,6 @@ impl Harness for PostgresHarness {
             "eight_processes_lose_no_update" | "processes_never_exceed_the_permits" => {
                 Some("waiters poll there, once a second or more often: a crowd takes minutes")
             }
-            "modes_of_one_name_exclude_each_other" => Some(
-                "a waiter that polls, and whose request to leave comes late, keeps the lock for five seconds",
-            ),
             _ => None,
         }
     }

@@ -100,7 +100,12 @@ impl Way {
                 share.take_for(locks, name, patience).await.map(|waited| waited.map(Held::from))
             }
         };
-        answered(locks, ask).await.unwrap_or_else(|error| panic!("contention is not an error: {error:?}"))
+        let taken = answered(locks, ask).await;
+        if let Ok(None) = taken {
+            // Who gives up leaves the queue in the background where the store is slow.
+            locks.backend().settle().await;
+        }
+        taken.unwrap_or_else(|error| panic!("contention is not an error: {error:?}"))
     }
 }
 
