@@ -1,6 +1,10 @@
 //! The stores of a build without the feature `stores`: there is no way to connect to them.
 
-#![allow(clippy::unused_async, reason = "they are called as the others are")]
+#![allow(
+    clippy::needless_pass_by_ref_mut,
+    clippy::unused_async,
+    reason = "they are called as the others are"
+)]
 
 use crate::data::{Failure, Outcome};
 
