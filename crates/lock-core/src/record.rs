@@ -123,8 +123,7 @@ pub trait Now<P> {
     fn lives(&self, waiter: &Waiting<P>) -> bool;
     /// Whether a waiter that lives, as far as is known, has said so too long ago: it gets the lock after the others. A store that knows which
     /// waiters live needs no such doubt.
-    fn doubts(&self, waiter: &Waiting<P>) -> bool {
-        let _ = waiter;
+    fn doubts(&self, _waiter: &Waiting<P>) -> bool {
         false
     }
     /// A token larger than this one, and than any other of this lock: the next number, or the first of the next [block](crate::TokenBlock).

@@ -197,9 +197,17 @@ impl Dialer {
             let (is_warned, (used, unused)) = (Arc::<AtomicBool>::default(), oneshot::channel());
             drop(tokio::spawn(drive(connection, notified, Arc::clone(&is_warned), unused, place)));
             let (statements, is_given_up, called, answered) = Default::default();
-            let _used = used;
-            let link =
-                Link { client, statements, is_given_up, opened, trust, called, answered, _used, is_warned };
+            let link = Link {
+                client,
+                statements,
+                is_given_up,
+                opened,
+                trust,
+                called,
+                answered,
+                _used: used,
+                is_warned,
+            };
             Ok::<_, Failed>(link)
         });
         match connecting.await {

@@ -6,7 +6,7 @@ use lock_testkit::{PgBouncer, give_back, take};
 use crate::site::{Site, connect};
 
 /// Has each call that changes a lock run this in its session.
-pub(crate) async fn in_sessions(site: &Site, sql: &str) {
+async fn in_sessions(site: &Site, sql: &str) {
     let functions = format!(
         "CREATE FUNCTION seen() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {sql}; RETURN NEW; END $$;
          CREATE TRIGGER seen BEFORE UPDATE ON polylock.lock FOR EACH ROW EXECUTE FUNCTION seen()"
