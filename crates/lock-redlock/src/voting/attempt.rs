@@ -7,7 +7,7 @@ use lock_core::{Error, Result, Token};
 use redis_link::keys::Keys;
 use redis_link::lock_answer::LockAnswer;
 use tokio::runtime::Handle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::error::no_quorum;
 use crate::leases::wait_queue::QueueEntry;
@@ -18,6 +18,9 @@ use crate::servers::masters::{Masters, deadlines, skipped};
 use crate::voting::claims::Claims;
 use crate::voting::contention::Contention;
 use crate::voting::quorum::{OfEach, quorum};
+
+/// Short for who gave up at once, and for a busy host.
+const PAUSES: [Duration; 3] = [Duration::ZERO, Duration::from_millis(10), Duration::from_millis(100)];
 
 /// One attempt. Dropping it rolls it back.
 #[derive(Debug)]
@@ -235,18 +238,29 @@ impl Attempt {
         Err(no_quorum(masters, confirmed, self.late.errors()))
     }
 
-    /// Keeps the lock. Masters that refused, even later, are asked once more in the background while the lease `is_valid`:
-    /// most likely the previous holder's release had not reached them yet. Those that grant a smaller token later get this one.
-    pub(crate) fn keep(mut self, token: Token, is_valid: impl Fn() -> bool + Send + 'static) -> Arc<Claims> {
+    /// Keeps the lock. Masters that refused, even later, are [asked again](ask_for_votes) in the background while the lease
+    /// `is_valid`. Those that grant a smaller token later get this one.
+    pub(crate) fn keep(
+        mut self,
+        token: Token,
+        is_valid: impl Fn() -> bool + Clone + Send + Sync + 'static,
+    ) -> Arc<Claims> {
         let claims = Arc::clone(&self.claims);
+        let Some(runtime) = self.runtime.take() else { return claims };
         let refused: Vec<usize> = self.busy.ends_in.iter().map(|(master, _)| *master).collect();
-        claims.heal(refused, claims.ttl, token);
-        if let Some(runtime) = self.runtime.take().filter(|_| !self.replies.is_over()) {
+        if !refused.is_empty() {
+            drop(runtime.spawn(ask_for_votes(Arc::clone(&claims), refused, token, is_valid.clone())));
+        }
+        if !self.replies.is_over() {
             let (mut rest, claims) = (std::mem::take(&mut self.replies), Arc::clone(&claims));
             drop(runtime.spawn(async move {
                 while let Some((master, answer)) = rest.answer().await {
                     match answer {
-                        Ok(LockAnswer::Busy { .. }) if is_valid() => claims.heal([master], claims.ttl, token),
+                        Ok(LockAnswer::Busy { .. }) => {
+                            let asking =
+                                ask_for_votes(Arc::clone(&claims), vec![master], token, is_valid.clone());
+                            drop(tokio::spawn(asking));
+                        }
                         // A quorum knows the token. One of it may forget it.
                         Ok(LockAnswer::Granted(other)) if other < token => {
                             drop(FanOut::new([Arc::clone(&claims).raise(master, token, claims.ttl)]));
@@ -300,6 +314,21 @@ impl Attempt {
                 self.late.note_failure(master, self.claims.masters[master].client.broken());
             }
         }
+    }
+}
+
+/// Asks masters that refused for the votes of a lock that is held, at once and after each pause, while they refuse: the previous
+/// holder's release, or that of a rival who lost the vote, has not reached them yet. Until the next renewal nobody else does, and
+/// each vote that is missing is one that other masters must not lose.
+async fn ask_for_votes(claims: Arc<Claims>, masters: Vec<usize>, token: Token, is_valid: impl Fn() -> bool) {
+    for pause in PAUSES {
+        sleep(pause).await;
+        let refused: Vec<usize> =
+            masters.iter().copied().filter(|master| claims.is_refused_by(*master)).collect();
+        if refused.is_empty() || !is_valid() {
+            return;
+        }
+        claims.heal(refused, claims.ttl, token);
     }
 }
 

@@ -316,6 +316,12 @@ impl Claims {
         states.ended & states.refused & !states.in_doubt & all == all
     }
 
+    /// Whether a master has refused the last claim.
+    pub(crate) fn is_refused_by(&self, number: usize) -> bool {
+        let states = *self.states();
+        states.ended & states.refused & 1 << number != 0
+    }
+
     /// Waits until the last claim at a master has ended; `None` if none left anything.
     pub(crate) async fn ended(&self, number: usize) -> Option<Sent> {
         let bit = 1 << number;

@@ -204,6 +204,21 @@ async fn a_minority_that_lost_the_key_gets_it_again_with_the_next_renewal() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn votes_that_a_rival_gives_back_are_asked_for_long_before_the_next_renewal() {
+    let fleet = Fleet::new(5).await;
+    let locks = fleet.connect(60 * SECOND).await;
+    (3..5).for_each(|master| drop(fleet.command(master, "SET lock:a theirs")));
+    let guard = take(&locks, "a").await;
+    sleep(5 * MILLI).await;
+    (3..5).for_each(|master| drop(fleet.command(master, "DEL lock:a")));
+    sleep(SECOND / 5).await;
+    assert!((0..5).all(|master| fleet.has_key(master)));
+    give_back(guard).await;
+    sleep(SECOND).await;
+    assert!(fleet.is_free());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_renewal_that_is_confirmed_too_late_heals_nothing() {
     let fleet = Fleet::new(3).await;
     let locks = fleet.config(2 * SECOND).master_timeout(20 * SECOND).connect().await.unwrap();
