@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use lock_core::drift::margin;
 use lock_core::record::{Holding, Now, Record, Shown, Turn, Waiting};
 use lock_core::{BootInstant, Mode, OwnerId, OwnerInfo, Result, Token, TokenBlock, random};
 use rand::Rng;
@@ -143,7 +144,7 @@ impl Stored {
         let observed = |owner, party: &Party| {
             let (lasts, seen) = (party.lasts(), seen(owner, party.beat));
             let written = party.at.as_ref().and_then(|at| at.on(boot)).unwrap_or(seen);
-            Party { dead_at: seen.min(written) + lasts + drift(lasts), ..party.clone() }
+            Party { dead_at: seen.min(written) + lasts + margin(lasts), ..party.clone() }
         };
         let holders = self.holders.iter().map(|holder| {
             let party = observed(holder.owner, &holder.party);
@@ -229,7 +230,7 @@ impl Party {
     /// When it is to say again that it lives: after a third of its time.
     pub(crate) fn next_beat(&self) -> BootInstant {
         let lasts = self.lasts();
-        self.dead_at - drift(lasts) - lasts * 2 / 3
+        self.dead_at - margin(lasts) - lasts * 2 / 3
     }
 }
 
@@ -258,7 +259,7 @@ impl Moment {
         let lasts = match until {
             None => return self.told(party, heard.unwrap_or_else(|| party.lasts()), number),
             // A longer lease is left alone. Its end has the margin of an observer already.
-            Some(until) if is_same => (until - drift(party.lasts())).saturating_duration_since(self.now),
+            Some(until) if is_same => (until - margin(party.lasts())).saturating_duration_since(self.now),
             Some(until) => until.saturating_duration_since(self.now),
         };
         self.told(party, lasts.max(heard.unwrap_or_default()), number)
@@ -314,11 +315,6 @@ impl Shown for Party {
     fn since(&self) -> SystemTime {
         self.since
     }
-}
-
-/// By how much an observer waits longer than a holder counts on its lease: clocks may differ in their rates.
-pub(crate) fn drift(lasts: Duration) -> Duration {
-    lasts / lock_core::drift::DRIFT + Duration::from_millis(2)
 }
 
 /// Rounded up: who observes a lease may wait longer, and never shorter.

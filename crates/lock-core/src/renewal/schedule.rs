@@ -9,13 +9,14 @@ use rand::Rng;
 use tokio::sync::oneshot;
 
 use super::renew::{Due, Renewed, Terms};
+use crate::process::time::drift::{margin, valid_until};
 use crate::values::error::NO_BACKEND;
 use crate::{BootInstant, Error, ErrorKind, LossReason, Outcome, ValidityCell};
 
 /// Leases that are due within this time of each other go out in one batch.
 pub(super) const TICK: Duration = Duration::from_millis(20);
-/// The clock-drift margin of a lease that is shortened, beside a hundredth of its ttl.
-const DRIFT: Duration = Duration::from_millis(3);
+/// Stores count in milliseconds.
+const ROUNDING: Duration = Duration::from_millis(1);
 /// The largest batch, so that an acquisition behind it does not wait long.
 const LARGEST_BATCH: usize = 256;
 
@@ -97,7 +98,7 @@ impl<K> ScheduledLease<K> {
     {
         let left = self.terms.hold_until.saturating_duration_since(now);
         let ttl = self.ttl().min(left).max(Duration::from_millis(1));
-        let until = now + ttl.saturating_sub(ttl / 100 + DRIFT);
+        let until = valid_until(now, ttl);
         let before = self.cell.validity().until();
         let shortens = ttl < self.stored_ttl && until < before;
         let exchange = self.exchange.get_or_insert_default();
@@ -115,7 +116,7 @@ impl<K> ScheduledLease<K> {
         if self.terms.hold_until == BootInstant::NEVER {
             return;
         }
-        let lasts_until = until + self.terms.ttl / 100 + DRIFT;
+        let lasts_until = until + margin(self.terms.ttl) + ROUNDING;
         let is_max_hold = lasts_until >= self.terms.hold_until;
         self.cell.end_with(if is_max_hold { LossReason::MaxHold } else { LossReason::DeadlinePassed });
     }

@@ -7,13 +7,18 @@ use crate::BootInstant;
 /// How much faster than the other one the clock of a server or of a client may run: by one part in this many, 1 %.
 pub const DRIFT: u32 = 100;
 
-/// The end of a lease that was requested at `sent`: the ttl minus the drift margin. The server's clock may run faster than the
-/// client's, and stores count in milliseconds.
+/// The drift margin of a lease of this time to live: a hundredth of it, and 2 ms, as stores count in milliseconds.
 ///
 /// Source: the drift of the Redlock algorithm, Redis documentation, "Distributed Locks with Redis".
 #[must_use]
+pub fn margin(ttl: Duration) -> Duration {
+    ttl / DRIFT + Duration::from_millis(2)
+}
+
+/// The end of a lease that was requested at `sent`: the ttl less the drift margin.
+#[must_use]
 pub fn valid_until(sent: BootInstant, ttl: Duration) -> BootInstant {
-    sent + ttl.saturating_sub(ttl / DRIFT + Duration::from_millis(2))
+    sent + ttl.saturating_sub(margin(ttl))
 }
 
 #[cfg(test)]
