@@ -10,7 +10,7 @@ use lock_core::engine::{self, Kept, Message};
 use lock_core::{OwnerId, Validity};
 use redis_link::acquisitions::Registration;
 use redis_link::keys::Keys;
-use redis_link::message::Secret;
+use redis_link::proof::Secret;
 use redis_link::push::{Listener, Mailbox, Notification, Push, Pushes};
 use redis_link::take_back::Sent;
 use redis_link::waiting::longest_pause;

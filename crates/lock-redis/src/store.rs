@@ -13,8 +13,8 @@ use redis_link::dispatch::Dispatch;
 use redis_link::key_watch::KeyWatch;
 use redis_link::keys::Keys;
 use redis_link::lock_answer::LockAnswer;
-use redis_link::message::Secret;
 use redis_link::owner_cache::OwnerCache;
+use redis_link::proof::Secret;
 use redis_link::push::Pushes;
 
 use crate::config::{LeaveFree, RedisWait};

@@ -23,7 +23,7 @@ mod scripts;
 pub mod wall_clock;
 
 pub use connect::{connection, credentials, dial, greeting, tls};
-pub use notify::{acquisitions, key_watch, message, push, unclaimed_grant};
+pub use notify::{acquisitions, key_watch, proof, push, unclaimed_grant};
 pub use operate::{break_lock, inspection};
 pub use route::{client, commands, dispatch, scan, topology};
 pub use scripts::{keys, lock_answer, owner_cache, script, take_back, wire};

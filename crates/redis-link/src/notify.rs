@@ -2,7 +2,8 @@
 
 pub mod acquisitions;
 pub mod key_watch;
-pub mod message;
+pub(crate) mod message;
+pub mod proof;
 pub mod push;
 pub(crate) mod push_connection;
 pub(crate) mod push_rights;

@@ -1,11 +1,12 @@
 //! What the operator of a migration does: looks, changes rungs, and opens the gates.
 
 mod answering;
+mod back;
+mod clean;
 mod finish;
 mod preflight;
 mod rules;
 mod status;
-mod way_back;
 
 use std::fmt;
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lock_core::{BootInstant, Mode, OwnerId, Token};
 use redis_link::keys::Keys;
-use redis_link::message::Secret;
+use redis_link::proof::Secret;
 use redis_link::wire::{TokenTtl, millis};
 
 /// The exclusive mode, as the scripts encode it.

@@ -14,7 +14,7 @@ use redis_link::error::Failure;
 use redis_link::inspection::Inspection;
 use redis_link::keys::Keys;
 use redis_link::lock_answer::LockAnswer;
-use redis_link::message::Secret;
+use redis_link::proof::Secret;
 use redis_link::redis;
 use redis_link::script;
 use redis_link::script::{Call, Script, ScriptList};

@@ -11,7 +11,7 @@ use redis_link::client::RedisClient;
 use redis_link::inspection::Inspection;
 use redis_link::keys::Keys;
 use redis_link::lock_answer::LockAnswer;
-use redis_link::message::Secret;
+use redis_link::proof::Secret;
 
 use crate::common::run;
 

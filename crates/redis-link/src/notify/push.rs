@@ -17,7 +17,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 
 use crate::error::{Cause, is_refusal};
 use crate::notify::acquisitions::{Acquisitions, Interest};
-use crate::notify::message::{Message, Secret, Secrets};
+use crate::notify::message::Message;
+use crate::notify::proof::{Secret, Secrets};
 use crate::notify::push_connection::{Channel, Event, OnEvent, PushConnection};
 use crate::notify::push_rights::{PushRights, gave_up};
 use crate::notify::unclaimed_grant::{ReturnGrant, Returns, UnclaimedGrant};

@@ -9,8 +9,8 @@ use lock_core::{Error, ErrorKind, LockName, Result, Token};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::answering::{answering, named};
+use super::clean::BATCH;
 use super::rules::refused;
-use super::way_back::BATCH;
 use super::{Gate, Obstacle, Operator, PREFIX, Progress};
 use crate::error::BACKEND;
 use crate::rungs::member::SessionInfo;

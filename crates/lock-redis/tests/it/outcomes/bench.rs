@@ -15,7 +15,7 @@ use redis::{
 };
 use redis_link::keys::Keys;
 use redis_link::lock_answer::LockAnswer;
-use redis_link::message::Secret;
+use redis_link::proof::Secret;
 use redis_link::redis;
 use tokio::time::timeout;
 

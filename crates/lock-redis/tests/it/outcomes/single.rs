@@ -5,7 +5,7 @@ use lock_core::{Mode, Result, Token};
 use lock_redis::request::{Ask, Entry};
 use lock_redis::server::Server;
 use redis_link::inspection::Inspection;
-use redis_link::message::Secret;
+use redis_link::proof::Secret;
 use redis_link::redis::ConnectionInfo;
 use redis_link::wire::TokenTtl;
 

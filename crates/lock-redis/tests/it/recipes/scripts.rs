@@ -13,7 +13,7 @@ use lock_testkit::RedisServer;
 use redis_link::inspection::Inspection;
 use redis_link::keys::Keys;
 use redis_link::lock_answer::LockAnswer;
-use redis_link::message::Secret;
+use redis_link::proof::Secret;
 use redis_link::take_back::{Sent, TakeBack};
 use redis_link::wire::TokenTtl;
 

@@ -7,7 +7,7 @@ use lock_redlock::ballot::{Claim, Entry, Extension, Proposal, Request, Voter, Wa
 use redis_link::break_lock::Breaking;
 use redis_link::client::RedisClient;
 use redis_link::inspection::Inspection;
-use redis_link::message::Secret;
+use redis_link::proof::Secret;
 use redis_link::redis::ConnectionInfo;
 
 use super::bench::{

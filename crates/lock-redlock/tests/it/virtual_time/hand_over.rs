@@ -9,7 +9,7 @@ use futures_util::poll;
 use lock_core::{Guard, OwnerId};
 use lock_redlock::Redlock;
 use lock_testkit::{acquiring, cancel_after, come, for_each_poll_count, give_back, hand_over, soon, take};
-use redis_link::message::Secret;
+use redis_link::proof::Secret;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
