@@ -67,12 +67,13 @@ impl Plan {
         match mode {
             Mode::Quick => common,
             Mode::Full => Self {
-                warm_up: Duration::from_secs(1),
-                uncontended: Duration::from_secs(12),
-                rounds: 9,
+                warm_up: Duration::from_millis(750),
+                uncontended: Duration::from_secs(6),
+                // With eight, the interval leaves out the two outermost.
+                rounds: 8,
                 most_operations: 100_000,
-                contended: Duration::from_secs(10),
-                counted: Duration::from_secs(4),
+                contended: Duration::from_secs(5),
+                counted: Duration::from_secs(2),
                 processes: 20,
                 ..common
             },

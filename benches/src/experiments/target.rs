@@ -157,14 +157,15 @@ mod tests {
 
     #[test]
     fn a_target_is_about_a_row_that_a_full_run_has() {
-        let loads = throughput::loads(&Plan::new(Mode::Full));
         for experiment in EXPERIMENTS {
             for target in experiment.metrics.iter().flat_map(|metric| metric.targets) {
                 let (subject, load) = target.of.split_once(' ').unwrap_or((target.of, ""));
                 let has_loads = experiment.name == throughput::THIS.name;
                 let is_known = if has_loads {
-                    BackendName::from_str(subject, false).is_ok()
-                        && loads.iter().any(|one| one.to_string() == load)
+                    BackendName::from_str(subject, false).is_ok_and(|backend| {
+                        let loads = throughput::loads(&Plan::new(Mode::Full), backend);
+                        loads.iter().any(|one| one.to_string() == load)
+                    })
                 } else if subject == rung::MIGRATE {
                     rung::ALL.contains(&target.of)
                 } else {

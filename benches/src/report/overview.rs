@@ -18,13 +18,13 @@ pub(super) fn sheet(results: &Results) -> Option<Sheet> {
         .part("floor")
         .part("best peer")
         .words("exclusion");
-    let mut is_empty = true;
+    let mut has_rows = false;
     for backend in results.backends().into_iter().filter(|backend| is_ours(backend)) {
         let bare = results.row("contended", backend, "handoff_p50_bare");
         let tasks = format!("{backend} {TASKS}");
         let of_peers = results.rows.iter().filter(|row| row.backend == tasks && of_peer(&row.metric));
         let best_peer = of_peers.filter_map(|row| row.ratio).min_by(f64::total_cmp);
-        let mut cells = vec![Cell::from(backend)];
+        let (mut cells, mut is_empty) = (vec![Cell::from(backend)], true);
         for figure in [
             results.row("uncontended", backend, "p50"),
             results.row("uncontended", backend, "p99"),
@@ -36,13 +36,19 @@ pub(super) fn sheet(results: &Results) -> Option<Sheet> {
             cells.push(times(figure.and_then(|row| row.ratio)));
         }
         cells.push(times(best_peer));
-        let verdicts = scenarios.iter().filter(|scenario| scenario.has_rivals());
+        let verdicts = scenarios
+            .iter()
+            .filter(|scenario| scenario.has_rivals() && scenario.backends().contains(&backend));
         let verdict = ExclusionVerdict::of_all(verdicts.map(|scenario| scenario.verdict(backend)));
         let word = if verdict == ExclusionVerdict::Held { "held".into() } else { verdict.to_string() };
         cells.push(Cell::verdict(word, verdict));
-        sheet.row(cells);
+        // What only a part of the scenarios measured has its numbers there.
+        if !is_empty {
+            sheet.row(cells);
+            has_rows = true;
+        }
     }
-    (!is_empty).then_some(sheet)
+    has_rows.then_some(sheet)
 }
 
 /// Not a peer, nor a number of tasks, nor a rung of a migration.

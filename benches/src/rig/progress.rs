@@ -12,6 +12,7 @@ use crate::data::results::numbers::quantity;
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
+    began: Instant,
     steps: Mutex<Steps>,
 }
 
@@ -27,7 +28,8 @@ impl Progress {
             bar.enable_steady_tick(TICK);
             bar
         });
-        Self { bar, steps: Mutex::new(Steps { expected, done: 0, began: None, current: String::new() }) }
+        let steps = Mutex::new(Steps { expected, done: 0, began: None, current: String::new() });
+        Self { bar, began: Instant::now(), steps }
     }
 
     /// Shows a preparation that is no step.
@@ -45,7 +47,11 @@ impl Progress {
         let left = format!("about {} left", quantity(left.as_secs_f64().ceil(), "s"));
         match &self.bar {
             Some(bar) => bar.set_message(format!("{what} ({left})")),
-            None => eprintln!("{what} ({} of {}, {left})", steps.done + 1, steps.expected.len()),
+            None => {
+                let (seconds, part, parts) =
+                    (self.began.elapsed().as_secs(), steps.done + 1, steps.expected.len());
+                eprintln!("{:02}:{:02} {what} ({part} of {parts}, {left})", seconds / 60, seconds % 60);
+            }
         }
     }
 

@@ -37,7 +37,7 @@ async fn figures(run: &mut Measuring<'_>) {
     if run.target_of("postgres").is_none() {
         return;
     }
-    let rounds = run.mode.pick(1, 5);
+    let rounds = run.mode.pick(1, 3);
     let measuring = async {
         let site = Site::start().await?;
         let mut figures = Vec::new();

@@ -17,7 +17,7 @@ pub(crate) static THIS: Experiment = Experiment {
         how: "A process holds a lock that is renewed, with the same ttl and session timeout everywhere, and another process \
               waits for it. The holder is killed by SIGKILL, loses its connections for ever, is cut off from the servers \
               (nothing arrives in either direction, and no connection is closed), or exits in good order. Measured is the time from \
-              then until the other process has the lock: the median of five rounds (one in a quick run), each at a random \
+              then until the other process has the lock: the median of three rounds (one in a quick run), each at a random \
               time between two renewals. Beside them, in a full run, Curator and kazoo: killed by SIGKILL, on a server that \
               grants the same session timeout. Peers on Redis are left out, as their programs here have ttls of their own.",
         rule: "A lock is freed at once when the median is below a quarter of the ttl or session timeout. Holds when \
@@ -35,7 +35,7 @@ pub(crate) static THIS: Experiment = Experiment {
 };
 
 async fn figures(run: &mut Measuring<'_>) {
-    let (rounds, lease) = run.mode.pick((1, Duration::from_secs(1)), (5, Duration::from_secs(2)));
+    let (rounds, lease) = run.mode.pick((1, Duration::from_secs(1)), (3, Duration::from_secs(2)));
     for subject in SUBJECTS {
         run.add(Figure::new(subject, LEASE, "ms", millis(lease)));
     }

@@ -51,7 +51,7 @@ async fn figures(run: &mut Measuring<'_>) {
         add_durable(run).await;
     }
     for target in run.targets.iter().filter(|target| (throughput::THIS.fits)(target.backend())) {
-        for &load in loads(&run.bench.plan) {
+        for &load in loads(&run.bench.plan, target.backend()) {
             add_throughput(run, target.backend(), load);
         }
     }

@@ -34,7 +34,7 @@ pub(crate) static THIS: Experiment = Experiment {
 
 async fn figures(run: &mut Measuring<'_>) {
     let Some(url) = run.url("redlock") else { return };
-    let attempts = run.mode.pick(5, 12);
+    let attempts = run.mode.pick(4, 6);
     for trouble in TROUBLES {
         for masters in 0..=5_u32 {
             // Names of their own: a lock that could not be released lasts for its ttl.

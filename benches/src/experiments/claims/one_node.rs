@@ -27,7 +27,7 @@ pub(crate) static THIS: Experiment = Experiment {
 };
 
 async fn figures(run: &mut Measuring<'_>) {
-    let waiters = run.mode.pick::<&[u32]>(&[8, 64], &[8, 16, 32, 64, 128, 256, 512]);
+    let waiters = run.mode.pick::<&[u32]>(&[8, 64], &[8, 32, 128, 512]);
     measure_crowds(run, "herd", &[HERD, QUEUE], waiters).await;
 }
 

@@ -64,7 +64,7 @@ pub(super) async fn measure_crowds(run: &mut Measuring<'_>, of: &str, subjects: 
         for &waiters in crowds {
             let Some(target) = run.target_of(subject) else { continue };
             let lock = run.bench.lock(&format!("{of}-{}-{waiters}", subject.replace([' ', '='], "-")));
-            let span = run.mode.pick(Duration::from_millis(500), Duration::from_millis(1500));
+            let span = run.mode.pick(Duration::from_millis(500), Duration::from_secs(1));
             let measuring =
                 async { Crowd::gather(target, &url, &lock, waiters as usize).await?.measure(span).await };
             let name = format!("{waiters} waiters of {subject}");

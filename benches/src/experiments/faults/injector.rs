@@ -1,6 +1,6 @@
 //! What each effect does: the one injector of the fault table and of the soak.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use lock_testkit::proxy::{Direction, Then};
@@ -490,12 +490,33 @@ impl<'a> Injector<'a> {
         if let Some(ended) = all.end_lease(&self.lock).await? {
             return Ok(Evidence::counted(ended, "leases ended"));
         }
+        if hit.fault.row().hits == Hits::Minority {
+            self.granted_by_all().await?;
+        }
         let mut ended = 0;
         for server in 0..hit.servers.len() {
             let reply = all.redis(server).command(&["PEXPIRE", &self.key(), "0"]).await?;
             ended += u64::from(reply.int() == Some(1));
         }
         Ok(Evidence::counted(ended, "keys ended"))
+    }
+
+    /// Waits until all masters have granted the lock. One that was late when the holder asked is asked again by the next renewal.
+    async fn granted_by_all(&self) -> Outcome<()> {
+        let all = self.servers()?;
+        for server in 0..all.len() {
+            let (master, began) = (all.redis(server), Instant::now());
+            while master.command(&["EXISTS", &self.key()]).await?.int() != Some(1) {
+                if began.elapsed() > self.lease {
+                    return Err(Failure::new(format!(
+                        "a renewal left out the master on port {}",
+                        master.port()
+                    )));
+                }
+                sleep(LOOK).await;
+            }
+        }
+        Ok(())
     }
 
     /// Deletes the node of the holder: the first of the queue.
@@ -699,6 +720,7 @@ const SWALLOWED: u64 = 4;
 /// The member of a record that has those who hold the lock.
 const HOLDERS: &[u8] = b"\"holders\"";
 const MOMENT: Duration = Duration::from_millis(300);
+const LOOK: Duration = Duration::from_millis(20);
 const FAILOVER_ORDERS: usize = 10;
 const FAILOVER_ORDER: Duration = Duration::from_secs(1);
 /// How much longer than a lease it may take until another client has the lock.

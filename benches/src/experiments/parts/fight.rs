@@ -89,5 +89,5 @@ pub(crate) fn alone(plan: &Plan) -> Duration {
     plan.counted.min(LONGEST_ALONE)
 }
 
-const LONGEST: Duration = Duration::from_secs(3);
-const LONGEST_ALONE: Duration = Duration::from_millis(1500);
+const LONGEST: Duration = Duration::from_secs(2);
+const LONGEST_ALONE: Duration = Duration::from_secs(1);

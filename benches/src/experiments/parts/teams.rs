@@ -262,7 +262,7 @@ mod tests {
                     .map(|subject| (subject, cost(1000, 20, 10)))
                     .collect();
                 for (load, (subject, _)) in
-                    loads(&plan).iter().flat_map(|load| costs.iter().map(move |one| (load, one)))
+                    loads(&plan, backend).iter().flat_map(|load| costs.iter().map(move |one| (load, one)))
                 {
                     let (scenario, backend) = (THIS.name.to_owned(), label(*subject, backend, *load));
                     let named = |row| Row { scenario: scenario.clone(), backend: backend.clone(), ..row };

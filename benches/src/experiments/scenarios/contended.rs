@@ -68,7 +68,7 @@ fn settings(plan: &Plan) -> String {
     format!(
         "processes: {processes}; memory: as many tasks of one process
          hold: {hold}, a sleep on tokio's timer, which rounds up to the next millisecond
-         duration: {span} in {rounds} rounds (mysql, sqlite: four times as long), each in turn with the bare hand-over, after {warm_up} of warm-up
+         duration: {span} in {rounds} rounds (mysql, sqlite: three times as long), each in turn with the bare hand-over, after {warm_up} of warm-up
          interval: of the ratios of the rounds, of at least 90 %
          runtime: current_thread in every process; memory: multi_thread with 2 workers
          hand-off: from the call of release to the return of the next acquire, in whatever process
@@ -101,7 +101,7 @@ async fn measure(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>> {
     let hands_over = !matches!(backend, BackendName::Redlock | BackendName::Mysql | BackendName::Sqlite);
     let mut bare = hands_over.then(BareRing::default);
     // Where waiters look now and then, and each hand-over waits for a disk, a short round has hardly any.
-    let patience = if matches!(backend, BackendName::Mysql | BackendName::Sqlite) { 4 } else { 1 };
+    let patience = if matches!(backend, BackendName::Mysql | BackendName::Sqlite) { 3 } else { 1 };
     let (mut handoffs, mut complaints) = (HandOffs::default(), Complaints::default());
     for round in 0..plan.rounds {
         let span = plan.contended * patience / plan.rounds;

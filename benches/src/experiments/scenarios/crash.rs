@@ -31,7 +31,7 @@ fn settings(plan: &Plan) -> String {
 }
 
 fn rounds(plan: &Plan) -> u32 {
-    plan.by_mode(1, 3)
+    plan.by_mode(1, 2)
 }
 
 async fn measure(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>> {

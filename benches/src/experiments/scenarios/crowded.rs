@@ -21,7 +21,7 @@ pub(crate) static THIS: Experiment = Experiment {
             .floor("ideal", "ideal rotation, in which all take turns"),
         metric("jain", "", "Jain index").meaning("1 is fair"),
     ],
-    takes: |plan| (plan.warm_up * 8 + plan.contended) * 2,
+    takes: |plan| (plan.warm_up * 6 + plan.contended) * 2,
     rows: Some(|bench, target| Box::pin(measure(bench, target))),
     ..EXPERIMENT
 };
@@ -58,7 +58,7 @@ async fn contend(bench: &Bench, target: &Target, clients: u32) -> Outcome<Conten
     let (lock, plan) = (bench.lock(&format!("crowded-{clients}")), bench.plan);
     let names = (0..clients).map(|client| bench.lock_of(&lock, client));
     // It takes a hundred clients that long to come into the queue, or to see that it is full.
-    let spans = [plan.contended, plan.warm_up * 8];
+    let spans = [plan.contended, plan.warm_up * 6];
     let (events, window) = contend_inside(target.url(), &lock, names, spans).await?;
     Contention::of(events, window, clients)
 }

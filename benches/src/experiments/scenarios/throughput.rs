@@ -63,10 +63,10 @@ pub(crate) static THIS: Experiment = Experiment {
         ]),
     ],
     takes: |plan| {
-        let loads = loads(plan).len() as u32;
+        let loads = loads(plan, BackendName::Redis).len() as u32;
         (slice(plan) + ramp(slice(plan))) * plan.rounds * loads * SUBJECTS + START * loads
     },
-    parts: |plan, _| loads(plan).len(),
+    parts: |plan, backend| loads(plan, backend).len(),
     rows: Some(|bench, target| Box::pin(measure(bench, target))),
     ..EXPERIMENT
 };
@@ -93,13 +93,18 @@ fn settings(plan: &Plan) -> String {
     )
 }
 
-/// How many clients there are at once.
-pub(crate) fn loads(plan: &Plan) -> &'static [Load] {
-    const FULL: &[Load] = &[of(1, 1), of(1, 16), of(1, 256), of(1, 1024), of(8, 64)];
+/// How many clients there are at once. Where each waits for a disk, more of them change nothing.
+pub(crate) fn loads(plan: &Plan, backend: BackendName) -> &'static [Load] {
+    const ALL: &[Load] = &[of(1, 1), of(1, 16), of(1, 256), of(8, 64), of(1, 1024)];
     const fn of(processes: u32, tasks: u32) -> Load {
         Load { processes, tasks }
     }
-    plan.by_mode(const { &[of(1, 1), of(1, 16), of(1, 256)] }, FULL)
+    let full = match backend {
+        BackendName::Redis => ALL.len(),
+        BackendName::Redlock | BackendName::Zk | BackendName::Postgres => 4,
+        _ => 3,
+    };
+    &ALL[..plan.by_mode(3, full)]
 }
 
 /// The libraries that take part.
@@ -119,7 +124,7 @@ async fn measure(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>> {
     // In databases hundreds of tasks wait for the disk, one commit after the other.
     let waits = matches!(backend, BackendName::Postgres | BackendName::Mysql | BackendName::Sqlite);
     let span = slice(plan) * if waits { 2 } else { 1 };
-    for &load in loads(plan) {
+    for &load in loads(plan, backend) {
         let mut teams = Vec::new();
         for subject in subjects(backend, peers(plan)) {
             let lock = bench.lock(&format!("throughput-{}", label(subject, backend, load)));
