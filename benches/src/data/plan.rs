@@ -67,7 +67,7 @@ impl Plan {
         match mode {
             Mode::Quick => common,
             Mode::Full => Self {
-                warm_up: Duration::from_millis(750),
+                warm_up: Duration::from_millis(500),
                 uncontended: Duration::from_secs(6),
                 // With eight, the interval leaves out the two outermost.
                 rounds: 8,

@@ -7,7 +7,7 @@ use polylock::Locks;
 use tokio::time::timeout;
 
 use crate::experiments::faults::{Trial, cut_off_replica};
-use crate::experiments::parts::trials::{OUTAGE, OVERLAPS, TWO_VALID, VALID_OVERLAPS, add_trial, broken};
+use crate::experiments::parts::trials::{OUTAGE, OVERLAPS, TWO_VALID, VALID_OVERLAPS, add_trials, broken};
 use crate::experiments::prelude::*;
 
 pub(crate) static THIS: Experiment = Experiment {
@@ -42,11 +42,11 @@ pub(crate) static THIS: Experiment = Experiment {
 };
 
 async fn figures(run: &mut Measuring<'_>) {
-    for (subject, backend, fault) in TRIALS {
-        if run.target_of(backend.as_str()).is_some() {
-            add_trial(run, subject, Trial::of(backend, fault)).await;
-        }
-    }
+    let measured = |backend: BackendName| run.target_of(backend.as_str()).is_some();
+    let trials = TRIALS.into_iter().filter(|(_, backend, _)| measured(*backend));
+    let trials: Vec<_> =
+        trials.map(|(subject, backend, fault)| (subject, Trial::of(backend, fault))).collect();
+    add_trials(run, &trials).await;
     if run.target_of("redis").is_some() {
         for subject in GUARDED {
             if let Some(granted) = run.part(subject, PATIENCE, is_granted_alone(subject)).await {

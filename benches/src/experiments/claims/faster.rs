@@ -67,7 +67,8 @@ fn judge(figures: &Figures) -> Outcome<Judgement> {
         }
     }
     for (tasks, redis) in figures.curve("redis", PAIRS) {
-        let zk = figures.at("zk", PAIRS, tasks)?;
+        // Most tasks of all run on Redis alone.
+        let Ok(zk) = figures.at("zk", PAIRS, tasks) else { continue };
         comparisons
             .push((redis / zk, format!("with {tasks} at a time ({redis:.0} against {zk:.0} pairs/s)")));
     }

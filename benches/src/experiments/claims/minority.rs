@@ -34,18 +34,17 @@ pub(crate) static THIS: Experiment = Experiment {
 
 async fn figures(run: &mut Measuring<'_>) {
     let Some(url) = run.url("redlock") else { return };
-    let attempts = run.mode.pick(4, 6);
     for trouble in TROUBLES {
         for masters in 0..=5_u32 {
             // Names of their own: a lock that could not be released lasts for its ttl.
             let lock = |subject| run.bench.lock(&format!("minority-{}-{masters}-{subject}", trouble.metric));
             let name = |subject| format!("{subject}, {masters} masters {}", trouble.says);
             let (ours, theirs) = (lock(OURS), lock(PEER));
-            let part = ours_in(&url, &ours, trouble, masters, attempts);
+            let part = ours_in(&url, &ours, trouble, masters, ATTEMPTS);
             if let Some(measured) = run.part(&name(OURS), PATIENCE, part).await {
                 add(run, OURS, trouble, masters, &measured);
             }
-            let part = theirs_in(&url, &theirs, trouble, masters, attempts);
+            let part = theirs_in(&url, &theirs, trouble, masters, ATTEMPTS);
             if let Some(measured) = run.part_of_a_peer(&name(PEER), PATIENCE, part).await {
                 add(run, PEER, trouble, masters, &measured);
             }
@@ -185,6 +184,7 @@ const OURS: &str = "redlock";
 const PEER: &str = "rslock";
 /// In percent.
 const ENOUGH: f64 = 95.0;
+const ATTEMPTS: u32 = 4;
 const PATIENCE: Duration = Duration::from_secs(90);
 const SLOWER: Duration = Duration::from_millis(20);
 const WITHIN: Duration = Duration::from_secs(1);

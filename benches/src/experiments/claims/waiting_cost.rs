@@ -33,7 +33,7 @@ pub(crate) static THIS: Experiment = Experiment {
 };
 
 async fn figures(run: &mut Measuring<'_>) {
-    let crowds = run.mode.pick::<&[u32]>(&[8, 64], &[1, 8, 64, 256]);
+    let crowds = run.mode.pick::<&[u32]>(&[8, 64], &[8, 64, 256]);
     measure_crowds(run, "waiting", run.mode.pick(QUICK, FULL), crowds).await;
 }
 

@@ -47,7 +47,7 @@ fn settings(plan: &Plan) -> String {
 
 /// How long the tasks contend before and after an equally long slice of the floor.
 fn slice(plan: &Plan) -> Duration {
-    plan.by_mode(Duration::from_millis(120), Duration::from_millis(500))
+    plan.by_mode(Duration::from_millis(120), Duration::from_millis(300))
 }
 
 async fn measure(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>> {

@@ -115,7 +115,7 @@ pub(crate) fn peers(plan: &Plan) -> &'static [Peer] {
 
 /// How long each subject uses its locks before the next one does.
 fn slice(plan: &Plan) -> Duration {
-    plan.by_mode(Duration::from_millis(90), Duration::from_millis(300))
+    plan.by_mode(Duration::from_millis(90), Duration::from_millis(200))
 }
 
 async fn measure(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>> {
