@@ -7,7 +7,7 @@
 //!   [`credentials`] that are read then and the `handshake` of TLS. `sentinel` and `cluster` find the server. [`topology`] and
 //!   [`tls`] read its address from a URL.
 //! * Notifications: [`push`] delivers what the server publishes to waiters, over a `push_connection`, as
-//!   [`message`]s; [`key_watch`] is its report that a key has changed.
+//!   a `message`, believed by its [`proof`]; [`key_watch`] is its report that a key has changed.
 //! * Locks: [`keys`] names their keys, [`inspection`] parses their state, [`mod@take_back`] removes what a request
 //!   without an answer may have left, [`break_lock`] what was seen.
 //! * Migrations: `claim` notes which one the locks take part in, `writers` finds who may still acquire them, [`scan`] reads

@@ -20,8 +20,8 @@ impl Operator {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for a sealed migration, and for one that nobody has begun; when the new store is
-    /// unavailable.
+    /// [`ErrorKind::InvalidConfig`](lock_core::ErrorKind::InvalidConfig) for a sealed migration, and for one that nobody has begun;
+    /// when the new store is unavailable.
     ///
     /// # Cancel safety
     ///
