@@ -50,7 +50,8 @@ impl Progress {
             None => {
                 let (seconds, part, parts) =
                     (self.began.elapsed().as_secs(), steps.done + 1, steps.expected.len());
-                eprintln!("{:02}:{:02} {what} ({part} of {parts}, {left})", seconds / 60, seconds % 60);
+                let (minutes, seconds) = (seconds / 60, seconds % 60);
+                eprintln!("{what} ({part} of {parts}, {left}) after {minutes:02}:{seconds:02}");
             }
         }
     }
