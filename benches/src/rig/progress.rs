@@ -12,7 +12,6 @@ use crate::data::results::numbers::quantity;
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
-    began: Instant,
     steps: Mutex<Steps>,
 }
 
@@ -28,8 +27,7 @@ impl Progress {
             bar.enable_steady_tick(TICK);
             bar
         });
-        let steps = Mutex::new(Steps { expected, done: 0, began: None, current: String::new() });
-        Self { bar, began: Instant::now(), steps }
+        Self { bar, steps: Mutex::new(Steps { expected, done: 0, began: None, current: String::new() }) }
     }
 
     /// Shows a preparation that is no step.
@@ -48,9 +46,9 @@ impl Progress {
         match &self.bar {
             Some(bar) => bar.set_message(format!("{what} ({left})")),
             None => {
-                let (seconds, part, parts) =
-                    (self.began.elapsed().as_secs(), steps.done + 1, steps.expected.len());
-                let (minutes, seconds) = (seconds / 60, seconds % 60);
+                let (part, parts) = (steps.done + 1, steps.expected.len());
+                let taken = steps.taken(Instant::now()).as_secs();
+                let (minutes, seconds) = (taken / 60, taken % 60);
                 eprintln!("{what} ({part} of {parts}, {left}) after {minutes:02}:{seconds:02}");
             }
         }
@@ -100,10 +98,16 @@ impl Steps {
     /// Begins the next step, and returns the time left: the expected one, corrected by how long the steps took so far.
     fn begin(&mut self, what: &str, now: Instant) -> Duration {
         what.clone_into(&mut self.current);
-        let taken = now - *self.began.get_or_insert(now);
+        self.began.get_or_insert(now);
+        let taken = self.taken(now);
         let (done, rest) = self.expected.split_at(self.done.min(self.expected.len()));
         let (done, rest): (Duration, Duration) = (done.iter().sum(), rest.iter().sum());
         if done.is_zero() { rest } else { rest.mul_f64(taken.as_secs_f64() / done.as_secs_f64()) }
+    }
+
+    /// How long the steps took so far.
+    fn taken(&self, now: Instant) -> Duration {
+        self.began.map_or(Duration::ZERO, |began| now - began)
     }
 }
 

@@ -11,8 +11,8 @@ pub(crate) static THIS: Experiment = Experiment {
         id: 10,
         says: "Clock jumps and restarts break Redlock.",
         how: "A process holds a lock over five masters, and others try to acquire it. The key ends early, as after a jump of the clock, \
-              on two masters, once all five have granted it, and on three; a master that was needed for the majority is killed and restarted without \
-              its data, with polylock's quarantine (it does not vote for the longest ttl) and without. Counted are \
+              on two masters, once all five have granted it, and on three; a master that was needed for the majority is \
+              killed and restarted without its data, with polylock's quarantine (it does not vote for the longest ttl) and without. Counted are \
               overlapping holds, and those of two valid guards.",
         rule: "Holds when two guards are valid at once after a jump on a majority and after a restart, the quarantine \
                notwithstanding; does not hold when they never are; otherwise it depends on how many clocks jump and on \

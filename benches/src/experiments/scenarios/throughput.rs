@@ -93,7 +93,7 @@ fn settings(plan: &Plan) -> String {
     )
 }
 
-/// How many clients there are at once. Where each waits for a disk, more of them change nothing.
+/// How many clients there are at once: fewer loads where nothing is promised of the others.
 pub(crate) fn loads(plan: &Plan, backend: BackendName) -> &'static [Load] {
     const ALL: &[Load] = &[of(1, 1), of(1, 16), of(1, 256), of(8, 64), of(1, 1024)];
     const fn of(processes: u32, tasks: u32) -> Load {

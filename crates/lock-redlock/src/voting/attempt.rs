@@ -19,7 +19,7 @@ use crate::voting::claims::Claims;
 use crate::voting::contention::Contention;
 use crate::voting::quorum::{OfEach, quorum};
 
-/// Short for who gave up at once, and for a busy host.
+/// Before each request for a missing vote: none at first, then what a rival takes to give its claim back, and what it takes on a busy host.
 const PAUSES: [Duration; 3] = [Duration::ZERO, Duration::from_millis(10), Duration::from_millis(100)];
 
 /// One attempt. Dropping it rolls it back.
@@ -256,7 +256,7 @@ impl Attempt {
             drop(runtime.spawn(async move {
                 while let Some((master, answer)) = rest.answer().await {
                     match answer {
-                        Ok(LockAnswer::Busy { .. }) => {
+                        Ok(LockAnswer::Busy { .. }) if is_valid() => {
                             let asking =
                                 ask_for_votes(Arc::clone(&claims), vec![master], token, is_valid.clone());
                             drop(tokio::spawn(asking));
@@ -318,13 +318,13 @@ impl Attempt {
 }
 
 /// Asks masters that refused for the votes of a lock that is held, at once and after each pause, while they refuse: the previous
-/// holder's release, or that of a rival who lost the vote, has not reached them yet. Until the next renewal nobody else does, and
-/// each vote that is missing is one that other masters must not lose.
+/// holder's release, or the roll-back of a rival who lost the vote, has not reached them yet. Else the next renewal would be the first to
+/// ask, and until then no other master may forget the lock for each vote that is missing.
 async fn ask_for_votes(claims: Arc<Claims>, masters: Vec<usize>, token: Token, is_valid: impl Fn() -> bool) {
     for pause in PAUSES {
         sleep(pause).await;
         let refused: Vec<usize> =
-            masters.iter().copied().filter(|master| claims.is_refused_by(*master)).collect();
+            masters.iter().copied().filter(|master| claims.may_ask_again(*master)).collect();
         if refused.is_empty() || !is_valid() {
             return;
         }

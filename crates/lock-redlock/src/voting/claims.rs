@@ -316,10 +316,10 @@ impl Claims {
         states.ended & states.refused & !states.in_doubt & all == all
     }
 
-    /// Whether a master has refused the last claim.
-    pub(crate) fn is_refused_by(&self, number: usize) -> bool {
+    /// Whether a master has refused the last claim, and the removal has not begun.
+    pub(crate) fn may_ask_again(&self, number: usize) -> bool {
         let states = *self.states();
-        states.ended & states.refused & 1 << number != 0
+        !states.removed && states.ended & states.refused & 1 << number != 0
     }
 
     /// Waits until the last claim at a master has ended; `None` if none left anything.
