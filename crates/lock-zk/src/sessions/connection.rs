@@ -79,6 +79,14 @@ pub(crate) enum Attempt {
     Unreachable,
 }
 
+/// What came of one attempt to close a session.
+pub(crate) enum Closing {
+    Closed,
+    Refused,
+    /// A server did not answer. It may have heard the attempt, which keeps the session for a whole timeout more.
+    Silent,
+}
+
 impl Dialer {
     pub(crate) fn new(hosts: &str, session_timeout: Duration, connect: Arc<Connect>) -> Self {
         let hosts = hosts.split(',').map(Host::from).collect();
@@ -168,19 +176,29 @@ impl Dialer {
         shorter.map_or(Attempt::Unreachable, Attempt::Shorter)
     }
 
-    /// Tries to connect at each server, whatever it grants, in order to close this session. Returns whether there is nothing left
-    /// to close.
-    pub(crate) async fn try_close(&self, session: &SessionInfo) -> bool {
-        for host in &self.shuffled() {
+    /// Tries to connect at each server, whatever it grants, in order to close this session; last at the one whose connection broke.
+    /// From `cautious` on, the first silent server is the last one.
+    pub(crate) async fn try_close(&self, session: &SessionInfo, broken: &Host, cautious: Instant) -> Closing {
+        let mut closing = Closing::Refused;
+        for host in &self.shuffled_before(broken) {
             for server in self.servers_at(host).await.iter().flatten() {
-                match self.dial(host, server, Some(session)).await {
-                    Ok(connection) => return connection.close().await.is_terminated(),
-                    Err(Error::SessionExpired) => return true,
-                    Err(_) => {}
+                let began = Instant::now();
+                let silent = match self.dial(host, server, Some(session)).await {
+                    Ok(connection) => !connection.close().await.is_terminated(),
+                    Err(Error::SessionExpired) => false,
+                    Err(_) if began.elapsed() < self.silence() / 2 => continue,
+                    Err(_) => true,
+                };
+                if !silent {
+                    return Closing::Closed;
+                }
+                closing = Closing::Silent;
+                if Instant::now() >= cautious {
+                    return closing;
                 }
             }
         }
-        false
+        closing
     }
 
     /// The session timeout that a server grants.

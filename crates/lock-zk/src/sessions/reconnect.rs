@@ -7,7 +7,7 @@ use rand::Rng;
 use tokio::time::{Instant, sleep};
 use zookeeper_client::{SessionInfo, SessionState};
 
-use crate::sessions::connection::{Attempt, Connection, Dialer, Host};
+use crate::sessions::connection::{Attempt, Closing, Connection, Dialer, Host};
 use crate::sessions::link::Link;
 use crate::wire::driver_task::TaskGate;
 
@@ -46,9 +46,12 @@ impl Reconnection {
         }
     }
 
-    /// The next connection, or how the session ended. The servers have ended it after seven fifths of its timeout.
+    /// The next connection, or how the session ended. The servers have ended it after seven fifths of its timeout, unless they heard
+    /// more of it.
     async fn reconnect(&self, broken: &Host) -> Result<Connection, SessionState> {
-        let until = Instant::now() + self.dialer.session_timeout * 7 / 5;
+        let broke = Instant::now();
+        let (cautious, until) =
+            (broke + self.dialer.session_timeout / 3, broke + self.dialer.session_timeout * 7 / 5);
         let (unused, mut backoff) = (&self.link.unused, Backoff::new(&self.dialer));
         while Instant::now() < until {
             let began = Instant::now();
@@ -72,10 +75,24 @@ impl Reconnection {
                 }
             }
         }
-        while Instant::now() < until && !self.dialer.try_close(&self.session).await {
-            sleep(backoff.next()).await;
-        }
+        self.try_close(broken, cautious, until, backoff).await;
         Err(if unused.is_cancelled() { SessionState::Closed } else { SessionState::Expired })
+    }
+
+    /// Tries to close the session. Servers that refuse are asked `until` then, and silent ones until it is time to be `cautious`: a
+    /// connection breaks at most two thirds of a timeout after its last answer, so these hear of the session for one timeout at
+    /// most, and end it after two.
+    async fn try_close(&self, broken: &Host, cautious: Instant, until: Instant, mut backoff: Backoff) {
+        let mut last = until;
+        while Instant::now() < last {
+            match self.dialer.try_close(&self.session, broken, cautious).await {
+                Closing::Closed => return,
+                Closing::Refused => last = until,
+                Closing::Silent => last = cautious,
+            }
+            let pause = backoff.next().min(last.saturating_duration_since(Instant::now()));
+            sleep(pause).await;
+        }
     }
 
     /// Reports the end of the session, and waits until nobody relies on it any more, so that it may be closed.
@@ -127,6 +144,7 @@ impl Backoff {
 mod tests {
     use super::*;
     use crate::sessions::connection::tests::{TIMEOUT, dialer, server};
+    use futures_util::FutureExt;
     use std::future::pending;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
     use tokio::time::pause;
@@ -179,5 +197,34 @@ mod tests {
         let (ended, ()) = tokio::join!(reconnection.reconnect(&host), close);
         assert_eq!(ended.err(), Some(SessionState::Closed));
         assert!(began.elapsed() < TIMEOUT / 100);
+    }
+
+    /// When silent servers were asked for the last time, since the break, to close a session that is left this long after it. Each
+    /// attempt that they hear keeps the session, and thus its locks, for a whole timeout more.
+    async fn last_heard(left_after: Duration) -> Duration {
+        let last = Arc::new(std::sync::Mutex::new(Instant::now()));
+        let heard = Arc::clone(&last);
+        let silent = move |_| {
+            *heard.lock().unwrap() = Instant::now();
+            sleep(TIMEOUT / 5).map(|()| Error::Timeout)
+        };
+        let (reconnection, host) = disconnected(silent).await;
+        let (broke, link) = (Instant::now(), Arc::clone(&reconnection.link));
+        let leave = sleep(left_after).map(|()| link.leave());
+        let (ended, ()) = tokio::join!(reconnection.reconnect(&host), leave);
+        assert_eq!(ended.err(), Some(SessionState::Closed));
+        let last = *last.lock().unwrap();
+        last - broke
+    }
+
+    #[tokio::test]
+    async fn silent_servers_hear_of_a_session_for_a_third_of_its_timeout_after_the_break() {
+        assert!(last_heard(Duration::ZERO).await < TIMEOUT / 3);
+    }
+
+    #[tokio::test]
+    async fn silent_servers_are_asked_once_to_close_a_session_that_has_ended_in_time() {
+        let left = TIMEOUT * 3 / 4;
+        assert!(last_heard(left).await < left + TIMEOUT / 100);
     }
 }
