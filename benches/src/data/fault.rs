@@ -262,7 +262,10 @@ faults! {
     /// Everything that is sent to or by servers is lost.
     BlackHole: row(CutOff(&[]), Minority).in_soak(PROXIED, Any, outage);
     /// What the open connections to servers carry is lost from then on, without an end; new connections work.
-    Silence: row(Silence, Several).in_soak(PROXIED, Any, at_once);
+    Silence: row(Silence, Several).in_table("open connections silent", [
+        NO_CONNECTION, holds(Lease, REDIS), holds(Lease, REDLOCK), holds(Lease, ZK), holds(Lease, POSTGRES),
+        holds(Lease, SWAPS), holds(Lease, SWAPS),
+    ]).in_soak(PROXIED, Any, at_once);
     /// The replies to the next requests of all clients are lost.
     RepliesSwallowed: row(SwallowReplies, All).in_table("replies swallowed", [
         NO_CONNECTION, holds(Lease, REDIS), holds(Lease, REDLOCK), holds(Lease, ZK_SESSION), holds(Lease, POSTGRES),
@@ -719,7 +722,7 @@ mod tests {
     #[test]
     fn no_fault_is_lost_and_each_has_a_name_of_its_own() {
         let (table, soak) = (Fault::of_table().count(), Fault::of_soak().count());
-        assert_eq!((table, soak, ROWS.len()), (24, 27, Fault::value_variants().len()));
+        assert_eq!((table, soak, ROWS.len()), (25, 27, Fault::value_variants().len()));
         assert_eq!(Fault::of_soak().map(Fault::soak_name).collect::<BTreeSet<_>>().len(), soak);
         assert!(
             Fault::value_variants()

@@ -42,7 +42,12 @@ impl TakenConnections {
                 }
             }
         }
-        self.are_all().await
+        Ok(match self {
+            Self::Postgres { .. } => self.are_all().await?,
+            Self::Mysql { administrator, .. } => {
+                administrator.number(MYSQL_CONNECTIONS, &[]).await? == Some(0)
+            }
+        })
     }
 }
 
@@ -171,6 +176,8 @@ pub(super) const END_SESSIONS: &str =
     "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name LIKE 'polylock%'";
 const COUNT_SESSIONS: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'polylock%'";
 const END_MYSQL_SESSIONS: &str = "KILL USER me";
-/// One that is refused, as there are too many, logs in before.
+/// One that logs in may be refused, as there are too many, or become a session.
+const MYSQL_CONNECTIONS: &str =
+    "SELECT COUNT(*) FROM information_schema.processlist WHERE user IN ('me', 'unauthenticated user')";
 const MYSQL_SESSIONS: &str =
     "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'me' AND command <> 'Connect'";
