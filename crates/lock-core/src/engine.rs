@@ -33,6 +33,7 @@
 mod attempt;
 mod blocked;
 mod lease;
+mod release;
 mod renew;
 mod rollback;
 mod round_trip;
@@ -48,6 +49,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rand::Rng;
 use tokio::time::sleep;
 
 use self::attempt::Acquisition;
@@ -66,7 +68,7 @@ pub use crate::renewal::Answered;
 use crate::seam::migration::MigrationSource;
 use crate::{
     AcquireRequest, Acquired, Backend, Capabilities, Clock, DoctorReport, Error, ErrorKind, Lease,
-    LeasePolicy, LockName, LockState, Outcome, OwnerId, Result, Token,
+    LeasePolicy, LockName, LockState, Outcome, OwnerId, Result, Token, random,
 };
 
 /// A [`Backend`] over a store of leases.
@@ -283,7 +285,7 @@ impl<E: OnEngine> Backend for E {
                     () = change => {}
                     () = sleep(ends.map_or(longest, |left| left.min(longest)) + pause_between(1, 50)) => {}
                 },
-                None => sleep(pause_between(250, 500)).await,
+                None => sleep(store.look_every().mul_f64(random::rng().random_range(1.0..2.0))).await,
             }
         }
     }

@@ -26,7 +26,7 @@ pub use process::time::clock;
 #[doc(hidden)]
 pub use process::time::drift;
 #[doc(hidden)]
-pub use process::{pending_release, poison, random, waiting};
+pub use process::{poison, random, waiting};
 #[doc(hidden)]
 pub use seam::lazy;
 pub use seam::{backend, doctor, inspect, lease, migration, observe, revocation};

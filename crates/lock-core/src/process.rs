@@ -4,7 +4,6 @@ pub(crate) mod connection;
 pub(crate) mod events;
 pub(crate) mod local_queue;
 pub(crate) mod patience;
-pub mod pending_release;
 pub(crate) mod persistence;
 pub mod poison;
 pub mod random;

@@ -282,6 +282,7 @@ impl<P> Record<P> {
             holding.mode = Mode::Shared;
             self.advance(now, None, &mut changes);
         }
+        self.hand_over_after(now, &mut changes);
         (is_held, changes)
     }
 
@@ -298,19 +299,22 @@ impl<P> Record<P> {
     pub fn break_lock(&mut self, now: &mut impl Now<P>, which: impl Fn(Token) -> bool) -> (bool, Changes<P>) {
         let mut changes = Changes { expired: self.expire(now), ..Changes::default() };
         changes.removed = self.holders.extract_if(.., |holder| which(holder.token)).collect();
-        if !changes.removed.is_empty() {
-            self.advance(now, None, &mut changes);
-        }
+        self.hand_over_after(now, &mut changes);
         (!changes.removed.is_empty(), changes)
     }
 
     /// Removes the holders whose lease has ended, and hands the lock over.
     pub fn settle(&mut self, now: &mut impl Now<P>) -> Changes<P> {
         let mut changes = Changes { expired: self.expire(now), ..Changes::default() };
-        if !changes.expired.is_empty() {
-            self.advance(now, None, &mut changes);
-        }
+        self.hand_over_after(now, &mut changes);
         changes
+    }
+
+    /// Hands the lock over if these changes have removed a holder.
+    fn hand_over_after(&mut self, now: &mut impl Now<P>, changes: &mut Changes<P>) {
+        if !changes.removed.is_empty() || !changes.expired.is_empty() {
+            self.advance(now, None, changes);
+        }
     }
 
     fn holding_mut(&mut self, owner: OwnerId) -> Option<&mut Holding<P>> {
@@ -438,5 +442,47 @@ impl<P> Waiting<P> {
     #[must_use]
     pub fn new(owner: OwnerId, mode: Mode, turn: Turn, party: P) -> Self {
         Self { owner, mode, turn, party }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct At(BootInstant);
+
+    impl Now<()> for At {
+        fn time(&self) -> BootInstant {
+            self.0
+        }
+
+        fn lives(&self, _: &Waiting<()>) -> bool {
+            true
+        }
+
+        fn mint(&mut self, last: Token) -> Token {
+            Token::new(last.get() + 1)
+        }
+    }
+
+    /// Waiters that are notified would learn of it at their next look alone.
+    #[test]
+    fn who_finds_that_a_lease_has_ended_hands_the_lock_over() {
+        let (ttl, [holder, next, other]) = (Duration::from_secs(10), [(); 3].map(|()| OwnerId::random()));
+        type Finds = fn(&mut Record, &mut At, OwnerId) -> (bool, Changes);
+        let finds: [Finds; 3] = [
+            |record, now, _| record.break_lock(now, |_| false),
+            |record, now, other| record.downgrade(now, other, Duration::ZERO),
+            |record, now, other| record.release(now, other),
+        ];
+        for find in finds {
+            let (mut record, mut now) = (Record::new(), At(BootInstant::from_boot(ttl)));
+            let ask = |owner, waits| Ask { owner, mode: Mode::Exclusive, ttl, waits, party: () };
+            record.ask(&mut now, ask(holder, None));
+            record.ask(&mut now, ask(next, Some(Turn::Granted(ttl))));
+            now.0 = now.0 + ttl;
+            let (_, changes) = find(&mut record, &mut now, other);
+            assert_eq!(changes.granted, [next]);
+        }
     }
 }

@@ -11,8 +11,10 @@ use rand::Rng;
 struct Average(AtomicU64);
 
 /// How long a read takes, and a swap.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Pace {
+    /// What takes longer was a pause of this process.
+    timeout: Duration,
     reads: Average,
     swaps: Average,
 }
@@ -38,12 +40,22 @@ impl Average {
 }
 
 impl Pace {
+    pub(crate) fn new(timeout: Duration) -> Self {
+        Self { timeout, reads: Average::default(), swaps: Average::default() }
+    }
+
     pub(crate) fn note_read(&self, took: Duration) {
-        self.reads.note(took);
+        self.note(&self.reads, took);
     }
 
     pub(crate) fn note_swap(&self, took: Duration) {
-        self.swaps.note(took);
+        self.note(&self.swaps, took);
+    }
+
+    fn note(&self, of: &Average, took: Duration) {
+        if took <= self.timeout {
+            of.note(took);
+        }
     }
 
     /// How long a change takes that reads and swaps.
@@ -72,5 +84,19 @@ impl Pauses {
     pub(crate) fn next(&mut self) -> Duration {
         let pause = std::mem::replace(&mut self.next, self.others);
         pause.mul_f64(random::rng().random_range(0.0..=1.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_of_the_process_is_no_slowness_of_the_store() {
+        let pace = Pace::new(Duration::from_secs(5));
+        pace.note_read(Duration::from_millis(2));
+        let before = pace.round_trip();
+        pace.note_read(Duration::from_secs(600));
+        assert_eq!(pace.round_trip(), before);
     }
 }

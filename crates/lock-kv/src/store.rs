@@ -10,8 +10,8 @@ use lock_core::backend::MAX_LISTED;
 use lock_core::engine::{Answer, Answered, Ask, Changed, Extension, Hold, LeaseStore, Order, Release};
 use lock_core::record::{self, Now, Record, Turn};
 use lock_core::{
-    BootInstant, Clock, DoctorReport, Error, ErrorKind, Finding, FindingLevel, LockName, LockState, Outcome,
-    OwnerId, Result, Token,
+    Clock, DoctorReport, Error, ErrorKind, Finding, FindingLevel, LockName, LockState, Outcome, OwnerId,
+    Result, Token,
 };
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -23,22 +23,13 @@ use crate::pace::Pace;
 use crate::probe;
 use crate::registers::{About, Exchanged, LOCKS, Registers, Version, Versioned};
 use crate::stored::{Moment, Party, Stored};
+use crate::waiters::{Asked, ask_for, lasts};
 
-/// How many waiters stand in the record; others poll. All clients read it, and write it whole.
-const MOST_WAITERS: usize = 128;
 /// How many locks are renewed, or read for a list, at a time.
 const AT_A_TIME: usize = 16;
-/// A waiter lives for so many round trips for each that waits, as it says three times in that that it lives: all of them take a third
-/// of the changes that a store can make of a record.
-const ROUND_TRIPS_OF_A_WAITER: u32 = 9;
-/// And for so much for each: all of them write ten values a second at most, as some stores keep the old ones.
-const SPAN_OF_A_WAITER: Duration = Duration::from_millis(300);
 /// How often a waiter tries to join the queue before it pauses. Once is too few: those who hand a lock over among them change the record all the
 /// time, and a waiter may never come in between.
 const TRIES_TO_JOIN: u32 = 4;
-/// A waiter that has gone has its place for no longer.
-const WAITER_LASTS_AT_MOST: Duration = Duration::from_secs(300);
-
 /// Locks as records in [registers](Registers).
 #[derive(Debug)]
 pub struct KvStore<R> {
@@ -104,7 +95,7 @@ impl<R: Registers> KvStore<R> {
             boot,
             waiter_lasts,
             observed: Observed::default(),
-            pace: Pace::default(),
+            pace: Pace::new(timeout),
             is_closed: AtomicBool::new(false),
         }
     }
@@ -117,8 +108,9 @@ impl<R: Registers> KvStore<R> {
         Moment::new(self.clock.now(), self.boot.clone(), self.about.notifies)
     }
 
-    fn record(&self, known: &Known, stored: &Stored) -> Record<Party> {
-        stored.record(|owner, beat| known.since(owner, beat), self.boot.as_ref())
+    fn record(&self, known: &Known, stored: &Stored, now: &Moment) -> Record<Party> {
+        let now = (now.time(), self.boot.as_ref());
+        stored.record(|owner, beat| known.since(owner, beat), now)
     }
 
     /// Changes the record of a lock, as it is or is remembered.
@@ -159,7 +151,7 @@ impl<R: Registers> KvStore<R> {
                 None => (None, Stored::new()),
             };
             let mut moment = self.moment();
-            let mut record = self.record(&current, &before);
+            let mut record = self.record(&current, &before, &moment);
             let (answer, counts) = change(&mut record, &mut moment);
             let next = before.followed_by(&record, &moment);
             if !matches!(counts, Counts::Swapped) && next.says_the_same_as(&before) {
@@ -289,6 +281,9 @@ impl<R: Registers> KvStore<R> {
                 if is_held {
                     now.hear(lease.owner, lease.ttl);
                 }
+                if lease.leaves {
+                    now.leave(lease.owner);
+                }
                 changed(is_held)
             };
             (places.iter().map(extend).collect::<Vec<_>>(), Counts::Swapped)
@@ -309,62 +304,6 @@ impl<R: Registers> KvStore<R> {
             party: Party::new(ask.info, ask.ttl),
         }
     }
-
-    /// For how long a waiter lives after it has said so, beside so many others.
-    fn waiter_lasts(&self, others: usize) -> Duration {
-        let waiters = u32::try_from(others + 1).unwrap_or(u32::MAX);
-        let span = (self.pace.round_trip() * ROUND_TRIPS_OF_A_WAITER).max(SPAN_OF_A_WAITER);
-        let lasts = span.saturating_mul(waiters);
-        lasts.min(WAITER_LASTS_AT_MOST).max(self.waiter_lasts)
-    }
-}
-
-/// What came of a request for a lock.
-struct Asked {
-    answer: record::Answer,
-    /// When the waiter has to say again that it lives.
-    beat: BootInstant,
-    /// Whether it was in the queue before.
-    was_queued: bool,
-}
-
-/// Asks for a lock, with the least that has to be written: a waiter stays as it is until its beat is due, and while it is patient.
-fn ask_for(
-    record: &mut Record<Party>,
-    now: &mut Moment,
-    mut ask: record::Ask<Party>,
-    is_patient: bool,
-    waiter_lasts: impl Fn(usize) -> Duration,
-) -> Asked {
-    let (owner, ttl) = (ask.owner, ask.ttl);
-    if record.queue().len() >= MOST_WAITERS {
-        // Those that have gone take up the room of others.
-        let alive = record.queue().iter().filter(|waiter| now.lives(waiter)).cloned();
-        *record = Record::of(record.last(), record.holders().iter().cloned(), alive);
-    }
-    let lasts = waiter_lasts(record.queue().len());
-    let (mut beat, mut is_due, mut was_queued) = (now.time() + lasts / 3, true, false);
-    match record.queue().iter().find(|waiter| waiter.owner == owner) {
-        Some(waiter) if now.lives(waiter) => {
-            was_queued = true;
-            ask.party = waiter.party.clone();
-            if now.time() < ask.party.next_beat() {
-                (beat, is_due) = (ask.party.next_beat(), false);
-            }
-            is_due &= !is_patient;
-        }
-        _ if is_patient => ask.waits = None,
-        Some(_) => {}
-        None if record.queue().len() >= MOST_WAITERS => ask.waits = None,
-        None => {}
-    }
-    let (answer, _) = record.ask(now, ask);
-    match answer {
-        record::Answer::Granted(_) => now.hear(owner, ttl),
-        record::Answer::Busy { .. } if is_due => now.hear(owner, lasts),
-        record::Answer::Busy { .. } => {}
-    }
-    Asked { answer, beat, was_queued }
 }
 
 impl<R: Registers> LeaseStore for KvStore<R> {
@@ -395,7 +334,9 @@ impl<R: Registers> LeaseStore for KvStore<R> {
         let is_patient = mailbox.is_some_and(KvMailbox::is_patient);
         let carried = mailbox.and_then(KvMailbox::take_carried);
         let answered = self.change_carried(key, carried, |record, now| {
-            let asked = ask_for(record, now, asked.clone(), is_patient, |others| self.waiter_lasts(others));
+            let asked = ask_for(record, now, asked.clone(), is_patient, |others| {
+                lasts(self.pace.round_trip(), others).max(self.waiter_lasts)
+            });
             let counts = match asked.answer {
                 record::Answer::Busy { .. } if asked.was_queued => Counts::Told { tries: 1 },
                 record::Answer::Busy { .. } => Counts::Told { tries: TRIES_TO_JOIN },
@@ -486,8 +427,8 @@ impl<R: Registers> LeaseStore for KvStore<R> {
     async fn inspect(&self, key: &Arc<str>) -> Result<LockState> {
         let known = self.read(key, Instant::now() + self.timeout).await?;
         let Some((_, stored)) = &known.value else { return Ok(LockState::default()) };
-        let record = self.record(&known, stored);
-        let mut state = record.state(&self.moment());
+        let now = self.moment();
+        let mut state = self.record(&known, stored, &now).state(&now);
         for holder in &mut state.holders {
             // Without the margin of this observer.
             let lasts = holder.id.and_then(|id| stored.lasts(id));
@@ -512,6 +453,11 @@ impl<R: Registers> LeaseStore for KvStore<R> {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             drop(runtime.spawn(async move { registers.close().await }));
         }
+    }
+
+    /// Where a look costs money, waiters have a longer pause too.
+    fn look_every(&self) -> Duration {
+        self.about.poll.max(Duration::from_millis(250))
     }
 
     fn mailbox(&self, _: &Arc<str>) -> Option<KvMailbox<R>> {

@@ -64,6 +64,9 @@ pub(crate) struct Party {
     /// When that was, where processes share a clock: before the value was sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     at: Option<BootTime>,
+    /// When it ends by the time of day, if nobody counts on it: its guard is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    left_until: Option<SystemTime>,
     /// When this client counts it dead.
     #[serde(skip, default = "never")]
     dead_at: BootInstant,
@@ -77,6 +80,8 @@ pub(crate) struct Moment {
     boot: Option<BootId>,
     /// Those that say that they live, for so long at least.
     alive: Vec<(OwnerId, Duration)>,
+    /// Those of them whose guards are gone.
+    leaving: Vec<OwnerId>,
     /// Whether waiters are notified of a grant.
     notifies: bool,
 }
@@ -135,16 +140,18 @@ impl Stored {
     }
 
     /// The record, with the ends that this client observes: `seen` is when a read returned that showed this beat of the owner first. It was
-    /// written before, and a process of the same boot knows when.
+    /// written before, and a process of the same boot knows when. Of what was left, the time of day tells the end as well.
     pub(crate) fn record(
         &self,
         seen: impl Fn(OwnerId, u64) -> BootInstant,
-        boot: Option<&BootId>,
+        (now, boot): (BootInstant, Option<&BootId>),
     ) -> Record<Party> {
         let observed = |owner, party: &Party| {
             let (lasts, seen) = (party.lasts(), seen(owner, party.beat));
             let written = party.at.as_ref().and_then(|at| at.on(boot)).unwrap_or(seen);
-            Party { dead_at: seen.min(written) + lasts + margin(lasts), ..party.clone() }
+            let dead_at = seen.min(written) + lasts + margin(lasts);
+            let left = party.left_until.map(|end| now + end.duration_since(wall_clock()).unwrap_or_default());
+            Party { dead_at: left.map_or(dead_at, |end| end.min(dead_at)), ..party.clone() }
         };
         let holders = self.holders.iter().map(|holder| {
             let party = observed(holder.owner, &holder.party);
@@ -220,7 +227,7 @@ impl Party {
     /// A new one, which lasts for so long after each beat.
     pub(crate) fn new(info: &OwnerInfo, lasts: Duration) -> Self {
         let (since, lasts_ms) = (wall_clock(), millis(lasts));
-        Self { info: info.clone(), since, beat: 0, lasts_ms, at: None, dead_at: never() }
+        Self { info: info.clone(), since, beat: 0, lasts_ms, at: None, left_until: None, dead_at: never() }
     }
 
     fn lasts(&self) -> Duration {
@@ -236,7 +243,7 @@ impl Party {
 
 impl Moment {
     pub(crate) const fn new(now: BootInstant, boot: Option<BootId>, notifies: bool) -> Self {
-        Self { now, boot, alive: Vec::new(), notifies }
+        Self { now, boot, alive: Vec::new(), leaving: Vec::new(), notifies }
     }
 
     /// For how long this owner lives at least, if it says so.
@@ -249,6 +256,11 @@ impl Moment {
         self.alive.push((owner, lasts));
     }
 
+    /// Notes that nobody counts on what this owner has.
+    pub(crate) fn leave(&mut self, owner: OwnerId) {
+        self.leaving.push(owner);
+    }
+
     /// What is stored with an entry in the value of this number, `until` when it lasts if it has a lease.
     fn beat_of(&self, owner: OwnerId, party: &Party, until: Option<BootInstant>, number: u64) -> Party {
         let heard = self.heard(owner);
@@ -257,17 +269,18 @@ impl Moment {
             return Party { dead_at: never(), ..party.clone() };
         }
         let lasts = match until {
-            None => return self.told(party, heard.unwrap_or_else(|| party.lasts()), number),
+            None => return self.told(owner, party, heard.unwrap_or_else(|| party.lasts()), number),
             // A longer lease is left alone. Its end has the margin of an observer already.
             Some(until) if is_same => (until - margin(party.lasts())).saturating_duration_since(self.now),
             Some(until) => until.saturating_duration_since(self.now),
         };
-        self.told(party, lasts.max(heard.unwrap_or_default()), number)
+        self.told(owner, party, lasts.max(heard.unwrap_or_default()), number)
     }
 
-    fn told(&self, party: &Party, lasts: Duration, number: u64) -> Party {
+    fn told(&self, owner: OwnerId, party: &Party, lasts: Duration, number: u64) -> Party {
         let at = self.boot.as_ref().map(|boot| BootTime::new(boot, self.now));
-        Party { beat: number, lasts_ms: millis(lasts), at, dead_at: never(), ..party.clone() }
+        let left_until = self.leaving.contains(&owner).then(|| wall_clock() + lasts);
+        Party { beat: number, lasts_ms: millis(lasts), at, left_until, dead_at: never(), ..party.clone() }
     }
 }
 
@@ -303,7 +316,9 @@ impl Now<Party> for Moment {
     fn mint(&mut self, last: Token) -> Token {
         let since_1970 = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         let clock = u64::try_from(since_1970.as_micros()).unwrap_or_default();
-        Token::new(TokenBlock::start((last.get() + TokenBlock::SIZE).max(clock)))
+        // One that is too large is refused when the record is written.
+        let next = last.get().saturating_add(TokenBlock::SIZE).max(clock);
+        Token::new(TokenBlock::start(next.min(i64::MAX.cast_unsigned())))
     }
 }
 
@@ -320,4 +335,22 @@ impl Shown for Party {
 /// Rounded up: who observes a lease may wait longer, and never shorter.
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As when two readers are admitted beside a record that somebody else has written.
+    #[test]
+    fn tokens_beyond_the_last_one_are_minted_and_not_written() {
+        let mut now = Moment::new(BootInstant::from_boot(Duration::ZERO), None, false);
+        let mut stored = Stored::new();
+        stored.last = Token::new(LARGEST);
+        for _ in 0..2 {
+            assert!(stored.is_possible() == (stored.last.get() == LARGEST));
+            stored.last = now.mint(stored.last);
+        }
+        assert!(!stored.is_possible());
+    }
 }

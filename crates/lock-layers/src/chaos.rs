@@ -529,6 +529,13 @@ impl Lease for ChaosLease {
         self.check().map(|()| until)
     }
 
+    async fn leave(&self, ttl: Duration) -> Result<BootInstant> {
+        self.check()?;
+        let request = async { self.below.lock().await.lease.leave(ttl).await };
+        let until = self.chaos.dice.send(self.backend, "extend", request).await?;
+        self.check().map(|()| until)
+    }
+
     async fn verify(&self) -> Result<GuardState> {
         let request = async { self.below.lock().await.lease.verify().await };
         let state = self.chaos.dice.send(self.backend, "verify", request).await?;

@@ -221,6 +221,10 @@ impl Lease for PrefixedLease {
         self.inner.extend(ttl).await
     }
 
+    async fn leave(&self, ttl: Duration) -> Result<BootInstant> {
+        self.inner.leave(ttl).await
+    }
+
     async fn verify(&self) -> Result<GuardState> {
         self.inner.verify().await
     }

@@ -716,7 +716,7 @@ impl HeldLock {
 
     /// Leaves the lock to a time to live of `left`. The lease is dropped after it, which ends its renewal.
     async fn leave_for(&self, left: Duration, origin: &Origin) -> Result<Released> {
-        let extended = self.lease.extend(left.max(origin.min_ttl));
+        let extended = self.lease.leave(left.max(origin.min_ttl));
         match self.holding.request("extend", extended).await {
             Ok(_) => Ok(Released::Released),
             Err(error) if error.kind() == ErrorKind::Lost => Ok(Released::AlreadyLost),

@@ -7,10 +7,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::blocked::{Pauses, until_free};
+use super::release::{PendingRelease, SentRelease};
 use super::renew::{Downgrading, HeldLock, Sharing, is_blocked};
 use super::rollback::RollbackGuard;
 use super::{Ask, Changed, Core, Hold, Kept, LeaseStore, Mailbox, Order, Release};
-use crate::process::pending_release::{PendingRelease, SentRelease};
 use crate::process::time::drift::valid_until;
 use crate::renewal::{Renewal, Terms};
 use crate::{
@@ -140,6 +140,11 @@ impl<S: LeaseStore> Lease for EngineLease<S> {
         let capabilities = &self.core.capabilities;
         capabilities.check_ttl(ttl, capabilities.lease.min_ttl())?;
         self.renewal.extend(self.core.without_skew(ttl)).await.deadline(capabilities.backend)
+    }
+
+    async fn leave(&self, ttl: Duration) -> Result<BootInstant> {
+        self.held.leave();
+        self.extend(ttl).await
     }
 
     async fn verify(&self) -> Result<GuardState> {

@@ -78,6 +78,8 @@ struct Form {
     is_downgraded: bool,
     /// Whether the next renewal confirms a grant.
     confirms_next: bool,
+    /// Whether the guard is gone.
+    is_left: bool,
 }
 
 /// Whether a lock may be shared.
@@ -93,8 +95,13 @@ pub(super) enum Sharing {
 impl<P> HeldLock<P> {
     pub(super) const fn new(place: P, owner: OwnerId, hold: Hold) -> Self {
         let sharing = if matches!(hold, Hold::Alone) { Sharing::No } else { Sharing::Possible };
-        let form =
-            Mutex::new(Form { sharing, downgrades: false, is_downgraded: false, confirms_next: false });
+        let form = Mutex::new(Form {
+            sharing,
+            downgrades: false,
+            is_downgraded: false,
+            confirms_next: false,
+            is_left: false,
+        });
         Self { place, owner, form }
     }
 
@@ -104,6 +111,11 @@ impl<P> HeldLock<P> {
 
     pub(super) fn confirm_next(&self) {
         self.form().confirms_next = true;
+    }
+
+    /// Notes that the guard is gone: the next extension is the last one.
+    pub(super) fn leave(&self) {
+        self.form().is_left = true;
     }
 
     /// Notes that a renewal is about to be sent, and returns the hold that it renews. No other one is in flight.
@@ -224,8 +236,8 @@ impl<S: LeaseStore> Renew for RenewOnStore<S> {
         for _ in 0..TRIES {
             let extension = |&at: &usize| {
                 let Due { key: held, ttl, shortens, .. } = &batch[at];
-                let (place, hold) = (&held.place, holds[at]);
-                Extension { place, owner: held.owner, ttl: *ttl, shortens: *shortens, hold }
+                let (place, hold, leaves) = (&held.place, holds[at], held.form().is_left);
+                Extension { place, owner: held.owner, ttl: *ttl, shortens: *shortens, hold, leaves }
             };
             let extensions: Vec<_> = left.iter().map(extension).collect();
             let (sent, blocked) = (self.clock.now(), Mutex::new(Vec::new()));

@@ -131,6 +131,11 @@ pub trait LeaseStore: Debug + Send + Sync + 'static {
         None
     }
 
+    /// How often an observer looks where changes are not notified: between this and twice as long. The default is a quarter of a second.
+    fn look_every(&self) -> Duration {
+        Duration::from_millis(250)
+    }
+
     /// What ends when the lock has changed the next time; `None` if that is not notified. The default has none, and observers look now
     /// and then.
     fn next_change(
@@ -365,6 +370,8 @@ pub struct Extension<'a, P> {
     pub ttl: Duration,
     /// Whether a longer one is to be shortened. Else it stays, so that a late request shortens no other.
     pub shortens: bool,
+    /// Whether its guard is gone: nobody counts on the lease, and no other extension follows.
+    pub leaves: bool,
     /// How the owner has the lock. No other extension of this lease is under way.
     pub hold: Hold,
 }
@@ -417,7 +424,7 @@ impl<'a, P> Extension<'a, P> {
     /// An extension that shortens nothing.
     #[must_use]
     pub const fn new(place: &'a P, owner: OwnerId, ttl: Duration) -> Self {
-        Self { place, owner, ttl, shortens: false, hold: Hold::Alone }
+        Self { place, owner, ttl, shortens: false, leaves: false, hold: Hold::Alone }
     }
 }
 

@@ -61,6 +61,16 @@ pub trait Lease: Any + Debug + Send + Sync {
     /// [`Lost`](crate::ErrorKind::Lost) when the lock is lost; it is never acquired again.
     async fn extend(&self, ttl: Duration) -> Result<BootInstant>;
 
+    /// The same, when the guard is gone and nobody counts on the lock any more: a store without a clock may then note when it ends by the time
+    /// of day.
+    ///
+    /// # Errors
+    ///
+    /// As [`extend`](Self::extend).
+    async fn leave(&self, ttl: Duration) -> Result<BootInstant> {
+        self.extend(ttl).await
+    }
+
     /// Asks the server whether the lock is still held.
     ///
     /// # Errors

@@ -34,7 +34,8 @@ const OPTIONS: [&str; 8] = [
 /// cost two writes for a pair, a write each ten seconds for a held lock, and a read a second for a waiter.
 ///
 /// URL: `s3://[key_id:secret@]bucket[/prefix][?option=value&...]`. Locks are the objects `prefix/lock/NAME`; the prefix is `polylock`
-/// unless the URL has one. They stay: let no rule of the bucket delete or archive them, or tokens begin anew. A user needs
+/// unless the URL has one. They stay: let no rule of the bucket delete or archive them, or tokens begin anew. Where the bucket keeps
+/// old versions, each write leaves one, some three million a year for a held lock: let a rule delete the *noncurrent* ones. A user needs
 /// `s3:GetObject`, `s3:PutObject` and `s3:ListBucket`.
 ///
 /// Keys come from the URL, from [`option`](Self::option), from the environment (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`,

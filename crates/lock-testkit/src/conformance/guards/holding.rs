@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_core::{ErrorKind, LockOptions, Released};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::conformance::Harness;
 use crate::conformance::helpers::{
@@ -44,6 +44,32 @@ pub(crate) async fn a_lock_is_held_at_least_or_the_option_is_refused(harness: &d
         assert!(next.token() > token, "token {} came after {token}", next.token());
         assert!(start.elapsed() + MARGIN >= HOLD, "it was held for {:?}", start.elapsed());
         give_back(next).await;
+    }
+    nothing_left(harness, &name).await;
+}
+
+/// As processes of cron do: each is new, and has not seen the lock before.
+pub(crate) async fn what_is_kept_for_a_time_is_free_after_it_for_who_looks_once(harness: &dyn Harness) {
+    let (locks, name) = (client(harness).await, fresh());
+    let mutex = locks.mutex_with(&name, LockOptions::new().hold_at_least(HOLD)).unwrap();
+    let start = Instant::now();
+    give_back(within(SOON, "the lock", mutex.acquire()).await.unwrap()).await;
+    let looks_once = async || {
+        let Some(guard) = client(harness).await.mutex(&name).try_acquire().await.unwrap() else {
+            return false;
+        };
+        give_back(guard).await;
+        true
+    };
+    let was_free = looks_once().await;
+    assert!(!was_free || start.elapsed() >= HOLD / 2, "it was not kept");
+    if !was_free {
+        within(PATIENCE, "the lock", async {
+            while !looks_once().await {
+                sleep(HOLD / 16).await;
+            }
+        })
+        .await;
     }
     nothing_left(harness, &name).await;
 }

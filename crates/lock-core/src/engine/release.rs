@@ -6,16 +6,16 @@ use crate::{BootInstant, Error, GuardState, LossReason, Outcome, Released, Valid
 
 /// The release of a lease, from its first request until its outcome is known.
 #[derive(Debug, Default)]
-pub struct PendingRelease(Option<SentRelease>);
+pub(super) struct PendingRelease(Option<SentRelease>);
 
 /// A request that releases a lease.
 #[derive(Clone, Copy, Debug)]
-pub struct SentRelease {
+pub(super) struct SentRelease {
     was_valid: bool,
     /// By then the lease has expired.
     over: BootInstant,
     /// Whether an earlier request may have released the lock.
-    pub maybe_done: bool,
+    pub(super) maybe_done: bool,
 }
 
 impl PendingRelease {
@@ -24,7 +24,7 @@ impl PendingRelease {
     /// # Errors
     ///
     /// The outcome, if it is known without a request.
-    pub fn begin(
+    pub(super) fn begin(
         &mut self,
         validity: &Validity,
         now: BootInstant,
@@ -46,12 +46,12 @@ impl PendingRelease {
 
     /// Whether a request may have released the lock.
     #[must_use]
-    pub const fn is_sent(&self) -> bool {
+    pub(super) const fn is_sent(&self) -> bool {
         self.0.is_some()
     }
 
     /// Notes that this request was not applied.
-    pub fn not_applied(&mut self, sent: SentRelease) {
+    pub(super) fn not_applied(&mut self, sent: SentRelease) {
         self.0 = Some(sent);
     }
 }
@@ -59,19 +59,19 @@ impl PendingRelease {
 impl SentRelease {
     /// Whether the lease has expired by now: nobody waits for an answer any more.
     #[must_use]
-    pub fn is_over(&self, now: BootInstant) -> bool {
+    pub(super) fn is_over(&self, now: BootInstant) -> bool {
         now >= self.over
     }
 
     /// The outcome of a request that found the lock, or did not.
     #[must_use]
-    pub fn outcome(self, found: bool) -> Released {
+    pub(super) fn outcome(self, found: bool) -> Released {
         if found || self.maybe_done { self.in_time() } else { Released::AlreadyLost }
     }
 
     /// The error of a request, while an earlier one may have released the lock.
     #[must_use]
-    pub fn doubted(self, error: Error) -> Error {
+    pub(super) fn doubted(self, error: Error) -> Error {
         match error.outcome() {
             Outcome::NotApplied if self.maybe_done => error.with_outcome(Outcome::Unknown),
             _ => error,
@@ -80,7 +80,7 @@ impl SentRelease {
 
     /// The outcome of a request that reached the store before the lease expired.
     #[must_use]
-    pub fn in_time(self) -> Released {
+    pub(super) fn in_time(self) -> Released {
         if self.was_valid { Released::Released } else { Released::AlreadyLost }
     }
 }
