@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::connect::link::{Dialer, Link, Notified};
-use crate::notification::{Key, Notification, Secret, channel};
+use crate::message::{Key, Notification, Secret, channel};
 use crate::server::Server;
 
 /// Pauses before the next connection.

@@ -20,7 +20,7 @@
 //! | `turns` | whose turn it is to use a connection |
 //! | `teller` | notifies waiters and observers |
 //! | `inbox` | the connection on which the server notifies us |
-//! | `notification` | what it says there, and what of that is believed |
+//! | `message` | what it says there, and what of that is believed |
 //! | `stored_name` | lock names as the database stores them |
 //! | `sweep` | removes rows of unused names |
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -31,7 +31,7 @@ mod connect;
 mod error;
 mod group;
 mod inbox;
-mod notification;
+mod message;
 mod operate;
 mod order;
 mod request;

@@ -25,7 +25,7 @@ use crate::connect::link::{Dialer, Link};
 use crate::connect::turns::Turns;
 use crate::error::{BACKEND, During, Endpoint, unexpected};
 use crate::group::{self, Group, Receiver, Reply, Request};
-use crate::notification::{Key, Secret};
+use crate::message::{Key, Secret};
 use crate::order::{InOrder, Place};
 use crate::request::{Asked, Released};
 use crate::schema::quoted;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::Pool;
+use lock_core::timeouts::check_timeout;
 use lock_core::url::LockUrl;
 use lock_core::{Clock, Error, ErrorKind, Password, Result, TokenBlock};
 use rand::Rng;
 use redis_link::credentials::Credentials;
 use redis_link::dial::Dial;
-use redis_link::timeouts::check_timeout;
 use redis_link::topology::{Access, Scheme, Topology};
 use redis_link::wall_clock::WallClock;
 use redis_link::wire::TokenTtl;

@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lock_core::engine::{self, Kept, Message};
+use lock_core::waiting::longest_pause;
 use lock_core::{OwnerId, Validity};
 use redis_link::acquisitions::Registration;
 use redis_link::keys::Keys;
 use redis_link::proof::Secret;
 use redis_link::push::{Listener, Mailbox, Notification, Push, Pushes};
 use redis_link::take_back::Sent;
-use redis_link::waiting::longest_pause;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::config::RedisWait;

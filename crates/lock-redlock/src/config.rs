@@ -4,13 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lock_core::timeouts::check_timeout;
 use lock_core::url::LockUrl;
 use lock_core::{Clock, Error, ErrorKind, Password, Result, TokenBlock};
 use redis_link::credentials::Credentials;
 use redis_link::deadpool_redis::Pool;
 use redis_link::dial::Dial;
 use redis_link::redis::ConnectionInfo;
-use redis_link::timeouts::check_timeout;
 use redis_link::tls::Tls;
 use redis_link::topology::{connection_info, database_of, identity};
 use redis_link::wall_clock::WallClock;

@@ -6,6 +6,7 @@ pub(crate) mod created;
 pub(crate) mod downgrade;
 pub(crate) mod ephemeral;
 pub(crate) mod lease;
+pub(crate) mod lost_answer;
 pub(crate) mod queue;
 pub(crate) mod recipe;
 pub(crate) mod release;

@@ -3,7 +3,6 @@
 pub(crate) mod connection;
 pub(crate) mod ensemble;
 pub(crate) mod link;
-pub(crate) mod lost_answer;
 pub(crate) mod owned_change;
 pub(crate) mod owned_requests;
 pub(crate) mod paused_runtime;

@@ -1,4 +1,4 @@
-//! Connections to one server: addresses, TLS, the greeting, and what a client knows of the clock there.
+//! Connections to one server: addresses, which servers there are, TLS, the greeting, and what a client knows of the clock there.
 
 pub mod connection;
 pub mod credentials;
@@ -10,3 +10,4 @@ pub(crate) mod link;
 pub(crate) mod server_clock;
 pub(crate) mod stream;
 pub mod tls;
+pub mod topology;

@@ -22,12 +22,11 @@ mod route;
 mod scripts;
 pub mod wall_clock;
 
-pub use connect::{connection, credentials, dial, greeting, tls};
+pub use connect::{connection, credentials, dial, greeting, tls, topology};
 pub use notify::{acquisitions, key_watch, proof, push, unclaimed_grant};
 pub use operate::{break_lock, inspection};
-pub use route::{client, commands, dispatch, scan, topology};
+pub use route::{client, commands, dispatch, scan};
 pub use scripts::{keys, lock_answer, owner_cache, script, take_back, wire};
 
 pub use deadpool_redis;
-pub use lock_core::{drift, timeouts, waiting};
 pub use redis;

@@ -9,5 +9,4 @@ pub(crate) mod reply;
 pub mod scan;
 pub(crate) mod sentinel;
 pub(crate) mod slot;
-pub mod topology;
 pub(crate) mod unwritten;

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use lock_core::drift::valid_until;
 use lock_core::migration::{Reading, Removal, Removed, Tombstone};
 use lock_core::{BootInstant, Error, ErrorKind, LockName, Outcome, OwnerId, Result};
 use redis::Value;
-use redis_link::drift::valid_until;
 use redis_link::keys::Keys;
 use redis_link::wire;
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use lock_core::drift::valid_until;
 use lock_core::renewal::{self, Answered, Renew, Renewed};
 use lock_core::{BootInstant, Clock, Error, Outcome, Result, Token, Validity};
-use redis_link::drift::valid_until;
 use tokio::time::Instant;
 
 use crate::error::no_quorum;

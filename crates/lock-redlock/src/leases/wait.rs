@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use lock_core::drift::valid_until;
+use lock_core::waiting::{ROUNDING, Tried, WaitState, longest_pause, pause_between, within};
 use lock_core::{AcquireRequest, Acquired, BootInstant, Error, Result, Token, Wait};
 use rand::Rng;
-use redis_link::drift::valid_until;
 use redis_link::keys::Keys;
 use redis_link::push::{Listener, Mailbox, Notification};
-use redis_link::waiting::{ROUNDING, Tried, WaitState, longest_pause, pause_between, within};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until};
 

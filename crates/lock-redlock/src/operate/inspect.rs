@@ -8,13 +8,13 @@ use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use lock_core::backend::MAX_LISTED;
+use lock_core::waiting::{ROUNDING, pause_between};
 use lock_core::{Capabilities, LockName, LockState, OwnerId, Result, ServerLockState, ServerView, Token};
 use redis_link::break_lock::Breaking;
 use redis_link::error::not_a_lock;
 use redis_link::inspection::Inspection;
 use redis_link::key_watch::KeyWatch;
 use redis_link::keys::Keys;
-use redis_link::waiting::{ROUNDING, pause_between};
 use tokio::time::sleep;
 
 use crate::context::Context;

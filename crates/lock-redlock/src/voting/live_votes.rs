@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lock_core::BootInstant;
-use redis_link::drift::valid_until;
+use lock_core::drift::valid_until;
 
 use crate::voting::quorum::OfEach;
 

@@ -16,8 +16,8 @@ use crate::nodes::lock_path::LockPath;
 use crate::nodes::node::{CreatedNode, Deletion, Downgraded, NodeIdentity};
 use crate::recipes::created::{Creation, Rollback, State};
 use crate::recipes::downgrade::downgrade;
+use crate::recipes::lost_answer::find;
 use crate::recipes::release::{delete, release};
-use crate::sessions::lost_answer::find;
 use crate::sessions::session::{Session, SessionHandle};
 use crate::wire::requests::Entry;
 

@@ -10,8 +10,8 @@ use crate::error::Fault;
 use crate::nodes::lock_path::LockPath;
 use crate::nodes::node::{Deletion, NodeIdentity};
 use crate::recipes::created::{Created, Rollback, State};
+use crate::recipes::lost_answer::find;
 use crate::recipes::release::{LONGEST_PAUSE, delete, delete_latest};
-use crate::sessions::lost_answer::find;
 use crate::sessions::session::{PAUSE, Session, SessionHandle};
 
 impl Rollback {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use lock_core::BootInstant;
 
-use crate::drift::DRIFT;
+use lock_core::drift::DRIFT;
 
 /// A lower bound of the clock of the server that a connection leads to.
 #[derive(Debug, Default)]
@@ -115,7 +115,7 @@ const USABLE: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::drift::valid_until;
+    use lock_core::drift::valid_until;
 
     fn at(millis: u64) -> BootInstant {
         BootInstant::from_boot(Duration::from_millis(millis))

@@ -5,7 +5,7 @@ use tokio::time::sleep;
 
 use crate::notify::push::{Listener, Mailbox, Push, Pushes};
 use crate::scripts::keys::Keys;
-use crate::waiting::longest_pause;
+use lock_core::waiting::longest_pause;
 
 /// Waits for the next change of the key of a lock, by any client: the server reports it over the push connection (client
 /// tracking). A renewal is a change too.

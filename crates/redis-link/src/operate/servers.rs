@@ -7,8 +7,8 @@ use lock_core::Result;
 use redis::{ConnectionAddr, Pipeline};
 
 use crate::connect::link::{Link, Route};
+use crate::connect::topology::host_and_port;
 use crate::route::client::RedisClient;
-use crate::route::topology::host_and_port;
 use crate::scripts::wire;
 
 impl RedisClient {

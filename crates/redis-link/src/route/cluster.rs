@@ -19,10 +19,10 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::connect::dial::Settings;
 use crate::connect::greeting::info_field;
 use crate::connect::link::{Link, Route};
+use crate::connect::topology::at;
 use crate::error::{Endpoint, Failure};
 use crate::route::dispatch::Dispatch;
 use crate::route::slot::slot_of;
-use crate::route::topology::at;
 use crate::scripts::script::Call;
 
 /// A request that is redirected more often goes in a circle.

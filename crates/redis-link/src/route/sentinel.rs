@@ -13,8 +13,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::connect::connection::Connection;
 use crate::connect::dial::{Dial, Settings};
+use crate::connect::topology::{SentinelInfo, at};
 use crate::error::{Endpoint, is_unknown_command};
-use crate::route::topology::{SentinelInfo, at};
 
 /// How often the sentinels are asked for the master, and the followed sentinel is pinged.
 const LOOK_UP: Duration = Duration::from_secs(5);
