@@ -68,11 +68,11 @@ impl Plan {
             Mode::Quick => common,
             Mode::Full => Self {
                 warm_up: Duration::from_millis(500),
-                uncontended: Duration::from_secs(6),
+                uncontended: Duration::from_secs(5),
                 // With eight, the interval leaves out the two outermost.
                 rounds: 8,
                 most_operations: 100_000,
-                contended: Duration::from_secs(5),
+                contended: Duration::from_secs(4),
                 counted: Duration::from_secs(2),
                 processes: 20,
                 ..common

@@ -11,15 +11,10 @@ use crate::boot::{BootId, this_boot};
 use crate::probe::refuses_old_versions;
 use crate::registers::{About, Registers};
 use crate::store::KvStore;
+use crate::waiters::{grace, lasts_at_least};
 
 /// Shorter leases are a mistake: a lease is renewed three times in its ttl.
 pub(crate) const MIN_TTL: Duration = Duration::from_millis(100);
-/// How long the lock is kept for a granted waiter, and how long a waiter lives after its last beat, at least; and in polls.
-const GRACE: Duration = Duration::from_millis(2_500);
-const WAITER_LASTS: Duration = Duration::from_secs(5);
-const GRACE_IN_POLLS: u32 = 20;
-/// For the requests by which a waiter sees a grant and confirms it.
-const GRACE_FOR_REQUESTS: Duration = Duration::from_millis(500);
 /// A granted waiter has the lock for no longer than its ttl: it has to look within that.
 const MIN_TTL_IN_POLLS: u32 = 10;
 
@@ -168,21 +163,10 @@ impl<R: Registers> Kv<R> {
         };
         let boot = boot.filter(|_| about.one_host);
         let clock = config.observer_clock.unwrap_or(config.clock);
-        let lasts = waiter_lasts(&about);
+        let lasts = lasts_at_least(&about);
         let store = KvStore::new(registers, config.command_timeout, (clock, boot), lasts);
         Engine::new(store, capabilities, options).map(Self)
     }
-}
-
-/// How long a waiter lives after its last beat, at least. It looks after a third of that, whatever it was told.
-fn waiter_lasts(about: &About) -> Duration {
-    WAITER_LASTS.max(about.poll * GRACE_IN_POLLS * 2)
-}
-
-/// As long as a waiter may need to see a grant, whose server has become silent.
-fn grace(about: &About) -> Duration {
-    let silent = waiter_lasts(about) / 3 + about.passes_over + GRACE_FOR_REQUESTS;
-    GRACE.max(about.poll * GRACE_IN_POLLS).max(silent)
 }
 
 impl<R: Registers> OnEngine for Kv<R> {
@@ -190,18 +174,5 @@ impl<R: Registers> OnEngine for Kv<R> {
 
     fn engine(&self) -> &Engine<KvStore<R>> {
         &self.0
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_grant_lasts_until_a_waiter_has_passed_over_a_silent_server() {
-        let mut about = About::new("test", Duration::from_millis(50));
-        assert_eq!(grace(&about), GRACE);
-        about.passes_over = Duration::from_millis(1_500);
-        assert!(grace(&about) > waiter_lasts(&about) / 3 + about.passes_over);
     }
 }

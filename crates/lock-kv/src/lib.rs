@@ -9,7 +9,7 @@
 //! | `backend` | the options, and the backend |
 //! | `store` | a store of leases, for the engine of lock-core |
 //! | `stored` | the record of a lock, as it is stored |
-//! | `waiters` | how many stand in a record, for how long each lives after it has said so |
+//! | `waiters` | how many stand in a record, for how long each lives after it has said so, who is passed over |
 //! | `observed` | what a client has seen, and since when |
 //! | `pace` | how long a store takes, and how clients of one lock keep out of each other's way |
 //! | `boot` | which processes share a clock |

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::boot::{BootId, BootTime};
 use crate::error::{not_a_record, other_format};
 use crate::registers::Notice;
+use crate::waiters;
 
 const FORMAT: u32 = 1;
 /// Far beyond all that is counted or minted, and so far from the end that nothing overflows. Nothing larger is written.
@@ -230,8 +231,14 @@ impl Party {
         Self { info: info.clone(), since, beat: 0, lasts_ms, at: None, left_until: None, dead_at: never() }
     }
 
-    fn lasts(&self) -> Duration {
+    /// For how long it lives after each beat.
+    pub(crate) fn lasts(&self) -> Duration {
         Duration::from_millis(self.lasts_ms)
+    }
+
+    /// When this client counts it dead.
+    pub(crate) const fn dead_at(&self) -> BootInstant {
+        self.dead_at
     }
 
     /// When it is to say again that it lives: after a third of its time.
@@ -304,12 +311,11 @@ impl Now<Party> for Moment {
     }
 
     fn lives(&self, waiter: &Waiting<Party>) -> bool {
-        self.now < waiter.party.dead_at
+        waiters::lives(&waiter.party, self.now)
     }
 
-    /// It was to say that it lives after a third of its time. A host that dies with many waiters would hold the lock up for a grace period for each.
     fn doubts(&self, waiter: &Waiting<Party>) -> bool {
-        self.now >= waiter.party.dead_at - waiter.party.lasts() / 2
+        waiters::is_doubted(&waiter.party, self.now)
     }
 
     /// Each grant has a block of tokens. By the clock, so that they grow if somebody deletes the record.

@@ -95,7 +95,7 @@ async fn add_speed(run: &mut Measuring<'_>, subject: &str, speed: impl Future<Ou
 
 /// Many pairs on a few names, in a schema of their own.
 async fn measure_tables(run: &mut Measuring<'_>) {
-    let (slices, span) = run.mode.pick((2, Duration::from_millis(700)), (4, Duration::from_secs(5)));
+    let (slices, span) = run.mode.pick((2, Duration::from_millis(700)), (4, Duration::from_secs(3)));
     let Some(url) = run.url("postgres sync=off schema=polylock_bench_tables") else { return };
     let lock = run.bench.lock("tables");
     let measuring = async {

@@ -38,7 +38,7 @@ pub(crate) static THIS: Experiment = Experiment {
 
 async fn figures(run: &mut Measuring<'_>) {
     let waiters = run.mode.pick::<&[u32]>(&[1, 100], &[1, 10, 100, 5000]);
-    let locks = run.mode.pick::<&[u32]>(&[100, 1000], &[1000, 30_000]);
+    let locks = run.mode.pick::<&[u32]>(&[100, 1000], &[1000, 10_000]);
     for backend in BACKENDS {
         // Five connections of each waiter are too many for one machine.
         let most = if backend == "redlock" { 100 } else { u32::MAX };

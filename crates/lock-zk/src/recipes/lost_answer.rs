@@ -1,7 +1,10 @@
-//! Finds the nodes of an acquisition whose creation got no answer.
+//! The nodes of an acquisition whose creation got no answer: finds them, and deletes them once it is given up.
+
+use std::sync::Arc;
 
 use futures_util::future::join;
 use lock_core::OwnerId;
+use tokio::time::{Instant, sleep};
 use zookeeper_client::Stat;
 
 use crate::error::Fault;
@@ -10,7 +13,48 @@ use crate::nodes::node::{CreatedNode, NodeIdentity};
 use crate::nodes::node_data::NodeData;
 use crate::nodes::node_owners::Owned;
 use crate::recipes::queue::names;
-use crate::sessions::session::Session;
+use crate::recipes::release::{LONGEST_PAUSE, delete};
+use crate::sessions::session::{PAUSE, Session, SessionHandle};
+
+/// Deletes the nodes of creations that got no answer, once the servers answer again. The session is not kept open for long
+/// for that, as its end deletes the nodes as well. Returns whether none is left.
+pub(crate) async fn delete_unanswered(
+    session: SessionHandle,
+    lock: &LockPath,
+    identity: NodeIdentity,
+) -> bool {
+    let keep_until = Instant::now() + session.timeout;
+    let (weak, mut handle) = (Arc::downgrade(&session), Some(session));
+    let (mut looks, mut pause) = (0, PAUSE);
+    while let Some(session) = weak.upgrade().filter(|session| !session.has_ended()) {
+        match find(&session, lock, identity).await {
+            Ok(found) => {
+                for node in &found {
+                    delete(&session, lock, node, false).await;
+                }
+                looks += 1;
+                // The second look is for a creation that arrived, against the ordering guarantees, after the first.
+                if looks == 2 {
+                    return true;
+                }
+                pause = LONGEST_PAUSE / 5;
+            }
+            Err(Fault::SessionEnded) => return false,
+            Err(fault) => {
+                tracing::warn!(
+                    ?fault,
+                    dir = lock.dir,
+                    "cannot look for the node of a lock whose creation got no answer; trying again"
+                );
+                handle = handle.filter(|_| Instant::now() < keep_until);
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+        drop(session);
+        sleep(pause).await;
+    }
+    false
+}
 
 /// All nodes of this acquisition, the lowest first, as the quorum knows them.
 ///

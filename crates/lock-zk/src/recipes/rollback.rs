@@ -4,15 +4,13 @@ use std::mem;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep};
 
-use crate::error::Fault;
 use crate::nodes::lock_path::LockPath;
 use crate::nodes::node::{Deletion, NodeIdentity};
 use crate::recipes::created::{Created, Rollback, State};
-use crate::recipes::lost_answer::find;
-use crate::recipes::release::{LONGEST_PAUSE, delete, delete_latest};
-use crate::sessions::session::{PAUSE, Session, SessionHandle};
+use crate::recipes::lost_answer::delete_unanswered;
+use crate::recipes::release::delete_latest;
+use crate::sessions::session::{Session, SessionHandle};
 
 impl Rollback {
     /// Undoes all of it, in the background. Nothing is left of it for the acquisition. The receiver is notified once nothing is left on
@@ -62,40 +60,4 @@ async fn roll_back(
         return false;
     }
     certain || delete_unanswered(session, &lock, identity).await
-}
-
-/// Deletes the nodes of creations that got no answer, once the servers answer again. The session is not kept open for long
-/// for that, as its end deletes the nodes as well. Returns whether none is left.
-async fn delete_unanswered(session: SessionHandle, lock: &LockPath, identity: NodeIdentity) -> bool {
-    let keep_until = Instant::now() + session.timeout;
-    let (weak, mut handle) = (Arc::downgrade(&session), Some(session));
-    let (mut looks, mut pause) = (0, PAUSE);
-    while let Some(session) = weak.upgrade().filter(|session| !session.has_ended()) {
-        match find(&session, lock, identity).await {
-            Ok(found) => {
-                for node in &found {
-                    delete(&session, lock, node, false).await;
-                }
-                looks += 1;
-                // The second look is for a creation that arrived, against the ordering guarantees, after the first.
-                if looks == 2 {
-                    return true;
-                }
-                pause = LONGEST_PAUSE / 5;
-            }
-            Err(Fault::SessionEnded) => return false,
-            Err(fault) => {
-                tracing::warn!(
-                    ?fault,
-                    dir = lock.dir,
-                    "cannot look for the node of a lock whose creation got no answer; trying again"
-                );
-                handle = handle.filter(|_| Instant::now() < keep_until);
-                pause = (pause * 2).min(LONGEST_PAUSE);
-            }
-        }
-        drop(session);
-        sleep(pause).await;
-    }
-    false
 }
