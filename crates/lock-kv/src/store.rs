@@ -10,8 +10,8 @@ use lock_core::backend::MAX_LISTED;
 use lock_core::engine::{Answer, Answered, Ask, Changed, Extension, Hold, LeaseStore, Order, Release};
 use lock_core::record::{self, Now, Record, Turn};
 use lock_core::{
-    Clock, DoctorReport, Error, ErrorKind, Finding, FindingLevel, LockName, LockState, Outcome, OwnerId,
-    Result, Token,
+    BootInstant, Clock, DoctorReport, Error, ErrorKind, Finding, FindingLevel, LockName, LockState, Outcome,
+    OwnerId, Result, Token,
 };
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -23,7 +23,7 @@ use crate::pace::Pace;
 use crate::probe;
 use crate::registers::{About, Exchanged, LOCKS, Registers, Version, Versioned};
 use crate::stored::{Moment, Party, Stored};
-use crate::waiters::{Asked, ask_for, lasts};
+use crate::waiters::{MOST_WAITERS, lasts};
 
 /// How many locks are renewed, or read for a list, at a time.
 const AT_A_TIME: usize = 16;
@@ -304,6 +304,54 @@ impl<R: Registers> KvStore<R> {
             party: Party::new(ask.info, ask.ttl),
         }
     }
+}
+
+/// What came of a request for a lock.
+struct Asked {
+    answer: record::Answer,
+    /// When the waiter has to say again that it lives.
+    beat: BootInstant,
+    /// Whether it was in the queue before.
+    was_queued: bool,
+}
+
+/// Asks for a lock, with the least that has to be written: a waiter stays as it is until its beat is due, and while it is patient.
+fn ask_for(
+    record: &mut Record<Party>,
+    now: &mut Moment,
+    mut ask: record::Ask<Party>,
+    is_patient: bool,
+    waiter_lasts: impl Fn(usize) -> Duration,
+) -> Asked {
+    let (owner, ttl) = (ask.owner, ask.ttl);
+    if record.queue().len() >= MOST_WAITERS {
+        // Those that have gone take up the room of others.
+        let alive = record.queue().iter().filter(|waiter| now.lives(waiter)).cloned();
+        *record = Record::of(record.last(), record.holders().iter().cloned(), alive);
+    }
+    let lasts = waiter_lasts(record.queue().len());
+    let (mut beat, mut is_due, mut was_queued) = (now.time() + lasts / 3, true, false);
+    match record.queue().iter().find(|waiter| waiter.owner == owner) {
+        Some(waiter) if now.lives(waiter) => {
+            was_queued = true;
+            ask.party = waiter.party.clone();
+            if now.time() < ask.party.next_beat() {
+                (beat, is_due) = (ask.party.next_beat(), false);
+            }
+            is_due &= !is_patient;
+        }
+        _ if is_patient => ask.waits = None,
+        Some(_) => {}
+        None if record.queue().len() >= MOST_WAITERS => ask.waits = None,
+        None => {}
+    }
+    let (answer, _) = record.ask(now, ask);
+    match answer {
+        record::Answer::Granted(_) => now.hear(owner, ttl),
+        record::Answer::Busy { .. } if is_due => now.hear(owner, lasts),
+        record::Answer::Busy { .. } => {}
+    }
+    Asked { answer, beat, was_queued }
 }
 
 impl<R: Registers> LeaseStore for KvStore<R> {

@@ -231,14 +231,8 @@ impl Party {
         Self { info: info.clone(), since, beat: 0, lasts_ms, at: None, left_until: None, dead_at: never() }
     }
 
-    /// For how long it lives after each beat.
-    pub(crate) fn lasts(&self) -> Duration {
+    fn lasts(&self) -> Duration {
         Duration::from_millis(self.lasts_ms)
-    }
-
-    /// When this client counts it dead.
-    pub(crate) const fn dead_at(&self) -> BootInstant {
-        self.dead_at
     }
 
     /// When it is to say again that it lives: after a third of its time.
@@ -311,11 +305,11 @@ impl Now<Party> for Moment {
     }
 
     fn lives(&self, waiter: &Waiting<Party>) -> bool {
-        waiters::lives(&waiter.party, self.now)
+        waiters::lives(waiter.party.dead_at, self.now)
     }
 
     fn doubts(&self, waiter: &Waiting<Party>) -> bool {
-        waiters::is_doubted(&waiter.party, self.now)
+        waiters::is_doubted(waiter.party.dead_at, waiter.party.lasts(), self.now)
     }
 
     /// Each grant has a block of tokens. By the clock, so that they grow if somebody deletes the record.

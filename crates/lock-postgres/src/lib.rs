@@ -14,7 +14,7 @@
 //! | `fence` | the fence in transactions of the caller |
 //! | `schema`, `sql/` | tables and functions |
 //! | `server` | the calls of the functions |
-//! | `request`, `group`, `order` | what asks and releases, alone or with others that wait for a connection |
+//! | `requests/` | what asks and releases, alone or with others that wait for a connection, and the values of the calls |
 //! | `libpq` | options of URLs by which providers tune libpq |
 //! | `connection`, `link`, `hosts`, `tls` | connections |
 //! | `turns` | whose turn it is to use a connection |
@@ -29,12 +29,10 @@ mod backend;
 mod config;
 mod connect;
 mod error;
-mod group;
 mod inbox;
 mod message;
 mod operate;
-mod order;
-mod request;
+mod requests;
 pub mod schema;
 mod server;
 mod store;

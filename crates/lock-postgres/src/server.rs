@@ -13,21 +13,22 @@ use deadpool::Runtime;
 use deadpool::managed::{Object, Pool, PoolError, QueueMode, TimeoutType};
 use lock_core::engine::{Answer, Ask, Blocker, Changed, Extension};
 use lock_core::waiting::pause_between;
-use lock_core::{Clock, Error, Mode, OwnerId, Result, Token};
+use lock_core::{Clock, Error, OwnerId, Result, Token};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::{sleep, timeout};
 use tokio_postgres::Row;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::Type;
 
 use crate::config::PostgresSync;
 use crate::connect::connection::Connection;
 use crate::connect::link::{Dialer, Link};
 use crate::connect::turns::Turns;
 use crate::error::{BACKEND, During, Endpoint, unexpected};
-use crate::group::{self, Group, Receiver, Reply, Request};
-use crate::message::{Key, Secret};
-use crate::order::{InOrder, Place};
-use crate::request::{Asked, Released};
+use crate::message::Key;
+use crate::requests::group::{self, Group, Receiver, Reply, Request};
+use crate::requests::order::{InOrder, Place};
+use crate::requests::request::{Asked, Released};
+use crate::requests::value::{Record, Value, changed, info, millis, number, token, unknown_status};
 use crate::schema::quoted;
 use crate::teller::{Teller, commit_limit};
 
@@ -54,16 +55,6 @@ pub(crate) struct Server {
     asks: Group<Asked>,
     releases: Group<Released>,
     clock: Clock,
-}
-
-/// How a waiter is notified.
-#[derive(Clone, Copy)]
-pub(crate) struct ToInbox<'a> {
-    pub(crate) id: &'a str,
-    /// The process of the server that listens for it.
-    pub(crate) listener: i32,
-    pub(crate) key: Key,
-    pub(crate) secret: Secret,
 }
 
 /// Whose the schema is.
@@ -761,28 +752,12 @@ JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) n.nspowner
 JOIN pg_catalog.pg_database d ON d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
 WHERE n.nspname OPERATOR(pg_catalog.=) $1::pg_catalog.name"#;
 
-pub(crate) type Value<'a> = &'a (dyn ToSql + Sync);
-
 /// Whose transaction it is. A prepared one belongs to no process, and has its own name. Others choose these names.
 pub(crate) fn blocker_text(pid: i64, name: Option<&str>) -> String {
     match (pid, name.filter(|name| !name.is_empty())) {
         (0, name) => format!("the prepared transaction {:?}", name.unwrap_or_default()),
         (pid, Some(name)) => format!("process {pid} of the server ({name:?})"),
         (pid, None) => format!("process {pid} of the server"),
-    }
-}
-
-/// What others see of the owner.
-pub(crate) fn info<M>(ask: &Ask<'_, M>) -> String {
-    serde_json::to_string(&**ask.info).unwrap_or_default()
-}
-
-/// The number of a mode in the calls.
-pub(crate) fn mode_number(mode: Mode) -> i32 {
-    match mode {
-        Mode::Permit { max } => i32::try_from(max.get()).unwrap_or(i32::MAX),
-        Mode::Shared => -1,
-        _ => 0,
     }
 }
 
@@ -800,67 +775,12 @@ fn has_ended(error: &Error) -> bool {
     matches!(error.code(), "broken" | "replica")
 }
 
-fn changed(status: &str) -> Result<Changed> {
-    match status {
-        "released" | "shared" | "raised" | "broken" => Ok(Changed::Done(())),
-        "lost" | "free" => Ok(Changed::NotHeld),
-        "locked" => Ok(Changed::Blocked),
-        other => Err(unknown_status(other)),
-    }
-}
-
-/// The fields of a record of words and numbers, the last of which says whether somebody is to be notified. As one column in text it is read
-/// without a scan, which would be planned at each call.
-#[derive(Debug)]
-pub(crate) struct Record(String);
-
-impl Record {
-    fn split(&self) -> (&str, &str) {
-        let record = self.0.trim_start_matches('(').trim_end_matches(')');
-        record.rsplit_once(',').unwrap_or((record, ""))
-    }
-
-    fn fields(&self) -> Vec<&str> {
-        self.split().0.split(',').collect()
-    }
-
-    fn tells(&self) -> bool {
-        self.split().1 == "t"
-    }
-
-    fn is_grant(&self) -> bool {
-        self.split().0.starts_with("granted")
-    }
-
-    fn changed(&self) -> Result<Changed> {
-        changed(self.split().0)
-    }
-}
-
 fn first(rows: &[Row]) -> Result<&Row> {
     rows.first().ok_or_else(|| unexpected("the server returned no row"))
 }
 
-fn unknown_status(status: &str) -> Error {
-    unexpected(format!("the server answered {status:?}"))
-}
-
 fn get<'r, T: tokio_postgres::types::FromSql<'r>>(row: &'r Row, column: usize) -> Result<T> {
     row.try_get(column).map_err(|error| unexpected(format!("the answer has another form: {error}")))
-}
-
-fn token(number: &str) -> Result<Token> {
-    number.parse().map(Token::new).map_err(|_| unexpected(format!("{number:?} is no token")))
-}
-
-fn number(token: Token) -> i64 {
-    i64::try_from(token.get()).unwrap_or(i64::MAX)
-}
-
-/// A fraction counts: a lease is never shorter on the server.
-pub(crate) fn millis(time: Duration) -> i64 {
-    let up = time.saturating_add(Duration::from_nanos(999_999));
-    i64::try_from(up.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// A text in SQL, whatever `standard_conforming_strings` is.
@@ -882,12 +802,5 @@ mod tests {
         assert_eq!(literal("orders/42"), "'orders/42'");
         assert_eq!(literal(r"it's"), "'it''s'");
         assert_eq!(literal(r"\'"), r"E'\\'''");
-    }
-
-    #[test]
-    fn a_fraction_of_a_millisecond_counts() {
-        assert_eq!(millis(Duration::from_micros(1_500)), 2);
-        assert_eq!(millis(Duration::from_millis(2)), 2);
-        assert_eq!(millis(Duration::MAX), i64::MAX);
     }
 }

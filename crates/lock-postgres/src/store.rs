@@ -12,9 +12,10 @@ use sha2::{Digest, Sha256};
 use crate::inbox::{Inbox, Listening, Mailbox};
 use crate::operate::fence::Fencing;
 use crate::operate::sweep::Sweeper;
-use crate::order::InOrder;
-use crate::request::{Asked, Released};
-use crate::server::{Server, ToInbox};
+use crate::requests::order::InOrder;
+use crate::requests::request::{Asked, Released};
+use crate::requests::value::ToInbox;
+use crate::server::Server;
 use crate::stored_name::stored;
 
 /// The locks of one schema.

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::error::Error as StdError;
-use std::io;
+use std::{fmt, io};
 
 use lock_core::secret::Unreadable;
-use lock_core::{Error, ErrorKind, Outcome};
+use lock_core::{Error, ErrorKind, Outcome, Password};
 use redis::RedisError;
 
-use crate::connect::credentials::RefusedPassword;
 use crate::route::unwritten::{Unwritten, io_error};
 use crate::scripts::script::{Script, ScriptList};
 
@@ -276,8 +275,8 @@ impl Endpoint {
     }
 }
 
-impl std::fmt::Debug for Endpoint {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.backend, self.address)
     }
 }
@@ -581,8 +580,8 @@ pub fn wrote_nothing(error: &Error) -> bool {
     cause.is_some_and(|cause| cause.wrote_nothing)
 }
 
-impl std::fmt::Display for Cause {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
@@ -595,6 +594,21 @@ fn shortened(text: &str) -> &str {
     let end = [", with args beginning with", ". In this mode connections are only accepted"];
     end.iter().fold(text, |text, end| text.split(end).next().unwrap_or(text))
 }
+
+/// A server refuses the password of the moment.
+#[derive(Debug)]
+pub(crate) struct RefusedPassword {
+    pub(crate) password: Password,
+    pub(crate) answer: RedisError,
+}
+
+impl fmt::Display for RefusedPassword {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.answer.fmt(f)
+    }
+}
+
+impl std::error::Error for RefusedPassword {}
 
 #[cfg(test)]
 impl Endpoint {

@@ -6,8 +6,10 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::error::{Error, Result};
-use crate::servers::postgres::NOBODY;
 use crate::servers::process::locate;
+
+/// The id of the user and of its group. Their names differ among distributions.
+pub(crate) const NOBODY: &str = "65534";
 
 /// The command that mounts a disk of so many megabytes here, has it prepared, and becomes the server. Nobody else sees the disk.
 pub(crate) fn mounted(folder: &Path, megabytes: u32, prepare: &Command, server: &Command) -> Result<Command> {

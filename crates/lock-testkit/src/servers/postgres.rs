@@ -19,7 +19,7 @@ pub use self::pair::PostgresPair;
 use crate::error::{Error, Result};
 #[cfg(feature = "tls")]
 use crate::servers::certificates::Certificates;
-use crate::servers::disk::{fill, mounted};
+use crate::servers::disk::{NOBODY, fill, mounted};
 use crate::servers::port::Port;
 use crate::servers::process::{Child, Output, locate, off_thread, spawn, tail};
 use crate::servers::server_process::{ServerProcess, StartError, on_free_ports};
@@ -432,8 +432,6 @@ fn newest_of_debian() -> Option<PathBuf> {
 const USER: &str = "postgres";
 /// Every new server has it.
 const DATABASE: &str = "postgres";
-/// The id of the user and of its group. Their names differ among distributions.
-pub(crate) const NOBODY: &str = "65534";
 const DEBIAN_VERSIONS: &str = "/usr/lib/postgresql";
 const POLL: Duration = Duration::from_millis(2);
 const QUIT_DEADLINE: Duration = Duration::from_secs(5);

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use crate::connect::connection::Connection;
 use crate::connect::dial::Dial;
 use crate::connect::tls::Tls;
-use crate::error::{first_of_pipeline, is_auth};
+use crate::error::{RefusedPassword, first_of_pipeline, is_auth};
 
 /// The password and the files of TLS of servers, where those of their [`ConnectionInfo`] are not meant.
 #[derive(Clone, Debug, Default)]
@@ -114,21 +114,6 @@ impl Dial for WithCredentials {
         self.dialer.messages(&self.server(to).await?).await.map_err(|error| self.failed(error))
     }
 }
-
-/// A server refuses the password of the moment.
-#[derive(Debug)]
-pub(crate) struct RefusedPassword {
-    pub(crate) password: Password,
-    pub(crate) answer: RedisError,
-}
-
-impl fmt::Display for RefusedPassword {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.answer.fmt(f)
-    }
-}
-
-impl std::error::Error for RefusedPassword {}
 
 impl fmt::Debug for WithCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -5,8 +5,8 @@ use lock_core::engine::Ask;
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::config::PostgresSync;
-use crate::group::Request;
-use crate::server::{ToInbox, Value, info, millis, mode_number};
+use crate::requests::group::Request;
+use crate::requests::value::{ToInbox, Value, info, millis, mode_number};
 
 /// Asks for a lock, queues up for it, or confirms a grant.
 #[derive(Debug)]

@@ -11,8 +11,8 @@ use lock_core::{BootInstant, Error, Outcome, Result};
 use tokio::sync::oneshot;
 use tokio_postgres::types::{ToSql, Type};
 
-use crate::order::Place;
-use crate::server::{Record, Value};
+use crate::requests::order::Place;
+use crate::requests::value::{Record, Value};
 
 /// As many as one statement takes. It has the rows of all until its commit.
 const AT_MOST: usize = 64;
