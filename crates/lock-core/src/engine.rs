@@ -285,7 +285,10 @@ impl<E: OnEngine> Backend for E {
                     () = change => {}
                     () = sleep(ends.map_or(longest, |left| left.min(longest)) + pause_between(1, 50)) => {}
                 },
-                None => sleep(store.look_every().mul_f64(random::rng().random_range(1.0..2.0))).await,
+                None => {
+                    let pause = store.look_every().max(LOOK_EVERY);
+                    sleep(pause.mul_f64(random::rng().random_range(1.0..2.0))).await;
+                }
             }
         }
     }
@@ -325,3 +328,6 @@ impl<E: OnEngine> Backend for E {
         Ok(())
     }
 }
+
+/// How often an observer looks where a look costs little.
+const LOOK_EVERY: Duration = Duration::from_millis(250);

@@ -503,9 +503,8 @@ impl<R: Registers> LeaseStore for KvStore<R> {
         }
     }
 
-    /// Where a look costs money, waiters have a longer pause too.
     fn look_every(&self) -> Duration {
-        self.about.poll.max(Duration::from_millis(250))
+        self.about.poll
     }
 
     fn mailbox(&self, _: &Arc<str>) -> Option<KvMailbox<R>> {

@@ -131,9 +131,10 @@ pub trait LeaseStore: Debug + Send + Sync + 'static {
         None
     }
 
-    /// How often an observer looks where changes are not notified: between this and twice as long. The default is a quarter of a second.
+    /// How long an observer waits at least before it looks again, where changes are not notified. It is a quarter of a second, or this if that
+    /// is longer, as where each look costs money.
     fn look_every(&self) -> Duration {
-        Duration::from_millis(250)
+        Duration::ZERO
     }
 
     /// What ends when the lock has changed the next time; `None` if that is not notified. The default has none, and observers look now

@@ -319,7 +319,7 @@ impl Attempt {
 
 /// Asks masters that refused for the votes of a lock that is held, at once and after each pause, while they refuse: the previous
 /// holder's release, or the roll-back of a rival who lost the vote, has not reached them yet. Else the next renewal would be the first to
-/// ask, and until then no other master may forget the lock for each vote that is missing.
+/// ask. Until then, each missing vote is one master fewer that may forget the lock.
 async fn ask_for_votes(claims: Arc<Claims>, masters: Vec<usize>, token: Token, is_valid: impl Fn() -> bool) {
     for pause in PAUSES {
         sleep(pause).await;

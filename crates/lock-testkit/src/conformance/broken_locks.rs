@@ -100,7 +100,6 @@ broken_locks! {
     ],
     KeepsLeasesShort: [
         "a_lock_is_held_at_least_or_the_option_is_refused",
-        "what_is_kept_for_a_time_is_free_after_it_for_who_looks_once",
         "a_crashed_holder_holds_at_least_as_long",
     ],
     TakesAgainByExtend: ["a_lost_lock_is_not_extended"],

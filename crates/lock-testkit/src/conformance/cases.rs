@@ -298,7 +298,6 @@ cases! {
     }
     holding, once {
         a_lock_is_held_at_least_or_the_option_is_refused: every_backend,
-        what_is_kept_for_a_time_is_free_after_it_for_who_looks_once: leases,
         a_crashed_holder_holds_at_least_as_long: leases,
     }
     observe, once {

@@ -79,9 +79,9 @@ impl Reconnection {
         Err(if unused.is_cancelled() { SessionState::Closed } else { SessionState::Expired })
     }
 
-    /// Tries to close the session. Servers that refuse are asked `until` then, and silent ones until it is time to be `cautious`: a
-    /// connection breaks at most two thirds of a timeout after its last answer, so these hear of the session for one timeout at
-    /// most, and end it after two.
+    /// Tries to close the session. Servers that refuse are asked `until` then, and silent ones until it is time to be `cautious`: the
+    /// driver gives a connection up two fifths of a timeout after its last answer at the latest, so these hear of the session for one
+    /// timeout at most, and end it after two.
     async fn try_close(&self, broken: &Host, cautious: Instant, until: Instant, mut backoff: Backoff) {
         let mut last = until;
         while Instant::now() < last {
