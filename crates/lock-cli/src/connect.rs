@@ -70,7 +70,8 @@ fn mention_missing_directory(url: &str, output: Output) {
     let config = FlockConfig::from_url(url).ok().filter(|_| url.starts_with("flock:"));
     if let Some(config) = config.filter(|config| !config.dir().exists()) {
         let dir = printable(&config.dir().display().to_string());
-        output.say(&format!("polylock: the directory {dir} does not exist: `polylock run` makes it"));
+        output
+            .say(&format!("polylock: the directory {dir} does not exist: `polylock run` and `hold` make it"));
     }
 }
 

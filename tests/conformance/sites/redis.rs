@@ -13,6 +13,7 @@ use lock_testkit::conformance::{Credential, Fault, Handle, Harness, Refusal, Sti
 use lock_testkit::proxy::{FaultProxy, Protocol};
 use lock_testkit::{RedisCluster, RedisFive, RedisSentinel, RedisServer};
 use tokio::sync::OnceCell;
+use tokio::time::sleep;
 
 use super::{Flavour, Login, PASSWORD, PATIENT, TLS, connect, option, set_fault, worker};
 
@@ -189,6 +190,23 @@ impl RedisHarness {
     }
 }
 
+/// Five masters that were started together become old one after the other: for a second, a new client takes the young ones for masters
+/// that were restarted.
+async fn until_masters_vote(locks: &Locks) {
+    let probe = locks.mutex("who-votes");
+    loop {
+        match probe.try_acquire().await {
+            // Time: they are asked again.
+            Err(error) if error.to_string().contains("votes again") => sleep(LOOK).await,
+            Ok(Some(guard)) => return drop(guard.release().await),
+            _ => return,
+        }
+    }
+}
+
+/// Time: between two questions.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// What a user may do, who has this password.
 fn rules(password: &str) -> String {
     format!("on >{password} ~* &* +@all")
@@ -223,7 +241,11 @@ impl Harness for RedisHarness {
     }
 
     async fn connect(&self, lease: Duration) -> lock_core::Result<Locks> {
-        connect(self.flavour, self.url(lease).await).await
+        let locks = connect(self.flavour, self.url(lease).await).await?;
+        if self.kind == Kind::Redlock {
+            until_masters_vote(&locks).await;
+        }
+        Ok(locks)
     }
 
     async fn worker(&self, lease: Duration) -> Command {

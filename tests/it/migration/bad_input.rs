@@ -41,7 +41,7 @@ async fn bad_urls_are_refused_without_a_connection() {
         (url("&ttl=10s"), "tombstone_life"),
         (url("&rung=dual&rung=move"), "twice"),
         (url("&fallback=new"), "fallback=old"),
-        (url("&tombstone_life=23h"), "at least a day"),
+        (url("&tombstone_life=71h"), "at least three days"),
         (url("&tombstone_life=soon"), "500ms or 10s"),
         (migration_url("shop", redlock, ZK, "&rung=move"), "redlock:// has no rung move"),
         (migration_url("", REDIS, ZK, ""), "namespace"),

@@ -53,7 +53,7 @@ pub(crate) struct AcquireOptions {
     ttl: Option<Duration>,
 
     /// Keep the lock for at least this long, even if the command ends earlier: for jobs that several hosts start by their
-    /// clocks. ZooKeeper does not support it
+    /// clocks. ZooKeeper, files and migrations do not support it
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     hold_at_least: Option<Duration>,
 

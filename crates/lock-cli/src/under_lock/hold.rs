@@ -54,13 +54,14 @@ pub(crate) async fn run(options: HoldOptions, output: Output) -> Result<Exit, Fa
         acquirer = Acquirer::connect(acquire, LABEL, false, output) => acquirer?,
         end = end(&process, &mut signals, &job) => return Ok(end.of_wait(acquire)),
     };
-    let exit = tokio::select! {
-        guard = acquirer.acquire(acquirer.until) => Ok(guard?),
-        end = end(&process, &mut signals, &job) => Err(end.of_wait(acquire)),
+    let acquired = tokio::select! {
+        guard = acquirer.acquire(acquirer.until) => guard.map(Ok),
+        end = end(&process, &mut signals, &job) => Ok(Err(end.of_wait(acquire))),
     };
-    let exit = match exit {
-        Ok(guard) => hold(&acquirer, guard, &process, &mut signals, &job, output).await,
-        Err(exit) => Ok(exit),
+    let exit = match acquired {
+        Ok(Ok(guard)) => hold(&acquirer, guard, &process, &mut signals, &job, output).await,
+        Ok(Err(exit)) => Ok(exit),
+        Err(failure) => Err(failure),
     };
     acquirer.close(&mut signals, &job).await;
     exit

@@ -31,7 +31,8 @@
 //!
 //! A task that blocks its thread stops the other tasks of that thread, perhaps those that it waits for. So a method that
 //! blocks fails with [`Unsupported`](crate::ErrorKind::Unsupported) inside of a tokio task or `block_on`: use the
-//! asynchronous types there, or `tokio::task::spawn_blocking`, which is allowed. Nothing panics. Dropping a guard never
+//! asynchronous types there, or `tokio::task::spawn_blocking`, which is allowed. A task in `tokio::task::unconstrained` is not recognized,
+//! and blocks its thread. Nothing panics. Dropping a guard never
 //! blocks, and is allowed everywhere.
 //!
 //! # The end of a process

@@ -194,7 +194,10 @@ impl LockHandle {
     }
 }
 
-/// Acquires a lock that is held as long as the options say.
+/// After a lock that was lost before it was held.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Acquires a lock that is held as long as the options say. A grant that the server does not confirm is no end of a wait.
 async fn acquire_held(
     connection: &Arc<Connection>,
     spec: &Arc<LockSpec>,
@@ -210,11 +213,33 @@ async fn acquire_held(
         let (connection, spec) = (Arc::clone(connection), Arc::clone(spec));
         let (runtime, events) = (runtime.clone(), events.clone());
         async move {
-            let acquired = acquire(&connection, &spec, wait, runtime, events).await?;
-            let Some(mut guard) = acquired else { return Ok(None) };
-            let until = guard.confirm_hold().await?;
-            guard.keep_until(until);
-            Ok(Some(guard))
+            let (mut outage, mut last) = (Outage::default(), None);
+            loop {
+                let acquired = acquire(&connection, &spec, wait, runtime.clone(), events.clone()).await?;
+                let Some(mut guard) = acquired else { return last.map_or(Ok(None), Err) };
+                let refusal = match guard.confirm_hold().await {
+                    Ok(until) => {
+                        outage.end();
+                        guard.keep_until(until);
+                        return Ok(Some(guard));
+                    }
+                    Err(refusal) => refusal,
+                };
+                drop(guard);
+                if refusal.kind() == ErrorKind::Lost {
+                    if wait.is_expired() {
+                        return Ok(None);
+                    }
+                    sleep(wait.left().map_or(PAUSE, |left| left.min(PAUSE))).await;
+                    continue;
+                }
+                // A missing answer ends no wait, as the next request tells whether the server answers.
+                let goes_on = spec.persistence.goes_on(&refusal, refusal.is_retryable());
+                if !goes_on || !pause_after(&refusal, &mut outage, &spec, wait, &events).await {
+                    return Err(refusal);
+                }
+                last = Some(refusal);
+            }
         }
     }))
     .await
@@ -288,18 +313,8 @@ async fn go_on(
             return Err(doubted(refusal, in_doubt));
         }
         refusal = refusal.during("acquire").on(&spec.name);
-        if outage.note(&refusal)
-            && let Some(on_refused) = &spec.on_refused
-        {
-            on_refused.call(&refusal);
-        }
         turn.note_refusal(Some(&refusal));
-        let (pause, left) = (outage.pause(), wait.left());
-        if left.is_none_or(|left| left > pause) {
-            events.tell(|| LockEvent::Refused(refusal.clone()));
-        }
-        sleep(left.map_or(pause, |left| left.min(pause))).await;
-        if wait.is_expired() {
+        if !pause_after(&refusal, &mut outage, spec, wait, events).await {
             return Err(doubted(refusal, in_doubt));
         }
         events.tell(|| LockEvent::Requested);
@@ -312,6 +327,30 @@ async fn go_on(
             Err(next) => refusal = next,
         }
     }
+}
+
+/// Tells of a refusal, and pauses before the next request; `false` if the patience ends by then.
+async fn pause_after(
+    refusal: &Error,
+    outage: &mut Outage,
+    spec: &LockSpec,
+    wait: Wait,
+    events: &Events,
+) -> bool {
+    if wait.is_expired() {
+        return false;
+    }
+    if outage.note(refusal)
+        && let Some(on_refused) = &spec.on_refused
+    {
+        on_refused.call(refusal);
+    }
+    let (pause, left) = (outage.pause(), wait.left());
+    if left.is_none_or(|left| left > pause) {
+        events.tell(|| LockEvent::Refused(refusal.clone()));
+    }
+    sleep(left.map_or(pause, |left| left.min(pause))).await;
+    !wait.is_expired()
 }
 
 /// The turn, or the lock of the task before; nothing if the patience ends first. Fails for one that ends with a refusal, as the task
@@ -350,8 +389,8 @@ mod tests {
     use super::*;
     use crate::process::events::tests::Notes;
     use crate::{
-        AcquireRequest, Backend, Capabilities, Clock, LockName, LockState, Locks, Memory, MemoryConfig,
-        Observer,
+        AcquireRequest, Backend, BootInstant, Capabilities, Clock, GuardState, Lease, LockName, LockState,
+        Locks, Memory, MemoryConfig, Multi, Observer, Released, Token, Validity,
     };
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -364,12 +403,51 @@ mod tests {
         inner: Memory,
         acquire: StdMutex<Option<Error>>,
         inspect: StdMutex<Option<Error>>,
+        /// What the next extensions are refused for.
+        extend: Arc<StdMutex<Vec<Error>>>,
+    }
+
+    /// A lease whose extensions can be refused.
+    #[derive(Debug)]
+    struct RefusingLease {
+        inner: Box<dyn Lease>,
+        extend: Arc<StdMutex<Vec<Error>>>,
+    }
+
+    #[async_trait]
+    impl Lease for RefusingLease {
+        fn token(&self) -> Token {
+            self.inner.token()
+        }
+
+        fn owner(&self) -> OwnerId {
+            self.inner.owner()
+        }
+
+        fn validity(&self) -> &Validity {
+            self.inner.validity()
+        }
+
+        async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
+            let refusal = self.extend.lock().unwrap().pop();
+            refusal.map_or(Ok(()), Err)?;
+            self.inner.extend(ttl).await
+        }
+
+        async fn verify(&self) -> Result<GuardState> {
+            self.inner.verify().await
+        }
+
+        async fn release(&mut self) -> Result<Released> {
+            self.inner.release().await
+        }
     }
 
     impl Refusing {
         fn new() -> Arc<Self> {
             let inner = Memory::open(MemoryConfig::new().clock(Clock::tokio())).unwrap();
-            Arc::new(Self { inner, acquire: StdMutex::default(), inspect: StdMutex::default() })
+            let (acquire, inspect, extend) = Default::default();
+            Arc::new(Self { inner, acquire, inspect, extend })
         }
 
         fn locks(self: &Arc<Self>) -> Locks {
@@ -407,6 +485,9 @@ mod tests {
                 (Err(error), Acquired::Held(mut lease)) if has_waited => {
                     lease.release().await?;
                     Err(error.while_waiting())
+                }
+                (_, Acquired::Held(inner)) => {
+                    Ok(Acquired::Held(Box::new(RefusingLease { inner, extend: Arc::clone(&self.extend) })))
                 }
                 (_, acquired) => Ok(acquired),
             }
@@ -467,6 +548,55 @@ mod tests {
         let count = |event| told.matches(event).count();
         assert!(count("Requested") > 2 && told.ends_with("Refused Requested Failed"), "{told}");
         assert_eq!(count("Requested"), count("Refused") + count("Failed"), "{told}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_goes_on_after_a_grant_whose_hold_is_not_confirmed_and_a_try_does_not() {
+        let backend = Refusing::new();
+        let locks = backend.locks();
+        let hold = LockOptions::new().hold_at_least(5 * SECOND);
+        let (mutex, both) = (locks.mutex_with("a", hold.clone()).unwrap(), |options: LockOptions| {
+            Multi::new(["a", "b"].map(|name| locks.mutex_with(name, options.clone()).unwrap())).unwrap()
+        });
+        // The server is set back, and another one has broken the lock.
+        let refusals = || vec![error(ErrorKind::Lost), error(ErrorKind::Unavailable)];
+        let refuse = |refusals: Vec<Error>| *backend.extend.lock().unwrap() = refusals;
+
+        refuse(refusals());
+        let guard = timeout(SOON, mutex.acquire()).await.unwrap().unwrap();
+        guard.release().await.unwrap();
+        refuse(vec![error(ErrorKind::Lost)]);
+        drop(timeout(SOON, both(hold.clone()).acquire()).await.unwrap().unwrap());
+
+        sleep(SOON).await;
+        for options in [hold.clone(), hold.persistence(Persistence::Strict)] {
+            refuse(vec![error(ErrorKind::Unavailable)]);
+            assert!(locks.mutex_with("a", options.clone()).unwrap().try_acquire().await.is_err());
+            sleep(SECOND).await;
+            refuse(vec![error(ErrorKind::Unavailable)]);
+            assert!(both(options.clone()).try_acquire().await.is_err());
+            sleep(SECOND).await;
+            refuse(vec![error(ErrorKind::Lost)]);
+            assert!(locks.mutex_with("a", options).unwrap().try_acquire().await.unwrap().is_none());
+            sleep(SECOND).await;
+        }
+        // Until its patience ends.
+        refuse(vec![error(ErrorKind::Unavailable); 1_000]);
+        let refused = mutex.try_acquire_for(SECOND).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unavailable);
+        // A right that is missing is no outage.
+        refuse(vec![error(ErrorKind::Denied)]);
+        assert_eq!(mutex.acquire().await.unwrap_err().kind(), ErrorKind::Denied);
+        let strict = LockOptions::new().hold_at_least(5 * SECOND).persistence(Persistence::Strict);
+        for waits in [true, false] {
+            refuse(vec![error(ErrorKind::Unavailable)]);
+            let refused = match waits {
+                true => both(strict.clone()).acquire().await.map(drop),
+                false => locks.mutex_with("a", strict.clone()).unwrap().acquire().await.map(drop),
+            };
+            assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unavailable);
+            sleep(SECOND).await;
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -23,8 +23,8 @@ const LONG_WAIT: Duration = Duration::from_secs(1);
 ///
 /// They are acquired one after the other, in one order for all callers: by name, then by the kind of their store, then in the
 /// order of the call. So callers who want some of the same locks never wait for each other in a circle, whatever order
-/// they name them in. (Two stores of the same kind are the exception: name them in the same order everywhere.) They are
-/// released at once.
+/// they name them in. (Two stores of the same kind, and names that get different prefixes in different processes, are the exception:
+/// name them in the same order everywhere, or all of them with one prefix.) They are released at once.
 ///
 /// A lock that is lost while the acquisition waits for a later one is noticed: all are released, and the acquisition begins
 /// again, until its one deadline. So does one that is kept and not polled for a second, in a `select!` loop for instance.
@@ -141,7 +141,7 @@ impl Multi {
         // Until what is held is released, or will be in the background, and counted for that.
         let _under_way: Vec<_> = self.mutexes.iter().map(Mutex::under_way).collect();
         loop {
-            let mut held = MultiGuard::default();
+            let mut held = MultiGuard::empty();
             let acquired = tokio::select! {
                 biased;
                 closed = self.closed() => Err(closed),

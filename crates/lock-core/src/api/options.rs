@@ -32,9 +32,12 @@ impl LockOptions {
         Self::default()
     }
 
-    /// The time to live: the lock expires at most `ttl` after its holder died, on every backend.
+    /// The time to live: the longest time that the lock lasts after its holder died.
     ///
-    /// * A lease (`redis://`, `redlock://`, `memory://`) is renewed at a third of it while the guard lives.
+    /// * A lease is renewed at a third of it while the guard lives, and expires by itself.
+    /// * On stores without a clock (`etcd://`, `mysql://`, `s3://`, and those of your own) that time begins when the first
+    ///   process waits for the lock. A process that only [tries](crate::Mutex::try_acquire) finds it busy until another one
+    ///   has waited, or an operator [breaks](crate::Locks::break_lock) it.
     /// * A session (`zk://`) ends at most its own timeout after the process died, so a `ttl` of at least the session
     ///   timeout is kept. A shorter one is refused with [`InvalidConfig`](crate::ErrorKind::InvalidConfig), and the error
     ///   names the URL option that allows it (`session_timeout=...`). An ensemble ends sessions at its ticks: allow one
@@ -98,15 +101,15 @@ impl LockOptions {
     ///
     /// A guard that is released or dropped earlier leaves the lock to its time to live, which the server counts: no process
     /// has to stay for it. [`Locks::inspect`](crate::Locks::inspect) shows it as held until then, and a waiter waits for
-    /// it. If the holder crashes, its lock lasts for the [time to live](Self::ttl), which is at least as long. An
-    /// acquisition costs one round trip more, in which the server confirms that.
+    /// it. If the holder crashes, its lock lasts for the [time to live](Self::ttl), which is at least as long; see there for stores
+    /// without a clock. An acquisition costs one round trip more, in which the server confirms that. A wait goes on when it does not.
     ///
     /// * Choose it longer than the clocks of the hosts differ, and shorter than the time between two starts.
     /// * [`Locks::break_lock`](crate::Locks::break_lock) ends the lock earlier.
     /// * On `redlock://` it is `longest_ttl` at most, as for any time to live.
     /// * With `recipe=setnx-timestamp` the clocks of the clients count: a lock may end `clock_skew` earlier.
-    /// * Where a session keeps the lock (`zk://`, `migrate://`), nothing lasts without its process: the option is refused
-    ///   with [`Unsupported`](crate::ErrorKind::Unsupported).
+    /// * Where a session or the kernel keeps the lock (`zk://`, `migrate://`, `flock://`), nothing lasts without its process: the
+    ///   option is refused with [`Unsupported`](crate::ErrorKind::Unsupported).
     ///
     /// ```
     /// # use std::time::Duration;

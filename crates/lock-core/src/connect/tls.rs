@@ -16,9 +16,10 @@ use rustls::{ClientConfig, RootCertStore};
 
 #[cfg(feature = "tls")]
 use crate::connect::secret::{Unreadable, read_file};
+use crate::{Error, ErrorKind, Result};
 
 /// The PEM files of a client.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TlsFiles {
     /// The certificates of the authorities to trust, instead of those of the system.
     pub ca: Option<String>,
@@ -26,6 +27,42 @@ pub struct TlsFiles {
     pub cert: Option<String>,
     /// The key of the client.
     pub key: Option<String>,
+}
+
+impl TlsFiles {
+    /// Sets the file that an option of a URL names, and reports whether it is one of the three.
+    pub fn set(&mut self, option: &str, file: &str) -> bool {
+        let which = match option {
+            "tls_ca" => &mut self.ca,
+            "tls_cert" => &mut self.cert,
+            "tls_key" => &mut self.key,
+            _ => return false,
+        };
+        *which = Some(file.to_owned());
+        true
+    }
+
+    /// Refuses half of a client certificate.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`], with a hint that names the options of `[certificate, key]`.
+    pub fn check_pair(&self, backend: &'static str, [cert, key]: [&str; 2]) -> Result<()> {
+        if self.cert.is_some() == self.key.is_some() {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::InvalidConfig, backend)
+            .with_message("the client certificate or its key is missing")
+            .with_hint(format!("give both {cert}= and {key}=")))
+    }
+}
+
+/// The error of a build without TLS.
+#[must_use]
+pub fn no_tls(backend: &'static str) -> Error {
+    Error::new(ErrorKind::Unsupported, backend)
+        .with_message("this build has no TLS")
+        .with_hint(format!("enable the feature: cargo add polylock --features {backend},tls"))
 }
 
 #[cfg(feature = "tls")]

@@ -66,7 +66,7 @@ impl Memory {
             Some(name) => Store::named(name, &config.clock),
             None => Store::new(&config.clock),
         };
-        let renewer = Arc::new(Renewer::new(Arc::clone(&store), config.clock));
+        let renewer = Arc::new(Renewer::new(Arc::clone(&store), store.clock.clone()));
         Ok(Self { capabilities, ttl: config.ttl, store, renewer, closed: CancellationToken::new() })
     }
 }

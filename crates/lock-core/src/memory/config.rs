@@ -84,7 +84,7 @@ impl MemoryConfig {
         self
     }
 
-    /// The clock of the leases.
+    /// The clock of the leases. A store that is open by its name keeps the first one.
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;

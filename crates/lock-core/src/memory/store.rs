@@ -29,6 +29,8 @@ pub(super) struct Table {
     pub(super) tokens: Tokens,
     /// Notified when a lock has other holders, or a hold another end.
     changed: Arc<Notify>,
+    /// At how many locks those are removed that nobody has any more.
+    sweep_at: usize,
 }
 
 #[derive(Debug, Default)]
@@ -60,6 +62,9 @@ pub(super) struct Grant {
 /// The last token of all named stores: a store that is opened again continues from there.
 static LAST_OF_NAMED: AtomicU64 = AtomicU64::new(0);
 static NAMED: LazyLock<Mutex<HashMap<String, Weak<Store>>>> = LazyLock::new(Mutex::default);
+
+/// Fewer locks are not worth a sweep.
+const SWEEP_AT: usize = 256;
 
 /// The answer to a request.
 pub(super) enum Answer {
@@ -149,6 +154,7 @@ impl Store {
         let waits = (!request.wait.is_expired()).then_some(Turn::Granted(ttl));
         let mut table = self.table();
         if !table.locks.contains_key(&request.name) {
+            table.sweep(&self.clock);
             table.locks.insert(request.name.clone(), Record::new());
         }
         let ask = |record: &mut Record<Party>, now: &mut Moment<'_>| {
@@ -293,6 +299,17 @@ impl Table {
         Some(answer)
     }
 
+    /// Removes the locks whose last lease has ended and that nobody has asked for since, whenever there are twice as many as after the
+    /// last time: what a holder has left to its time to live.
+    fn sweep(&mut self, clock: &Clock) {
+        if self.locks.len() < self.sweep_at.max(SWEEP_AT) {
+            return;
+        }
+        let names: Vec<_> = self.locks.keys().cloned().collect();
+        names.iter().for_each(|name| self.expire(name, clock));
+        self.sweep_at = 2 * self.locks.len();
+    }
+
     /// What `inspect` shows of the lock.
     pub(super) fn state(&mut self, name: &LockName, clock: &Clock) -> LockState {
         self.expire(name, clock);
@@ -314,5 +331,25 @@ impl Renew for Arc<Store> {
         for (at, due) in batch.iter().enumerate() {
             answered(at, self.renew_one(&due.key.0, due.key.1, due.ttl));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LeasePolicy;
+
+    #[tokio::test(start_paused = true)]
+    async fn locks_that_are_left_to_their_time_to_live_do_not_pile_up() {
+        let store = Store::new(&Clock::tokio());
+        let owner = Arc::new(OwnerInfo::this_process());
+        for day in 0..5_000 {
+            let name = LockName::new(format!("report/{day}")).unwrap();
+            let request =
+                AcquireRequest::exclusive(name, Wait::Never, LeasePolicy::default(), Arc::clone(&owner));
+            assert!(matches!(store.request(&request, Duration::from_secs(1)), Answer::Granted(..)));
+            tokio::time::advance(Duration::from_millis(100)).await;
+        }
+        assert!(store.table().locks.len() <= SWEEP_AT);
     }
 }

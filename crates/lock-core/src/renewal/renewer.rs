@@ -718,6 +718,23 @@ mod tests {
         assert!(is_idle(&renewer), "there is no runtime left");
     }
 
+    #[test]
+    fn the_last_lease_of_a_runtime_that_ends_is_renewed_where_the_locks_were_connected() {
+        let runtime =
+            || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
+        let (short, clock) = (Duration::from_secs(3), Clock::boot());
+        let calls = Arc::new(AtomicUsize::new(0));
+        let server = server(&clock, |_, until| Renewed::Until(until), &calls, Duration::from_millis(1));
+        let (home, job) = (runtime(), runtime());
+        let renewer = home.block_on(async { Renewer::new(server, clock.clone()) });
+        let terms = Terms { ttl: short, auto: true, hold_until: BootInstant::NEVER };
+        let cell = ValidityCell::new(clock.clone(), clock.now() + short);
+        let _renewal = job.block_on(async { renewer.add(0, terms, cell.clone()) });
+        drop(job);
+        std::thread::sleep(short * 3 / 2);
+        assert!(cell.validity().is_valid());
+    }
+
     #[tokio::test(start_paused = true)]
     async fn renewals_of_a_closed_renewer_fail_and_new_leases_expire() {
         let (clock, renewer, calls) = renewer(|_, until| Renewed::Until(until), TTL / 10);

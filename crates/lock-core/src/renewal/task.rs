@@ -28,6 +28,8 @@ const MOST_BATCHES: usize = 16;
 pub(super) struct RenewalTasks<R: Renew> {
     pub(super) renew: R,
     pub(super) clock: Clock,
+    /// Where they were made, if in a runtime.
+    home: Option<Handle>,
     registry: Mutex<Registry<R>>,
 }
 
@@ -41,7 +43,7 @@ struct Registry<R: Renew> {
 impl<R: Renew> RenewalTasks<R> {
     pub(super) fn new(renew: R, clock: Clock) -> Self {
         let registry = Registry { by_runtime: HashMap::default(), closed: false };
-        Self { renew, clock, registry: Mutex::new(registry) }
+        Self { renew, clock, home: Handle::try_current().ok(), registry: Mutex::new(registry) }
     }
 
     /// The task of this runtime.
@@ -70,9 +72,10 @@ impl<R: Renew> RenewalTasks<R> {
         self.all().iter().for_each(|task| task.schedule().close());
     }
 
-    /// A runtime that has leases, other than these.
+    /// A runtime that has leases, or that on which the locks were connected, other than these.
     pub(super) fn runtime_except(&self, ended: &HashSet<Id>) -> Option<Handle> {
-        self.all().iter().map(|task| task.runtime()).find(|runtime| !ended.contains(&runtime.id()))
+        let holders = self.all().into_iter().map(|task| task.runtime());
+        holders.chain(self.home.clone()).find(|runtime| !ended.contains(&runtime.id()))
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry<R>> {
@@ -145,8 +148,8 @@ impl<R: Renew> RenewalTask<R> {
         }
     }
 
-    /// Starts the task if there is something to renew: on its runtime; once that has ended, on that of another holder or of
-    /// the caller.
+    /// Starts the task if there is something to renew: on its runtime; once that has ended, on that of another holder, of the connect
+    /// or of the caller.
     pub(super) fn start(self: &Arc<Self>) {
         let mut ended = HashSet::new();
         let mut runtime = self.runtime();

@@ -16,15 +16,15 @@ use crate::{Mode, OwnerId, OwnerInfo, Token, one_line};
 ///
 /// What a store does not keep is `None` or absent:
 ///
-/// | | memory, postgres | redis | redlock | zk |
-/// |---|---|---|---|---|
-/// | holders | all | all | one | all |
-/// | their identity | yes | of several sharers only the last one granted; of the others mode and expiry | yes | yes |
-/// | [`token`](HolderInfo::token) | yes | as above | may differ a little | yes |
-/// | [`since`](HolderInfo::since) | yes | as above | yes | only when it [asked](HolderInfo::asked); yes with `recipe=ephemeral` |
-/// | [`remaining`](HolderInfo::remaining) | yes | yes | yes | no: a session keeps the lock |
-/// | the maximum of a semaphore | yes | waiters only | no semaphores | yes |
-/// | [`queue`](Self::queue) | yes | with `wait=queue` | since when, without identity | yes; not with `recipe=ephemeral` |
+/// | | memory, postgres, etcd, mysql, sqlite, s3 | redis | redlock | zk | flock |
+/// |---|---|---|---|---|---|
+/// | holders | all | all | one | all | all |
+/// | their identity | yes | of several sharers only the last one granted; of the others mode and expiry | yes | yes | of this library |
+/// | [`token`](HolderInfo::token) | yes | as above | may differ a little | yes | as above |
+/// | [`since`](HolderInfo::since) | yes | as above | yes | only when it [asked](HolderInfo::asked); yes with `recipe=ephemeral` | as above |
+/// | [`remaining`](HolderInfo::remaining) | yes; from the first look on, without a clock of the store | yes | yes | no: a session keeps the lock | no: the kernel keeps it |
+/// | the maximum of a semaphore | yes | waiters only | no semaphores | yes | no semaphores |
+/// | [`queue`](Self::queue) | yes | with `wait=queue` | since when, without identity | yes; not with `recipe=ephemeral` | no |
 ///
 /// [`Display`](fmt::Display) prints it in a few lines. It serializes with serde.
 ///

@@ -115,7 +115,7 @@ impl Wait {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeasePolicy {
-    /// The time to live: the lock expires at most this long after its holder died. `None` for the backend's default.
+    /// The [time to live](crate::LockOptions::ttl): the longest time that the lock lasts after its holder died. `None` for the backend's default.
     pub ttl: Option<Duration>,
     /// Whether the lock lasts while the guard lives: the backend renews the lease, or the session keeps it. If not, it
     /// also expires `ttl` after it was granted or [extended](crate::Lease::extend).

@@ -310,13 +310,13 @@ impl Error {
     ///
     /// | code | kind | | set by |
     /// |---|---|---|---|
-    /// | `invalid_name` `invalid_config` `unsupported` `unavailable` `denied` `lost` `exhausted` `closed` `unexpected` | the same | no narrower code is known | all |
+    /// | `invalid_name` `invalid_config` `unsupported` `unavailable` `denied` `lost` `moved` `exhausted` `closed` `unexpected` | the same | no narrower code is known | all |
     /// | `dns` | `Unavailable` | the host name could not be resolved | redis, redlock |
     /// | `refused` | `Unavailable` | no server listens at the port | postgres, redis, redlock |
     /// | `no_socket` | `Unavailable` | the Unix socket does not exist | postgres, redis, redlock |
     /// | `no_tls` | `Unavailable` | the port does not speak TLS | postgres, redis, redlock |
     /// | `bad_certificate` | `InvalidConfig` | one side does not trust the certificate of the other | postgres, redis, redlock |
-    /// | `no_credentials` | `InvalidConfig` at the first connect, `Unavailable` later | a password or a file of TLS cannot be read | postgres, redis, redlock, zk |
+    /// | `no_credentials` | `InvalidConfig` at the first connect, `Unavailable` later | a password or a file of TLS cannot be read | all but memory, flock, sqlite, s3 |
     /// | `timeout` | `Unavailable` | no answer in time | all |
     /// | `broken` | `Unavailable` | the connection broke | postgres, redis, redlock; zk for some requests |
     /// | `no_quorum` | any | too few masters agreed | redlock |
@@ -325,6 +325,11 @@ impl Error {
     /// | `not_installed` | `InvalidConfig` | the schema of the locks is missing, or too old | postgres |
     /// | `too_many_connections` | `Unavailable` | the server has no connection left | postgres |
     /// | `locked` | `Unavailable` | an open transaction with a fence has the lock for long | postgres |
+    /// | `foreign_schema` | `Denied` | the schema of the locks can be changed by a role that is not trusted | postgres |
+    /// | `silent` | `Unavailable` | the store did not answer in time | etcd, mysql, sqlite, s3, kv |
+    /// | `contended` | `Unavailable` | others have changed the record of the lock too often | etcd, mysql, sqlite, s3, kv |
+    /// | `unconditional` | `InvalidConfig` | the store ignores the condition of a write | s3 |
+    /// | `read_only` | `Unavailable` | the server is read-only | mysql |
     /// | `injected` | `Unavailable` | a fault of the chaos layer | any, in tests |
     /// | `refused_step` | `InvalidConfig` | the migration does not allow this step where it is | migrate |
     ///

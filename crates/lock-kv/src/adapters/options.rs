@@ -2,7 +2,7 @@
 
 #[cfg(any(feature = "etcd", feature = "mysql"))]
 use lock_core::secret::Unreadable;
-use lock_core::tls::TlsFiles;
+use lock_core::tls::{TlsFiles, no_tls};
 use lock_core::url::{LockUrl, OptionValue};
 use lock_core::{Error, ErrorKind, Password, Result};
 
@@ -33,27 +33,20 @@ impl KvOptions {
                 "ttl" => kv = kv.clone().ttl(value.duration()?),
                 "command_timeout" => kv = kv.clone().command_timeout(value.duration()?),
                 "password_file" => password_file = text(),
-                "tls_ca" => files.ca = text(),
-                "tls_cert" => files.cert = text(),
-                "tls_key" => files.key = text(),
+                _ if files.set(key, value.text()) => {}
                 _ => set(key, value)?,
             }
             Ok(())
         })?;
         let has_tls = url.scheme != store;
-        if !has_tls && (files.ca.is_some() || files.cert.is_some() || files.key.is_some()) {
+        if !has_tls && files != TlsFiles::default() {
             let what = format!("the files of TLS have no use with {store}://");
             return Err(invalid(store, &what, &format!("write it as {store}s://")));
         }
         if has_tls && !cfg!(feature = "tls") {
-            return Err(Error::new(ErrorKind::Unsupported, store)
-                .with_message("this build has no TLS")
-                .with_hint(format!("enable the feature: cargo add polylock --features {store},tls")));
+            return Err(no_tls(store));
         }
-        if files.cert.is_some() != files.key.is_some() {
-            let what = "the client certificate or its key is missing";
-            return Err(invalid(store, what, "give both tls_cert and tls_key"));
-        }
+        files.check_pair(store, ["tls_cert", "tls_key"])?;
         let password = url.password_or_file(store, password_file.as_deref())?;
         Ok(Self { kv, password, tls: has_tls.then_some(files) })
     }

@@ -34,8 +34,8 @@ The old store must be closed to all users first, so that no client can acquire a
 `ACL SETUSER NAME resetkeys` for every user that may write below the prefix, then `ACL SAVE`. The URL of the old store \
 then names a user that may look, and nothing else:
 
-  ACL SETUSER migrator on >PASSWORD -@all %R~* +hello +ping +select +client|setname
-      +client|list +acl|list +acl|dryrun +info +time +scan +type +get +getrange +pttl +zscore +script|load
+  ACL SETUSER migrator on >PASSWORD -@all %R~* +hello +ping +select +client|setname \
++client|list +acl|list +acl|dryrun +info +time +scan +type +get +getrange +pttl +zscore +script|load
 
 Examples:
   polylock migrate finish

@@ -33,7 +33,7 @@ impl Locks {
     /// # use lock_core::MemoryConfig;
     /// # use lock_core::blocking::Locks;
     /// # fn main() -> lock_core::Result<()> {
-    /// // With a server: Locks::connect_by(RedisConfig::new("host:6379").connect())
+    /// // With a server: Locks::connect_by(RedisConfig::from_url("redis://host:6379")?.connect())
     /// let locks = Locks::connect_by(async { MemoryConfig::new().connect() })?;
     /// # locks.close()
     /// # }

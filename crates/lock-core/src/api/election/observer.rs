@@ -22,8 +22,9 @@ use crate::{Error, ErrorKind, LockName, LockState, Persistence, Result, Token};
 /// Made by [`Election::observe`](crate::Election::observe). The first item is the present leader, then every change that
 /// the observer could see:
 ///
-/// * **Pushed.** The stores notify it of a change. It polls on Redis servers without client tracking (RESP3), on Redlock
-///   where they are a majority, and on backends that do not implement [`Backend::await_change`](crate::Backend::await_change).
+/// * **Pushed.** Redis, Redlock, PostgreSQL, ZooKeeper and the memory notify it of a change. It polls on Redis servers without client
+///   tracking (RESP3), on Redlock where they are a majority, and on the other backends, which do not implement
+///   [`Backend::await_change`](crate::Backend::await_change).
 /// * **In order.** Tokens only grow from leader to leader, unless the store lost data. A leader with a smaller token than one
 ///   that was reported is reported only when it still leads two seconds later: whoever checks tokens refuses its writes.
 /// * **What may be skipped.** Leaders that follow each other faster than the observer can look: of several changes between

@@ -30,13 +30,18 @@ use crate::{BootInstant, Guard, GuardState, LossReason, Released, Result, RunErr
 /// # Drop
 ///
 /// Dropping it releases the locks in the background, as dropping each [`Guard`] does.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[must_use = "the locks are released when the guard is dropped"]
 pub struct MultiGuard {
     guards: Vec<Guard>,
 }
 
 impl MultiGuard {
+    /// One that has no lock yet.
+    pub(super) const fn empty() -> Self {
+        Self { guards: Vec::new() }
+    }
+
     pub(super) fn push(&mut self, guard: Guard) {
         self.guards.push(guard);
     }

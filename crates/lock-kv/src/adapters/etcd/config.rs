@@ -23,7 +23,7 @@ const OPTIONS: [&str; 6] = ["ttl", "command_timeout", "password_file", "tls_ca",
 /// use the same prefix. Name each member: a name that stands for several addresses is one member.
 ///
 /// **Start etcd with `--auto-compaction-mode=periodic --auto-compaction-retention=5m`.** It compacts nothing by default, and each renewal
-/// is a value that it keeps: a hundred held locks fill its quota of 2 GB in two days, and one lock with 64 waiters in an hour. A full
+/// is a value that it keeps: a hundred held locks fill its quota of 2 GB in two days, and one lock with 128 waiters in 90 minutes. A full
 /// store refuses renewals, and so all locks are lost.
 ///
 /// | URL option | default | |

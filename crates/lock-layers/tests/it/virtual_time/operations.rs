@@ -168,7 +168,9 @@ fn sources() -> String {
         }
     }
     let mut text = String::new();
-    for crate_name in ["lock-core", "lock-layers", "lock-redis", "lock-redlock", "lock-zk", "redis-link"] {
+    for crate_name in
+        ["lock-core", "lock-layers", "lock-postgres", "lock-redis", "lock-redlock", "lock-zk", "redis-link"]
+    {
         add(root().join("crates").join(crate_name).join("src"), &mut text);
     }
     text
