@@ -25,6 +25,8 @@ use crate::rungs::time::{micros, wall_clock};
 const MOVE_LIMIT: Duration = Duration::from_secs(10);
 /// How long after the last lease the seal is written.
 const SEAL_LIMIT: Duration = Duration::from_secs(10);
+/// How long the server of a session may lag behind another one that has the seal.
+const FOLLOW_LIMIT: Duration = Duration::from_secs(10);
 /// How long a caller that does not wait lets a mover finish with which it shares the lock.
 const MOMENT: Duration = Duration::from_millis(500);
 /// How long a caller whose patience is over waits for the release of the new store. It gets no answer after 100 ms.
@@ -39,6 +41,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Acquires a lock on its rung.
 pub(crate) async fn acquire(context: &Arc<Context>, request: AcquireRequest) -> Result<Acquired> {
+    context.keep_tasks();
     let rung = context.rung(&request.name);
     if rung < Rung::New {
         request.lease.ttl.into_iter().for_each(|ttl| context.process.note_ttl(ttl));
@@ -79,16 +82,22 @@ async fn new(context: &Arc<Context>, request: AcquireRequest) -> Result<Acquired
 }
 
 async fn acquire_new(context: &Arc<Context>, request: AcquireRequest) -> Result<Acquired> {
+    let mut since = None;
+    let mut lags = |now: BootInstant| now < *since.get_or_insert(now) + FOLLOW_LIMIT;
     for left in (0..MOST_STARTS).rev().chain(iter::repeat(0)) {
         let Acquired::Held(lease) = context.to.acquire(request.clone()).await? else {
             return Ok(Acquired::Busy);
         };
         let new = context.half(lease);
-        let record = context.record_at(&**new).await?;
-        if record.phase != Phase::Sealed {
-            return Err(no_seal());
-        }
-        match above_the_seal(new, &record).await {
+        let held = match context.record_at(&**new).await {
+            Ok(record) if record.phase == Phase::Sealed => above_the_seal(new, &record).await,
+            // Another session of this process has seen the seal, and the server of this one follows. One that was set back does not.
+            Ok(_) if context.process.is_sealed() && lags(context.clock.now()) => give_back(new).await,
+            Ok(_) => return Err(no_seal()),
+            Err(error) if error.kind() == ErrorKind::Lost => None,
+            Err(error) => return Err(error),
+        };
+        match held {
             Some(new) => {
                 let lease = OneLease::new(context, Rung::New, new.into_lease(), &request);
                 return Ok(Acquired::Held(Box::new(lease)));
@@ -102,11 +111,12 @@ async fn acquire_new(context: &Arc<Context>, request: AcquireRequest) -> Result<
 
 /// The lock of the new store, granted with the seal, if its token is larger than all of the old store. One that was granted
 /// just before the seal is given back, to be acquired again.
-async fn above_the_seal(mut new: Half, record: &Record) -> Option<Half> {
-    if new.token().get() > record.floor {
-        return Some(new);
-    }
-    // At once, so that the next attempt does not find it. What fails is done in the background.
+async fn above_the_seal(new: Half, record: &Record) -> Option<Half> {
+    if new.token().get() > record.floor { Some(new) } else { give_back(new).await }
+}
+
+/// At once, so that the next attempt does not find it. What fails is done in the background.
+async fn give_back(mut new: Half) -> Option<Half> {
     let _ = new.release().await;
     None
 }
@@ -135,6 +145,13 @@ async fn acquire_both(context: &Arc<Context>, mut request: AcquireRequest, rung:
             Ok(Climbed::Busy) => return Ok(Acquired::Busy),
             Ok(Climbed::StartOver) if left == 0 && request.wait.is_expired() => break,
             Ok(Climbed::StartOver) => sleep(PAUSE).await,
+            // Of a lock that nobody was given yet.
+            Err(error) if error.kind() == ErrorKind::Lost => {
+                if left == 0 && request.wait.is_expired() {
+                    break;
+                }
+                sleep(PAUSE).await;
+            }
             Err(error) if closing.may_explain(&error, context) && !request.wait.is_expired() => {
                 tracing::debug!(%error, "the old store may be closed for the seal; trying again");
                 sleep(PAUSE).await;

@@ -15,7 +15,6 @@ use crate::config::MigrationConfig;
 use crate::context::Context;
 use crate::leases::shadow;
 use crate::leases::shadow_counts::ShadowReport;
-use crate::leases::tombstone_watch;
 use crate::rungs::operator;
 use crate::rungs::record::Record;
 use crate::rungs::rung::Rung;
@@ -36,7 +35,7 @@ impl Migration {
         to: Arc<dyn Backend>,
     ) -> Result<Self> {
         let context = Context::join(config, from, to).await?;
-        drop(tokio::spawn(tombstone_watch::watch(Arc::downgrade(&context))));
+        context.keep_tasks();
         // Now that both are connected, as far as they are: a session timeout is negotiated.
         let capabilities = capabilities(&*context.from, &*context.to);
         Ok(Self { capabilities, context })

@@ -7,6 +7,7 @@ use lock_core::backend::Backend;
 use lock_core::url::LockUrl;
 
 use crate::error::{BACKEND, invalid};
+use crate::leases::lead::LARGEST_LEAD;
 use crate::rungs::rung::Rung;
 use crate::rungs::time::DAY;
 
@@ -117,7 +118,8 @@ impl MigrationConfig {
         self
     }
 
-    /// How long a tombstone lives unless it is refreshed: 30 days by default, at least one.
+    /// How long a tombstone lives unless it is refreshed: 30 days by default, at least three. One that is relied on has half of it left, and
+    /// the tokens of the new store may be a day ahead.
     pub const fn tombstone_life(mut self, life: Duration) -> Self {
         self.tombstone_life = life;
         self
@@ -130,9 +132,9 @@ impl MigrationConfig {
                 "name the migration, as in migrate://shop?from=...&to=...",
             ));
         }
-        if self.tombstone_life < DAY {
+        if self.tombstone_life < 3 * LARGEST_LEAD {
             let message = format!("tombstones that live for {:?} are too short-lived", self.tombstone_life);
-            return Err(invalid(message, "use at least a day; 30 days are the default"));
+            return Err(invalid(message, "use at least three days; 30 are the default"));
         }
         let (old, new) = (from.capabilities().backend, to.capabilities().backend);
         if old == new {

@@ -19,7 +19,9 @@ use crate::leases::halves::HeldGuards;
 use crate::leases::later::Later;
 use crate::leases::lead::{check_ahead, is_near};
 use crate::leases::shadow_counts::ShadowCounts;
+use crate::leases::tombstone_watch;
 use crate::leases::tombstones::Tombstones;
+use crate::rungs::lasting::Lasting;
 use crate::rungs::process::Process;
 use crate::rungs::record::{Phase, Record};
 use crate::rungs::rung::Rung;
@@ -38,6 +40,8 @@ pub(crate) struct Context {
     /// What begins for guards that are held for a while.
     pub(crate) later: Arc<Later>,
     joined: AtomicBool,
+    watch: Lasting,
+    follow: Lasting,
     pub(crate) cleanup: Arc<Background>,
     pub(crate) clock: Clock,
 }
@@ -65,6 +69,8 @@ impl Context {
             held,
             later,
             joined,
+            watch: Lasting::default(),
+            follow: Lasting::default(),
             cleanup,
             clock,
         });
@@ -76,11 +82,18 @@ impl Context {
                 context.from.connect().await?;
                 let rung = context.config.rung.unwrap_or(Rung::Old);
                 tracing::warn!(%error, %rung, "starting without the record of the migration");
-                drop(tokio::spawn(take_part_later(Arc::downgrade(&context))));
             }
             taken => taken?,
         }
         Ok(context)
+    }
+
+    /// Starts what runs in the background, where it does not run: the runtime of the caller before may have ended.
+    pub(crate) fn keep_tasks(self: &Arc<Self>) {
+        self.watch.ensure(|| tombstone_watch::watch(Arc::downgrade(self)));
+        if !self.joined.load(Ordering::Relaxed) {
+            self.follow.ensure(|| take_part_later(Arc::downgrade(self)));
+        }
     }
 
     async fn take_part(&self) -> Result<()> {

@@ -1,6 +1,7 @@
 //! The record of a migration, its rungs, the processes that take part, and what operators do.
 
 pub(crate) mod glob;
+pub(crate) mod lasting;
 pub(crate) mod member;
 pub(crate) mod operator;
 pub(crate) mod process;

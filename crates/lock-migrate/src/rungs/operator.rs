@@ -12,12 +12,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::backend::Backend;
+use lock_core::backend::{AcquireRequest, Acquired, Backend, LeasePolicy, Wait};
 use lock_core::background::Background;
 use lock_core::migration::{Member, MigrationSource, MigrationTarget, StoredRecord};
-use lock_core::{Clock, OwnerInfo, Result, one_line, runtime};
+use lock_core::{Clock, Lease, LockName, OwnerInfo, Result, one_line, runtime};
 use serde::Serialize;
 use tokio::sync::OnceCell;
+use tokio::time::Instant;
 
 pub use self::finish::FinishTerms;
 pub use self::status::{Status, Straggler, TombstoneCount};
@@ -203,8 +204,15 @@ impl Operator {
         self.joined.get_or_try_init(|| join_or_follow(target)).await.map(drop)
     }
 
-    fn owner() -> Arc<OwnerInfo> {
-        Arc::new(OwnerInfo::this_process().with_label("polylock migrate"))
+    /// The lock of the new store; none while another process holds it for longer than [`LOCK_LIMIT`].
+    async fn lock(&self, name: &LockName) -> Result<Option<Box<dyn Lease>>> {
+        let owner = Arc::new(OwnerInfo::this_process().with_label("polylock migrate"));
+        let wait = Wait::Until(Instant::now() + LOCK_LIMIT);
+        let request = AcquireRequest::exclusive(name.clone(), wait, LeasePolicy::default(), owner);
+        Ok(match self.to.acquire(request).await? {
+            Acquired::Held(lease) => Some(lease),
+            _ => None,
+        })
     }
 
     /// The rung from which all names go to [`Rung::New`].
@@ -237,6 +245,8 @@ impl Member for Watching {
 
 /// How long a release may take.
 const SETTLE_LIMIT: Duration = Duration::from_secs(5);
+/// How long another process may hold the lock of a step.
+const LOCK_LIMIT: Duration = Duration::from_secs(5);
 /// What an operator registers.
 const OPERATOR: &[u8] = b"operator";
 /// The names of the locks of operators begin with it.

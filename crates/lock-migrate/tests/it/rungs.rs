@@ -1,7 +1,7 @@
 //! Locks on every rung, on real servers: who excludes whom, and with which tokens.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lock_core::{ErrorKind, GuardState, LockOptions, Locks, LossReason, Token};
@@ -16,6 +16,8 @@ use crate::faults::Side;
 
 /// The rungs of which every mixture excludes.
 const MIXED: [Rung; 4] = [Rung::Old, Rung::Shadow, Rung::Dual, Rung::Move];
+
+const HOUR: Duration = Duration::from_secs(3_600);
 
 /// Time: long enough for half a dozen looks of an observer that polls.
 const IDLE: Duration = Duration::from_secs(3);
@@ -52,6 +54,30 @@ async fn the_stores_notify_an_observer_on_every_rung() {
         watching.close().await.unwrap();
         leading.close().await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_lock_that_is_lost_before_it_was_given_to_anybody_is_acquired_again() {
+    let servers = Servers::start().await;
+    let locks = servers.on(Rung::Dual).await;
+    let (_, zk) = servers.apart().await;
+    // Each acquisition raises the tokens of the old store.
+    let ahead = take(&zk, "ahead").await;
+    ahead.raise_token(Token::new(pass(&locks, "a").await.get() + HOUR.as_micros() as u64)).await.unwrap();
+    give_back(ahead).await;
+    let is_over = AtomicBool::new(false);
+    let losing = async {
+        while !is_over.load(Ordering::Relaxed) {
+            servers.redis.call(&["DEL", "lock:a"]).await;
+        }
+    };
+    let acquiring = async {
+        for _ in 0..20 {
+            drop(take(&locks, "a").await);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    };
+    tokio::join!(losing, acquiring);
 }
 
 #[tokio::test]
@@ -112,7 +138,6 @@ async fn lead(zk: &Locks) -> Duration {
 
 #[tokio::test]
 async fn the_lead_of_the_new_tokens_is_bounded_through_modes_elections_and_raises() {
-    const HOUR: Duration = Duration::from_secs(3_600);
     let servers = Servers::start().await;
     servers.zk.skip_epochs(30).await.unwrap();
     let mover = servers.on(Rung::Move).await;

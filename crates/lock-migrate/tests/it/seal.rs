@@ -6,6 +6,7 @@ use std::time::Duration;
 use lock_core::{Backend, ErrorKind, Locks, Token};
 use lock_migrate::{FinishTerms, MigrationConfig, Operator, Phase, Rung};
 use lock_redis::RedisConfig;
+use lock_testkit::proxy::redis_command;
 use lock_testkit::{PATIENCE, come, give_back, queue_up, take, until};
 use tokio::runtime::Builder;
 use tokio::time::Instant;
@@ -153,6 +154,33 @@ async fn waiters_of_a_closed_store_go_on_with_the_new_one_after_the_seal() {
     // Time: the old binary may still work.
     assert!(began.elapsed() > Duration::from_secs(4));
     assert!(come(waiter).await.token().get() > record.floor && record.floor > ahead);
+}
+
+#[tokio::test]
+async fn a_store_that_is_opened_again_during_the_last_steps_is_not_sealed() {
+    let servers = Servers::start().await;
+    for user in ["fleet", "operator"] {
+        servers.acl(&format!("{user} on >{user} ~* &* +@all")).await;
+    }
+    let (fleet, zk) = (servers.redis_as("fleet"), servers.zk().await);
+    let locks = Locks::new(MigrationConfig::new("shop").open(fleet, zk).await.unwrap());
+    let (proxy, zk) = (servers.proxy(Side::Old), servers.zk().await);
+    let url = format!("redis://operator:operator@{}?ttl=5s", proxy.addr());
+    let from = Arc::clone(RedisConfig::from_url(&url).unwrap().connect_lazy().unwrap().backend());
+    let operator = Operator::connect("shop", from, zk).await.unwrap();
+    goes_to(&operator, Rung::Move, 1).await;
+    pass(&locks, "a").await;
+    for user in ["fleet", "default", "operator"] {
+        servers.acl(&format!("{user} resetkeys %R~*")).await;
+    }
+    // The walk over the tokens takes long.
+    proxy.hold_replies_when(redis_command("TIME"));
+    let finishing = tokio::spawn(async move { operator.finish(&FinishTerms::new(), silent).await });
+    until("the walk is under way", async || proxy.fired() > 0).await;
+    servers.acl("fleet ~*").await;
+    proxy.deliver();
+    let reasons = blocked(finishing.await.unwrap().unwrap());
+    assert!(reasons.contains("\"fleet\""), "{reasons}");
 }
 
 #[tokio::test]

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt};
-use lock_core::backend::{AcquireRequest, Acquired, LeasePolicy, Wait};
 use lock_core::migration::{MigrationSource, Reading, Removal, Removed};
 use lock_core::{BootInstant, ErrorKind, Result};
 use tokio::time::{Instant, sleep};
@@ -129,9 +128,7 @@ impl Operator {
                 "clean that migration, or remove the tombstone by hand once nobody relies on it",
             );
         }
-        let wait = Wait::Until(Instant::now() + LOCK_LIMIT);
-        let request = AcquireRequest::exclusive(name.clone(), wait, LeasePolicy::default(), Self::owner());
-        let Acquired::Held(lease) = self.to.acquire(request).await? else { return Ok(false) };
+        let Some(lease) = self.lock(name).await? else { return Ok(false) };
         let mut new = Half::new(lease, &self.cleanup);
         self.check_still_returning(&new, record).await?;
         let (held_until, floor) = (new.validity().until(), new.token());
@@ -190,8 +187,6 @@ fn still_moves(session: &SessionInfo) -> Option<Obstacle> {
 }
 
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long a holder may keep the walk from a lock; the next pass tries again.
-const LOCK_LIMIT: Duration = Duration::from_secs(5);
 /// For the time between a request and its effect, beside the lease.
 const IN_FLIGHT: Duration = Duration::from_secs(10);
 /// Less than what the clocks of two hosts drift apart during a session timeout.

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lock_core::backend::{AcquireRequest, Acquired, LeasePolicy, Wait};
 use lock_core::migration::Writer;
 use lock_core::{Error, ErrorKind, LockName, Result, Token};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -96,18 +95,12 @@ impl Operator {
                 return refused("the way back has begun", "finish it by `polylock migrate clean` first");
             }
         }
-        let obstacles = self.before_the_seal(&record, version, terms).await?;
-        if !obstacles.is_empty() {
-            return Ok(Gate::Blocked(obstacles));
-        }
-        self.await_leases(terms, &on_progress).await?;
-        // Meanwhile somebody may have opened the store again, or started an old binary.
-        let obstacles = self.before_the_seal(&record, version, terms).await?;
-        if !obstacles.is_empty() {
-            return Ok(Gate::Blocked(obstacles));
-        }
+        let floor = match self.prepare(&record, version, terms, &on_progress).await? {
+            Ok(floor) => floor,
+            Err(obstacles) => return Ok(Gate::Blocked(obstacles)),
+        };
         let mut sealed = record;
-        (sealed.phase, sealed.floor) = (Phase::Sealed, self.raise_above_all(terms).await?);
+        (sealed.phase, sealed.floor) = (Phase::Sealed, floor);
         sealed.set(Rung::New, "*");
         if self.write(&sealed, version).await? {
             // Which names have moved matters no more. What fails is only left behind.
@@ -120,6 +113,48 @@ impl Operator {
         }
         let changed = Obstacle::new("the record changed meanwhile", "look at the status, and finish again");
         Ok(Gate::Blocked(vec![changed]))
+    }
+
+    /// Waits for the leases of the old store, and raises the tokens of the new one. Returns their floor, or what is against the seal.
+    async fn prepare(
+        &self,
+        record: &Record,
+        version: i32,
+        terms: &FinishTerms,
+        on_progress: &(impl Fn(Progress) + Sync),
+    ) -> Result<std::result::Result<u64, Vec<Obstacle>>> {
+        let look = || self.before_the_seal(record, version, terms);
+        loop {
+            let mut obstacles = look().await?;
+            if obstacles.is_empty() {
+                obstacles = self.await_leases(record, terms, on_progress).await?;
+            }
+            // Meanwhile somebody may have opened the store again, or started an old binary.
+            if obstacles.is_empty() {
+                obstacles = look().await?;
+            }
+            if !obstacles.is_empty() {
+                return Ok(Err(obstacles));
+            }
+            let floor = self.raise_above_all(terms).await?;
+            // That was a walk over all tokens, and this is one over all leases: the seal counts on the look after both.
+            if self.has_leases(terms).await? {
+                continue;
+            }
+            let looked = self.clock.now();
+            let obstacles = look().await?;
+            if !obstacles.is_empty() {
+                return Ok(Err(obstacles));
+            }
+            // Servers that are gone answer late.
+            let took = self.clock.now().saturating_duration_since(looked);
+            if took > LOOK_LIMIT && !terms.source_is_gone {
+                let late =
+                    format!("it took {took:.0?} to look who may write locks, and {LOOK_LIMIT:?} is the most");
+                return Ok(Err(vec![Obstacle::new(late, "finish again, from a host near the servers")]));
+            }
+            return Ok(Ok(floor));
+        }
     }
 
     /// What blocks [`finish`](Self::finish) now, apart from leases that have not ended yet. There is nothing to block while
@@ -214,12 +249,27 @@ impl Operator {
         Ok(obstacles)
     }
 
-    /// Waits until every lease of the old store has ended.
+    /// Whether a lease of the old store is seen now.
+    async fn has_leases(&self, terms: &FinishTerms) -> Result<bool> {
+        if terms.source_is_gone {
+            return Ok(false);
+        }
+        match self.source().await?.longest_lease().await {
+            Ok(lease) => Ok(lease.is_some()),
+            // The user may not look at keys.
+            Err(error) if error.kind() == ErrorKind::Denied => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits until every lease of the old store has ended: where they cannot be read, for the longest ttl. Returns who may acquire locks of
+    /// the old store, if it was opened again meanwhile.
     async fn await_leases(
         &self,
+        record: &Record,
         terms: &FinishTerms,
         on_progress: &(impl Fn(Progress) + Sync),
-    ) -> Result<()> {
+    ) -> Result<Vec<Obstacle>> {
         let longest = terms.longest_ttl.unwrap_or_default().max(self.longest_ttl(&self.sessions().await?));
         // Nothing is renewed any more.
         let end = Instant::now() + longest;
@@ -228,7 +278,7 @@ impl Operator {
             let left = match source {
                 None => end.saturating_duration_since(Instant::now()),
                 Some(source) => match source.longest_lease().await {
-                    Ok(None) => return Ok(()),
+                    Ok(None) => return Ok(Vec::new()),
                     Ok(Some(Duration::MAX)) => {
                         return refused(
                             "a lock of the old store never expires",
@@ -244,10 +294,14 @@ impl Operator {
                 },
             };
             if left.is_zero() {
-                return Ok(());
+                return Ok(Vec::new());
             }
             on_progress(Progress::Leases(left));
             sleep(left.min(LOOK)).await;
+            let obstacles = self.still_open(record, terms).await?;
+            if !obstacles.is_empty() {
+                return Ok(obstacles);
+            }
         }
     }
 
@@ -258,9 +312,7 @@ impl Operator {
         let old = if terms.source_is_gone { 0 } else { self.tokens_of_the_source(&name).await? };
         let sessions = self.sessions().await?;
         let seen = sessions.iter().filter_map(|session| Some(session.member.as_ref()?.largest_token)).max();
-        let wait = Wait::Until(Instant::now() + LOCK_LIMIT);
-        let request = AcquireRequest::exclusive(name.clone(), wait, LeasePolicy::default(), Self::owner());
-        let Acquired::Held(mut lease) = self.to.acquire(request).await? else {
+        let Some(mut lease) = self.lock(&name).await? else {
             return Err(Error::new(ErrorKind::Unavailable, BACKEND)
                 .with_message("another operator holds the lock of the seal")
                 .with_hint("wait until it has finished")
@@ -343,7 +395,7 @@ fn is_silent(error: &Error) -> bool {
 
 /// How far the seal raises the tokens of the new store: further than a token of the old one that nobody has told of.
 const SEAL_LEAD: Duration = Duration::from_secs(2 * HOUR.as_secs());
+/// How long the look may take that the seal counts on.
+const LOOK_LIMIT: Duration = Duration::from_secs(30);
 /// How often it is looked again.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long another operator may hold the lock of the seal.
-const LOCK_LIMIT: Duration = Duration::from_secs(5);

@@ -3,9 +3,7 @@
 use std::iter;
 use std::time::Duration;
 
-use lock_core::backend::{AcquireRequest, Acquired, LeasePolicy, Wait};
 use lock_core::{ErrorKind, Finding, FindingLevel, LockName, Result, Token};
-use tokio::time::Instant;
 
 use super::{Operator, PREFIX};
 use crate::leases::lead::check_lead;
@@ -103,9 +101,7 @@ impl Operator {
     /// A new token of the new store, and the clock of the old one; none while another operator looks.
     pub(super) async fn newest_tokens(&self) -> Result<Option<(Token, u64)>> {
         let name = LockName::new(format!("{PREFIX}preflight"))?;
-        let wait = Wait::Until(Instant::now() + LOCK_LIMIT);
-        let request = AcquireRequest::exclusive(name.clone(), wait, LeasePolicy::default(), Self::owner());
-        let Acquired::Held(mut lease) = self.to.acquire(request).await? else { return Ok(None) };
+        let Some(mut lease) = self.lock(&name).await? else { return Ok(None) };
         let token = lease.token();
         let _ = lease.release().await;
         Ok(Some((token, self.source().await?.time(&name).await?)))
@@ -130,9 +126,6 @@ fn note(what: &str, advice: &str) -> Finding {
 fn warning(what: &str, advice: &str) -> Finding {
     Finding::new(FindingLevel::Warning, "", what, advice)
 }
-
-/// How long another operator may hold the lock of this look.
-const LOCK_LIMIT: Duration = Duration::from_secs(5);
 /// More than the clocks of hosts that are set right.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(60);
 
