@@ -171,6 +171,13 @@ impl Endpoint {
         .caused_by(Cause(text(error)))
     }
 
+    /// The server is not the primary.
+    pub(crate) fn standby(&self) -> Error {
+        self.error(ErrorKind::Unavailable, "the server is a standby, or transactions are read-only there")
+            .with_code("replica")
+            .with_hint(PRIMARY)
+    }
+
     /// What the server said.
     fn refused(&self, during: During, refusal: &DbError) -> Error {
         let code = refusal.code().code();
@@ -195,10 +202,7 @@ impl Endpoint {
             {
                 said(ErrorKind::Unavailable).with_code(CREATED_AT_ONCE).with_hint("try again")
             }
-            "25006" => self
-                .error(ErrorKind::Unavailable, "the server is a standby, or transactions are read-only there")
-                .with_code("replica")
-                .with_hint(PRIMARY),
+            "25006" => self.standby(),
             "53300" => said(ErrorKind::Unavailable).with_code("too_many_connections").with_hint(
                 "raise max_connections, lower pool= (each process has so many connections, one to listen, and one for renewals), or use a \
                  pooler such as PgBouncer",

@@ -30,7 +30,7 @@ use crate::requests::order::{InOrder, Place};
 use crate::requests::request::{Asked, Released};
 use crate::requests::value::{Record, Value, changed, info, millis, number, token, unknown_status};
 use crate::schema::quoted;
-use crate::teller::{Teller, commit_limit};
+use crate::teller::{Teller, for_the_commit};
 
 /// The server, with the connections for requests.
 #[derive(Debug)]
@@ -293,9 +293,15 @@ impl Server {
 
     /// Whether this owner holds the lock.
     pub(crate) async fn holds(&self, name: &str, owner: OwnerId) -> Result<bool> {
+        const SQL: &str =
+            "SELECT {s}holds($1, $2::pg_catalog.text::pg_catalog.uuid), pg_catalog.pg_is_in_recovery()";
         let owner = owner.to_string();
-        let sql = "SELECT {s}holds($1, $2::pg_catalog.text::pg_catalog.uuid)";
-        get(first(&self.read(sql, &[(&name, Type::TEXT), (&owner, Type::TEXT)]).await?)?, 0)
+        let rows = self.read(SQL, &[(&name, Type::TEXT), (&owner, Type::TEXT)]).await?;
+        // It may lag behind the primary, or be about to become it.
+        if get(first(&rows)?, 1)? {
+            return Err(self.endpoint.standby());
+        }
+        get(first(&rows)?, 0)
     }
 
     /// Hands a lock that is held alone over to another owner of this process.
@@ -473,7 +479,7 @@ impl Server {
     /// Notifies a channel. What is not notified in time says nothing of the connections.
     pub(crate) async fn notify(&self, channel: &str, payload: &str) -> Result<()> {
         let on = self.connection().await?;
-        let sql = format!("SELECT {}, pg_catalog.pg_notify($1, $2)", commit_limit(self.command_timeout));
+        let sql = format!("SELECT {}, pg_catalog.pg_notify($1, $2)", for_the_commit(self.command_timeout));
         let params = [(&channel as Value<'_>, Type::TEXT), (&payload as Value<'_>, Type::TEXT)];
         match on.in_time(self.command_timeout, on.call(&sql, &params)).await {
             Ok(notified) => notified.map(drop).map_err(|error| self.endpoint.of(During::Call, &error)),

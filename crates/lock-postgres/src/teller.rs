@@ -23,12 +23,15 @@ const NOTICED: Duration = Duration::from_millis(100);
 /// As many names as one call takes, and as are kept for the next connection.
 const AT_MOST: usize = 1_000;
 
-/// The limit for the commit of a notification, in SQL. It lasts until the end of the transaction: a limit of the function would be over
+/// The settings for the commit of a notification, in SQL. They last until the end of the transaction: those of the function would be over
 /// before.
-pub(crate) fn commit_limit(command_timeout: Duration) -> String {
+pub(crate) fn for_the_commit(command_timeout: Duration) -> String {
     // Zero would be no limit.
     let limit = COMMIT_WITHIN.min(command_timeout / 4).as_millis().max(1);
-    format!("pg_catalog.set_config('lock_timeout', '{limit}ms', true)")
+    // It has that lock while it waits for a disk or a standby, and it may: a row that it reads may be pruned, which is a write.
+    format!(
+        "pg_catalog.set_config('lock_timeout', '{limit}ms', true), pg_catalog.set_config('synchronous_commit', 'off', true)"
+    )
 }
 
 #[derive(Debug)]
@@ -52,7 +55,7 @@ struct Queue {
 impl Teller {
     /// For the functions of this schema.
     pub(crate) fn new(schema: &str, command_timeout: Duration) -> Arc<Self> {
-        let sql = format!("SELECT {}, {schema}tell($1)", commit_limit(command_timeout));
+        let sql = format!("SELECT {}, {schema}tell($1)", for_the_commit(command_timeout));
         let (queue, ended) = (Mutex::default(), watch::Sender::new(0));
         Arc::new(Self { sql, command_timeout, queue, ended })
     }

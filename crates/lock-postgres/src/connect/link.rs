@@ -1,5 +1,6 @@
 //! Connections to the server.
 
+use std::error::Error as StdError;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
@@ -8,13 +9,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use deadpool::managed::{Manager, Metrics, RecycleError, RecycleResult};
+use futures_util::TryStreamExt as _;
 use lock_core::runtime::Home;
 use lock_core::secret::Unreadable;
 use lock_core::{Error, ErrorKind, Password, Result};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::{sleep, timeout};
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::private::BytesMut;
+use tokio_postgres::types::{IsNull, ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Row};
 
 use crate::connect::hosts::{self, Failed};
@@ -34,7 +37,7 @@ const NEW_SETTINGS: &str = "-c idle_session_timeout=0 -c client_connection_check
 const NO_SETTINGS: usize = 2;
 /// A session that was given up keeps its place until the server has answered. So there may be twice as many as are in use.
 const SESSIONS_PER_PLACE: usize = 2;
-/// How long a session that is used no more has for its last answer.
+/// How long a session that is used no more has its place while its last call is not answered.
 const LINGER: Duration = Duration::from_secs(30);
 /// Where the server warns that a commit does not wait for a standby any more.
 const WAITS_FOR_STANDBYS: &str = "SyncRepWaitForLSN";
@@ -57,6 +60,8 @@ pub(crate) struct Dialer {
     settings: Arc<AtomicUsize>,
     /// Room for sessions, also for those that were given up and have not ended.
     sessions: Arc<Semaphore>,
+    /// Room for those that have lost their place, as they have not ended for long.
+    overdue: Arc<Semaphore>,
     places: usize,
 }
 
@@ -103,13 +108,28 @@ impl Dialer {
         home: Home,
     ) -> Self {
         let (trust, settings) = Default::default();
-        let (sessions, places) = (Arc::new(Semaphore::new(SESSIONS_PER_PLACE)), 1);
-        Self { targets, password, tls, connect_timeout, endpoint, home, trust, settings, sessions, places }
+        let (sessions, overdue, places) =
+            (Arc::new(Semaphore::new(SESSIONS_PER_PLACE)), Arc::new(Semaphore::new(1)), 1);
+        Self {
+            targets,
+            password,
+            tls,
+            connect_timeout,
+            endpoint,
+            home,
+            trust,
+            settings,
+            sessions,
+            overdue,
+            places,
+        }
     }
 
     /// The same with room for so many connections, of its own.
     pub(crate) fn for_places(self, places: usize) -> Self {
-        Self { sessions: Arc::new(Semaphore::new(SESSIONS_PER_PLACE * places)), places, ..self }
+        let (sessions, overdue) =
+            (Arc::new(Semaphore::new(SESSIONS_PER_PLACE * places)), Arc::new(Semaphore::new(places)));
+        Self { sessions, overdue, places, ..self }
     }
 
     /// Whether a session can be opened without waiting for the end of one that was given up.
@@ -181,6 +201,7 @@ impl Dialer {
             }
         }
         let (settings, trust) = (Arc::clone(&self.settings), self.trust.clone());
+        let place = Place { place, overdue: Arc::clone(&self.overdue), users: self.trust.subscribe() };
         let opened = Instant::now();
         let connecting = self.home.driver().spawn(async move {
             let (client, connection) = loop {
@@ -195,7 +216,8 @@ impl Dialer {
                 }
             };
             let (is_warned, (used, unused)) = (Arc::<AtomicBool>::default(), oneshot::channel());
-            drop(tokio::spawn(drive(connection, notified, Arc::clone(&is_warned), unused, place)));
+            let served = serve(connection, notified, Arc::clone(&is_warned));
+            drop(tokio::spawn(place.through(served, unused)));
             let (statements, is_given_up, called, answered) = Default::default();
             let link = Link {
                 client,
@@ -251,27 +273,54 @@ fn is_refusal_of_settings(error: &tokio_postgres::Error) -> bool {
     })
 }
 
-/// Drives a connection to its end: once it is used no more, until its last call is answered, or for some time.
-async fn drive<S, T>(
+/// The room that a session takes until it has ended.
+struct Place {
+    place: OwnedSemaphorePermit,
+    overdue: Arc<Semaphore>,
+    /// Closed when nobody can use a session any more.
+    users: watch::Receiver<Trust>,
+}
+
+impl Place {
+    /// Drives a session to its end: once it is `unused`, until its last call is answered. The server may run that call for as long as a
+    /// standby is away. So some sessions get no more than room beside the places, which others can take, as after a failover.
+    async fn through(self, served: impl Future<Output = ()> + Send, unused: oneshot::Receiver<()>) {
+        let Self { place, overdue, mut users } = self;
+        let mut served = pin!(served);
+        let is_overdue = async {
+            // It is dropped with its last user.
+            let _ = unused.await;
+            sleep(LINGER).await;
+        };
+        tokio::select! {
+            () = &mut served => return,
+            () = is_overdue => {}
+        }
+        let mut closed = pin!(async { while users.changed().await.is_ok() {} });
+        let _room = tokio::select! {
+            () = &mut served => return,
+            () = &mut closed => return,
+            room = overdue.acquire_owned() => room,
+        };
+        drop(place);
+        tokio::select! {
+            () = served => {}
+            () = closed => {}
+        }
+    }
+}
+
+/// Takes what the server says, until the connection ends.
+async fn serve<S, T>(
     mut connection: Connection<S, T>,
     notified: Option<Box<dyn Notified>>,
     is_warned: Arc<AtomicBool>,
-    unused: oneshot::Receiver<()>,
-    _place: OwnedSemaphorePermit,
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
     T: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut lingered = pin!(async {
-        // It is dropped with its last user.
-        let _ = unused.await;
-        sleep(LINGER).await;
-    });
     loop {
-        let message = tokio::select! {
-            message = poll_fn(|context| connection.poll_message(context)) => message,
-            () = &mut lingered => return,
-        };
+        let message = poll_fn(|context| connection.poll_message(context)).await;
         let Some(message) = message else { return };
         match message {
             Ok(AsyncMessage::Notification(notification)) => {
@@ -289,6 +338,33 @@ async fn drive<S, T>(
                 return;
             }
         }
+    }
+}
+
+/// A parameter that the driver does not log: an owner id or a key of a waiter is a right.
+struct Hidden<'a>(&'a (dyn ToSql + Sync));
+
+impl fmt::Debug for Hidden<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("..")
+    }
+}
+
+impl ToSql for Hidden<'_> {
+    fn to_sql(&self, kind: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
+        self.0.to_sql_checked(kind, out)
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+
+    fn to_sql_checked(
+        &self,
+        kind: &Type,
+        out: &mut BytesMut,
+    ) -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
+        self.to_sql(kind, out)
     }
 }
 
@@ -321,8 +397,9 @@ impl Link {
         let types = params.iter().map(|(_, kind)| kind.clone());
         let called = match self.statements.for_call(&self.client, sql, types).await {
             Ok(Some(statement)) => {
-                let values: Vec<_> = params.iter().map(|(value, _)| *value).collect();
-                Some(self.client.query(&statement, &values).await)
+                let values = params.iter().map(|(value, _)| Hidden(*value));
+                let rows = self.client.query_raw(&statement, values).await;
+                Some(async { rows?.try_collect().await }.await)
             }
             Ok(None) => None,
             Err(error) => Some(Err(error)),

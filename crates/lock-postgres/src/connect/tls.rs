@@ -1,9 +1,9 @@
 //! TLS, by the names that libpq has for its options.
 
+use lock_core::Result;
 use lock_core::secret::Unreadable;
-use lock_core::tls::TlsFiles;
+use lock_core::tls::{TlsFiles, no_tls};
 use lock_core::url::OptionValue;
-use lock_core::{Error, ErrorKind, Result};
 use tokio_postgres::Config;
 use tokio_postgres::config::{SslMode, SslNegotiation};
 
@@ -53,12 +53,7 @@ impl Tls {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        if self.files.cert.is_some() != self.files.key.is_some() {
-            return Err(invalid(
-                "the client certificate or its key is missing",
-                "give both sslcert= and sslkey=",
-            ));
-        }
+        self.files.check_pair(BACKEND, ["sslcert", "sslkey"])?;
         if self.required == Some(false) && self.names_files() {
             return Err(invalid(
                 "sslrootcert=, sslcert= and sslkey= have no use with sslmode=disable",
@@ -69,9 +64,7 @@ impl Tls {
             return Err(invalid("sslnegotiation=direct needs TLS", "add sslmode=require"));
         }
         if self.is_required() && !cfg!(feature = "tls") {
-            return Err(Error::new(ErrorKind::Unsupported, BACKEND)
-                .with_message("this build has no TLS")
-                .with_hint("enable the feature: cargo add polylock --features postgres,tls"));
+            return Err(no_tls(BACKEND));
         }
         Ok(())
     }

@@ -2,6 +2,9 @@
 CREATE OR REPLACE FUNCTION blocker(p_name text) RETURNS TABLE (pid int, application_name text, open_ms bigint)
 LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s' AS $$
 SELECT b.pid, b.application_name, b.open_ms FROM lock l, blocker_of(l.xmax) b WHERE l.name = p_name
+-- A name without a row waits for those that are being added.
+UNION ALL SELECT b.pid, b.application_name, b.open_ms FROM gate g, blocker_of(g.xmax) b
+WHERE g.id = hashtext(p_name) & 1023 AND NOT EXISTS (SELECT FROM lock l WHERE l.name = p_name)
 $$;
 
 -- The open transaction with this id.

@@ -203,7 +203,7 @@ FROM (SELECT h.token, h.handed, split_part(h.handed, ':', 2) AS key FROM (
 UNION ALL SELECT o.inbox, 'changed:' || o.key FROM observer o WHERE o.name = p_name
 $$;
 
--- Notifies them. It changes no row, so that its commit waits for nothing.
+-- Notifies them. Its caller sees to it that the commit waits for neither the disk nor a standby.
 CREATE OR REPLACE FUNCTION tell(p_names text[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off SET lock_timeout = '1s' AS $$
 BEGIN

@@ -59,6 +59,24 @@ async fn nobody_is_granted_the_lock_while_a_fenced_transaction_is_open() {
     }
 }
 
+#[tokio::test]
+async fn a_transaction_that_keeps_new_names_from_everybody_is_shown() {
+    let site = Site::open().await;
+    let (locks, mut client) = (site.locks("").await, site.client().await);
+    let transaction = client.transaction().await.unwrap();
+    let ask = "SELECT polylock.ask('first', gen_random_uuid(), 0, 1000, '', 'off', NULL, NULL, NULL, NULL)";
+    transaction.batch_execute(ask).await.unwrap();
+    let beside = "SELECT g::text FROM generate_series(1, 100000) g WHERE (hashtext(g::text) # hashtext('first')) & 1023 = 0 LIMIT 1";
+    let name: String = transaction.query_one(beside, &[]).await.unwrap().get(0);
+    let blocker = async || locks.inspect(&name).await.unwrap().blocker;
+    let is_shown =
+        async || blocker().await.is_some_and(|blocker| blocker.starts_with("the transaction of process "));
+    until("it is shown", is_shown).await;
+    transaction.rollback().await.unwrap();
+    assert_eq!(blocker().await, None);
+    give_back(take(&locks, &name).await).await;
+}
+
 /// Releases the lock while another task of the process waits for it; the guard of that task.
 async fn release_to_the_next_task(locks: &Locks, guard: Guard) -> Guard {
     let name = guard.name().clone();

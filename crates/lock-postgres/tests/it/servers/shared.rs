@@ -9,7 +9,7 @@ use lock_core::{Locks, Outcome};
 use lock_postgres::{Fence, PostgresConfig};
 use lock_testkit::postgres::{PostgresPair, PostgresServer};
 use lock_testkit::{come, give_back, hand_over, queue_up, soon, take, until};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::site::{SESSIONS, Site, client, connect};
 
@@ -242,6 +242,54 @@ async fn a_hand_over_that_waits_for_a_standby_keeps_nobody_from_notifying() {
     standby.cont();
     come(release).await.unwrap();
     give_back(come(waiter).await).await;
+}
+
+/// A row that it reads may be on a page that is pruned, which is a write.
+#[tokio::test]
+#[ignore = "full: a primary with a standby"]
+async fn a_notification_that_prunes_a_page_keeps_nobody_from_notifying() {
+    let pair = PostgresPair::start_synchronous().await.unwrap();
+    let [primary, standby] = pair.servers();
+    // Its grants wait for no standby, and so there is somebody to notify.
+    let url = format!("{}?ttl=120s&command_timeout=60s&sync=off", primary.url());
+    let (one, two) = (connect(&url).await.unwrap(), connect(&url).await.unwrap());
+    let other = client(&primary.connect_string()).await;
+    for name in 0..200 {
+        give_back(take(&one, &format!("so that pages are full {name}")).await).await;
+    }
+    standby.stop();
+    for _ in 0..20 {
+        let guard = take(&one, "orders").await;
+        let waiter = queue_up(&two, "orders").await;
+        give_back(guard).await;
+        give_back(come(waiter).await).await;
+        soon(other.batch_execute("NOTIFY somebody, 'else'")).await.unwrap();
+    }
+    standby.cont();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "full: a standby is away for a minute"]
+async fn while_a_standby_is_away_sessions_stay_few() {
+    let pair = PostgresPair::start_synchronous().await.unwrap();
+    let [primary, standby] = pair.servers();
+    // Time: calls are given up soon.
+    let locks = connect(&format!("{}?ttl=120s&command_timeout=500ms&pool=2", primary.url())).await.unwrap();
+    give_back(take(&locks, "orders").await).await;
+    standby.stop();
+    // Time: longer than a session that is used no more may be kept.
+    let end = Instant::now() + Duration::from_secs(75);
+    let mut number = 0;
+    while Instant::now() < end {
+        let tries = (0..4).map(|at| locks.mutex(format!("{number} {at}")));
+        join_all(tries.map(async |mutex| mutex.try_acquire().await.is_ok_and(|taken| taken.is_some()))).await;
+        let sessions: u64 = primary.sql(&[SESSIONS]).await.unwrap().parse().unwrap();
+        // Twice the pool, and once the pool of those that have lost their place; one for renewals, and one that listens.
+        assert!(sessions <= 3 * 2 + 2, "{sessions} sessions after {number} rounds");
+        number += 1;
+    }
+    standby.cont();
+    give_back(take(&locks, "orders").await).await;
 }
 
 /// An administrator, or a tool before a switchover.

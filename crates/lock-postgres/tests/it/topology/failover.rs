@@ -83,6 +83,26 @@ async fn a_synchronous_failover_loses_no_grant() {
     }
 }
 
+/// A name may lead to it while it is promoted.
+#[tokio::test]
+#[ignore = "full: a switchover"]
+async fn a_standby_is_not_asked_whether_a_lock_is_held() {
+    let pair = pair().await;
+    let [primary, standby] = pair.servers();
+    let locks = connect(&format!("{}?ttl=120s", primary.url())).await.unwrap();
+    let guard = take(&locks, "orders").await;
+    pair.catch_up().await.unwrap();
+    primary.shut_down().await.unwrap();
+    standby.promote().await.unwrap();
+    // The row is gone on the new primary, and the standby does not know it yet, or knows it already.
+    primary.follow(standby).await.unwrap();
+    until("it answers as a standby", async || {
+        guard.verify().await.is_err_and(|error| error.code() == "replica")
+    })
+    .await;
+    assert!(guard.is_valid());
+}
+
 #[tokio::test]
 #[ignore = "full: a primary with a standby"]
 async fn a_synchronous_standby_that_stands_still_lets_nothing_be_confirmed() {
