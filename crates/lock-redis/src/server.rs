@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::engine::{Changed, Extension};
+use lock_core::engine::{Answered, Changed, Extension};
 use lock_core::{ErrorKind, Outcome, OwnerId, Result, Token, TokenBlock};
 use redis::{ConnectionInfo, Value};
 use redis_link::client::{ClientOptions, RedisClient};
@@ -190,12 +190,8 @@ impl Server {
         }
     }
 
-    /// Extends leases, all in one round trip, and reports for each whether the owner still holds its lock. The leases count
-    /// from `sent`.
-    ///
-    /// # Errors
-    ///
-    /// With an unknown outcome any of them may have been extended.
+    /// Extends leases, all of one node in one round trip, and reports for each whether the owner still holds its lock, or why that is not
+    /// known. The leases count from `sent`. An error with an unknown outcome means that the lease may have been extended.
     ///
     /// # Cancel safety
     ///
@@ -204,23 +200,25 @@ impl Server {
         &self,
         sent: Moment,
         leases: &[Extension<'_, Arc<Keys>>],
-    ) -> Result<Vec<Result<bool>>> {
+        answered: impl Answered<Result<bool>>,
+    ) {
         let calls: Vec<_> = leases.iter().map(|lease| self.recipe.extend(lease, sent)).collect();
-        let answers = self.client.read_all(&calls, extended).await?;
-        let ours = |answer: Result<Extended>| match answer.map_err(perhaps_applied)? {
-            Extended::Ours(ours) => Ok(ours),
+        let each = |at, answer| answered(at, self.is_ours(sent, answer));
+        if let Err(error) = self.client.read_each(&calls, extended, each).await {
+            (0..leases.len()).for_each(|at| answered(at, Err(error.clone())));
+        }
+    }
+
+    /// Whether the owner holds its lock, by the answer to an extension that was sent then.
+    fn is_ours(&self, sent: Moment, answer: Result<Extended>) -> Result<bool> {
+        match answer.map_err(perhaps_applied)? {
+            Extended::Ours(false) => Ok(false),
             Extended::IsLonger { sent } if self.recipe.was_set_back_since(sent) => {
                 Err(set_back(self.client.endpoint()))
             }
-            Extended::IsLonger { .. } => Ok(true),
-        };
-        let mut ours: Vec<_> = answers.into_iter().map(ours).collect();
-        if self.was_stepped(sent) {
-            ours.iter_mut()
-                .filter(|ours| matches!(ours, Ok(true)))
-                .for_each(|ours| *ours = Err(stepped(self.client.endpoint())));
+            _ if self.was_stepped(sent) => Err(stepped(self.client.endpoint())),
+            Extended::Ours(true) | Extended::IsLonger { .. } => Ok(true),
         }
-        Ok(ours)
     }
 
     fn was_stepped(&self, sent: Moment) -> bool {

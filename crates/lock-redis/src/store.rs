@@ -1,8 +1,8 @@
 //! What a server answers to one request.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lock_core::backend::MAX_LISTED;
@@ -120,21 +120,26 @@ impl LeaseStore for RedisStore {
     }
 
     async fn extend(&self, leases: &[Extension<'_, Arc<Keys>>], answered: impl Answered<Result<Changed>>) {
-        let mut extended = self.extended(leases).await;
-        // One that also notifies the next waiter needs more keys and rights. If it is refused, the lease is extended without that.
-        let is_refused = |number: &usize| {
-            let is_refused = |error: &Error| error.outcome() != Outcome::Unknown;
-            leases[*number].hold == Hold::Granted && extended[*number].as_ref().is_err_and(is_refused)
-        };
-        let refused: Vec<usize> = (0..leases.len()).filter(is_refused).collect();
-        if !refused.is_empty() {
-            let mut alone: Vec<_> = refused.iter().map(|number| leases[*number]).collect();
-            alone.iter_mut().for_each(|lease| lease.hold = Hold::Alone);
-            let again = Box::pin(self.extended(&alone)).await;
-            refused.into_iter().zip(again).for_each(|(number, again)| extended[number] = again);
-        }
         let changed = |ours| if ours { Changed::Done(()) } else { Changed::NotHeld };
-        extended.into_iter().enumerate().for_each(|(at, ours)| answered(at, ours.map(changed)));
+        let answered = |at, ours: Result<bool>| answered(at, ours.map(changed));
+        // One that also notifies the next waiter needs more keys and rights. If it is refused, the lease is extended without that.
+        let refused = Mutex::new(Vec::new());
+        let is_refused = |error: &Error| error.outcome() != Outcome::Unknown;
+        let first = |at: usize, ours: Result<bool>| match leases[at].hold {
+            Hold::Granted if ours.as_ref().is_err_and(is_refused) => {
+                refused.lock().unwrap_or_else(PoisonError::into_inner).push(at);
+            }
+            _ => answered(at, ours),
+        };
+        self.server.extend(self.server.moment(), leases, first).await;
+        let refused = refused.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if refused.is_empty() {
+            return;
+        }
+        let mut alone: Vec<_> = refused.iter().map(|at| leases[*at]).collect();
+        alone.iter_mut().for_each(|lease| lease.hold = Hold::Alone);
+        let again = |at: usize, ours| answered(refused[at], ours);
+        Box::pin(self.server.extend(self.server.moment(), &alone, again)).await;
     }
 
     async fn holds(&self, keys: &Arc<Keys>, owner: OwnerId) -> Result<bool> {
@@ -298,13 +303,6 @@ impl RedisStore {
             );
         }
         Ok(())
-    }
-
-    async fn extended(&self, leases: &[Extension<'_, Arc<Keys>>]) -> Vec<Result<bool>> {
-        match self.server.extend(self.server.moment(), leases).await {
-            Ok(ours) => ours,
-            Err(error) => leases.iter().map(|_| Err(error.clone())).collect(),
-        }
     }
 
     /// Whether a script has granted a lock on this connection. Who may not run scripts could acquire locks by plain

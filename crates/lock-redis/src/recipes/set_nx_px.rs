@@ -20,7 +20,7 @@ pub(crate) static SCRIPTS: ScriptList =
     &[&ASK, &CONFIRM, &RELEASE_FREE, &RELEASE, &ROTATE, &KEEP, &EXTEND, &RAISE, &INSPECT, &BREAK];
 /// Those that are loaded at their first use.
 pub(crate) static RARE_SCRIPTS: ScriptList =
-    &[&LEAVE_FREE, &DOWNGRADE, &SWAP, &READ_TOMBSTONE, &REMOVE_TOMBSTONE];
+    &[&LEAVE_FREE, &LEAVE, &DOWNGRADE, &SWAP, &READ_TOMBSTONE, &REMOVE_TOMBSTONE];
 
 static ASK: LazyLock<Script> = script!(clock ask_fast mint value ours waiter confirm lock ask_held queue ask);
 /// Does the same as [`ASK`], faster if the owner holds the lock already.
@@ -33,6 +33,7 @@ static LEAVE_FREE: LazyLock<Script> = script!(value ours clock mint lock waiter 
 static ROTATE: LazyLock<Script> = script!(value ours clock mint rotate);
 static EXTEND: LazyLock<Script> = script!(value ours extend_fast lock clock mint waiter queue extend);
 static KEEP: LazyLock<Script> = script!(value ours waiter keep extend_fast);
+static LEAVE: LazyLock<Script> = script!(value lock clock mint waiter queue leave);
 static DOWNGRADE: LazyLock<Script> = script!(value ours lock clock mint waiter queue downgrade extend);
 static RAISE: LazyLock<Script> = script!(value lock clock mint raise_last waiter queue raise);
 static INSPECT: LazyLock<Script> = script!(value lock clock mint waiter queue inspect);
@@ -133,6 +134,9 @@ impl Recipe for SetNxPx {
         // Only keys that exist, except for the queue: a cluster refuses others while their slot migrates.
         let [lock, last, queue, holders] = lease.place.all();
         let call = match lease.hold {
+            // A confirmation would notify the next waiter. That asks by itself within two seconds.
+            Hold::Alone | Hold::Granted if lease.leaves => LEAVE.on(&[lock, last]),
+            Hold::Shared | Hold::Downgrading if lease.leaves => LEAVE.on(&[lock, last, holders]),
             Hold::Alone => EXTEND.on(&[lock, last]),
             Hold::Granted => KEEP.on(&[lock, last, queue]),
             Hold::Shared => EXTEND.on(&[lock, last, holders]),

@@ -4,19 +4,22 @@ pub(crate) mod dial;
 pub(crate) mod pretend;
 pub(crate) mod script_text;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use lock_core::engine::Extension;
 use lock_core::migration::Tombstone;
 use lock_core::{
     AcquireRequest, Acquired, Backend, Guard, Lease, LeasePolicy, LockName, Locks, OwnerInfo, Wait,
 };
+use lock_redis::server::Server;
 use lock_redis::{Redis, RedisConfig};
 use lock_testkit::proxy::Protocol;
 use lock_testkit::{FaultProxy, RedisCluster, RedisServer, acquiring, give_back, hand_over, take, until};
+use redis_link::keys::Keys;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -147,6 +150,14 @@ pub fn tombstone(name: &LockName) -> Tombstone {
         life: Duration::from_secs(30 * 86_400),
         newest: 17,
     }
+}
+
+/// Extends these leases, and returns the answer to each.
+pub async fn extended(server: &Server, leases: &[Extension<'_, Arc<Keys>>]) -> Vec<lock_core::Result<bool>> {
+    let answers = Mutex::new(BTreeMap::new());
+    let answered = |at, answer| drop(answers.lock().unwrap().insert(at, answer));
+    server.extend(server.moment(), leases, answered).await;
+    answers.into_inner().unwrap().into_values().collect()
 }
 
 /// One address, behind which is another server from time to time, as behind a name or a balancer. What is open stays.

@@ -3,12 +3,12 @@
 #[cfg(feature = "tls")]
 use std::path::Path;
 
+use lock_core::Result;
 use lock_core::secret::Unreadable;
 #[cfg(feature = "tls")]
 use lock_core::secret::read_file;
-use lock_core::tls::TlsFiles;
+use lock_core::tls::{TlsFiles, no_tls};
 use lock_core::url::OptionValue;
-use lock_core::{Error, ErrorKind, Result};
 use redis::{ConnectionAddr, ConnectionInfo};
 
 /// The TLS options of a URL with `rediss://`, `rediss+sentinel://`, `rediss+cluster://` or `redlocks://`.
@@ -49,33 +49,26 @@ impl Tls {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for a bad value.
+    /// [`InvalidConfig`](lock_core::ErrorKind::InvalidConfig) for a bad value.
     pub fn set(&mut self, key: &str, value: OptionValue<'_>) -> Result<bool> {
-        let file = || Some(value.text().to_owned());
-        match key {
-            "tls_ca" => self.files.ca = file(),
-            "tls_cert" => self.files.cert = file(),
-            "tls_key" => self.files.key = file(),
-            "tls_insecure_skip_verify" => self.skip_verify = value.parse("use true or false")?,
-            _ => return Ok(false),
+        if key == "tls_insecure_skip_verify" {
+            self.skip_verify = value.parse("use true or false")?;
+            return Ok(true);
         }
-        Ok(true)
+        Ok(self.files.set(key, value.text()))
     }
 
     /// The same server, reached over TLS with these options.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for a certificate without its key, [`ErrorKind::Unsupported`] in a build without TLS.
+    /// [`InvalidConfig`](lock_core::ErrorKind::InvalidConfig) for a certificate without its key, [`Unsupported`](lock_core::ErrorKind::Unsupported)
+    /// in a build without TLS.
     pub fn over(&self, backend: &'static str, info: ConnectionInfo) -> Result<ConnectionInfo> {
         if !cfg!(feature = "tls") {
-            return Err(unsupported(backend));
+            return Err(no_tls(backend));
         }
-        if self.files.cert.is_some() != self.files.key.is_some() {
-            return Err(Error::new(ErrorKind::InvalidConfig, backend)
-                .with_message("the client certificate or its key is missing")
-                .with_hint("give both tls_cert and tls_key"));
-        }
+        self.files.check_pair(backend, ["tls_cert", "tls_key"])?;
         let ConnectionAddr::Tcp(host, port) = info.addr().clone() else { return Ok(info) };
         let insecure = self.skip_verify;
         Ok(info.set_addr(ConnectionAddr::TcpTls { host, port, insecure, tls_params: None }))
@@ -129,11 +122,4 @@ async fn read(file: Option<&String>) -> Result<Option<Vec<u8>>, Unreadable> {
         Some(file) => read_file(Path::new(file)).await.map(Some),
         None => Ok(None),
     }
-}
-
-/// The error for a build without TLS.
-pub(crate) fn unsupported(backend: &'static str) -> Error {
-    Error::new(ErrorKind::Unsupported, backend)
-        .with_message("this build has no TLS")
-        .with_hint("enable the feature: cargo add polylock --features tls")
 }

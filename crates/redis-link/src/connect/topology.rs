@@ -88,7 +88,7 @@ enum Kind {
 }
 
 /// The options of a URL for passwords, TLS, the database and the sentinels.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Access {
     tls: Tls,
     db: Option<i64>,
@@ -96,6 +96,12 @@ pub struct Access {
     sentinel_user: Option<String>,
     sentinel_password: Option<String>,
     sentinel_password_file: Option<String>,
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Access").field("db", &self.db).finish_non_exhaustive()
+    }
 }
 
 impl From<ConnectionInfo> for Topology {
@@ -421,6 +427,12 @@ fn invalid(backend: &'static str, what: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_options_of_a_url_show_no_password() {
+        let access = Access { sentinel_password: Some("s3cret".into()), ..Access::default() };
+        assert_eq!(format!("{access:?}"), "Access { db: None, .. }");
+    }
 
     #[test]
     fn an_identity_has_no_credentials_and_no_order() {

@@ -19,7 +19,7 @@ use crate::error::{Cause, is_refusal};
 use crate::notify::acquisitions::{Acquisitions, Interest};
 use crate::notify::message::Message;
 use crate::notify::proof::{Secret, Secrets};
-use crate::notify::push_connection::{Channel, Event, OnEvent, PushConnection};
+use crate::notify::push_connection::{Channel, Event, OnEvent, PushConnection, RIGHTS_TEST};
 use crate::notify::push_rights::{PushRights, gave_up};
 use crate::notify::unclaimed_grant::{ReturnGrant, Returns, UnclaimedGrant};
 use crate::route::client::RedisClient;
@@ -461,6 +461,11 @@ impl PushState {
 
     /// Delivers an event synchronously; returns an event that the task has to handle.
     fn on_event(&self, event: Event) -> Option<Event> {
+        if matches!(&event, Event::Message { text, channel } if text == RIGHTS_TEST && self.is_inbox(channel))
+        {
+            // Sent by this process: it is no sign of life after it.
+            return None;
+        }
         self.received.store(true, Ordering::Relaxed);
         match event {
             Event::Message { channel, text } => match self.is_inbox(&channel) {
@@ -642,12 +647,7 @@ async fn listen_on(
         match subscribe(state, connection, &mut subscribed).await {
             Subscribed::Yes => state.note_allowed(),
             Subscribed::Broken => return Ended::Broken { has_lasted },
-            Subscribed::Refused => {
-                warn_of_polling(&state.warned);
-                let part = lock_core::random::rng().random_range(0.5..=1.0);
-                state.subscriptions().refused_until = Some(Instant::now() + REFUSED_FOR.mul_f64(part));
-                return Ended::Done;
-            }
+            Subscribed::Refused => return fall_back_to_polling(state),
         }
         if state.subscriptions().closed {
             return Ended::Done;
@@ -669,11 +669,33 @@ async fn listen_on(
                     // A replica passes on what is published at the master, which takes its subscribers for dead.
                     Ping::Replica if follows => return Ended::Broken { has_lasted },
                     Ping::Silent if !has_received => return Ended::Broken { has_lasted },
+                    Ping::Answered if has_lost_rights(state, connection, &subscribed).await => {
+                        return fall_back_to_polling(state);
+                    }
                     _ => has_lasted = true,
                 }
             }
         }
     }
+}
+
+/// Has the waiters poll for a while: the server refused pub/sub.
+fn fall_back_to_polling(state: &PushState) -> Ended {
+    warn_of_polling(&state.warned);
+    let part = lock_core::random::rng().random_range(0.5..=1.0);
+    state.subscriptions().refused_until = Some(Instant::now() + REFUSED_FOR.mul_f64(part));
+    Ended::Done
+}
+
+/// Whether the right to publish was withdrawn. Servers close subscribers only when they lose rights to channels.
+async fn has_lost_rights(
+    state: &PushState,
+    connection: &PushConnection,
+    subscribed: &BTreeMap<String, bool>,
+) -> bool {
+    let inbox = subscribed.iter().find(|(name, _)| state.is_inbox(name));
+    let inbox = inbox.map(|(name, sharded)| Channel { name: name.clone(), sharded: *sharded });
+    timeout(state.timeout, connection.may_publish(&state.client, inbox.iter())).await == Ok(false)
 }
 
 enum Ping {
@@ -732,7 +754,7 @@ async fn subscribe(
         };
         let inboxes = wanted.iter().zip(&answers).filter(|(_, answer)| answer.is_ok());
         let inboxes = inboxes.map(|(channel, _)| channel).filter(|channel| state.is_inbox(&channel.name));
-        if !connection.may_publish(inboxes).await {
+        if !connection.may_publish(&state.client, inboxes).await {
             return Subscribed::Refused;
         }
         for (Channel { name, sharded }, answer) in wanted.iter().zip(answers) {

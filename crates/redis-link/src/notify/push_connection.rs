@@ -6,12 +6,15 @@ use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use lock_core::Result;
 use redis::aio::{MultiplexedConnection, PubSubSink, PubSubStream};
-use redis::{PushInfo, PushKind, RedisError, RedisResult, ServerErrorKind, Value};
+use redis::{Cmd, PushInfo, PushKind, RedisError, RedisResult, Value};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::connect::greeting::Greeting;
-use crate::error::{Cause, is_refusal};
+use crate::error::{Cause, Failure, is_refusal};
 use crate::route::client::RedisClient;
+
+/// The message that tests the right to publish on an inbox. It says nothing.
+pub(crate) const RIGHTS_TEST: &str = "";
 
 /// A push connection: over RESP3, or RESP2 if the server refuses RESP3.
 pub(crate) enum PushConnection {
@@ -65,19 +68,34 @@ impl PushConnection {
     }
 
     /// Whether the server user may publish on these channels; true if that cannot be tested.
-    pub(crate) async fn may_publish(&self, channels: impl Iterator<Item = &Channel>) -> bool {
-        let Self::Resp3 { connection, .. } = self else { return true };
+    pub(crate) async fn may_publish(
+        &self,
+        client: &RedisClient,
+        channels: impl Iterator<Item = &Channel>,
+    ) -> bool {
         let each = channels.map(|channel| {
-            let mut connection = connection.clone();
             let mut publish = redis::cmd(if channel.sharded { "SPUBLISH" } else { "PUBLISH" });
-            publish.arg(&channel.name).arg("");
-            async move { publish.query_async::<i64>(&mut connection).await }
+            publish.arg(&channel.name).arg(RIGHTS_TEST);
+            async move { self.is_refused(client, publish).await }
         });
-        let refused = redis::ErrorKind::Server(ServerErrorKind::NoPerm);
-        join_all(each)
-            .await
-            .iter()
-            .all(|answer| answer.as_ref().err().is_none_or(|error| error.kind() != refused))
+        !join_all(each).await.contains(&true)
+    }
+
+    /// Whether the server refuses the command. A RESP2 connection with subscriptions takes no other command: there, the connection
+    /// of the requests does.
+    async fn is_refused(&self, client: &RedisClient, command: Cmd) -> bool {
+        match self {
+            Self::Resp3 { connection, .. } => {
+                let answer = command.query_async::<Value>(&mut connection.clone()).await;
+                answer.is_err_and(|error| is_refusal(&error))
+            }
+            Self::Resp2 { .. } => {
+                let mut commands = redis::pipe();
+                commands.add_command(command);
+                let answer = client.send_each(&commands, &client.dispatch()).await;
+                matches!(answer, Some(Err(Failure::Refused(error))) if is_refusal(&error))
+            }
+        }
     }
 
     /// Enables client tracking: the server reports changes of keys that were read over this connection. Returns the

@@ -40,7 +40,7 @@ impl PushRights {
             Err(error) if is_refusal(&error) => false,
             Err(_) => return None,
         };
-        let publishes = connection.may_publish([&channel].into_iter()).await;
+        let publishes = connection.may_publish(client, [&channel].into_iter()).await;
         Some(Self { queues, speaks_resp3, tracks, subscribes, publishes, sharded })
     }
 

@@ -1,12 +1,14 @@
 //! The client of one Redis server, a master behind sentinels, or the nodes of a cluster.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use deadpool_redis::Pool;
 use lock_core::background::Background;
+use lock_core::engine::Answered;
 use lock_core::runtime::Home;
+use lock_core::tls::no_tls;
 use lock_core::{Clock, Error, ErrorKind, Finding, FindingLevel, Outcome, Result};
 use redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
 use redis::{ConnectionAddr, ConnectionInfo, Pipeline, RedisError, RedisResult, Value};
@@ -17,7 +19,6 @@ use crate::connect::credentials::{Credentials, WithCredentials};
 use crate::connect::dial::{Dial, OwnDial, Settings};
 use crate::connect::greeting::{Identity, info_field};
 use crate::connect::link::{Link, Route};
-use crate::connect::tls::unsupported;
 use crate::connect::topology::Topology;
 use crate::error::{Endpoint, Failure, wants_login};
 use crate::operate::examination::durability;
@@ -105,7 +106,7 @@ impl RedisClient {
         let endpoint = Endpoint { backend, address: topology.to_string(), scripts, asks_identity };
         if topology.named().iter().any(|info| !info.addr().is_supported()) {
             let sockets = topology.named().iter().any(|info| matches!(info.addr(), ConnectionAddr::Unix(_)));
-            return Err(if sockets { no_sockets(backend) } else { unsupported(backend) });
+            return Err(if sockets { no_sockets(backend) } else { no_tls(backend) });
         }
         let dialer = |mut credentials: Credentials| {
             let dialer = dial.clone().unwrap_or_else(|| {
@@ -378,26 +379,45 @@ impl RedisClient {
     /// # Errors
     ///
     /// With [`Outcome::Unknown`] any of them may have been carried out.
-    pub async fn read_all<T>(&self, calls: &[Call], read: fn(&Value) -> Option<T>) -> Result<Vec<Result<T>>> {
-        let read = |answer: Value| read(&answer).ok_or_else(|| self.endpoint.unexpected(&answer));
-        Ok(self.run_all(calls).await?.into_iter().map(|answer| answer.and_then(read)).collect())
+    pub async fn read_all<T: Send>(
+        &self,
+        calls: &[Call],
+        read: fn(&Value) -> Option<T>,
+    ) -> Result<Vec<Result<T>>> {
+        let answers = Mutex::new(calls.iter().map(|_| None).collect::<Vec<_>>());
+        let note = |at: usize, answer| {
+            answers.lock().unwrap_or_else(PoisonError::into_inner)[at] = Some(answer);
+        };
+        self.read_each(calls, read, note).await?;
+        let answers = answers.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let missing = || Err(self.endpoint.dropped());
+        Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(missing)).collect())
     }
 
-    /// Sends calls in one round trip, and returns the answer to each.
+    /// The same, but passes on each answer as it comes: one node of a cluster does not wait for another.
     ///
     /// # Errors
     ///
-    /// With [`Outcome::Unknown`] any of them may have been carried out.
-    async fn run_all(&self, calls: &[Call]) -> Result<Vec<Result<Value>>> {
+    /// If no call was answered. With [`Outcome::Unknown`] any of them may have been carried out.
+    pub async fn read_each<T>(
+        &self,
+        calls: &[Call],
+        read: fn(&Value) -> Option<T>,
+        answered: impl Answered<Result<T>>,
+    ) -> Result<()> {
+        let read = |answer: Value| read(&answer).ok_or_else(|| self.endpoint.unexpected(&answer));
+        let answered = |at, answer: Result<Value>| answered(at, answer.and_then(read));
         match &self.nodes {
             Nodes::One(link) => {
                 let answers = link.run_all(&calls.iter().collect::<Vec<_>>()).await;
                 let answers = answers.map_err(|failure| self.endpoint.failed(failure))?;
                 let refused = |error: RedisError| self.endpoint.refused(&error);
-                Ok(answers.into_iter().map(|answer| answer.map_err(refused)).collect())
+                let answers = answers.into_iter().map(|answer| answer.map_err(refused));
+                answers.enumerate().for_each(|(at, answer)| answered(at, answer));
             }
-            Nodes::Cluster(cluster) => Ok(cluster.run_all(calls).await),
+            Nodes::Cluster(cluster) => cluster.run_each(calls, &answered).await,
         }
+        Ok(())
     }
 
     /// Sends plain commands to one server in one round trip; `None` in a cluster, where nothing is sent. The server may

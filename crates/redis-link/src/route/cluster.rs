@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use futures_util::stream::FuturesUnordered;
+use lock_core::engine::Answered;
 use lock_core::single_flight::SingleFlight;
 use lock_core::{Error, ErrorKind, Result};
 use redis::{ConnectionAddr, ConnectionInfo, RedisError, RedisResult, ServerErrorKind, Value};
@@ -164,49 +165,56 @@ impl Cluster {
         }
     }
 
-    /// Sends the calls to their nodes concurrently, to each in one round trip. A call that no node can run now fails at
-    /// once, and does not delay the others.
-    pub(crate) async fn run_all(self: &Arc<Self>, calls: &[Call]) -> Vec<Result<Value>> {
-        let mut answers: Vec<Option<Result<Value>>> = calls.iter().map(|_| None).collect();
-        let mut shares: Vec<(Arc<Link>, Vec<usize>)> = Vec::new();
-        for (at, call) in calls.iter().enumerate() {
-            let link = match self.slot(call) {
+    /// Sends the calls to their nodes concurrently, to each in one round trip, and passes on each answer as it comes: a node that
+    /// hangs delays those of no other. A call that no node can run now fails at once.
+    pub(crate) async fn run_each(self: &Arc<Self>, calls: &[Call], answered: &dyn Answered<Result<Value>>) {
+        let is_known = |at: &usize| self.slot(&calls[*at]).is_ok_and(|slot| self.known(slot).is_some());
+        // Those whose node is known do not wait for the map.
+        let (known, unknown): (Vec<_>, Vec<_>) = (0..calls.len()).partition(is_known);
+        join(self.run_these(calls, known, answered), self.run_these(calls, unknown, answered)).await;
+    }
+
+    /// The same with these of the calls, once their nodes are known.
+    async fn run_these(
+        self: &Arc<Self>,
+        calls: &[Call],
+        these: Vec<usize>,
+        answered: &dyn Answered<Result<Value>>,
+    ) {
+        let homes = these.iter().map(|at| async {
+            match self.slot(&calls[*at]) {
                 Ok(slot) => self.home(slot).await,
                 Err(error) => Err(error),
-            };
-            match link {
-                Err(error) => answers[at] = Some(Err(error)),
+            }
+        });
+        let homes = join_all(homes).await;
+        let mut shares: Vec<(Arc<Link>, Vec<usize>)> = Vec::new();
+        for (at, home) in these.into_iter().zip(homes) {
+            match home {
+                Err(error) => answered(at, Err(error)),
                 Ok(link) => match shares.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &link)) {
                     Some((_, share)) => share.push(at),
                     None => shares.push((link, vec![at])),
                 },
             }
         }
-        let sent = shares.iter().map(|(link, share)| async {
-            let answers = link.run_all(&share.iter().map(|at| &calls[*at]).collect::<Vec<_>>()).await;
-            self.settle(calls, link, share, answers).await
-        });
-        for (at, answer) in join_all(sent).await.into_iter().flatten() {
-            answers[at] = Some(answer);
-        }
-        let missing = || Err(self.endpoint.dropped());
-        answers.into_iter().map(|answer| answer.unwrap_or_else(missing)).collect()
+        join_all(shares.iter().map(|(link, share)| self.run_share(calls, link, share, answered))).await;
     }
 
-    /// The answers of one node; what belongs elsewhere is sent there.
-    async fn settle(
+    /// Sends one node its share; what belongs elsewhere by its answers is sent there.
+    async fn run_share(
         self: &Arc<Self>,
         calls: &[Call],
         link: &Arc<Link>,
         share: &[usize],
-        answers: Result<Vec<RedisResult<Value>>, Failure>,
-    ) -> Vec<(usize, Result<Value>)> {
-        let answers = match answers {
+        answered: &dyn Answered<Result<Value>>,
+    ) {
+        let answers = match link.run_all(&share.iter().map(|at| &calls[*at]).collect::<Vec<_>>()).await {
             Ok(answers) => answers,
             Err(failure) => {
                 self.state().stale = true;
                 let error = self.endpoint.failed(failure);
-                return share.iter().map(|at| (*at, Err(error.clone()))).collect();
+                return share.iter().for_each(|at| answered(*at, Err(error.clone())));
             }
         };
         let settled = share.iter().zip(answers).map(|(at, answer)| async move {
@@ -217,9 +225,9 @@ impl Cluster {
                 }
                 answer => answer.map_err(Failure::Refused),
             };
-            (*at, answer.map_err(|failure| self.endpoint.failed(failure)))
+            answered(*at, answer.map_err(|failure| self.endpoint.failed(failure)));
         });
-        join_all(settled).await
+        join_all(settled).await;
     }
 
     /// Whether another node can run the call that this one refused.

@@ -32,4 +32,4 @@ if advance(ARGV[1], false, can_share, can_share and is_near() and FAR or 0) and 
   return token
 end
 
-return {0, ends_in(mode), redis.call('TYPE', KEYS[1]).ok, queue_up()}
+return {0, ends_in(mode), redis.call('TYPE', KEYS[1]).ok, queue_up(in_doubt)}

@@ -1,11 +1,17 @@
 -- The next common case: a lock that another owner holds exclusively.
-local function queue_up()
+
+-- Returns the position in the queue. Behind a first waiter `in_doubt` the queue is not kept alive: see advance in queue.lua.
+local function queue_up(in_doubt)
   if entry == '' then
     return -1
   end
   local position = queue_call('LPOS', entry)
   -- First, as it needs no memory: see mint.lua.
-  redis.call('PEXPIRE', KEYS[3], QUEUE_TTL)
+  if in_doubt then
+    redis.pcall('ZREM', KEYS[2], '')
+  else
+    redis.call('PEXPIRE', KEYS[3], QUEUE_TTL)
+  end
   position = position or queue_call('RPUSH', entry) - 1
   if position == 0 then
     -- The queue may be new.

@@ -85,6 +85,10 @@ end
 -- For how many ms more the lock is left free for clients without a queue entry.
 local free_for
 
+-- Whether there is room for a waiter that could not be notified. It may be dead: only a living one keeps the queue alive, by
+-- asking itself. Else the queue expires, and the others enter a new one.
+local in_doubt
+
 -- The time until there may be room for this mode, in ms; -1 if the lock does not expire.
 local function ends_in(mode)
   if tonumber(mode) and marked() == PERMITS and sharers() > 0 then
@@ -148,6 +152,7 @@ local function advance(me, is_new_first, check_alive, depth)
         and notify(inbox, 'granted', owner, redis.sha1hex('granted:' .. KEYS[1] .. ':' .. secret) .. ' ' .. KEYS[1])
       if delivered == 'perhaps' then
         -- It may be alive, and then asks by itself.
+        in_doubt = true
         return false
       end
       queue_call('LREM', 1, entry)

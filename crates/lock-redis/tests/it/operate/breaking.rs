@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{ErrorKind, GuardState, LossReason, Outcome};
+use lock_core::{ErrorKind, GuardState, LockOptions, LossReason, Outcome};
 use lock_testkit::proxy::{Direction, redis_command};
 use lock_testkit::{give_back, soon, take, until};
 
@@ -40,6 +40,21 @@ async fn a_break_whose_answer_was_lost_is_sent_again_and_breaks_what_was_seen() 
         assert!(link.locks.break_lock("a").await.unwrap(), "the answer to request {lost} was lost");
         assert!(!direct.inspect("a").await.unwrap().is_held());
         assert_eq!(broken.verify().await.unwrap(), GuardState::Lost(LossReason::Removed));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_held_at_least_for_a_time_is_broken_by_its_token() {
+    for recipe in RECIPES {
+        let link = Link::with(recipe).await;
+        let options = LockOptions::new().hold_at_least(Duration::from_secs(60));
+        let guard = soon(link.locks.mutex_with("a", options).unwrap().acquire()).await.unwrap();
+        let token = guard.token();
+        give_back(guard).await;
+        let seen = link.locks.inspect("a").await.unwrap();
+        assert_eq!(seen.holders[0].token, Some(token), "{recipe}");
+        assert!(link.locks.break_lock_if("a", token).await.unwrap(), "{recipe}");
+        assert!(!link.locks.inspect("a").await.unwrap().is_held(), "{recipe}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! The scripts of a single server.
 
 use lock_core::engine::{Changed, Extension, Hold};
-use lock_core::{Mode, Result, Token};
+use lock_core::{Mode, Token};
 use lock_redis::request::{Ask, Entry};
 use lock_redis::server::Server;
 use redis_link::inspection::Inspection;
@@ -16,6 +16,7 @@ use super::laws::Step;
 use super::op::Op;
 use super::record;
 use super::state::{Family, NAMES, Who};
+use crate::common::extended;
 
 pub struct Single(Server);
 
@@ -100,8 +101,7 @@ impl Single {
     async fn extend(&self, case: &Case, who: Who, hold: Hold) -> bool {
         let mut lease = Extension::new(&case.keys, case.owner(who), seconds(EXTENDED));
         (lease.hold, lease.shortens) = (hold, true);
-        let extended: Result<Vec<_>> = self.0.extend(self.0.moment(), &[lease]).await;
-        extended.unwrap().remove(0).unwrap()
+        extended(&self.0, &[lease]).await.remove(0).unwrap()
     }
 }
 

@@ -5,17 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::engine::{Extension, Hold};
-use lock_core::{ErrorKind, LockName, Mode, Outcome, OwnerId, Token};
+use lock_core::{ErrorKind, LockName, Mode, Outcome, OwnerId, Result, Token};
 use lock_redis::redis::{Client, IntoConnectionInfo};
 use lock_redis::request::{Ask, Claimed, Entry, ReleaseKind};
 use lock_redis::server::Server;
-use lock_testkit::RedisServer;
+use lock_testkit::{RedisServer, until};
 use redis_link::inspection::Inspection;
 use redis_link::keys::Keys;
 use redis_link::lock_answer::LockAnswer;
 use redis_link::proof::Secret;
 use redis_link::take_back::{Sent, TakeBack};
 use redis_link::wire::TokenTtl;
+
+use crate::common::{extended, url_without};
 
 const TTL: Duration = Duration::from_secs(20);
 
@@ -51,6 +53,17 @@ impl Bench {
             LockAnswer::Granted(token) => token,
             busy => panic!("{busy:?}"),
         }
+    }
+
+    async fn extend(&self, leases: &[Extension<'_, Arc<Keys>>]) -> Vec<Result<bool>> {
+        extended(&self.server, leases).await
+    }
+
+    /// The last extension of a lease, by a guard that is gone.
+    async fn leave(&self, owner: OwnerId, hold: Hold, ttl: Duration) -> bool {
+        let mut lease = Extension::new(&self.keys, owner, ttl);
+        (lease.hold, lease.leaves) = (hold, true);
+        self.extend(&[lease]).await.remove(0).unwrap()
     }
 
     async fn redis(&self, words: &[&str]) -> String {
@@ -203,8 +216,7 @@ async fn what_was_done_is_confirmation_also_when_the_script_of_another_call_cann
     // Nobody has made a reader of a writer on this server yet.
     let mut leases = [Extension::new(&bench.keys, me, TTL / 2), Extension::new(&bench.keys, other, TTL)];
     (leases[0].shortens, leases[1].hold) = (true, Hold::Downgrading);
-    let [first, second] =
-        bench.server.extend(bench.server.moment(), &leases).await.unwrap().try_into().unwrap();
+    let [first, second] = bench.extend(&leases).await.try_into().unwrap();
     assert!(first.unwrap());
     assert!(bench.pttl().await <= 10_000);
     let error = second.unwrap_err();
@@ -232,8 +244,7 @@ async fn an_extension_that_is_executed_late_leaves_a_longer_lease_alone() {
         let extend = async |hold, ttl, shortens| {
             let mut lease = Extension::new(keys, me, ttl);
             (lease.hold, lease.shortens) = (hold, shortens);
-            let extended = bench.server.extend(bench.server.moment(), &[lease]).await.unwrap().remove(0);
-            assert!(extended.unwrap(), "{hold:?}");
+            assert!(bench.extend(&[lease]).await.remove(0).unwrap(), "{hold:?}");
             // A shared lock lasts as long as its longest share.
             let share = bench.redis(&["ZSCORE", keys.all()[3], &me.to_string()]).await;
             match share.parse::<f64>() {
@@ -253,6 +264,91 @@ async fn an_extension_that_is_executed_late_leaves_a_longer_lease_alone() {
         assert!(late > TTL * 9, "{hold:?}: {late:?}");
         let shorter = extend(if hold == usual { hold } else { Hold::Shared }, TTL / 2, true).await;
         assert!(shorter <= TTL / 2, "{hold:?}: {shorter:?}");
+    }
+}
+
+/// As after `hold_at_least`: nobody holds it, and a renewal may still be on its way over a connection that was given up.
+#[tokio::test]
+async fn a_lock_that_was_left_is_not_lengthened_by_a_late_renewal() {
+    for (mode, hold) in [
+        (Mode::Exclusive, Hold::Alone),
+        (Mode::Exclusive, Hold::Granted),
+        // It may be shared.
+        (Mode::Exclusive, Hold::Shared),
+        (Mode::Shared, Hold::Shared),
+        (Mode::Permit { max: NonZeroU32::MAX }, Hold::Shared),
+    ] {
+        let (bench, me) = (Bench::new().await, OwnerId::random());
+        let keys = &bench.keys;
+        let ask = Ask { keys, owner: me, mode, ttl: TTL, info: "me", entry: None, is_confirmation: false };
+        bench.server.ask(bench.server.moment(), &ask, &bench.server.client.dispatch()).await.unwrap();
+        let before = bench.look().await;
+        assert!(bench.leave(me, hold, TTL / 2).await, "{hold:?}");
+        for late in [Hold::Alone, Hold::Granted, Hold::Shared, Hold::Downgrading] {
+            let mut lease = Extension::new(keys, me, TTL);
+            lease.hold = late;
+            assert!(!bench.extend(&[lease]).await.remove(0).unwrap(), "{hold:?}: {late:?}");
+        }
+        // The request itself may be sent twice, and late.
+        assert!(bench.leave(me, hold, TTL).await, "{hold:?}");
+        assert!(bench.pttl().await <= 10_000, "{hold:?}");
+        assert!(bench.leave(me, hold, TTL / 4).await, "{hold:?}");
+        assert!(bench.pttl().await <= 5_000, "{hold:?}");
+        let after = bench.look().await;
+        assert_eq!((before.token, before.since, before.info), (after.token, after.since, after.info));
+        assert_ne!(before.owner, after.owner);
+        assert_eq!(after.shares.len(), before.shares.len());
+        assert_eq!(bench.server.release(keys, me, None).await.unwrap(), Some(false));
+        let nobody = OwnerId::decode(&after.owner).unwrap();
+        assert_eq!(bench.server.release(keys, nobody, None).await.unwrap(), Some(true));
+        assert_eq!(bench.redis(&["EXISTS", "lock:a", keys.all()[3]]).await, "Int(0)");
+        assert!(!bench.leave(me, hold, TTL).await, "{hold:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_share_that_is_left_leaves_the_others_alone() {
+    let (bench, (me, latest)) = (Bench::new().await, owners());
+    let keys = &bench.keys;
+    for owner in [me, latest] {
+        let mode = Mode::Shared;
+        let ask = Ask { keys, owner, mode, ttl: TTL, info: "me", entry: None, is_confirmation: false };
+        bench.server.ask(bench.server.moment(), &ask, &bench.server.client.dispatch()).await.unwrap();
+    }
+    assert!(bench.leave(me, Hold::Shared, TTL / 2).await);
+    let look = bench.look().await;
+    assert_eq!((look.owner, look.shares.len()), (latest.to_string(), 2));
+    assert_eq!(bench.server.release(keys, latest, None).await.unwrap(), Some(true));
+    assert!(bench.pttl().await <= 10_000);
+}
+
+/// The rights to notify it, and to see whether it lives, were withdrawn while it waited.
+#[tokio::test]
+async fn a_waiter_that_may_be_dead_keeps_no_free_lock_from_others() {
+    for mode in [Mode::Exclusive, Mode::Shared] {
+        let bench = Bench::new().await;
+        let (keys, info, ttl, me) = (&bench.keys, "me", TTL, OwnerId::random());
+        let url = url_without(&bench.redis, &["-publish", "-pubsub"]).await;
+        let server = Server::single(url.into_connection_info().unwrap(), false).unwrap();
+        let entry_of = |owner, inbox| {
+            let (secret, token_ttl, grace) = (&Secret::new(owner), TokenTtl::USUAL, MOMENT);
+            Entry { owner, secret, mode, grace, ttl, token_ttl, inbox, info }.to_string()
+        };
+        if mode == Mode::Shared {
+            let ask =
+                Ask { keys, owner: OwnerId::random(), mode, ttl, info, entry: None, is_confirmation: false };
+            server.ask(server.moment(), &ask, &server.client.dispatch()).await.unwrap();
+        }
+        bench.redis(&["RPUSH", keys.queue(), &entry_of(OwnerId::random(), "polylock:inbox:dead")]).await;
+        // Time: that it ends is the subject.
+        bench.redis(&["PEXPIRE", keys.queue(), "1000"]).await;
+        let entry = entry_of(me, "polylock:inbox:here");
+        let entry = Some(&*entry);
+        let ask = Ask { keys, owner: me, mode, ttl, info, entry, is_confirmation: false };
+        let ask = async || server.ask(server.moment(), &ask, &server.client.dispatch()).await.unwrap();
+        assert!(matches!(ask().await, LockAnswer::Busy { position: Some(1), .. }));
+        // Whoever asks meanwhile does not keep it.
+        until("the queue ends", async || matches!(ask().await, LockAnswer::Granted(_))).await;
     }
 }
 

@@ -1,10 +1,17 @@
 //! Slots of a cluster that move from master to master, with the locks in them.
 
+use std::sync::LazyLock;
+
 use lock_core::{ErrorKind, GuardState, Outcome};
-use lock_redis::RedisConfig;
+use lock_redis::redis::{self, IntoConnectionInfo as _, Value};
+use lock_redis::{RedisConfig, Topology};
 use lock_testkit::{
-    RedisCluster, RedisServer, acquiring, come, give_back, hand_over, is_renewed, queue_up, soon, take, until,
+    PATIENCE, RedisCluster, RedisServer, acquiring, come, give_back, hand_over, is_renewed, queue_up, soon,
+    take, until,
 };
+use redis_link::client::{ClientOptions, RedisClient};
+use redis_link::script::Script;
+use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::watch;
 
 use crate::common::dial::{Use, routed};
@@ -190,4 +197,42 @@ async fn a_lock_whose_keys_are_apart_holds_up_no_renewal_of_another() {
     is_renewed(&other).await;
     assert_eq!(other.state(), GuardState::Valid);
     give_back(other).await;
+}
+
+/// Reads two keys in one batch, and returns when the second is answered. The first must not be by then.
+async fn answers_the_second_alone(client: &RedisClient, keys: [&str; 2]) {
+    static SCRIPT: LazyLock<Script> =
+        LazyLock::new(|| Script::of("", &["return redis.call('EXISTS', KEYS[1])"]));
+    let calls = keys.map(|key| SCRIPT.on(&[key]));
+    let (answers, mut answered) = unbounded_channel();
+    let note = |at, answer: lock_core::Result<i64>| answers.send((at, answer.is_ok())).unwrap();
+    let read = |answer: &Value| redis::from_redis_value_ref(answer).ok();
+    tokio::select! {
+        all = client.read_each(&calls, read, note) => panic!("all are answered: {all:?}"),
+        first = soon(answered.recv()) => assert_eq!(first, Some((1, true))),
+    }
+}
+
+/// As locks are renewed that were acquired at one master, of which some have moved since.
+#[tokio::test]
+#[ignore = "full: sentinels and clusters"]
+async fn a_master_that_got_a_slot_and_hangs_holds_up_no_answer_of_another() {
+    let (cluster, name, slot) = cluster_with_a_name().await;
+    for master in cluster.masters() {
+        master.call(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]).await;
+    }
+    let [moves, stays] =
+        [name.clone(), name_on_but(&cluster, 0, &name).await].map(|name| format!("lock:{name}"));
+    let seeds = cluster.masters().iter().map(|master| master.url().into_connection_info().unwrap());
+    let mut options = ClientOptions::new("redis", &[], Topology::Cluster(seeds.collect()));
+    options.command_timeout = PATIENCE * 2;
+    let client = RedisClient::new(options).unwrap();
+    client.connect().await.unwrap();
+    migrate(&cluster, slot, (0, 1)).await;
+    cluster.masters()[1].stop();
+    // The first time, the other master says that the slot has moved.
+    for _ in 0..2 {
+        answers_the_second_alone(&client, [&moves, &stays]).await;
+    }
+    cluster.masters()[1].cont();
 }

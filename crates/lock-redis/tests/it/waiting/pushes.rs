@@ -122,6 +122,46 @@ async fn without_resp3_a_foreign_release_is_found_within_the_cap() {
     nothing_is_left(&redis).await;
 }
 
+/// Waits until there are more requests than of one waiter that is notified: that asks once a second.
+async fn polls(redis: &RedisServer) {
+    let asked = redis.calls_of("evalsha").await;
+    until("a waiter polls", async || redis.calls_of("evalsha").await > asked + 45).await;
+}
+
+/// Demands that a waiter of this client polls: it is in no queue.
+async fn has_to_poll(redis: &RedisServer, locks: &Locks) {
+    let guard = take(&client(redis, "ttl=60s").await, "a").await;
+    let waiter = acquiring(locks.mutex("a"));
+    polls(redis).await;
+    queue_is(redis, 0).await;
+    give_back(hand_over(guard, waiter).await).await;
+    nothing_is_left(redis).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_commands_to_notify_waiters_they_poll() {
+    let redis = RedisServer::builder().without_commands(&["PUBLISH", "PUBSUB"]).start().await.unwrap();
+    has_to_poll(&redis, &client(&redis, "ttl=60s").await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_resp3_and_the_right_to_publish_they_poll() {
+    let redis = RedisServer::builder().without_commands(&["HELLO"]).start().await.unwrap();
+    has_to_poll(&redis, &connect(&url_without(&redis, &["-publish"]).await).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_poll_once_the_right_to_publish_is_withdrawn() {
+    let redis = RedisServer::start().await.unwrap();
+    let guard = take(&client(&redis, "ttl=60s").await, "a").await;
+    let waiter = queue_up(&connect(&format!("{}?ttl=60s", url_without(&redis, &[]).await)).await, "a").await;
+    redis.call(&["ACL", "SETUSER", "worker", "-@pubsub"]).await;
+    // It keeps its place.
+    polls(&redis).await;
+    queue_is(&redis, 1).await;
+    give_back(hand_over(guard, waiter).await).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn renewals_of_a_shared_lock_do_not_keep_the_first_waiter_awake() {
     let link = Link::with("ttl=60s").await;
