@@ -104,6 +104,12 @@ impl Fault {
         matches!(self, Self::Refused(zk::Error::NoNode))
     }
 
+    /// Whether a read was refused because of the ACL of the node. Servers from 3.7.3, 3.8.4 and 3.9.2 on refuse its stat, too,
+    /// and so show that it exists (ZOOKEEPER-2590).
+    pub(crate) const fn forbids_reading(&self) -> bool {
+        matches!(self, Self::Refused(zk::Error::NoAuth) | Self::Denied { right: Right::Read, .. })
+    }
+
     /// The error for users, about this path.
     pub(crate) fn on(self, path: &str) -> Error {
         match self {

@@ -1,6 +1,7 @@
 //! The options of a URL.
 
 use lock_core::Result;
+use lock_core::tls::TlsFiles;
 use lock_core::url::LockUrl;
 
 use super::{ZkConfig, invalid};
@@ -9,7 +10,6 @@ use crate::nodes::acl::NodeAcl;
 use crate::nodes::node_name::ZkLayout;
 use crate::recipes::recipe::{ZkRecipe, ZkWait};
 use crate::wire::login::Auth;
-use crate::wire::tls::TlsFiles;
 
 impl ZkConfig {
     /// Reads a URL.
@@ -23,7 +23,6 @@ impl ZkConfig {
         let mut config = Self::new(&url.hosts).chroot(url.path.trim_end_matches('/'));
         let (mut tls, mut wait, mut password_file) = (TlsFiles::default(), None, None);
         url.options(BACKEND, &OPTIONS, |key, value| {
-            let file = || Some(value.text().to_owned());
             match key {
                 "session_timeout" => config.session_timeout = value.duration()?,
                 "connect_timeout" => config.connect_timeout = Some(value.duration()?),
@@ -42,7 +41,7 @@ impl ZkConfig {
                     config.recipe = value.one_of([("queue", ZkRecipe::Queue), ("ephemeral", ephemeral)])?;
                 }
                 "wait" => wait = Some(value.one_of([("watch", ZkWait::Watch), ("poll", ZkWait::Poll)])?),
-                "password_file" => password_file = file(),
+                "password_file" => password_file = Some(value.text().to_owned()),
                 "auth" => {
                     config.login.auth = value.one_of([("digest", Auth::Digest), ("sasl", Auth::Sasl)])?;
                 }
@@ -55,9 +54,9 @@ impl ZkConfig {
                 "session" => config.private = value.one_of([("shared", false), ("private", true)])?,
                 "locks_per_session" => config.locks_per_session = value.parse("give a number")?,
                 "jute_maxbuffer" => config.jute_maxbuffer = value.parse("give a number of bytes")?,
-                "tls_ca" => tls.ca = file(),
-                "tls_cert" => tls.cert = file(),
-                _ => tls.key = file(),
+                _ => {
+                    tls.set(key, value.text());
+                }
             }
             Ok(())
         })?;

@@ -84,8 +84,8 @@ async fn try_watch(session: &Session, lock: &LockPath, claim: &Arc<Claim>) -> Re
 }
 
 async fn watch_node(session: &Session, path: &str, room: &Arc<Room>) -> Result<Watch, Fault> {
-    let watched = session.retry_until_definite(|| session.watch_in(Arc::clone(room), path));
-    watched.await.map(|(watch, ..)| watch)
+    let watched = session.retry_until_definite(|| session.watch_existing(path, Some(Arc::clone(room))));
+    watched.await.map(|(watch, _)| watch)
 }
 
 async fn watch_children(session: &Session, path: &str, room: &Arc<Room>) -> Result<Watch, Fault> {

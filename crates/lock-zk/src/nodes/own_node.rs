@@ -33,15 +33,15 @@ pub(crate) struct OwnNode {
 }
 
 impl OwnNode {
-    /// An acquisition that has no node yet.
+    /// An acquisition that has no node yet, in the session of this handle.
     pub(crate) fn new(
-        session: &Arc<Session>,
+        session: SessionHandle,
         lock: &Arc<LockPath>,
         mode: Mode,
         writes: bool,
         cleanup: &Background,
     ) -> Self {
-        let (session, lock) = (SessionHandle::new(session, lock.node_bytes()), Arc::clone(lock));
+        let lock = Arc::clone(lock);
         let identity = NodeIdentity { owner: OwnerId::random(), mode, writes };
         let rollback = Rollback::new(&session.claim, &lock, identity, cleanup);
         Self { session, lock, identity, rollback }
@@ -227,12 +227,14 @@ mod tests {
         let (ours, theirs) = (open(&server).await, open(&server).await);
         ours.create("/a", b"", CreateMode::Container).await.unwrap();
         let info = OwnerInfo::this_process();
+        let handle = |session| SessionHandle::new(session, 0);
         for layout in [ZkLayout::Curator, ZkLayout::Plain, ZkLayout::Kazoo] {
             let lock = Arc::new(LockPath::new("/", &LockName::new("a").unwrap(), layout));
-            let own = OwnNode::new(&ours, &lock, Mode::Exclusive, false, &Background::default());
+            let own = OwnNode::new(handle(&ours), &lock, Mode::Exclusive, false, &Background::default());
             assert_eq!(own.recover().await.unwrap(), None);
             // The first node is of another session, and equal in all else.
-            let mut other = OwnNode::new(&theirs, &lock, Mode::Exclusive, false, &Background::default());
+            let mut other =
+                OwnNode::new(handle(&theirs), &lock, Mode::Exclusive, false, &Background::default());
             other.identity = own.identity;
             other.create(&info).await.unwrap();
             assert_eq!(own.recover().await.unwrap(), None, "{layout:?}");

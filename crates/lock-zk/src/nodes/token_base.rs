@@ -44,10 +44,15 @@ impl TokenBase {
 
     pub(crate) fn parse(&self, data: &[u8], stat: &Stat) -> Result<TokenRanges> {
         let written = u64::try_from(stat.mzxid).unwrap_or_default();
-        TokenRanges::parse(data, written).ok_or_else(|| {
-            let hint = "write a number to it, at least the largest token that was ever granted";
-            error(ErrorKind::InvalidConfig, format!("the token base {} cannot be read", self.path()), hint)
-        })
+        let hint = "write a number to it, at least the largest token that was ever granted";
+        let refused =
+            |why| error(ErrorKind::InvalidConfig, format!("the token base {} {why}", self.path()), hint);
+        let ranges = TokenRanges::parse(data, written).ok_or_else(|| refused("cannot be read"))?;
+        // No node that is created here could reach its ranges, or its tokens would be smaller than former ones.
+        if ranges.is_ahead_of(written) {
+            return Err(refused("is of another ensemble, whose transactions have larger numbers"));
+        }
+        Ok(ranges)
     }
 }
 

@@ -76,6 +76,12 @@ impl TokenRanges {
         self.0.is_empty()
     }
 
+    /// Whether they cannot have been written by this transaction: a writer begins a range at a transaction before its own, and
+    /// reaches [`REACH`] beyond it at most.
+    pub(crate) fn is_ahead_of(&self, written: u64) -> bool {
+        self.0.last().is_some_and(|last| last.from > written || last.below > written.saturating_add(REACH))
+    }
+
     /// The first token after all of them.
     pub(crate) fn end(&self) -> u64 {
         self.0.last().map_or(0, |range| range.end())
@@ -207,6 +213,18 @@ mod tests {
     }
 
     #[test]
+    fn ranges_of_later_transactions_are_ahead() {
+        let ahead = |text: &str| TokenRanges::parse(text.as_bytes(), 100).unwrap().is_ahead_of(100);
+        let last = 100 + REACH;
+        assert!(
+            !ahead("5000") && !ahead(&format!("0 {last} 5000")) && !ahead(&format!("0 9 1\n100 {last} 5000"))
+        );
+        assert!(
+            ahead("101 102 5000") && ahead("0 9 1\n101 102 5000") && ahead(&format!("0 {} 5000", last + 1))
+        );
+    }
+
+    #[test]
     fn an_election_skips_few_tokens() {
         let mut ranges = based(1_000_000);
         let before = ranges.token(200).unwrap();
@@ -333,6 +351,7 @@ mod tests {
                     Step::Read => prop_assert_eq!(reader.saw(&ranges), ranges.clone()),
                 }
                 prop_assert_eq!(TokenRanges::parse(ranges.to_string().as_bytes(), 300), Some(ranges.clone()));
+                prop_assert!(!ranges.is_ahead_of(transaction + 1), "{ranges} after {transaction}");
                 for (at, token) in &granted {
                     let now = ranges.token(*at);
                     let elections = (transaction >> EPOCH) - (at >> EPOCH);

@@ -11,7 +11,7 @@ use crate::error::{Fault, error};
 use crate::nodes::lock_path::LockPath;
 use crate::nodes::node::{CreatedNode, Deletion};
 use crate::nodes::token_base::TokenBase;
-use crate::operate::inspect::{ReadNode, look};
+use crate::operate::inspect::{ReadNode, catch_up, look, look_for_holders};
 use crate::recipes::queue::downgraded_name;
 use crate::recipes::release::delete_once;
 use crate::sessions::session::Session;
@@ -70,7 +70,7 @@ impl Breaking {
 
     async fn look(session: &Session, lock: &LockPath) -> Result<Self, Fault> {
         let mut left = Vec::new();
-        let holders = look(session, lock).await?.holders;
+        let holders = look_for_holders(session, lock).await?;
         let free = holders.is_empty();
         for holder in holders {
             left.extend(HolderNode::at(session, holder.path).await?);
@@ -78,7 +78,22 @@ impl Breaking {
         Ok(Self::of(free, left))
     }
 
+    /// The holder with this token. A server that knows of none may lag, so it is asked once more when it has caught up.
     async fn find(
+        session: &Session,
+        base: &TokenBase,
+        lock: &LockPath,
+        token: Token,
+    ) -> Result<Result<Self, Error>, Fault> {
+        match Self::find_here(session, base, lock, token).await? {
+            Ok(found) if !found.free => return Ok(Ok(found)),
+            _ => catch_up(session, lock).await?,
+        }
+        Self::find_here(session, base, lock, token).await
+    }
+
+    /// The same, as the server of the session knows it.
+    async fn find_here(
         session: &Session,
         base: &TokenBase,
         lock: &LockPath,
@@ -92,7 +107,9 @@ impl Breaking {
                 continue;
             };
             match base.token(session, origin.czxid).await {
-                Ok(Some(its)) if its.token == token => left.extend(HolderNode::of(read.path, &read.stat)),
+                Ok(Some(its)) if its.token == token => {
+                    left.extend(read.stat.and_then(|stat| HolderNode::of(read.path, &stat)));
+                }
                 Ok(_) => {}
                 Err(_) if session.has_ended() => return Err(Fault::SessionEnded),
                 Err(error) => return Ok(Err(error)),
@@ -133,14 +150,20 @@ impl Breaking {
 
 impl HolderNode {
     async fn at(session: &Session, path: String) -> Result<Option<Self>, Fault> {
-        let stat = session.retry_until_definite(|| session.stat(&path)).await?;
-        Ok(stat.and_then(|stat| Self::of(path, &stat)))
+        match session.retry_until_definite(|| session.stat(&path)).await {
+            // The deletion needs the path only.
+            Err(fault) if fault.forbids_reading() => Ok(Self::new(path, UNKNOWN, UNKNOWN)),
+            stat => Ok(stat?.and_then(|stat| Self::of(path, &stat))),
+        }
     }
 
     fn of(path: String, stat: &Stat) -> Option<Self> {
+        Self::new(path, stat.czxid, stat.ephemeral_owner)
+    }
+
+    fn new(path: String, czxid: i64, session: i64) -> Option<Self> {
         let digits = path.len();
-        let node = CreatedNode::at(path, digits, stat.czxid)?;
-        Some(Self { node, session: stat.ephemeral_owner })
+        Some(Self { node: CreatedNode::at(path, digits, czxid)?, session })
     }
 
     /// The reader's node of the same holder that replaced this writer's node.
@@ -154,13 +177,15 @@ impl HolderNode {
 
 fn token_unknown(lock: &LockPath, token: Token) -> Error {
     let message = format!(
-        "the data of a reader's node in {} was overwritten, as by a revocation request, so it is unknown whether its token \
-         is {token}",
+        "the data of a holder's node in {} was overwritten, as by a revocation request, or may not be read, so it is unknown \
+         whether its token is {token}",
         lock.dir
     );
     let hint = "break the lock for all of its holders, or delete the node of that one";
     error(ErrorKind::Unsupported, message, hint)
 }
 
+/// The transaction, or the session, of a node that may not be read.
+const UNKNOWN: i64 = 0;
 /// The pause before a deletion that got no answer is repeated.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -62,6 +62,24 @@ pub(crate) async fn look(session: &Session, lock: &LockPath) -> Result<Contender
     Ok(Contenders { holders: nodes(holders), waiters: nodes(waiters), unnumbered: queue.unnumbered })
 }
 
+/// The holders of the lock. A server that knows of none may lag, so it is asked once more when it has caught up with the quorum.
+pub(crate) async fn look_for_holders(
+    session: &Session,
+    lock: &LockPath,
+) -> Result<Vec<ContenderNode>, Fault> {
+    let holders = look(session, lock).await?.holders;
+    if !holders.is_empty() {
+        return Ok(holders);
+    }
+    catch_up(session, lock).await?;
+    Ok(look(session, lock).await?.holders)
+}
+
+/// Lets the server apply all that was committed so far.
+pub(crate) async fn catch_up(session: &Session, lock: &LockPath) -> Result<(), Fault> {
+    session.retry_until_definite(|| session.pass_quorum(&lock.dir)).await
+}
+
 /// The locks below this directory whose names have this prefix.
 pub(crate) async fn list_locks(session: &Session, dir: &str, prefix: &str) -> Result<Vec<LockName>, Fault> {
     let children = match session.retry_until_definite(|| session.children(dir)).await {
@@ -94,7 +112,7 @@ async fn read_holder(
 ) -> Result<Option<HolderInfo>, Fault> {
     let Some(read) = ReadNode::at(session, node.path).await? else { return Ok(None) };
     let mut holder = HolderInfo::new(read.holder(), node.mode.into());
-    holder.id = NodeData::parse(&read.data).and_then(|data| OwnerId::decode(&data.owner));
+    holder.id = read.parsed().and_then(|data| OwnerId::decode(&data.owner));
     if let Some(origin) = read.origin(lock) {
         // In a queue, the node was created when its client began to wait.
         match lock.node_name(&read.path) {
@@ -109,28 +127,42 @@ async fn read_holder(
 async fn read_waiter(session: &Session, node: ContenderNode) -> Result<Option<WaiterInfo>, Fault> {
     let Some(read) = ReadNode::at(session, node.path).await? else { return Ok(None) };
     let mut waiter = WaiterInfo::new(read.holder(), node.mode.into());
-    waiter.since = read.creation().time();
+    waiter.since = read.creation().and_then(|creation| creation.time());
     Ok(Some(waiter))
 }
 
-/// A node that was read.
+/// A node that was read, or may not be read.
 #[derive(Debug)]
 pub(crate) struct ReadNode {
     pub(crate) path: String,
-    pub(crate) data: Vec<u8>,
-    pub(crate) stat: Stat,
+    /// None if the ACL forbids to read it.
+    data: Option<Vec<u8>>,
+    /// None if the server [hides](Fault::forbids_reading) it, too.
+    pub(crate) stat: Option<Stat>,
 }
 
 impl ReadNode {
     pub(crate) async fn at(session: &Session, path: String) -> Result<Option<Self>, Fault> {
         match session.retry_until_definite(|| session.data(&path)).await {
             Err(fault) if fault.is_no_node() => Ok(None),
-            answer => answer.map(|(data, stat)| Some(Self { path, data, stat })),
+            Err(fault) if fault.forbids_reading() => Self::hidden_at(session, path).await,
+            answer => answer.map(|(data, stat)| Some(Self { path, data: Some(data), stat: Some(stat) })),
         }
     }
 
-    const fn creation(&self) -> Origin {
-        Origin { czxid: self.stat.czxid, ctime: self.stat.ctime }
+    async fn hidden_at(session: &Session, path: String) -> Result<Option<Self>, Fault> {
+        match session.retry_until_definite(|| session.stat(&path)).await {
+            Err(fault) if fault.forbids_reading() => Ok(Some(Self { path, data: None, stat: None })),
+            answer => Ok(answer?.map(|stat| Self { path, data: None, stat: Some(stat) })),
+        }
+    }
+
+    fn creation(&self) -> Option<Origin> {
+        self.stat.as_ref().map(|stat| Origin { czxid: stat.czxid, ctime: stat.ctime })
+    }
+
+    fn parsed(&self) -> Option<NodeData> {
+        self.data.as_deref().and_then(NodeData::parse)
     }
 
     fn name(&self) -> &str {
@@ -138,16 +170,19 @@ impl ReadNode {
     }
 
     /// The origin of a holder's lock, if known. A downgraded reader's is in its data; if that was overwritten, as by a
-    /// revocation request, it is unknown whether the reader was a writer.
+    /// revocation request, or may not be read, it is unknown whether the reader was a writer.
     pub(crate) fn origin(&self, lock: &LockPath) -> Option<Origin> {
-        match NodeData::parse(&self.data) {
-            Some(data) => Some(data.writer.unwrap_or_else(|| self.creation())),
-            None => Some(self.creation()).filter(|_| !is_readers(lock.node_name(&self.path))),
+        match self.parsed() {
+            Some(data) => data.writer.or_else(|| self.creation()),
+            None => self.creation().filter(|_| !is_readers(lock.node_name(&self.path))),
         }
     }
 
     fn holder(&self) -> Holder {
-        holder(self.name(), &self.data)
+        match &self.data {
+            Some(data) => holder(self.name(), data),
+            None => Holder::Unknown(format!("node {}, which this client may not read", self.name())),
+        }
     }
 }
 

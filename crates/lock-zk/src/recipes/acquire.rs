@@ -35,7 +35,7 @@ use crate::recipes::turns::Turn;
 use crate::recipes::unpolled::unless_taken_back;
 use crate::recipes::wait::{Waiter, until_deadline};
 use crate::sessions::pool_share::PoolShare;
-use crate::sessions::session::Session;
+use crate::sessions::session::{PAUSE, Session, SessionHandle};
 
 /// Acquires the lock at this path; repeats the attempt in a new session if one ends.
 pub(crate) async fn acquire(
@@ -48,11 +48,12 @@ pub(crate) async fn acquire(
     let mut outage = Outage::default();
     let acquired = async {
         loop {
-            let session = outage.next_session(share, &lock, request.wait).await?;
-            match in_session(&session, share, &lock, &request, &progress, cleanup).await {
+            let handle = outage.next_session(share, &lock, request.wait).await?;
+            let session = Arc::clone(&handle);
+            match in_session(handle, share, &lock, &request, &progress, cleanup).await {
                 Ok(Some(lease)) => return Ok(Acquired::Held(lease)),
                 Ok(None) => return Ok(Acquired::Busy),
-                Err(Stop::StartOver) => outage.begin(&session),
+                Err(Stop::StartOver) => outage.begin(&session).await,
                 Err(Stop::Failed(error)) => return Err(error),
             }
         }
@@ -73,7 +74,7 @@ pub(crate) struct Progress {
 }
 
 async fn in_session(
-    session: &Arc<Session>,
+    session: SessionHandle,
     share: &PoolShare,
     lock: &Arc<LockPath>,
     request: &AcquireRequest,
@@ -83,10 +84,10 @@ async fn in_session(
     limits(session.timeout).check(request.lease)?;
     if let Some(membership) = share.membership.get() {
         // Boxed, to keep the future of an acquisition small.
-        let registered = membership.record(session, &share.config.dir);
+        let registered = membership.record(&session, &share.config.dir);
         Box::pin(session.answer_about(&lock.dir, registered)).await??;
     }
-    let base = share.base(session, &lock.dir);
+    let base = share.base(&session, &lock.dir);
     attempt(session, &base, lock, request, progress, cleanup).await
 }
 
@@ -99,16 +100,17 @@ struct Outage {
 }
 
 impl Outage {
-    /// Counts the end of this session, if it has ended.
-    fn begin(&mut self, session: &Session) {
-        if session.has_ended() {
-            self.count += 1;
-            self.until = Some(Instant::now() + session.timeout);
+    /// Counts the end of this session. If it goes on, pauses: whatever cost the node may cost the next one at once.
+    async fn begin(&mut self, session: &Session) {
+        if !session.has_ended() {
+            return session.pause(PAUSE).await;
         }
+        self.count += 1;
+        self.until = Some(Instant::now() + session.timeout);
     }
 
     /// The session for the next attempt.
-    async fn next_session(&self, share: &PoolShare, lock: &LockPath, wait: Wait) -> Result<Arc<Session>> {
+    async fn next_session(&self, share: &PoolShare, lock: &LockPath, wait: Wait) -> Result<SessionHandle> {
         if wait.is_expired() && self.count > 1 {
             return Err(unavailable("ZooKeeper sessions end as soon as they are opened"));
         }
@@ -133,7 +135,7 @@ impl Outage {
 ///
 /// This function is cancel safe: the node is deleted in the background, by a task of `cleanup`.
 pub(crate) async fn attempt(
-    session: &Arc<Session>,
+    session: SessionHandle,
     base: &TokenBase,
     lock: &Arc<LockPath>,
     request: &AcquireRequest,
@@ -273,3 +275,23 @@ async fn give_up(own: OwnNode) -> bool {
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 /// How long a caller waits for the deletion of its node.
 const DELETE_LIMIT: Duration = Duration::from_millis(15);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipes::release::tests::open;
+    use lock_core::LossReason;
+    use lock_testkit::ZooKeeper;
+
+    #[tokio::test]
+    async fn an_attempt_that_starts_over_pauses_unless_its_session_has_ended() {
+        let server = ZooKeeper::start().await.unwrap();
+        let (session, mut outage) = (open(&server).await, Outage::default());
+        let start = Instant::now();
+        outage.begin(&session).await;
+        assert!(start.elapsed() >= PAUSE && outage.until.is_none());
+        session.end(LossReason::SessionEnded);
+        assert!(outage.begin(&session).now_or_never().is_some());
+        assert!(outage.until.is_some());
+    }
+}

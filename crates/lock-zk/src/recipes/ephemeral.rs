@@ -100,9 +100,9 @@ async fn create(own: &OwnNode, request: &AcquireRequest) -> Result<Option<Arc<Cr
 async fn watch(session: &Session, path: &str, claim: &Arc<Claim>) -> Result<(), Fault> {
     loop {
         let watched =
-            session.retry_until_definite(|| session.watch(path, claim.room(path, Need::Must))).await;
+            session.retry_until_definite(|| session.watch_existing(path, claim.room(path, Need::Must))).await;
         let (mut watch, seen) = match watched {
-            Ok((watch, _, stat)) => (watch, stat),
+            Ok(watched) => watched,
             Err(fault) if fault.is_no_node() => return Ok(()),
             Err(fault) => return Err(fault),
         };
@@ -112,11 +112,13 @@ async fn watch(session: &Session, path: &str, claim: &Arc<Claim>) -> Result<(), 
                 // The watches of the driver fire much later.
                 () = session.ended() => return Err(Fault::SessionEnded),
                 event = &mut watch => break event,
-                () = sleep(session.second_look()) => match session.retry_until_definite(|| session.stat(path)).await? {
-                    Some(stat) if stat.mzxid == seen.mzxid => {}
+                () = sleep(session.second_look()) => match session.retry_until_definite(|| session.stat(path)).await {
+                    Ok(Some(stat)) if seen.is_some_and(|seen| stat.mzxid == seen.mzxid) => {}
                     // The watch has fired.
-                    Some(_) => break Event::Changed,
-                    None => break Event::Deleted,
+                    Ok(Some(_)) => break Event::Changed,
+                    Ok(None) => break Event::Deleted,
+                    Err(fault) if fault.forbids_reading() => break Event::Changed,
+                    Err(fault) => return Err(fault),
                 },
             }
         };
@@ -133,7 +135,7 @@ async fn poll(session: &Session, path: &str) -> Result<(), Fault> {
     loop {
         let pause = lock_core::random::rng().random_range(POLL / 2..POLL * 3 / 2);
         session.pause(pause).await;
-        if session.retry_until_definite(|| session.stat(path)).await?.is_none() {
+        if !session.retry_until_definite(|| session.exists(path)).await? {
             return Ok(());
         }
     }

@@ -132,8 +132,8 @@ pub(crate) async fn names(session: &Session, lock: &LockPath) -> Result<Vec<Stri
     match lock.recipe {
         ZkRecipe::Queue => session.children(&lock.dir).await,
         ZkRecipe::Ephemeral(_) => {
-            let node = session.stat(&lock.dir).await?;
-            Ok(node.map(|_| String::new()).into_iter().collect())
+            let exists = session.exists(&lock.dir).await?;
+            Ok(exists.then(String::new).into_iter().collect())
         }
     }
 }

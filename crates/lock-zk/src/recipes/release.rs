@@ -166,9 +166,9 @@ pub(crate) mod tests {
         let lock = Arc::new(LockPath { rotate_from: 2, ..LockPath::new("/", &name, ZkLayout::Curator) });
         let owner = Arc::new(OwnerInfo::this_process());
         let request = AcquireRequest::exclusive(name, Wait::Forever, LeasePolicy::default(), owner);
-        let base = session.base("/a");
+        let (base, handle) = (session.base("/a"), SessionHandle::new(session, 0));
         let acquired =
-            attempt(session, &base, &lock, &request, &Progress::default(), &Background::default()).await;
+            attempt(handle, &base, &lock, &request, &Progress::default(), &Background::default()).await;
         acquired.ok().flatten().expect("the lock is acquired")
     }
 
@@ -180,7 +180,8 @@ pub(crate) mod tests {
         let mut paths = Vec::new();
         for _ in 0..2 {
             session.create("/a", b"", CreateMode::Persistent).await.unwrap();
-            let own = OwnNode::new(&session, &lock, Mode::Exclusive, false, &Background::default());
+            let handle = SessionHandle::new(&session, 0);
+            let own = OwnNode::new(handle, &lock, Mode::Exclusive, false, &Background::default());
             paths.push(own.create(&OwnerInfo::this_process()).await.unwrap().0);
             own.forget();
             if paths.len() == 1 {

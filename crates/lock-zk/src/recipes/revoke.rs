@@ -6,26 +6,34 @@ use zookeeper_client as zk;
 use crate::error::Fault;
 use crate::nodes::lock_path::LockPath;
 use crate::nodes::node_data::revocation_request;
-use crate::operate::inspect::{ContenderNode, look};
+use crate::operate::inspect::{ContenderNode, look_for_holders};
 use crate::sessions::session::Session;
 
-/// Writes a revocation request into the nodes of all holders. Returns whether the lock was held.
+/// Writes a revocation request into the nodes of all holders whose ACL allows it. Returns whether the lock was held; fails if
+/// no holder could be asked.
 pub(crate) async fn request_revocation(session: &Session, lock: &LockPath) -> Result<bool, Fault> {
     let request = |holder: ContenderNode| async move { write_request(session, &holder.path).await };
     loop {
-        let holders = look(session, lock).await?.holders;
+        let holders = look_for_holders(session, lock).await?;
         let free = holders.is_empty();
-        let (mut held, mut refused) = (false, None);
+        let (mut held, mut denied, mut refused) = (false, None, None);
         for written in join_all(holders.into_iter().map(request)).await {
             match written {
                 Ok(is_asked) => held |= is_asked,
                 // It has just released the lock, or become a reader.
                 Err(fault) if fault.is_no_node() => {}
+                Err(fault @ Fault::Denied { .. }) => denied = Some(fault),
                 Err(fault) => refused = Some(fault),
             }
         }
         if let Some(fault) = refused {
             return Err(fault.doubted_if(held));
+        }
+        if let Some(fault) = denied {
+            if !held {
+                return Err(fault);
+            }
+            tracing::warn!(?fault, dir = lock.dir, "not every holder could be asked to release the lock");
         }
         if free || held {
             return Ok(held);

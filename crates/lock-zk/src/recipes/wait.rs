@@ -45,9 +45,6 @@ pub(crate) struct Waiter<'a> {
 struct Neighbour {
     name: String,
     watch: Watch,
-    data: Vec<u8>,
-    version: i32,
-    czxid: i64,
 }
 
 /// A change of the queue.
@@ -163,7 +160,7 @@ impl<'a> Waiter<'a> {
         self.far.take_if(|neighbour| Some(neighbour.name.as_str()) != far);
         let unwatched = |name: &&&str| self.near.iter().all(|neighbour| neighbour.name != **name);
         let missing: Vec<_> = obstacles.near.iter().filter(unwatched).copied().collect();
-        let own = Some(self.node.name()).filter(|_| looks_ahead && self.own_watch.watch.is_none());
+        let watches_own = looks_ahead && self.own_watch.watch.is_none();
         // The necessary watches get their room first.
         self.unwatched = false;
         let near = missing.into_iter().filter_map(|name| {
@@ -179,13 +176,15 @@ impl<'a> Waiter<'a> {
             Some(watch_neighbour(self.session, name.to_owned(), path, room))
         });
         let near = join_all(near.collect::<Vec<_>>());
-        let spare = |name: &str| {
+        let spare = |path: &str| self.session.claim.room(path, Need::Spare);
+        let own = watches_own.then(|| spare(&self.node.path)).flatten();
+        let own = OptionFuture::from(own.map(|room| watch_own(self.session, self.node, room)));
+        let far = far.filter(|_| self.far.is_none()).and_then(|name| {
             let path = self.lock.child(name);
-            let room = self.session.claim.room(&path, Need::Spare)?;
+            let room = spare(&path)?;
             Some(watch_neighbour(self.session, name.to_owned(), path, Some(room)))
-        };
-        let own = OptionFuture::from(own.and_then(spare));
-        let far = OptionFuture::from(far.filter(|_| self.far.is_none()).and_then(spare));
+        });
+        let far = OptionFuture::from(far);
         let (own, near, far) = join3(own, near, far).await;
         let mut all_exist = true;
         let mut existing = |watched: Result<Neighbour, Fault>| match watched {
@@ -198,16 +197,14 @@ impl<'a> Waiter<'a> {
         for watched in near {
             self.near.extend(existing(watched)?);
         }
-        if let Some(neighbour) = far.map(existing).transpose()?.flatten() {
-            self.far = Some(neighbour);
+        // Without it, the queue is listed a little later.
+        if let Some(Ok(neighbour)) = far.map(existing) {
+            self.far = self.far.take().or(neighbour);
         }
         match own {
+            Some(Ok(Some(own_watch))) => *self.own_watch = own_watch,
             // The name belongs to a later node.
-            Some(Ok(node)) if node.czxid != self.node.czxid => return Err(Stop::StartOver),
-            Some(Ok(node)) => {
-                let (watch, data, version) = (Some(node.watch), node.data, node.version);
-                *self.own_watch = OwnWatch { watch, data, version };
-            }
+            Some(Ok(None)) => return Err(Stop::StartOver),
             None => {}
             Some(Err(fault)) if fault.is_no_node() => return Err(Stop::StartOver),
             Some(Err(fault)) => return Err(Stop::of(fault, &self.node.path)),
@@ -251,9 +248,21 @@ async fn watch_neighbour(
     path: String,
     room: Option<Arc<Room>>,
 ) -> Result<Neighbour, Fault> {
-    let watched = session.retry_until_definite(|| session.watch(&path, room.clone()));
+    let watched = session.retry_until_definite(|| session.watch_existing(&path, room.clone()));
+    let (watch, _) = watched.await?;
+    Ok(Neighbour { name, watch })
+}
+
+/// Watches the own node; nothing if another node has its name.
+async fn watch_own(
+    session: &Session,
+    node: &CreatedNode,
+    room: Arc<Room>,
+) -> Result<Option<OwnWatch>, Fault> {
+    let watched = session.retry_until_definite(|| session.watch_in(Arc::clone(&room), &node.path));
     let (watch, data, stat) = watched.await?;
-    Ok(Neighbour { name, watch, data, version: stat.version, czxid: stat.czxid })
+    let own = OwnWatch { watch: Some(watch), data, version: stat.version };
+    Ok((stat.czxid == node.czxid).then_some(own))
 }
 
 fn exhausted(dir: &str, name: &str) -> Error {

@@ -10,7 +10,7 @@ use crate::error::{BACKEND, Fault, doubted_if};
 use crate::nodes::token_base::TokenBase;
 use crate::operate::membership::Membership;
 use crate::poison::lock;
-use crate::sessions::session::Session;
+use crate::sessions::session::{Session, SessionHandle};
 use crate::sessions::session_pool::SessionPool;
 
 /// The share of one connection in a session pool.
@@ -37,12 +37,13 @@ impl PoolShare {
 
     /// A session for anything but a lock, opened if there is none.
     pub(crate) async fn get(&self) -> Result<Arc<Session>> {
-        self.get_for(None).await
+        self.unless_closed(self.pool.get()).await
     }
 
-    /// A session with room for one more lock, whose node has a path of this many bytes, opened if there is none.
-    pub(crate) async fn with_room(&self, bytes: usize) -> Result<Arc<Session>> {
-        self.get_for(Some(bytes)).await
+    /// A session with room for one more lock, whose node has a path of this many bytes, opened if there is none. The room
+    /// belongs to the handle.
+    pub(crate) async fn with_room(&self, bytes: usize) -> Result<SessionHandle> {
+        self.unless_closed(self.pool.with_room(bytes)).await
     }
 
     /// The answer of a session to requests about a path; that of the next one, if it ends meanwhile.
@@ -64,11 +65,11 @@ impl PoolShare {
         }
     }
 
-    async fn get_for(&self, lock_bytes: Option<usize>) -> Result<Arc<Session>> {
+    async fn unless_closed<T>(&self, picked: impl Future<Output = Result<T>>) -> Result<T> {
         self.check_open()?;
-        let session = self.pool.get(lock_bytes).await?;
+        let picked = picked.await?;
         self.check_open()?;
-        Ok(session)
+        Ok(picked)
     }
 
     /// The base of the tokens of locks in this directory, kept until the session ends or this share is closed.

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use crate::config::ZkConfig;
 use crate::error::{BACKEND, unavailable};
 use crate::poison::lock;
-use crate::sessions::session::Session;
+use crate::sessions::session::{Session, SessionHandle};
 use crate::sessions::session_open::open;
 
 /// Sessions that several connections may share.
@@ -104,21 +104,35 @@ impl SessionPool {
         self.state().open.iter().map(|slot| Arc::clone(&slot.session)).collect()
     }
 
-    /// The first session that has room for a lock whose node has a path of this many bytes, or the first session for
-    /// anything but a lock; opened if there is none.
-    pub(crate) async fn get(self: &Arc<Self>, lock_bytes: Option<usize>) -> Result<Arc<Session>> {
+    /// The first session, for anything but a lock; opened if there is none.
+    pub(crate) async fn get(self: &Arc<Self>) -> Result<Arc<Session>> {
+        self.pick(None, Arc::clone).await
+    }
+
+    /// A handle of the first session that has room for a lock whose node has a path of this many bytes; opened if there is
+    /// none.
+    pub(crate) async fn with_room(self: &Arc<Self>, lock_bytes: usize) -> Result<SessionHandle> {
+        self.pick(Some(lock_bytes), |session| SessionHandle::new(session, lock_bytes)).await
+    }
+
+    /// Takes a session under the mutex, so that a lock is counted before the next one looks for room.
+    async fn pick<T>(
+        self: &Arc<Self>,
+        lock_bytes: Option<usize>,
+        take: impl Fn(&Arc<Session>) -> T,
+    ) -> Result<T> {
         loop {
             let opening = {
                 let mut state = self.state();
                 if let Some(session) = state.with_room(lock_bytes, self.config.locks_per_session)? {
-                    return Ok(session);
+                    return Ok(take(&session));
                 }
                 let retries = state.failed.is_none_or(|failed| failed.elapsed() >= RETRY);
                 if let Some(session) = state.overcommitted() {
                     if retries {
                         state.opening.get_or_insert_with(|| self.open());
                     }
-                    return Ok(session);
+                    return Ok(take(&session));
                 }
                 state.opening.get_or_insert_with(|| self.open()).clone()
             };
@@ -126,7 +140,7 @@ impl SessionPool {
             // The task does the same, unless its runtime shut down.
             self.state().opening.take_if(|now| now.ptr_eq(&opening));
             if let Err(error) = opened {
-                return self.state().least_full().ok_or(error);
+                return self.state().least_full().map(|session| take(&session)).ok_or(error);
             }
         }
     }
@@ -276,7 +290,6 @@ const TOO_FULL: usize = 512 * 1024;
 mod tests {
     use super::*;
     use crate::sessions::pool_share::PoolShare;
-    use crate::sessions::session::SessionHandle;
     use lock_testkit::ZooKeeper;
     use std::pin::pin;
     use tokio::time::timeout;
@@ -289,7 +302,7 @@ mod tests {
         let pool = &sessions.pool;
         let mut handles = Vec::new();
         for _ in 0..3 {
-            handles.push(SessionHandle::new(&sessions.with_room(50).await.unwrap(), 50));
+            handles.push(sessions.with_room(50).await.unwrap());
         }
         assert_eq!(pool.state().open.len(), 3);
         assert!(pool.state().sweeping);
@@ -299,7 +312,7 @@ mod tests {
         drop(handles.remove(1));
         assert!(pool.close_idle(), "one look is not enough");
         // A use in between keeps it open.
-        handles.push(SessionHandle::new(&sessions.with_room(50).await.unwrap(), 50));
+        handles.push(sessions.with_room(50).await.unwrap());
         assert!(pool.close_idle() && pool.close_idle());
         assert_eq!(pool.state().open.len(), 3);
         let ids: Vec<_> = pool.state().open.iter().map(|slot| slot.session.id).collect();
@@ -318,13 +331,15 @@ mod tests {
         let server = ZooKeeper::start().await.unwrap();
         let config = ZkConfig::new(server.connect_string()).session_timeout(Duration::from_secs(4));
         let sessions = PoolShare::open(config.locks_per_session(1)).await.unwrap();
-        let _full = SessionHandle::new(&sessions.with_room(50).await.unwrap(), 50);
+        let _full = sessions.with_room(50).await.unwrap();
         let (mut opens, mut waits) = (pin!(sessions.with_room(50)), pin!(sessions.with_room(50)));
         assert!(opens.as_mut().now_or_never().is_none() && waits.as_mut().now_or_never().is_none());
         let third = timeout(Duration::from_secs(20), sessions.with_room(50)).await;
-        let third = SessionHandle::new(&third.expect("it depends on neither").unwrap(), 50);
+        let third = third.expect("it depends on neither").unwrap();
         let fourth = timeout(Duration::from_secs(20), sessions.with_room(50)).await.unwrap().unwrap();
         assert_ne!(third.id, fourth.id);
-        assert_eq!(opens.await.unwrap().id, fourth.id);
+        let id = fourth.id;
+        drop(fourth);
+        assert_eq!(opens.await.unwrap().id, id);
     }
 }

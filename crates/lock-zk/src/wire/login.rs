@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use lock_core::secret::Unreadable;
+use lock_core::tls::TlsFiles;
 use lock_core::{ErrorKind, Password, Result};
 use tokio::time::timeout;
 use zookeeper_client::{Client, Connector};
 
 use crate::error::{BACKEND, error};
-use crate::wire::tls::TlsFiles;
+use crate::wire::tls;
 
 /// The use of user and password.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -86,8 +87,8 @@ impl Login {
 
     /// Refuses options that cannot work.
     pub(crate) fn check(&self) -> Result<()> {
-        if let Some(tls) = &self.tls {
-            tls.check()?;
+        if let Some(files) = &self.tls {
+            tls::check(files)?;
         }
         if self.auth == Auth::Sasl {
             if !cfg!(feature = "sasl") {
@@ -139,7 +140,7 @@ impl Login {
         if let Some(tls) = &self.typed.tls {
             connector = connector.with_tls(tls.clone());
         } else if let Some(files) = &self.tls {
-            connector = connector.with_tls(files.read().await?);
+            connector = connector.with_tls(tls::read(files).await?);
         }
         Ok(connector)
     }

@@ -197,6 +197,14 @@ impl Session {
         self.read(|client| async move { client.stat(&path).await }).await
     }
 
+    /// Whether a node exists, also one that may not be read.
+    pub(crate) async fn exists(&self, path: &str) -> Result<bool, Fault> {
+        match self.stat(path).await {
+            Err(fault) if fault.forbids_reading() => Ok(true),
+            stat => Ok(stat?.is_some()),
+        }
+    }
+
     /// Whether the node exists, and is this one and no later one of its name, as the quorum knows it.
     pub(crate) async fn has_node(&self, node: &CreatedNode) -> Result<bool, Fault> {
         let (passed, stat) = join(self.pass_quorum(&node.path), self.stat(&node.path)).await;
@@ -235,14 +243,42 @@ impl Session {
             Some(room) => self.watch_in(room, path).await,
             None => {
                 let (data, stat) = self.data(path).await?;
-                let interval = self.poll_interval();
-                let look_again = async move {
-                    sleep(interval).await;
-                    Event::Changed
-                };
-                Ok((look_again.boxed(), data, stat))
+                Ok((self.look_again(), data, stat))
             }
         }
+    }
+
+    /// Watches a node that exists, as [`watch`](Self::watch) does, but also one that may not be read. The stat is `None` if the
+    /// server [hides](Fault::forbids_reading) it; then the caller looks again after a while.
+    pub(crate) async fn watch_existing(
+        &self,
+        path: &str,
+        room: Option<Arc<Room>>,
+    ) -> Result<(Watch, Option<Stat>), Fault> {
+        match self.watch(path, room.clone()).await {
+            Err(fault) if fault.forbids_reading() => {}
+            watched => return watched.map(|(watch, _, stat)| (watch, Some(stat))),
+        }
+        let watched = match room {
+            Some(room) => self.watch_absence_in(room, path).await,
+            None => self.stat(path).await.map(|stat| (stat, self.look_again())),
+        };
+        match watched {
+            Ok((None, _)) => Err(Fault::Refused(zk::Error::NoNode)),
+            Ok((stat, watch)) => Ok((watch, stat)),
+            Err(fault) if fault.forbids_reading() => Ok((self.look_again(), None)),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// In the place of a watch: fires after a while.
+    fn look_again(&self) -> Watch {
+        let interval = self.poll_interval();
+        async move {
+            sleep(interval).await;
+            Event::Changed
+        }
+        .boxed()
     }
 
     /// Watches a node that exists in this room, and returns its data and stat.

@@ -3,4 +3,5 @@
 mod answers;
 mod bad_input;
 mod faults;
+mod hidden_nodes;
 mod lost_answers;

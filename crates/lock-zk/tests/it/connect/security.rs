@@ -310,7 +310,7 @@ async fn who_is_not_trusted_gets_nothing(server: &ZooKeeper, certificates: &Cert
         ("tls_ca=/no/such/file", "cannot read"),
         ("tls_ca=/dev/null", "read again"),
         ("tls_ca=/etc/passwd", "PEM"),
-        ("tls_ca=/x&tls_cert=/y", "half"),
+        ("tls_ca=/x&tls_cert=/y", "tls_key="),
     ] {
         let url = format!("zks://{}?{options}", server.secure_addr());
         let error = match ZkConfig::from_url(&url) {

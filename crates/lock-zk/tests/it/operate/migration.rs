@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use lock_core::migration::{Member, MigrationTarget, StoredRecord};
 use lock_core::{
     AcquireRequest, Acquired, Backend, ErrorKind, Lease, LeasePolicy, LockName, OwnerInfo, Token, TokenBlock,
@@ -192,6 +193,16 @@ async fn registrations_that_are_dropped_leave_one_member_per_session_that_follow
         members.iter().all(|member| member.data == b"one") && sessions.len() == members.len()
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn locks_that_wait_for_the_registration_of_a_session_have_their_room_there() {
+    let server = server().await;
+    let zk = open(config(&server).session_timeout(LASTING).locks_per_session(1)).await;
+    target(&zk).join(Arc::new(Process::default())).await.unwrap();
+    let leases = join_all(["a", "b", "c", "d"].map(|name| hold(&zk, name))).await;
+    let sessions = registered(&zk).await.len();
+    assert_eq!(sessions, leases.len(), "a session has one lock");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

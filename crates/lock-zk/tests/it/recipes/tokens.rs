@@ -262,6 +262,28 @@ async fn a_broken_base_is_reported() {
     assert_eq!(acl[0].scheme(), "digest");
 }
 
+/// As in nodes that were copied to a new ensemble.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_base_of_another_ensemble_is_refused() {
+    let scene = Scene::new().await;
+    let (locks, operator) = (&scene.locks, &scene.client);
+    mkdir(operator, "/locks").await;
+    let (begins, ends) = (1_u64 << 60, (1_u64 << 60) + 1_000);
+    let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    // No node would ever reach the one; the other would give tokens from before the copy again.
+    operator.create(BASE, format!("{begins} {ends} {REDIS}").as_bytes(), &open).await.unwrap();
+    for next in [format!("0 {ends} {REDIS}"), (REDIS.get() + 7).to_string()] {
+        let error = soon(locks.mutex("a").acquire()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+        for text in [BASE, "another ensemble", "write a number"] {
+            assert!(error.to_string().contains(text), "{error}");
+        }
+        until_children(operator, "a", 0).await;
+        operator.set_data(BASE, next.as_bytes(), None).await.unwrap();
+    }
+    assert!(token(locks, "a").await > REDIS);
+}
+
 /// The tokens of tasks of one process that get the lock one after the other.
 async fn tasks(locks: &Locks, name: &str, count: usize) -> Vec<Token> {
     let (mut guard, mut waiters, mut tokens) = (take(locks, name).await, Vec::new(), Vec::new());

@@ -181,6 +181,52 @@ async fn a_base_that_changed_is_read_behind_a_check() {
     }
 }
 
+/// A server that lags knows of no holder.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_is_reported_as_free_to_operators_behind_a_check_only() {
+    for request in ["break", "break one", "ask"] {
+        let scene = Scene::new().await;
+        let meddler = Meddler::new(&scene.server);
+        let operator = meddler.locks(config(&scene.server)).await;
+        let guard = take(&scene.locks, "a").await;
+        let mut lags = true;
+        meddler.set(move |kind, path| match kind {
+            "children" if path == "/locks/a" && std::mem::take(&mut lags) => Fate::Fails(Error::NoNode),
+            "children" | "check" if path == "/locks/a" => Fate::IsNoted,
+            _ => Fate::Passes,
+        });
+        let was_held = match request {
+            "break" => operator.break_lock("a").await,
+            "break one" => operator.break_lock_if("a", guard.token()).await,
+            _ => operator.request_revocation("a").await,
+        };
+        assert!(was_held.unwrap(), "{request}");
+        assert_eq!(meddler.met(), ["children", "check", "children"], "{request}");
+        match request {
+            "ask" => give_back(guard).await,
+            _ => assert_eq!(soon(guard.lost()).await, LossReason::Removed, "{request}"),
+        }
+    }
+}
+
+/// What a waiter watches beyond its predecessor only saves time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_does_without_the_watch_behind_its_predecessor() {
+    let scene = Scene::new().await;
+    let meddler = Meddler::new(&scene.server);
+    let locks = meddler.locks(config(&scene.server)).await;
+    let (guard, next) = (take(&scene.locks, "a").await, queue_up(&scene.other, "a").await);
+    let far = node(&scene.client, 0).await;
+    meddler.set(move |kind, path| match kind {
+        "watch_data" if path == far => Fate::Fails(Error::Unimplemented),
+        _ => Fate::Passes,
+    });
+    let last = queue_up(&locks, "a").await;
+    until("it is refused", async || !meddler.met().is_empty()).await;
+    still_wait(&[&next, &last]).await;
+    give_back(hand_over(hand_over(guard, next).await, last).await).await;
+}
+
 /// An answer that comes late is one of those on which the grant depends, behind the first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deadline_is_kept_whatever_answer_is_late() {
